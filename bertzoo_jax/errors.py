@@ -1,0 +1,29 @@
+"""The one exception for what a user can mend."""
+
+import difflib
+
+
+class UserError(Exception):
+  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it and exit with 2."""
+
+
+def did_you_mean(word: str, known) -> str:
+  """' Did you mean X?' for a misspelt word, or what there is to choose from."""
+  known = sorted(str(k) for k in known)
+  near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+  if near:
+    return f' Did you mean {near[0]!r}?'
+  return f' There is: {", ".join(known)}.' if known else ''
+
+
+def choose(name: str, table: dict, what: str):
+  """table[name], or a UserError that says what there is.
+
+  Args:
+    name: the name a config asks for.
+    table: a part's BY_NAME.
+    what: what the table holds, for the message ('masking').
+  """
+  if name not in table:
+    raise UserError(f'No {what} is called {name!r}.{did_you_mean(name, table)}')
+  return table[name]

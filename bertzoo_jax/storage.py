@@ -1,0 +1,52 @@
+"""Paths that may be local or gs://, and the few file operations that must be atomic."""
+
+import hashlib
+import json
+
+from etils import epath
+
+
+def path(p) -> epath.Path:
+  """A path object for a local or gs:// address; `~` is expanded."""
+  p = epath.Path(p)
+  return p if is_remote(p) else p.expanduser()
+
+
+def is_remote(p) -> bool:
+  """True for object stores (gs://…), which neither append nor rename atomically."""
+  return '://' in str(p) or str(p).startswith('/gs/') or str(p).startswith('gs:/')
+
+
+def write_text(p, text: str) -> None:
+  """Writes a whole small file so that a reader sees the old text or the new one, never a part."""
+  write_bytes(p, text.encode('utf-8'))
+
+
+def write_bytes(p, data: bytes) -> None:
+  """As `write_text`, for bytes. An object store commits an object when its write is closed."""
+  p = path(p)
+  if is_remote(p):
+    p.write_bytes(data)
+    return
+  part = p.parent / (p.name + '.part')
+  part.write_bytes(data)
+  part.replace(p)
+
+
+def write_json(p, value) -> None:
+  """Writes JSON, indented, UTF-8, atomically."""
+  write_text(p, json.dumps(value, indent=1, ensure_ascii=False) + '\n')
+
+
+def read_json(p):
+  """Reads JSON written by `write_json`."""
+  return json.loads(path(p).read_text())
+
+
+def sha256(p, block: int = 1 << 22) -> str:
+  """SHA-256 of a file's bytes, in hexadecimal; reads a block at a time."""
+  digest = hashlib.sha256()
+  with path(p).open('rb') as f:
+    while data := f.read(block):
+      digest.update(data)
+  return digest.hexdigest()

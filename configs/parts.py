@@ -1,0 +1,253 @@
+"""One constructor for each named part: what a config section may hold, complete, with the field's usual values.
+
+A part's arguments are those of the function or module of the same name in `bertzoo_jax` (a test holds the two
+together). Nothing here imports a framework, so a config can be read on any machine.
+
+A config file calls these, and ends in `experiment(...)`; its `get_config(argument)` passes the argument through
+`argument(...)`, which understands
+
+    base                          a size
+    base,masking=token            a whole section swapped for another part with its usual values
+    base,steps=2000               all phases and the warmup scaled to a total of 2,000 steps
+"""
+
+import difflib
+
+import ml_collections
+
+
+def _part(name, fields):
+  return ml_collections.ConfigDict(dict(name=name, **fields))
+
+
+# --- text: what `prepare` makes a corpus of -------------------------------------------------------------------------
+
+
+def wordpiece(*, vocab_size=30522, lowercase=True, strip_accents=True, split_chinese=True, normalization='none', max_word_chars=100, min_frequency=2):
+  """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK], `##` inside words.
+
+  vocab_size: pieces, specials included. lowercase, strip_accents: separate choices (the uncased release does both).
+  split_chinese: blanks around CJK characters. normalization: none | nfc | nfkc, before all else.
+  max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code). min_frequency: of a merge in training.
+  """
+  return _part('wordpiece', dict(vocab_size=vocab_size, lowercase=lowercase, strip_accents=strip_accents, split_chinese=split_chinese,
+                                 normalization=normalization, max_word_chars=max_word_chars, min_frequency=min_frequency))
+
+
+def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_prefix_space=False, min_frequency=2):
+  """GPT-2's byte-level BPE with RoBERTa's specials (Liu et al. 2019 §4.4): <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last."""
+  return _part('byte_bpe', dict(vocab_size=vocab_size, lowercase=lowercase, normalization=normalization, add_prefix_space=add_prefix_space,
+                                min_frequency=min_frequency))
+
+
+def corpus(*, splitter='rules:en', held_out=0.01):
+  """How documents become sentences, and the share of documents (by content hash) kept out of training.
+
+  splitter: rules:en | rules:zh | lines (a sentence a line).
+  """
+  return ml_collections.ConfigDict(dict(splitter=splitter, held_out=held_out))
+
+
+# --- input formats (Liu et al. 2019 §4.2 names the four) --------------------------------------------------------------
+
+
+def full_sentences(*, document_separator=True, sentence_separators=False):
+  """Contiguous sentences, across documents, to at most `length` tokens; no pair loss.
+
+  document_separator: an extra separator where a document ends (the paper). sentence_separators: one after every
+  sentence (fairseq's data, where every line ends in </s>).
+  """
+  return _part('full_sentences', dict(document_separator=document_separator, sentence_separators=sentence_separators))
+
+
+def doc_sentences(*, max_pieces=8, sentence_separators=False):
+  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to each other."""
+  return _part('doc_sentences', dict(max_pieces=max_pieces, sentence_separators=sentence_separators))
+
+
+def segment_pairs(*, short_rate=0.1, random_next_rate=0.5):
+  """BERT's two segments of several sentences, the second the true next one or a random one (Devlin et al. 2018 A.2).
+
+  short_rate: share of document visits with a random shorter target length. random_next_rate: of the coin for a random
+  second segment (chunks of one sentence always take one, so more than this share ends up random).
+  """
+  return _part('segment_pairs', dict(short_rate=short_rate, random_next_rate=random_next_rate))
+
+
+def sentence_pairs(*, random_next_rate=0.5):
+  """Two single sentences, the second the true next one or a random one of another document (Liu et al. 2019 §4.2)."""
+  return _part('sentence_pairs', dict(random_next_rate=random_next_rate))
+
+
+# --- masking ----------------------------------------------------------------------------------------------------------
+
+
+def token(*, rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', repeat=0):
+  """Single tokens, uniformly without replacement (Devlin et al. 2018 §3.1).
+
+  rate: share of a row's tokens, specials counted. corruption: shares of [MASK], of a random token, of the token kept.
+  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq). maskable: text |
+  all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials. repeat: 0 draws anew in every
+  epoch; k > 0 repeats the rows and masks of epoch e mod k (static masking; Liu et al. 2019 §4.1).
+  """
+  return _part('token', dict(rate=rate, corruption=corruption, rounding=rounding, maskable=maskable, random_tokens=random_tokens, repeat=repeat))
+
+
+# --- network ----------------------------------------------------------------------------------------------------------
+
+
+def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072, max_positions=512, type_vocab_size=2,
+                activation='gelu_tanh', norm_eps=1e-12, dropout=0.1, attention_dropout=0.1, initializer='truncated_normal', initializer_range=0.02):
+  """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3).
+
+  activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu. type_vocab_size: 0 for no segment table.
+  initializer: truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range.
+  """
+  return _part('transformer', dict(num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size,
+                                   max_positions=max_positions, type_vocab_size=type_vocab_size, activation=activation, norm_eps=norm_eps,
+                                   dropout=dropout, attention_dropout=attention_dropout, initializer=initializer, initializer_range=initializer_range))
+
+
+# --- objective --------------------------------------------------------------------------------------------------------
+
+
+def mlm():
+  """Masked language modelling: the mean negative log-likelihood of the masked tokens."""
+  return _part('mlm', {})
+
+
+def mlm_pair(*, pair_weight=1.0):
+  """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair (Devlin et al. 2018 A.2)."""
+  return _part('mlm_pair', dict(pair_weight=pair_weight))
+
+
+# --- optimizer and schedule -------------------------------------------------------------------------------------------
+
+
+def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_norm=0.0):
+  """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
+
+  no_decay: path regexes of parameters that do not decay. clip_norm: global gradient norm, 0 for no clipping.
+  """
+  return _part('adamw', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm))
+
+
+def adamw_uncorrected(*, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0):
+  """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the release)."""
+  return _part('adamw_uncorrected', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm))
+
+
+def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
+  """Warmup peak·s/W, then the line peak·(1 − s/T) measured from step 0, with its jump at W (Google's BERT).
+
+  across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and decay).
+  """
+  return _part('linear_from_start', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+
+
+def linear_after_warmup(*, learning_rate=6e-4, warmup=24_000, across_phases='continue'):
+  """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
+  return _part('linear_after_warmup', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+
+
+def linear_jump(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
+  """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
+  return _part('linear_jump', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+
+
+def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue'):
+  """The product of the line peak·(1 − s/T) from step 0 and min(1, s/W) (Google's ELECTRA)."""
+  return _part('linear_product', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+
+
+# --- machinery --------------------------------------------------------------------------------------------------------
+
+
+def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', attention='xla', prng='rbg', log_every=100, eval_every=10_000,
+        eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='', compile_cache='~/.cache/bertzoo_jax/xla'):
+  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding and the draw of dropout.
+
+  mesh: devices along (data, model); -1 takes what is left. dtype: of matrix products. accumulation: microbatches a
+  step. unroll: layers a turn of the scan. remat: none | full | dots, what is recomputed in the backward pass.
+  attention: xla. prng: threefry2x32 | rbg | unsafe_rbg, the dropout keys. log_every, eval_every: steps; eval_every 0
+  evaluates at the end only. eval_batches: of held-out rows, at most. save_minutes: between checkpoints. keep: newest
+  checkpoints kept; keep_every: every so many steps one is kept for good (0: none). on_nonfinite: stop | skip (leave the
+  update out and count it). wandb: project name, empty for none. compile_cache: where compiled programs are kept.
+  """
+  return ml_collections.ConfigDict(dict(
+      mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, attention=attention, prng=prng, log_every=log_every,
+      eval_every=eval_every, eval_batches=eval_batches, save_minutes=save_minutes, keep=keep, keep_every=keep_every, on_nonfinite=on_nonfinite,
+      tensorboard=tensorboard, wandb=wandb, compile_cache=compile_cache))
+
+
+# --- an experiment ----------------------------------------------------------------------------------------------------
+
+# The parts that each swappable section may be.
+SECTIONS = {
+    'tokenizer': (wordpiece, byte_bpe),
+    'format': (full_sentences, doc_sentences, segment_pairs, sentence_pairs),
+    'masking': (token,),
+    'encoder': (transformer,),
+    'objective': (mlm, mlm_pair),
+    'optimizer': (adamw, adamw_uncorrected),
+    'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
+}
+
+
+def experiment(*, tokenizer, corpus, format, masking, encoder, objective, optimizer, schedule, length, batch_size, phases, hf, run, seed=0):
+  """The complete config of one experiment.
+
+  length: tokens a row. batch_size: rows of the global batch. phases: ((steps, overrides), …); overrides are
+  {'length': 512, 'masking.rate': 0.2, 'format': parts.mlm()}. hf: the Hugging Face class that `export` writes.
+  """
+  return ml_collections.ConfigDict(dict(
+      seed=seed, length=length, batch_size=batch_size, phases=phases, tokenizer=tokenizer, corpus=corpus, format=format, masking=masking,
+      encoder=encoder, objective=objective, optimizer=optimizer, schedule=schedule, hf=hf, run=run))
+
+
+def argument(text, build):
+  """The config for `FILE.py:SIZE[,section=part][,steps=N]`.
+
+  Args:
+    text: what stands after the colon.
+    build: {size: function that returns an experiment}.
+
+  Returns:
+    The experiment, with sections swapped and phases scaled.
+
+  Raises:
+    ValueError: an unknown size, section or part, with what there is.
+  """
+  size, *changes = (text or '').split(',')
+  if size not in build:
+    raise ValueError(f'no size {size!r}: write FILE.py:SIZE with SIZE one of {", ".join(build)}.{_near(size, build)}')
+  config = build[size]()
+  for change in changes:
+    key, _, value = change.partition('=')
+    if key == 'steps':
+      _scale(config, value)
+    elif key in SECTIONS:
+      parts = {f.__name__: f for f in SECTIONS[key]}
+      if value not in parts:
+        raise ValueError(f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}')
+      config[key] = parts[value]()
+    else:
+      known = (*SECTIONS, 'steps')
+      raise ValueError(f'{change!r} swaps nothing: write section=part with section one of {", ".join(known)}.{_near(key, known)}')
+  return config
+
+
+def _scale(config, value):
+  if not value.isdigit() or not int(value):
+    raise ValueError(f'steps={value!r}: a number of steps above 0 is needed.')
+  total, old = int(value), sum(steps for steps, _ in config.phases)
+  ends = [round(sum(steps for steps, _ in config.phases[:i + 1]) * total / old) for i in range(len(config.phases))]
+  if 0 in ends or len(set(ends)) < len(ends):
+    raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
+  config.phases = tuple((end - start, overrides) for start, end, (_, overrides) in zip([0, *ends], ends, config.phases))
+  config.schedule.warmup = round(config.schedule.warmup * total / old)
+
+
+def _near(word, known):
+  near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+  return f' Did you mean {near[0]!r}?' if near else ''

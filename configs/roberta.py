@@ -1,0 +1,57 @@
+"""RoBERTa (Liu et al. 2019, arXiv:1907.11692): BERT's network on full sentences, masks drawn anew, larger batches, no pairs.
+
+    python -m bertzoo_jax.pretrain --config configs/roberta.py:base --corpus CORPUS --workdir WORKDIR
+
+Sizes: tiny (for a laptop and the tests), base, large. Hyperparameters of Table 9: 500,000 steps of 8,192 rows of 512
+tokens; peak 6e-4 and warmup 24,000 (base), 4e-4 and 30,000 (large); Adam with b2 0.98 and eps 1e-6, decay 0.01 on every
+parameter as fairseq applies it, no clipping. 160 GB of text; large took about a day a 100,000 steps on 1,024 V100s.
+
+The paper's own studies (Tables 1 to 3) use BERT-base's shape and settings with these formats:
+`configs/roberta.py:base,format=segment_pairs,objective=mlm_pair` and so on; static masking is --config.masking.repeat=10.
+Not as there: sentences inside a document are not separated (fairseq's lines are: --config.format.sentence_separators=True).
+No results of a full run yet.
+"""
+
+from configs import parts
+
+
+def _roberta(num_layers, hidden_size, learning_rate, warmup, **fields):
+  return parts.experiment(**{**dict(
+      tokenizer=parts.byte_bpe(),
+      corpus=parts.corpus(),
+      format=parts.full_sentences(),
+      masking=parts.token(rounding='random', maskable='all_but_padding', random_tokens='no_specials'),
+      encoder=parts.transformer(
+          num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // 64, intermediate_size=4 * hidden_size, type_vocab_size=0,
+          activation='gelu', norm_eps=1e-5, initializer='normal'),
+      objective=parts.mlm(),
+      optimizer=parts.adamw(),
+      schedule=parts.linear_after_warmup(learning_rate=learning_rate, warmup=warmup),
+      length=512,
+      batch_size=8192,
+      phases=((500_000, {}),),
+      hf='RobertaForMaskedLM',
+      run=parts.run(accumulation=8)), **fields})
+
+
+def _tiny():
+  """Two layers of 128 on the shipped sample: minutes on a laptop."""
+  return _roberta(
+      2, 128, 2e-3, 100,
+      tokenizer=parts.byte_bpe(vocab_size=4096),
+      corpus=parts.corpus(held_out=0.03),
+      batch_size=32,
+      length=64,
+      phases=((1000, {}),),
+      run=parts.run(dtype='float32', prng='threefry2x32', log_every=20, eval_every=500, save_minutes=1.0))
+
+
+SIZES = {
+    'tiny': _tiny,
+    'base': lambda: _roberta(12, 768, 6e-4, 24_000),
+    'large': lambda: _roberta(24, 1024, 4e-4, 30_000),
+}
+
+
+def get_config(argument='base'):
+  return parts.argument(argument, SIZES)

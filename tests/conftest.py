@@ -1,0 +1,11 @@
+"""Environment of every test: CPU, eight host devices, no network. Set before jax is imported."""
+
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('HF_HUB_OFFLINE', '1')
+os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8'
