@@ -1,5 +1,6 @@
 """What every entry point shares: flags, and how a user's mistake ends (one sentence, exit code 2)."""
 
+import re
 import sys
 
 from absl import app
@@ -27,16 +28,38 @@ def _parse(argv):
     rest = flags.FLAGS(argv)
   except flags.Error as e:
     raise errors.UserError(_sentence(e)) from e
-  except (AttributeError, KeyError, TypeError, ValueError, OSError, SyntaxError) as e:
+  except (AttributeError, KeyError) as e:  # a locked config was asked for a field that it does not have
+    raise errors.UserError(_unknown_field(e)) from e
+  except (TypeError, ValueError, OSError, SyntaxError) as e:
     raise errors.UserError(f'--config: {_sentence(e)}') from e
   if len(rest) > 1:
     raise errors.UserError(f'{rest[1]!r} is not a flag: every argument is --name=value (see --help).')
+  try:
+    flags.FLAGS.config.is_locked  # noqa: B018  a config file that is not there is reported at the first use
+  except AttributeError:
+    pass  # an entry point without --config, or without a value for it
+  except OSError as e:
+    raise errors.UserError(f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).') from e
   return rest
 
 
+def _unknown_field(e: Exception) -> str:
+  words = re.findall(r"""["'](\w+)\\?["']""", str(e))
+  field = words[0] if words else '?'
+  if field == 'steps':
+    return 'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set --config.phases.'
+  near = f' Did you mean {words[1]!r}?' if len(words) > 1 else ' The constructors in configs/parts.py list the fields.'
+  return f'the config has no field {field!r}.{near}'
+
+
 def _sentence(e: Exception) -> str:
-  text = e.args[0] if isinstance(e, KeyError) and e.args else e
-  return ' '.join(str(text).split())
+  """What went wrong without the library's scaffolding around it."""
+  text = str(e.args[0] if isinstance(e, KeyError) and e.args else e)
+  if 'Traceback (most recent call last)' in text:  # raised inside a config file: the last line says it
+    text = re.split(r'\n\w+(?:\.\w+)*: ', text)[-1]
+  if 'Attempted [' in text:
+    text = 'there is no config file ' + re.search(r'Attempted .*?\n\s*(\S+)', text).group(1)
+  return ' '.join(text.replace('\\n', ' ').replace("\\'", "'").strip('"').split())
 
 
 def _guard(f, argv):

@@ -62,7 +62,9 @@ def phases(config) -> tuple[Phase, ...]:
 def _override(config, key: str, value, index: int) -> None:
   section = key.split('.')[0]
   if section not in _PHASE_SECTIONS:
-    raise errors.UserError(f'config.phases[{index}] sets {key!r}: a phase may set {", ".join(_PHASE_SECTIONS)} and their fields.')
+    raise errors.UserError(
+        f'config.phases[{index}] sets {key!r}: a phase may set {", ".join(_PHASE_SECTIONS)} and their fields.'
+        + (errors.did_you_mean(section, _PHASE_SECTIONS) if section not in config else ''))
   known = flatten(config)
   if key in known:
     old = known[key]
