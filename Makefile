@@ -1,0 +1,81 @@
+# Two commands: `make demo` and `make test`. Both bring their own environment (.venv), and their own Python where the
+# machine's is too old. VENV=DIR puts it elsewhere; PYTHON=/path/to/python3.12 chooses the interpreter.
+SHELL := bash
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+PYTHON ?=
+DEMO ?= demo
+JOBS ?= 2
+# An absolute address, so that a recipe may change folder; the interpreter of the environment.
+PY := $(abspath $(VENV))/bin/python
+READY := $(VENV)/.ready
+# Off a TPU, jax must not look for one, and libtpu (if installed) must not guard a chip that is not there.
+export JAX_PLATFORMS ?= cpu
+export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help env demo test test-slow lint clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+env: $(READY)  ## the environment in .venv, with the tested versions
+
+$(READY): setup.py constraints.txt
+	@recent() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+	python=
+	for p in $(PYTHON) python3 python3.11 python3.12 python3.13; do
+	  if recent "$$p"; then python=$$p; break; fi
+	done
+	if [ -n "$$python" ]; then
+	  echo "environment: $(VENV), with $$($$python --version)"
+	  "$$python" -m venv --clear "$(VENV)"
+	else
+	  echo "environment: $(VENV); no Python 3.11 to 3.13 with venv here, so uv fetches one"
+	  uv=$$(command -v uv || true)
+	  if [ -z "$$uv" ]; then
+	    python3 -m pip install --quiet --target "$(VENV)-uv" uv || { echo 'error: neither Python 3.11, nor uv, nor pip to install uv: install one of them.' >&2; exit 2; }
+	    uv="$(VENV)-uv/bin/uv"
+	  fi
+	  "$$uv" venv --quiet --seed --clear --python '>=3.11,<3.14' "$(VENV)"
+	fi
+	echo 'environment: installing the tested versions (a minute or two)'
+	"$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face directory that fills a mask
+	@mkdir -p $(DEMO)
+	step() { printf '\n\033[1m%s\033[0m\n$$ %s\n' "$$1" "$${*:2}"; shift; "$$@"; }
+	python() { "$(PY)" "$$@"; }
+	step '1/4  Sample text to a corpus' python -m bertzoo_jax.prepare --config configs/bert.py:tiny \
+	  --source data/sample/federalist.txt --source data/sample/sherlock.txt --source data/sample/time_machine.txt --out $(DEMO)/corpus
+	step '2/4  Pretraining (some minutes on two cores)' python -m bertzoo_jax.pretrain --config configs/bert.py:tiny \
+	  --corpus $(DEMO)/corpus --workdir $(DEMO)/run
+	rm -rf $(DEMO)/hf
+	step '3/4  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
+	step '4/4  Filling a mask with transformers' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
+	  --text 'The people of the United [MASK] have the power to make laws.'
+	cat <<-END
+
+	Made: $(DEMO)/corpus     the sample as tokens, with its data report in manifest.json
+	      $(DEMO)/run        checkpoints, metrics.jsonl, loss.png, TensorBoard files, the resolved config
+	      $(DEMO)/hf         the model for Hugging Face: AutoModel.from_pretrained('$(DEMO)/hf')
+	Next: see what the model sees       $(VENV)/bin/python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus
+	      the same text as RoBERTa      change bert.py to roberta.py in the commands above (and the folders)
+	      your own language             README.md, "My own language in ten lines"
+	END
+
+test: $(READY)  ## the tests
+	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile tests
+
+test-slow: $(READY)  ## the long proofs: many kills, 50 million sentences
+	@"$(PY)" -m pytest -q -m slow tests
+
+lint: $(READY)  ## ruff
+	@"$(PY)" -m ruff check .
+
+clean:  ## removes the environment and the demo
+	rm -rf "$(VENV)" "$(VENV)-uv" $(DEMO)

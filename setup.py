@@ -1,0 +1,51 @@
+"""Packaging. `pip install -c constraints.txt -e .[dev]` installs the tested versions."""
+
+import re
+
+import setuptools
+
+with open('bertzoo_jax/__init__.py') as f:
+  version = re.search(r"__version__ = '(.+)'", f.read()).group(1)
+
+linux_x86 = "platform_system == 'Linux' and platform_machine == 'x86_64'"
+elsewhere = "platform_system != 'Linux' or platform_machine != 'x86_64'"
+
+core = [
+    'absl-py>=2.1',
+    'etils[epath]>=1.9',
+    'flax>=0.12',
+    'importlib_resources',  # tensorflow-datasets needs it and does not say so
+    'jax>=0.10',
+    'matplotlib>=3.8',
+    'ml-collections>=1.1',
+    'numpy>=2.0',
+    'optax>=0.2.5',
+    'orbax-checkpoint>=0.12',
+    'rich>=13',
+    'safetensors>=0.5',
+    'sentencepiece>=0.2',
+    f'tensorflow-cpu>=2.20; {linux_x86}',  # the only platform that it has wheels for
+    f'tensorflow>=2.20; {elsewhere}',
+    'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
+    'tensorboardX>=2.6',
+    'tokenizers>=0.21',
+]
+# PyTorch and transformers verify what is exported; nothing else needs them.
+hf = ['torch>=2.6', 'transformers>=4.57,<6']
+
+setuptools.setup(
+    name='bertzoo_jax',
+    version=version,
+    description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
+    license='Apache-2.0',
+    python_requires='>=3.11',
+    packages=setuptools.find_packages(include=['bertzoo_jax*', 'configs*']),
+    install_requires=core,
+    extras_require={
+        'tpu': ['jax[tpu]>=0.10', 'gcsfs', 'google-cloud-storage'],  # the chips; gs:// paths; TensorBoard on gs://
+        'gpu': ['jax[cuda13]>=0.10'],
+        'hf': hf,
+        'wandb': ['wandb>=0.19'],
+        'dev': [*hf, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9'],
+    },
+)
