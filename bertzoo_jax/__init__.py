@@ -1,3 +1,3 @@
-"""Pretraining encoder language models in JAX on TPUs: text → corpus → batch(seed, step) → step(state, batch) → checkpoint → Hugging Face directory."""
+"""Pretraining encoder language models in JAX on TPUs: text → corpus → batch → step → checkpoint → Hugging Face directory."""
 
 __version__ = '0.1.0'

@@ -105,7 +105,8 @@ def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_si
   """
   return _part('transformer', dict(num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size,
                                    max_positions=max_positions, type_vocab_size=type_vocab_size, activation=activation, norm_eps=norm_eps,
-                                   dropout=dropout, attention_dropout=attention_dropout, initializer=initializer, initializer_range=initializer_range))
+                                   dropout=dropout, attention_dropout=attention_dropout, initializer=initializer,
+                                   initializer_range=initializer_range))
 
 
 # --- objective --------------------------------------------------------------------------------------------------------
@@ -164,7 +165,8 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
 
 
 def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', attention='xla', prng='rbg', log_every=100, eval_every=10_000,
-        eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='', compile_cache='~/.cache/bertzoo_jax/xla'):
+        eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='',
+        compile_cache='~/.cache/bertzoo_jax/xla'):
   """Machinery: how a run is carried out. Changing it changes nothing beyond rounding and the draw of dropout.
 
   mesh: devices along (data, model); -1 takes what is left. dtype: of matrix products. accumulation: microbatches a

@@ -1,0 +1,119 @@
+"""The laws of docs/ARCHITECTURE.md that can be read off the source."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+import re
+
+import ml_collections
+import pytest
+
+from bertzoo_jax import config as configuration
+from configs import parts
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / 'bertzoo_jax'
+SYSTEMS = ('bert', 'roberta', 'albert', 'electra', 'deberta', 'deberta_v2', 'deberta_v3', 'spanbert', 'bert_wwm', 'ernie', 'macbert', 'xlnet')
+CONFIGS = [p.stem for p in sorted((ROOT / 'configs').glob('*.py')) if p.stem in SYSTEMS]
+
+# Law 3: the folders of each program, and what it may not import (anywhere, also not inside a function).
+HOST, DEVICE = ('input',), ('model', 'objectives', 'training', 'kernels')
+NOT_ON_HOST = ('jax', 'flax', 'optax', 'orbax', *(f'bertzoo_jax.{d}' for d in DEVICE))
+NOT_ON_DEVICE = ('tensorflow', 'tensorflow_datasets', 'bertzoo_jax.input')
+
+# The part that each constructor of configs/parts.py describes: (module, arguments that the caller hands over).
+PARTS = {
+    'tokenizer': ('bertzoo_jax.input.tokenizers', set()),
+    'format': ('bertzoo_jax.input.formats', set()),
+    'masking': ('bertzoo_jax.input.masking', set()),
+    'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat', 'sharing'}),
+    'objective': ('bertzoo_jax.objectives', {'encoder', 'attend', 'constrain'}),
+    'optimizer': ('bertzoo_jax.training.optimizers', set()),
+    'schedule': ('bertzoo_jax.training.schedules', set()),
+}
+
+
+def imports(path):
+  """Full names of all that a file imports."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (a.name for a in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f'{path}: relative imports hide the layers'
+      yield from (f'{node.module}.{a.name}' for a in node.names)
+
+
+def offenders(folders, forbidden):
+  for folder in folders:
+    for path in sorted((PACKAGE / folder).rglob('*.py')):
+      for name in imports(path):
+        if any(name == f or name.startswith(f + '.') for f in forbidden):
+          yield f'{path.relative_to(ROOT)} imports {name}'
+
+
+def test_the_host_program_never_imports_the_device_program_or_jax():
+  assert not list(offenders(HOST, NOT_ON_HOST))
+
+
+def test_the_device_program_never_imports_the_host_program_or_tensorflow():
+  assert not list(offenders(DEVICE, NOT_ON_DEVICE))
+
+
+def test_the_shared_ground_imports_neither_program():
+  for path in ('cli.py', 'config.py', 'errors.py', 'storage.py'):
+    for name in imports(PACKAGE / path):
+      assert not re.match(r'(jax|tensorflow|bertzoo_jax\.(input|model|objectives|training|hf))\b', name), f'{path} imports {name}'
+
+
+def test_layers_import_downwards_only():
+  order = {'model': 0, 'objectives': 1, 'training': 2}
+  for folder, height in order.items():
+    above = [f'bertzoo_jax.{f}' for f, h in order.items() if h > height]
+    if folder == 'training':  # the one step does not know what it updates
+      above += ['bertzoo_jax.model', 'bertzoo_jax.objectives']
+    assert not list(offenders([folder], [*above, 'bertzoo_jax.hf'])), folder
+
+
+def test_no_system_is_named_outside_configs_and_hf():
+  names = re.compile(r"""['"](%s)['"]""" % '|'.join(SYSTEMS))
+  for path in sorted(PACKAGE.rglob('*.py')):
+    if 'hf' not in path.relative_to(PACKAGE).parts:
+      assert not names.search(path.read_text()), path
+
+
+def test_no_config_is_asked_with_a_default():
+  for path in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').glob('*.py')]:
+    assert not re.search(r'config(\.\w+)*\.get\(', path.read_text()), f'{path}: a misspelt key would become a silent default'
+
+
+def test_every_constructor_has_the_arguments_of_its_part():
+  for section, constructors in parts.SECTIONS.items():
+    module, handed_over = PARTS[section]
+    by_name = importlib.import_module(module).BY_NAME
+    assert set(by_name) == {c.__name__ for c in constructors}, f'{section}: the table in {module} and configs/parts.py differ'
+    for constructor in constructors:
+      part = by_name[constructor.__name__]
+      wanted = set(constructor()) - {'name'} - ({'across_phases'} if section == 'schedule' else set())
+      if inspect.isclass(part):
+        has = {n for n in part.__dataclass_fields__ if n not in ('parent', 'name')} - handed_over
+        wanted -= handed_over
+      else:
+        has = {n for n, p in inspect.signature(part).parameters.items() if p.kind is p.KEYWORD_ONLY} - handed_over
+      assert has == wanted, f'{section} {constructor.__name__}: only in the part {has - wanted}, only in configs/parts.py {wanted - has}'
+
+
+@pytest.mark.parametrize('system', CONFIGS)
+def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(system):
+  module = importlib.import_module(f'configs.{system}')
+  assert module.__doc__ and 'tiny' in module.SIZES
+  for size in module.SIZES:
+    config = ml_collections.ConfigDict(module.get_config(size)).lock()
+    assert set(config) == set(inspect.signature(parts.experiment).parameters)
+    again = configuration.from_json(configuration.to_json(config))
+    assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
+    assert configuration.max_length(config) <= config.encoder.max_positions
+    for phase in configuration.phases(config):
+      assert phase.config.schedule.warmup < configuration.total_steps(config)
+    with pytest.raises(AttributeError):
+      config.masking.rat = 0.2
