@@ -1,0 +1,48 @@
+"""Attention in plain XLA. Legend: B batch, L length (M the same, of keys), H heads, K head width, D width.
+
+What every `attend` promises, this one and the fused ones that may replace it:
+
+    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key) -> out_BLHK
+
+tokens see the tokens of their row with the same pack id. Padding has id 0 and so sees padding: its rows are finite and
+nobody reads them. `dropout_key` None means no dropout.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.model import layers
+
+# Finite: exp(_HIDDEN − max) is 0 in float32, and a row of it alone would still not give NaN.
+_HIDDEN = -1e30
+
+
+def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None):
+  """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1) among tokens of one pack; softmax in float32."""
+  scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BLHK, preferred_element_type=jnp.float32)
+  same_B1LM = pack_ids_BL[:, None, :, None] == pack_ids_BL[:, None, None, :]
+  scores_BHLM = jnp.where(same_B1LM, scores_BHLM * q_BLHK.shape[-1] ** -0.5, _HIDDEN)
+  shares_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
+  shares_BHLM = layers.dropout(shares_BHLM, dropout_rate, dropout_key)
+  return jnp.einsum('BHLM,BMHK->BLHK', shares_BHLM, v_BLHK)
+
+
+class SelfAttention(nn.Module):
+  """Multi-head self-attention with biases everywhere (Devlin et al. 2018): query, key, value, output."""
+  num_heads: int
+  dropout_rate: float
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x_BLD, pack_ids_BL, dropout_key, attend, constrain):
+    width = x_BLD.shape[-1]
+    heads = (self.num_heads, width // self.num_heads)
+    q_BLHK, k_BLHK, v_BLHK = (
+        constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
+    out_BLHK = constrain('heads', attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate if dropout_key is not None else 0.0, dropout_key))
+    return layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, name='output')(out_BLHK)

@@ -1,0 +1,45 @@
+"""Heads: hidden vectors → logits. Legend: B batch, L length, P predictions, D width, E embedding width, V vocabulary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.model import layers
+
+
+def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+  """hidden_BPD: the vectors at the positions of each row; only they go through a head."""
+  return jnp.take_along_axis(hidden_BLD, positions_BP[:, :, None], axis=1, mode='clip')
+
+
+class MlmHead(nn.Module):
+  """Dense, activation, norm, then the word table as decoder, and a bias (Devlin et al. 2018; code of the release)."""
+  activation: str
+  norm_eps: float
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, hidden_BPD, words_VE, constrain=layers.unconstrained):
+    """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
+    size, width = words_VE.shape
+    x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(constrain('predictions', hidden_BPD))
+    x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(layers.activation(self.activation)(x_BPE))
+    bias = self.param('bias', nn.initializers.zeros_init(), (size,))
+    logits_BPV = jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(self.dtype), preferred_element_type=jnp.float32)
+    return constrain('logits', logits_BPV + bias)
+
+
+class PairHead(nn.Module):
+  """Pooler (dense and tanh on position 0), then two classes: 0 the true pair, 1 not (Devlin et al. 2018 §3.1)."""
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, first_BD):
+    """logits_B2 in float32."""
+    pooled_BD = jnp.tanh(layers.Dense(first_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(first_BD))
+    return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(jnp.float32)

@@ -1,0 +1,118 @@
+"""Small parts every network is made of: affine map, norm, dropout, activations, initialisers.
+
+Shapes in names: B batch, L length, D width, F feed-forward width. Parameters are float32; products run in `dtype`; norms
+and everything that sums over a row run in float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax import errors
+
+ACTIVATIONS = {
+    'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),  # Google's BERT; Hugging Face calls it gelu_new
+    'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+    'relu': jax.nn.relu,
+}
+
+
+def _truncated_normal(deviation):
+  # Cut at two deviations and not rescaled (as TF1 did): what comes out has 0.88 of the deviation.
+  return lambda key, shape, dtype=jnp.float32: deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+
+INITIALIZERS = {
+    'truncated_normal': _truncated_normal,
+    'normal': lambda deviation: jax.nn.initializers.normal(deviation),
+}
+
+
+def activation(name: str) -> Callable:
+  """The function of an activation's name. Raises UserError for an unknown one."""
+  return errors.choose(name, ACTIVATIONS, 'activation')
+
+
+def initializer(name: str, deviation: float) -> Callable:
+  """(key, shape) → float32 weights drawn with a standard deviation. Raises UserError for an unknown name."""
+  return errors.choose(name, INITIALIZERS, 'initializer')(deviation)
+
+
+def unconstrained(name: str, x: jax.Array) -> jax.Array:
+  """The default of `constrain`: what a model does with an intermediate when nobody shards it."""
+  del name
+  return x
+
+
+class Dense(nn.Module):
+  """x·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
+
+  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0.
+  """
+  features: tuple[int, ...]
+  kernel_init: Callable
+  dtype: Any
+  in_axes: int = 1
+
+  @nn.compact
+  def __call__(self, x):
+    contracted = x.shape[x.ndim - self.in_axes:]
+    kernel = self.param('kernel', self.kernel_init, contracted + self.features)
+    bias = self.param('bias', nn.initializers.zeros_init(), self.features)
+    over = tuple(range(x.ndim - self.in_axes, x.ndim)), tuple(range(self.in_axes))
+    y = jax.lax.dot_general(x.astype(self.dtype), kernel.astype(self.dtype), (over, ((), ())))
+    return y + bias.astype(self.dtype)
+
+
+class Norm(nn.Module):
+  """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in `dtype`."""
+  eps: float
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    width = x.shape[-1:]
+    scale = self.param('scale', nn.initializers.ones_init(), width)
+    bias = self.param('bias', nn.initializers.zeros_init(), width)
+    x = x.astype(jnp.float32)
+    x = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return (x * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(self.dtype)
+
+
+class Embedding(nn.Module):
+  """A table of `size` vectors; the caller looks up, since a table may also be a decoder."""
+  size: int
+  width: int
+  init_table: Callable
+
+  @nn.compact
+  def __call__(self):
+    return self.param('embedding', self.init_table, (self.size, self.width))
+
+
+_WORD = 1 << 16
+
+
+def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> tuple[jax.Array, float]:
+  """Random booleans that are true with probability 1 − rate, and that probability as it really is.
+
+  Sixteen bits decide an element, so one 32-bit word serves two: random bits are the price of dropout on most machines.
+  The probability is rate rounded to 1/65536; it is returned so that the caller scales by it and the mean stays exact.
+  """
+  threshold = round(rate * _WORD)
+  *rest, last = shape
+  words = jax.random.bits(key, (*rest, (last + 1) // 2), jnp.uint32)
+  halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rest, -1)[..., :last]
+  return halves >= threshold, 1.0 - threshold / _WORD
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+  """x with elements set to 0 with probability `rate` and the rest scaled up to the same mean; x itself if key is None."""
+  if key is None or rate == 0.0:
+    return x
+  keep, probability = keep_mask(key, rate, x.shape)
+  return jnp.where(keep, x * jnp.asarray(1.0 / probability, x.dtype), jnp.zeros((), x.dtype))
