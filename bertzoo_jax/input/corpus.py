@@ -1,0 +1,276 @@
+"""The corpus on disk: flat token arrays in shards, sentence and document offsets, and a manifest that owns the truth.
+
+    CORPUS/manifest.json   format_version, tokenizer and corpus sections, vocab_size, special ids, splits, report, hash
+    CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
+    CORPUS/tokenizer/      what `tokenizers.load` reads
+    CORPUS/{train,held_out}/00000.{tokens,sentences,documents}.npy
+
+Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences` [S+1] are token offsets in the shard,
+its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sentences, D documents, V vocabulary.
+"""
+
+import hashlib
+import io
+import json
+import os
+
+import numpy as np
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+
+FORMAT_VERSION = 1
+SPLITS = ('train', 'held_out')
+_ARRAYS = ('tokens', 'sentences', 'documents')
+
+
+class Split:
+  """The tokens of one split, in the order of its shards, and where its sentences and documents start.
+
+  Attributes:
+    num_tokens: T.
+    bytes: of the UTF-8 text that was tokenised (0 where unknown).
+    sentence_starts: int64 [S+1], token offsets; the last is T.
+    document_starts: int64 [D+1], sentence indices; the last is S.
+  """
+
+  def __init__(self, tokens: list, sentence_starts: np.ndarray, document_starts: np.ndarray, bytes: int = 0):
+    """`tokens` is a list of one-dimensional arrays (memory maps), one a shard."""
+    self._shards = [t for t in tokens if len(t)]
+    self._starts = np.concatenate([[0], np.cumsum([len(t) for t in self._shards])]).astype(np.int64)
+    self.num_tokens = int(self._starts[-1])
+    self.sentence_starts, self.document_starts, self.bytes = sentence_starts, document_starts, bytes
+
+  @property
+  def num_sentences(self) -> int:
+    return len(self.sentence_starts) - 1
+
+  @property
+  def num_documents(self) -> int:
+    return len(self.document_starts) - 1
+
+  def gather(self, positions) -> np.ndarray:
+    """The tokens at `positions` (int64, any shape) as int32 of the same shape.
+
+    Fastest where the last axis of two or more holds a row of neighbours: the shard is then looked up once a row.
+
+    Raises:
+      IndexError: a position below 0 or beyond the last token.
+    """
+    positions = np.asarray(positions, np.int64)
+    if positions.size == 0:
+      return np.zeros(positions.shape, np.int32)
+    rows_RL = positions.reshape(-1, positions.shape[-1] if positions.ndim > 1 else positions.size)
+    low_R, high_R = rows_RL.min(axis=1), rows_RL.max(axis=1)
+    if low_R.min() < 0 or high_R.max() >= self.num_tokens:
+      raise IndexError(f'positions {low_R.min()} to {high_R.max()} are not all in a split of {self.num_tokens} tokens')
+    if len(self._shards) == 1:
+      return self._shards[0][positions].astype(np.int32)
+    out_RL = np.empty(rows_RL.shape, self._shards[0].dtype)
+    shard_R = self._starts.searchsorted(low_R, 'right') - 1
+    local_RL = rows_RL - self._starts[shard_R][:, None]
+    crosses_R = high_R >= self._starts[shard_R + 1]
+    for row, shard in enumerate(shard_R.tolist()):
+      if not crosses_R[row]:
+        self._shards[shard].take(local_RL[row], out=out_RL[row], mode='clip')  # in range, as checked above; 'clip' needs no buffer
+    for row in np.flatnonzero(crosses_R).tolist():
+      out_RL[row] = self._gather_run(rows_RL[row])
+    return out_RL.reshape(positions.shape).astype(np.int32)
+
+  def _gather_run(self, positions_L) -> np.ndarray:
+    """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
+    shard_L = self._starts.searchsorted(positions_L, 'right') - 1
+    local_L, out_L = positions_L - self._starts[shard_L], np.empty(len(positions_L), self._shards[0].dtype)
+    edges = [0, *(np.flatnonzero(np.diff(shard_L)) + 1).tolist(), len(positions_L)]
+    for a, b in zip(edges[:-1], edges[1:]):
+      self._shards[shard_L[a]].take(local_L[a:b], out=out_L[a:b], mode='clip')
+    return out_L
+
+
+class Corpus:
+  """An open corpus.
+
+  Attributes:
+    path: where it lies, None in memory.
+    manifest: the dict of manifest.json.
+    vocab_size: V.
+    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    unigrams: int64 [V], how often each id occurs in train.
+    hash: of what identifies the corpus.
+    splits: {'train': Split, 'held_out': Split}.
+  """
+
+  def __init__(self, path, manifest: dict, unigrams: np.ndarray, splits: dict):
+    self.path, self.manifest, self.unigrams, self.splits = path, manifest, unigrams, splits
+    self.vocab_size, self.special, self.hash = manifest['vocab_size'], manifest['special'], manifest['hash']
+
+  def tokenizer(self):
+    """The corpus's own tokenizer (not for a corpus in memory)."""
+    from bertzoo_jax.input import tokenizers  # a corpus can be read without the tokenizers library
+    if self.path is None:
+      raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
+    return tokenizers.load(self.path / 'tokenizer')
+
+
+def open(path) -> Corpus:
+  """Opens a corpus that `prepare` wrote, memory-mapped, and checks every file's size against the manifest.
+
+  Raises:
+    UserError: no corpus there, an unfinished one, another format version, or a shard that is missing or cut.
+  """
+  path = storage.path(path)
+  manifest = read_manifest(path)
+  if storage.is_remote(path):
+    raise errors.UserError(f'{path} is in an object store: copy the corpus to a local folder or RAM disk first (gcloud storage cp -r).')
+  splits = {name: _open_split(path / name, manifest, name) for name in SPLITS}
+  unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
+  return Corpus(path, manifest, np.asarray(unigrams), splits)
+
+
+def read_manifest(path) -> dict:
+  """The manifest of a finished corpus, local or gs://; UserError as for `open`."""
+  path = storage.path(path)
+  if not (path / 'manifest.json').exists():
+    if (path / 'plan.json').exists():
+      raise errors.UserError(f'The corpus {path} is unfinished: run the same prepare line again, it goes on where it stopped.')
+    raise errors.UserError(f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare --out={path} makes one.')
+  try:
+    manifest = storage.read_json(path / 'manifest.json')
+    version = manifest['format_version']
+  except (ValueError, KeyError, TypeError) as e:
+    raise errors.UserError(f'{path}/manifest.json is not the manifest of a corpus ({type(e).__name__}): prepare the corpus again.') from e
+  if version != FORMAT_VERSION:
+    raise errors.UserError(f'The corpus {path} has format version {version}, this code reads {FORMAT_VERSION}: prepare it again.')
+  return manifest
+
+
+def verify(path) -> None:
+  """Compares every file's SHA-256 with the manifest (reads the whole corpus). Raises UserError naming the first that differs."""
+  path = storage.path(path)
+  manifest = read_manifest(path)
+  wanted = {'unigrams.npy': manifest['unigrams_sha256']}
+  for split in SPLITS:
+    for shard in manifest['splits'][split]['shards']:
+      wanted.update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
+  for file, digest in wanted.items():
+    if not (path / file).exists():
+      raise errors.UserError(f'{path / file} is missing: prepare the corpus again into a new folder.')
+    if storage.sha256(path / file) != digest:
+      raise errors.UserError(f'{path / file} is damaged (its SHA-256 is not the manifest\'s): prepare the corpus again into a new folder.')
+
+
+def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special: dict, held_out: tuple | None = None) -> Corpus:
+  """A corpus of arrays, for tests and benches.
+
+  Args:
+    tokens: [T] ids of train.
+    sentence_starts: [S+1] token offsets; document_starts: [D+1] sentence offsets.
+    vocab_size: V; special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    held_out: (tokens, sentence_starts, document_starts) of the other split; None for an empty one.
+  """
+  dtype = token_dtype(vocab_size)
+  splits = {}
+  for name, arrays in zip(SPLITS, ((tokens, sentence_starts, document_starts), held_out or ([], [0], [0]))):
+    ids, sentences, documents = (np.asarray(a, np.int64) for a in arrays)
+    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+      raise ValueError(f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}')
+    if sentences[0] != 0 or sentences[-1] != len(ids) or documents[0] != 0 or documents[-1] != len(sentences) - 1:
+      raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
+    splits[name] = Split([ids.astype(dtype)], sentences, documents)
+  unigrams = np.bincount(np.asarray(tokens, np.int64), minlength=vocab_size)
+  digest = hashlib.sha256(b''.join(np.asarray(a, np.int64).tobytes() for a in (tokens, sentence_starts, document_starts))).hexdigest()
+  manifest = dict(format_version=FORMAT_VERSION, vocab_size=vocab_size, special=dict(special), dtype=dtype, hash=digest, splits={}, report={})
+  return Corpus(None, manifest, unigrams, splits)
+
+
+def token_dtype(vocab_size: int) -> str:
+  """The smallest unsigned dtype that holds every id."""
+  return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def _open_split(folder, manifest, name) -> Split:
+  entry = manifest['splits'][name]
+  tokens, sentences, documents = [], [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
+  num_tokens = num_sentences = 0
+  for shard in entry['shards']:
+    sizes = dict(tokens=shard['tokens'], sentences=shard['sentences'] + 1, documents=shard['documents'] + 1)
+    dtypes = dict(tokens=np.dtype(manifest['dtype']), sentences=np.int64, documents=np.int64)
+    arrays = {a: _load(folder / f'{shard["name"]}.{a}.npy', dtypes[a], sizes[a]) for a in _ARRAYS}
+    if arrays['sentences'][-1] != shard['tokens'] or arrays['documents'][-1] != shard['sentences']:
+      raise errors.UserError(f'The offsets of shard {folder / shard["name"]} do not fit its tokens: prepare the corpus again into a new folder.')
+    tokens.append(arrays['tokens'])
+    sentences.append(arrays['sentences'][1:] + num_tokens)
+    documents.append(arrays['documents'][1:] + num_sentences)
+    num_tokens += shard['tokens']
+    num_sentences += shard['sentences']
+  return Split(tokens, np.concatenate(sentences), np.concatenate(documents), entry['bytes'])
+
+
+def _load(path, dtype, length):
+  """A memory map of a .npy file that must hold `length` numbers of `dtype`."""
+  try:
+    array = np.load(path, mmap_mode='r', allow_pickle=False)
+  except FileNotFoundError as e:
+    raise errors.UserError(f'{path} is missing: copy the corpus again, or prepare it into a new folder.') from e
+  except (ValueError, OSError, EOFError) as e:
+    raise errors.UserError(f'{path} is cut or damaged: copy the corpus again, or prepare it into a new folder.') from e
+  if array.dtype != dtype or array.shape != (length,):
+    raise errors.UserError(f'{path} holds {array.size} numbers of {array.dtype}, the manifest says {length} of {np.dtype(dtype)}: '
+                           'copy the corpus again, or prepare it into a new folder.')
+  return array
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray, vocab_size: int) -> dict:
+  """Writes one shard, each file whole or not at all.
+
+  Args:
+    folder: CORPUS/train or CORPUS/held_out; it exists.
+    name: of the shard, '00000'.
+    tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
+    vocab_size: V.
+
+  Returns:
+    The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
+
+  Raises:
+    ValueError: an id that is not in the vocabulary (a uint16 would wrap in silence), or offsets that do not fit.
+  """
+  if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+    raise ValueError(f'shard {name}: ids from {tokens.min()} to {tokens.max()} in a vocabulary of {vocab_size}')
+  if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
+    raise ValueError(f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences')
+  arrays = dict(tokens=tokens.astype(token_dtype(vocab_size)), sentences=sentences.astype(np.int64), documents=documents.astype(np.int64))
+  digests = {f'{name}.{a}.npy': write_array(folder / f'{name}.{a}.npy', arrays[a]) for a in _ARRAYS}
+  return dict(name=name, tokens=len(tokens), sentences=len(sentences) - 1, documents=len(documents) - 1, sha256=digests)
+
+
+def write_array(path, array: np.ndarray) -> str:
+  """Writes a .npy file atomically and returns the SHA-256 of its bytes."""
+  buffer = io.BytesIO()
+  np.save(buffer, array, allow_pickle=False)
+  write_file(path, buffer.getvalue())
+  return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def write_file(path, data: bytes) -> None:
+  """Writes a file whole or not at all, under a temporary name of this process: a worker that outlives its killed
+  parent may still be writing the very same shard."""
+  path = storage.path(path)
+  if storage.is_remote(path):
+    path.write_bytes(data)
+    return
+  part = path.parent / f'{path.name}.{os.getpid()}.part'
+  part.write_bytes(data)
+  part.replace(path)
+
+
+def identity(manifest: dict) -> str:
+  """SHA-256 of what identifies a corpus: tokenizer, sections, and the bytes of every shard (not where the text lay)."""
+  facts = {k: manifest[k] for k in ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits')}
+  return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
