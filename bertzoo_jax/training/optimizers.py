@@ -1,0 +1,123 @@
+"""Optimizers, as optax transforms whose learning rate is a function of the train step they are told.
+
+The rate depends on the run's own step, handed to `tx.update(..., step=step)`, and not on a counter in the optimizer
+state: one truth, also across phases and left-out updates. Policies by parameter are tables of path regexes.
+"""
+
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertzoo_jax import errors
+
+
+class AdamState(NamedTuple):
+  """First and second moments, shaped like the parameters, and how many updates went into them."""
+  count: jax.Array
+  mu: dict
+  nu: dict
+
+
+def adamw(schedule, paths, *, b1: float, b2: float, eps: float, weight_decay: float, no_decay: tuple, clip_norm: float):
+  """Adam with bias correction and decoupled weight decay, as fairseq has it.
+
+  p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v, as there; torch and
+  optax add it after the correction, which differs by a share of eps/√v in the first updates.
+
+  Args:
+    schedule: step → learning rate.
+    paths: '/'-joined path of every parameter.
+    b1, b2, eps: of the moments.
+    weight_decay: share of the parameter taken away per unit of learning rate.
+    no_decay: path regexes (searched, not anchored) of what does not decay.
+    clip_norm: largest norm of the whole gradient; 0 for no clipping.
+
+  Returns:
+    An optax transform; `update(gradients, state, params, step=step)` gives what is added to the parameters.
+
+  Raises:
+    UserError: a regex that is none, or that matches no parameter.
+  """
+  return _chain(schedule, paths, _adam(b1, b2, eps, corrected=True), weight_decay, no_decay, clip_norm)
+
+
+def adamw_uncorrected(schedule, paths, *, b1: float, b2: float, eps: float, weight_decay: float, no_decay: tuple, clip_norm: float):
+  """Adam without bias correction and with decoupled decay: p ← p − lr·(m/(√v + eps) + wd·p), as in Google's BERT.
+
+  Arguments, result and errors as in `adamw`. A first update from zero moments is (1−b1)/√(1−b2) times the gradient's sign.
+  """
+  return _chain(schedule, paths, _adam(b1, b2, eps, corrected=False), weight_decay, no_decay, clip_norm)
+
+
+def matching(path: str, table) -> bool:
+  """True if one of the regexes is found in the path."""
+  return any(re.search(regex, path) for regex in table)
+
+
+def path_of(key_path) -> str:
+  """'encoder/layers/attention/query/kernel' for a jax key path."""
+  return jax.tree_util.keystr(key_path, simple=True, separator='/')
+
+
+def paths_of(tree) -> list[str]:
+  """The '/'-joined path of every leaf, in jax's order."""
+  return [path_of(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm):
+  _check_table(no_decay, paths)
+  decays = lambda params: jax.tree_util.tree_map_with_path(lambda p, _: not matching(path_of(p), no_decay), params)
+  parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+  parts.append(adam)
+  if weight_decay:
+    parts.append(optax.add_decayed_weights(weight_decay, mask=decays))
+  parts.append(_scale_by_rate(schedule))
+  return optax.chain(*parts)
+
+
+def _adam(b1, b2, eps, corrected):
+
+  def init(params):
+    zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+    return AdamState(jnp.zeros([], jnp.int32), zeros(), zeros())
+
+  def update(gradients, state, params=None):
+    del params
+    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradients)
+    nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, gradients)
+    count = state.count + 1
+    scale = jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count) if corrected else 1.0
+    updates = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), mu, nu)
+    return updates, AdamState(count, mu, nu)
+
+  return optax.GradientTransformation(init, update)
+
+
+def _one_minus_power(b, t):
+  """1 − bᵗ without cancellation."""
+  return -jnp.expm1(t.astype(jnp.float32) * jnp.log(jnp.float32(b))) if b else jnp.float32(1.0)
+
+
+def _scale_by_rate(schedule):
+
+  def update(updates, state, params=None, *, step, **_):
+    del params
+    rate = schedule(step)
+    return jax.tree.map(lambda u: -rate * u, updates), state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _check_table(table, paths):
+  for regex in table:
+    try:
+      if not any(re.search(regex, p) for p in paths):
+        raise errors.UserError(f'optimizer.no_decay has {regex!r}, which matches no parameter: paths look like {sorted(paths)[0]!r}.')
+    except re.error as e:
+      raise errors.UserError(f'optimizer.no_decay has {regex!r}, which is no regular expression: {e}.') from e
+
+
+BY_NAME = {'adamw': adamw, 'adamw_uncorrected': adamw_uncorrected}

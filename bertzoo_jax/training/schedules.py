@@ -1,0 +1,114 @@
+"""Learning rates: functions of the update's number s, counted from 0, over T updates with a warmup of W.
+
+The published systems share two words, warmup and linear decay, and mean four different lines by them.
+"""
+
+import jax.numpy as jnp
+
+from bertzoo_jax import errors
+
+
+def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
+  """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0, with its jump at W (Google's BERT).
+
+  Args:
+    total_steps: T, updates until the rate is 0.
+    learning_rate: the peak.
+    warmup: W, updates; 0 for none.
+
+  Returns:
+    s → rate, float32, for integers and for traced arrays. All four schedules have these arguments and this result.
+
+  Raises:
+    UserError: warmup not shorter than total_steps, or either out of range.
+  """
+  _check(total_steps, learning_rate, warmup)
+
+  def rate(s):
+    s = _float(s)
+    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), _left(s, 0, total_steps))
+
+  return rate
+
+
+def linear_jump(total_steps: int, *, learning_rate: float, warmup: int):
+  """As linear_from_start, but the first update already has peak/W (older fairseq, as in SpanBERT)."""
+  _check(total_steps, learning_rate, warmup)
+
+  def rate(s):
+    s = _float(s)
+    return learning_rate * jnp.where(s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, 0, total_steps))
+
+  return rate
+
+
+def linear_after_warmup(total_steps: int, *, learning_rate: float, warmup: int):
+  """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's polynomial_decay, power 1).
+
+  The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
+  """
+  _check(total_steps, learning_rate, warmup)
+
+  def rate(s):
+    s = _float(s)
+    return learning_rate * jnp.where(s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, warmup, total_steps))
+
+  return rate
+
+
+def linear_product(total_steps: int, *, learning_rate: float, warmup: int):
+  """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the peak is never reached."""
+  _check(total_steps, learning_rate, warmup)
+
+  def rate(s):
+    s = _float(s)
+    ramp = jnp.minimum(1.0, s / warmup) if warmup else 1.0
+    return learning_rate * ramp * _left(s, 0, total_steps)
+
+  return rate
+
+
+def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps: int):
+  """The schedule a phase runs under, as a function of the global step.
+
+  Args:
+    fields: the config's schedule section, with `name` and `across_phases` (continue | restart).
+    phase_first_step, phase_steps: where the phase lies in the run, in steps.
+    total_steps: of the whole run.
+
+  Raises:
+    UserError: an unknown name or `across_phases`, or a warmup that does not fit.
+  """
+  fields = dict(fields)
+  build = errors.choose(fields.pop('name'), BY_NAME, 'schedule')
+  across = fields.pop('across_phases')
+  if across == 'continue':
+    return build(total_steps, **fields)
+  if across == 'restart':
+    local = build(phase_steps, **fields)
+    return lambda s: local(s - phase_first_step)
+  raise errors.UserError(f'schedule.across_phases is {across!r}: write continue (one schedule over the run) or restart (one a phase).')
+
+
+def _float(s):
+  return jnp.asarray(s).astype(jnp.float32)
+
+
+def _left(s, start, end):
+  """What is left of the way from start to end, from 1 to 0. s is exact in float32 up to 16.7 M updates."""
+  return jnp.clip((end - s) / (end - start), 0.0, 1.0)
+
+
+def _check(total_steps, learning_rate, warmup):
+  if warmup < 0 or learning_rate < 0:
+    raise errors.UserError(f'schedule.learning_rate is {learning_rate} and schedule.warmup {warmup}: neither may be negative.')
+  if warmup >= total_steps:
+    raise errors.UserError(f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower it or train longer.')
+
+
+BY_NAME = {
+    'linear_from_start': linear_from_start,
+    'linear_after_warmup': linear_after_warmup,
+    'linear_jump': linear_jump,
+    'linear_product': linear_product,
+}

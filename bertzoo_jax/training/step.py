@@ -1,0 +1,147 @@
+"""One update of everything that is trained: (state, batch) → (state, metrics). It does not know how many networks that is."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from bertzoo_jax.training import optimizers
+
+
+@struct.dataclass
+class TrainState:
+  """All that a run carries from step to step.
+
+  Attributes:
+    step: int32, updates begun so far, left-out ones included.
+    params: nested dict, float32.
+    opt_state: the optimizer's.
+    carry: the objective's memory, leading axis the batch; () where there is none.
+    nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the step of the last one.
+  """
+  step: Any
+  params: Any
+  opt_state: Any
+  carry: Any
+  nonfinite: Any
+
+
+def init(objective, tx, seed: int, batch_size: int) -> TrainState:
+  """The state before the first step. Weights depend on the seed alone, not on mesh or run.prng."""
+  params = objective.init(jax.random.key(seed))
+  zero = lambda value=0: jnp.full([], value, jnp.int32)
+  return TrainState(zero(), params, tx.init(params), objective.carry(batch_size), {'total': zero(), 'consecutive': zero(), 'last': zero(-1)})
+
+
+def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulation: int = 1, mesh=None):
+  """The pure train step; jit it with a donated state.
+
+  The denominators are taken over the whole global batch first. Microbatch gradients are then added: one update, the
+  same for any number of microbatches. Dropout keys are folded from (seed, step, microbatch), so a step can be repeated.
+  An update whose loss or gradient norm is not finite is left out and counted.
+
+  Args:
+    objective: an Objective.
+    tx: optax transform whose update takes `step`.
+    schedule: step → learning rate, for the metrics.
+    seed: of the run.
+    prng: key type of dropout and sampling.
+    accumulation: microbatches a step.
+    mesh: where the batch is split; None for one device.
+
+  Returns:
+    step(state, batch) → (state, metrics); metrics are float32 scalars: loss, every metric of the objective, lr,
+    grad_norm, nonfinite (left-out updates so far).
+  """
+  root = jax.random.key(seed, impl=prng)
+
+  def gradients(params, batch, totals, carry, key):
+    (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
+    return grads, loss, carry, sums
+
+  def step(state, batch):
+    totals = objective.totals(batch)
+    key = jax.random.fold_in(root, state.step)
+    if accumulation == 1:
+      grads, loss, carry, sums = gradients(state.params, batch, totals, state.carry, jax.random.fold_in(key, 0))
+    else:
+      grads, loss, carry, sums = _accumulate(gradients, state, batch, totals, key, accumulation, mesh)
+    norm = optax.global_norm(grads)
+    ok = jnp.isfinite(loss) & jnp.isfinite(norm)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
+    keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
+    nonfinite = {
+        'total': state.nonfinite['total'] + ~ok,
+        'consecutive': jnp.where(ok, 0, state.nonfinite['consecutive'] + 1),
+        'last': jnp.where(ok, state.nonfinite['last'], state.step),
+    }
+    new = TrainState(state.step + 1, keep(optax.apply_updates(state.params, updates), state.params), keep(opt_state, state.opt_state),
+                     keep(carry, state.carry), nonfinite)
+    metrics = {'loss': loss, **means(sums, totals), 'lr': schedule(state.step), 'grad_norm': norm,
+               'nonfinite': nonfinite['total'].astype(jnp.float32)}
+    return new, metrics
+
+  return step
+
+
+def make_eval_step(objective):
+  """(params, batch) → (sums, totals) of one batch without dropout: numerators and denominators, to be added over batches."""
+
+  def step(params, batch):
+    totals = objective.totals(batch)
+    size = next(iter(batch.values())).shape[0]
+    _, (_, sums) = objective.loss(params, batch, totals, objective.carry(size), None, False)
+    return sums, totals
+
+  return step
+
+
+def means(sums: dict, totals: dict) -> dict:
+  """{metric: sum / total}; 0 where there was nothing to count."""
+  return {name: value / jnp.maximum(totals[total], 1.0) for total, group in sums.items() for name, value in group.items()}
+
+
+def carry_over(old, new):
+  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a phase takes over a state."""
+  known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
+
+  def pick(key_path, leaf):
+    found = known.get(optimizers.path_of(key_path))
+    return found if found is not None and found.shape == leaf.shape else leaf
+
+  return jax.tree_util.tree_map_with_path(pick, new)
+
+
+def split(tree, parts: int, mesh=None):
+  """[B, …] → [parts, B/parts, …] such that each device keeps its own rows: microbatch m takes the m-th share of each."""
+  data = 1 if mesh is None else mesh.shape['data']
+
+  def one(x):
+    x = x.reshape(data, parts, x.shape[0] // (data * parts), *x.shape[1:]).swapaxes(0, 1)
+    x = x.reshape(parts, -1, *x.shape[3:])
+    return x if mesh is None else jax.lax.with_sharding_constraint(
+        x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, 'data')))
+
+  return jax.tree.map(one, tree)
+
+
+def merge(tree, parts: int, mesh=None):
+  """The inverse of `split`."""
+  data = 1 if mesh is None else mesh.shape['data']
+  return jax.tree.map(
+      lambda x: x.reshape(parts, data, x.shape[1] // data, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
+
+
+def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):
+
+  def body(added, turn):
+    index, micro, carry = turn
+    grads, loss, carry, sums = gradients(state.params, micro, totals, carry, jax.random.fold_in(key, index))
+    return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
+
+  zeros = jax.tree.map(jnp.zeros_like, state.params)
+  turns = (jnp.arange(accumulation), split(batch, accumulation, mesh), split(state.carry, accumulation, mesh))
+  grads, (losses, carry, sums) = jax.lax.scan(body, zeros, turns)
+  return grads, jnp.sum(losses), merge(carry, accumulation, mesh), jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
