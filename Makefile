@@ -34,13 +34,13 @@ $(READY): setup.py constraints.txt
 	  echo "environment: $(VENV), with $$($$python --version)"
 	  "$$python" -m venv --clear "$(VENV)"
 	else
-	  echo "environment: $(VENV); no Python 3.11 to 3.13 with venv here, so uv fetches one"
+	  echo "environment: $(VENV); no Python 3.11 to 3.13 with venv here, so uv fetches 3.11"
 	  uv=$$(command -v uv || true)
 	  if [ -z "$$uv" ]; then
 	    python3 -m pip install --quiet --target "$(VENV)-uv" uv || { echo 'error: neither Python 3.11, nor uv, nor pip to install uv: install one of them.' >&2; exit 2; }
 	    uv="$(VENV)-uv/bin/uv"
 	  fi
-	  "$$uv" venv --quiet --seed --clear --python '>=3.11,<3.14' "$(VENV)"
+	  "$$uv" venv --quiet --seed --clear --python 3.11 "$(VENV)"
 	fi
 	echo 'environment: installing the tested versions (a minute or two)'
 	"$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
