@@ -43,7 +43,7 @@ $(READY): setup.py constraints.txt
 	  "$$uv" venv --quiet --seed --clear --python 3.11 "$(VENV)"
 	fi
 	echo 'environment: installing the tested versions (a minute or two)'
-	"$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face directory that fills a mask
