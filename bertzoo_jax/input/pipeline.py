@@ -1,0 +1,299 @@
+"""batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of (corpus, config, seed, step).
+
+Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed, epoch)(n mod N) of that
+epoch's own list: a surplus is not visited, a shortage wraps. B rows of the global batch, b of this host, L length,
+P predictions.
+"""
+
+import math
+import threading
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from bertzoo_jax import errors
+from bertzoo_jax.input import formats
+from bertzoo_jax.input import hashing
+from bertzoo_jax.input import masking as maskings
+
+try:
+  for _kind in ('GPU', 'TPU'):
+    tf.config.set_visible_devices([], _kind)  # the accelerator belongs to the device program
+except (RuntimeError, ValueError):
+  pass  # TensorFlow is already running with what it has
+
+
+def build(corpus, *, format, masking, length, batch_size, seed, split='train', host=(0, 1), phase=0):
+  """The pipeline of one phase of a run.
+
+  Args:
+    corpus: input.corpus.Corpus.
+    format, masking: config sections (`name` and the part's fields).
+    length, batch_size: L, and the rows of the global batch, B.
+    seed: of the run; phase: index of the phase, whose rows and masks are its own.
+    split: 'train' or 'held_out'.
+    host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B / count).
+
+  Raises:
+    UserError: unknown parts, a batch that does not divide, a split without rows, a length too short for the format.
+  """
+  index, count = host
+  if batch_size < 1 or batch_size % count:
+    raise errors.UserError(f'config.batch_size is {batch_size}: a positive multiple of the {count} host processes is needed.')
+  if split not in corpus.splits:
+    raise errors.UserError(f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}')
+  text = formats.text_of(corpus.splits[split])
+  if not text.num_sentences:
+    raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
+                           + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
+  make_format, format_fields = _part(format, formats.BY_NAME, 'format')
+  make_masking, masking_fields = _part(masking, maskings.BY_NAME, 'masking')
+  form = make_format(text, length, **format_fields)
+  mask = make_masking(length, corpus.vocab_size, corpus.special, **masking_fields)
+  key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
+  key = hashing.fold(key, sorted(corpus.splits).index(split))
+  return Pipeline(corpus, split, form, mask, key, length, batch_size, (index, count))
+
+
+def _part(section, table, what):
+  fields = dict(section)
+  return errors.choose(fields.pop('name', None), table, what), fields
+
+
+class Pipeline:
+  """The batches of one phase.
+
+  Attributes:
+    rows_per_epoch: N.
+    num_predictions: P.
+    features: {name: (shape of the global batch, numpy dtype)}.
+    warnings: sentences for the user, which were also issued as Python warnings.
+  """
+
+  def __init__(self, corpus, split, form, mask, key, length, batch_size, host):
+    self._split, self._split_name, self._format, self._masking = corpus.splits[split], split, form, mask
+    self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
+    self._length, self._batch_size = length, batch_size
+    self._rows_here = batch_size // host[1]
+    self._first_row = host[0] * self._rows_here
+    self._lists = _Lists(form, self._epoch_key)
+    self.num_predictions = mask.num_predictions
+    self.rows_per_epoch = len(self._lists.get(0))
+    self.features = self._describe()
+    self._mask = tf.function(mask.apply, input_signature=self._signature())
+    self.warnings = (*form.warnings, *self._small())
+    for sentence in self.warnings:
+      warnings.warn(sentence, stacklevel=3)
+
+  def batch(self, step: int) -> dict:
+    """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""
+    return self._finish(*self._step_rows(int(step)))
+
+  def iterate(self, first_step: int, end_step: int):
+    """The batches of first_step … end_step − 1, computed ahead in other threads; each equals `batch(step)` bit for bit."""
+    failures = []
+
+    def gather(step):
+      try:
+        features, keys = self._step_rows(int(step))
+        return [features[name] for name in names] + [keys]
+      except Exception as e:
+        failures.append(e)
+        raise
+
+    unmasked = self._unmasked()
+    names, kinds = list(unmasked), [dtype for _, dtype in unmasked.values()] + [np.uint32]
+
+    def load(step):
+      arrays = tf.numpy_function(gather, [step], kinds, stateful=False)
+      for array, (shape, _) in zip(arrays, unmasked.values()):
+        array.set_shape(shape)
+      arrays[-1].set_shape([self._rows_here, 2])
+      return self._mask(dict(zip(names, arrays[:-1])), arrays[-1])
+
+    data = tf.data.Dataset.range(first_step, end_step).map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    try:
+      yield from data.as_numpy_iterator()
+    except tf.errors.OpError:
+      if failures:
+        raise failures[0] from None
+      raise
+
+  def evaluation_batches(self, n: int) -> list[dict]:
+    """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the same masks.
+
+    More rows than n batches hold: evenly spaced ones. Rows that fill the last batch have weight 0; a format with pair
+    labels, which have no weight, leaves the unfilled batch out, but for a first one (whose rows then repeat).
+    """
+    total, size = self.rows_per_epoch, self._batch_size
+    if self._format.has_pairs:
+      whole = max(size, total // size * size)
+      rows = np.arange(whole) % total
+    else:
+      whole = math.ceil(total / size) * size
+      rows = np.arange(whole)
+    if whole > n * size:
+      rows = np.arange(n * size) * total // (n * size)
+    batches = []
+    for first in range(0, len(rows), size):
+      here = rows[first:first + size][self._first_row:self._first_row + self._rows_here]
+      batch = self._finish(*self._rows(np.zeros_like(here), here % total))
+      batch['masked_weights'] = batch['masked_weights'] * (here < total)[:, None].astype(np.float32)
+      batches.append(batch)
+    return batches
+
+  # --- rows -----------------------------------------------------------------------------------------------------------
+
+  def _finish(self, features, keys):
+    return {name: tensor.numpy() for name, tensor in self._mask(features, keys).items()}
+
+  def _step_rows(self, step):
+    """Features before masking and the row keys of this host's part of a step."""
+    if step < 0:
+      raise ValueError(f'step {step}: steps count from 0')
+    example = step * self._batch_size + self._first_row + np.arange(self._rows_here, dtype=np.int64)
+    epoch, place = np.divmod(example, self.rows_per_epoch)
+    rows = np.empty_like(place)
+    for e in np.unique(epoch).tolist():
+      size = len(self._lists.get(self._repeated(e)))
+      mine = epoch == e
+      rows[mine] = hashing.permute(hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e), size, place[mine] % size)
+      if self._format.every_epoch and place[-1] * 2 > self.rows_per_epoch:
+        self._lists.prepare(self._repeated(e + 1))
+    return self._rows(epoch, rows)
+
+  def _rows(self, epoch, rows):
+    parts = []
+    for e in np.unique(epoch).tolist():
+      e_repeated = self._repeated(e)
+      numbers = rows[epoch == e]
+      spans = self._format.spans(self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers)
+      features = self._assemble(spans, len(numbers))
+      row_keys = hashing.fold(hashing.fold(self._epoch_key(e_repeated), hashing.ROW), numbers)
+      parts.append((features, np.stack(row_keys, axis=-1)))
+    if len(parts) == 1:  # epochs do not decrease along a batch, so the parts are in its order
+      return parts[0]
+    return {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}, np.concatenate([p[1] for p in parts])
+
+  def _repeated(self, epoch):
+    return epoch % self._masking.repeat if self._masking.repeat else epoch
+
+  def _epoch_key(self, epoch):
+    return hashing.fold(self._key, epoch)
+
+  def _assemble(self, spans, num_rows):
+    """[B, L] arrays of the spans: ids, segments, packs (and positions, pair labels)."""
+    size = spans.leading + spans.length + spans.trailing
+    end = np.cumsum(size)
+    row_start = np.append(0, end)[np.searchsorted(spans.row, np.arange(num_rows))]
+    column = end - size - row_start[spans.row]
+    shape = (num_rows, self._length)
+    at = spans.row * self._length + column  # flat place of a span's first token
+    span, place = formats._ragged(at, size)
+    offset = place - at[span] - spans.leading[span]
+    ids = np.full(shape, self._special['pad'], np.int32)
+    segment, pack = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    segment.reshape(-1)[place], pack.reshape(-1)[place] = spans.segment[span], spans.pack[span]
+    source = np.repeat(spans.start[np.searchsorted(spans.row, np.arange(num_rows))], self._length)
+    is_text = (offset >= 0) & (offset < spans.length[span])
+    source[place[is_text]] = (spans.start[span] + offset)[is_text]
+    tokens = self._split.gather(source.reshape(shape))
+    self._check_ids(tokens, source)
+    flat = ids.reshape(-1)
+    flat[place] = np.where(is_text, tokens.reshape(-1)[place], np.where(offset < 0, self._special['cls'], self._special['sep']))
+    features = {'input_ids': ids, 'segment_ids': segment, 'pack_ids': pack}
+    if self._format.packed:
+      first_of_piece = np.maximum.accumulate(np.where(spans.leading > 0, column + row_start[spans.row], 0)) - row_start[spans.row]
+      features['position_ids'] = np.zeros(shape, np.int32)
+      features['position_ids'].reshape(-1)[place] = (place - spans.row[span] * self._length) - first_of_piece[span]
+    if self._format.has_pairs:
+      features['pair_labels'] = spans.label.astype(np.int32)
+    return features
+
+  def _check_ids(self, tokens, source):
+    if tokens.max() >= self._vocab_size:
+      where = int(source.reshape(-1)[tokens.argmax()])
+      raise errors.UserError(f'Token {where} of the split {self._split_name!r} is {int(tokens.max())}, in a vocabulary of {self._vocab_size}: the '
+                             'corpus is damaged or not of this tokenizer; prepare it again into a new folder.')
+
+  # --- shapes ---------------------------------------------------------------------------------------------------------
+
+  def _unmasked(self):
+    """{name: (shape on this host, dtype)} of the features that the format writes."""
+    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['position_ids'] * self._format.packed
+    out = {name: ((self._rows_here, self._length), np.int32) for name in names}
+    if self._format.has_pairs:
+      out['pair_labels'] = ((self._rows_here,), np.int32)
+    return out
+
+  def _signature(self):
+    features = {name: tf.TensorSpec([None, *shape[1:]], dtype) for name, (shape, dtype) in self._unmasked().items()}
+    return features, tf.TensorSpec([None, 2], tf.uint32)
+
+  def _describe(self):
+    out = {name: ((self._batch_size, *shape[1:]), dtype) for name, (shape, dtype) in self._unmasked().items()}
+    for name, dtype in (('masked_positions', np.int32), ('masked_targets', np.int32), ('masked_weights', np.float32)):
+      out[name] = ((self._batch_size, self.num_predictions), dtype)
+    return out
+
+  def _small(self):
+    if self.rows_per_epoch < self._batch_size:
+      return (f'The split {self._split_name!r} has {self.rows_per_epoch} rows, less than a batch of {self._batch_size}: rows repeat in a batch.',)
+    return ()
+
+
+class _Lists:
+  """The row lists of epochs: the last few, and the next one, built in the background."""
+
+  def __init__(self, form, epoch_key, kept=2):
+    self._form, self._epoch_key, self._kept = form, epoch_key, kept
+    self._lock, self._built, self._building = threading.Lock(), {}, {}
+
+  def get(self, epoch):
+    """The list of an epoch; waits for it, or builds it."""
+    epoch = epoch if self._form.every_epoch else 0
+    with self._lock:
+      if epoch in self._built:
+        self._built[epoch] = self._built.pop(epoch)  # most recently used last
+        return self._built[epoch]
+      thread = self._start(epoch)
+    thread.join()
+    if thread.failure:
+      raise thread.failure
+    return thread.rows
+
+  def prepare(self, epoch):
+    """Starts building the list of an epoch in a thread of its own, unless it is there."""
+    with self._lock:
+      if epoch not in self._built:
+        self._start(epoch)
+
+  def _start(self, epoch):
+    if epoch not in self._building:
+      self._building[epoch] = _Builder(self._build, epoch)
+      self._building[epoch].start()
+    return self._building[epoch]
+
+  def _build(self, epoch):
+    rows = self._form.rows(self._epoch_key(epoch))
+    with self._lock:
+      self._built[epoch] = rows
+      while len(self._built) > self._kept:
+        self._built.pop(next(iter(self._built)))
+      self._building.pop(epoch)
+    return rows
+
+
+class _Builder(threading.Thread):
+  """A thread that keeps what its function returned or raised."""
+
+  def __init__(self, build, epoch):
+    super().__init__(daemon=True)
+    self._build, self._epoch, self.rows, self.failure = build, epoch, None, None
+
+  def run(self):
+    try:
+      self.rows = self._build(self._epoch)
+    except Exception as e:
+      self.failure = e
