@@ -1,31 +1,51 @@
-"""Fills the mask in a sentence with an exported model, through transformers' own classes.
+"""Fills the masks of a text with a Hugging Face directory; needs torch and transformers.
 
-    python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The capital of France is [MASK].'
+    python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The people of the United [MASK] have the power.'
 """
 
 from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax import errors
+from bertzoo_jax import storage
 
-_MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory that `export` wrote.', required=True)
-_TEXT = flags.DEFINE_string('text', None, 'A sentence with one mask in it ([MASK] or <mask>, as the tokenizer has it).', required=True)
-_TOP = flags.DEFINE_integer('top', 5, 'How many fillings to show.')
+_MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
+_TEXT = flags.DEFINE_string('text', None, "A text with one or more masks, written [MASK] or as the model's own mask token.", required=True)
+_TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
 
 
-def main(argv):
-  del argv
+def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
+  """For each mask of the text, the `top` likeliest pieces with their probabilities.
+
+  Raises UserError without torch and transformers, without a model, and for a text without a mask or too long.
+  """
   try:
+    import torch
     import transformers
   except ImportError as e:
-    raise errors.UserError('filling a mask needs torch and transformers: pip install -c constraints.txt -e .[hf]') from e
-  transformers.logging.set_verbosity_error()
-  tokenizer = transformers.AutoTokenizer.from_pretrained(_MODEL.value)
-  if _TEXT.value.count(tokenizer.mask_token) != 1:
-    raise errors.UserError(f'--text must hold the mask {tokenizer.mask_token} once.')
-  fill = transformers.pipeline('fill-mask', model=transformers.AutoModelForMaskedLM.from_pretrained(_MODEL.value), tokenizer=tokenizer)
-  for answer in fill(_TEXT.value, top_k=_TOP.value):
-    print(f'{answer["score"]:7.1%}  {answer["sequence"]}')
+    raise errors.UserError(f'Filling masks needs torch and transformers ({e.name} is missing): pip install "bertzoo_jax[hf]".') from e
+  transformers.utils.logging.disable_progress_bar()
+  if not (storage.path(model) / 'config.json').exists():
+    raise errors.UserError(f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+  network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+  inputs = tokenizer(text.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
+  ids = inputs['input_ids'][0]
+  if not (ids == tokenizer.mask_token_id).any():
+    raise errors.UserError(f'The text has no {tokenizer.mask_token}: write one where a word is missing.')
+  if len(ids) > tokenizer.model_max_length:
+    raise errors.UserError(f'The text has {len(ids)} tokens; this model takes {tokenizer.model_max_length}.')
+  with torch.no_grad():
+    probabilities = network(**inputs).logits[0].softmax(-1)
+  best = probabilities[ids == tokenizer.mask_token_id].topk(top)
+  return [[(tokenizer.decode([int(i)]).strip(), float(p)) for p, i in zip(ps, rows, strict=True)]
+          for ps, rows in zip(best.values, best.indices, strict=True)]
+
+
+def main(_):
+  print(_TEXT.value)
+  for number, guesses in enumerate(fill(_MODEL.value, _TEXT.value, _TOP.value), 1):
+    print(f'mask {number}: ' + ', '.join(f'{piece} {p:.1%}' for piece, p in guesses))
 
 
 if __name__ == '__main__':

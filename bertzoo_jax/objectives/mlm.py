@@ -63,6 +63,16 @@ def mlm_pair(encoder, attend=attention.attend, constrain=layers.unconstrained, *
   return objective.Objective(init, totals, lambda batch_size: (), loss, _ROW + _MASKED + ('pair_labels',))
 
 
+def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
+  """What trained heads say, without dropout: {'mlm': logits_BLV, and 'pair': logits_B2 if there is a pair head}, float32."""
+  hidden_BLD = _encode(encoder, params, batch, None, False, attention.attend, layers.unconstrained)
+  words_VE = params['encoder']['embeddings']['word']['embedding']
+  out = {'mlm': _mlm_head(encoder).apply({'params': params['mlm_head']}, hidden_BLD, words_VE)}
+  if 'pair_head' in params:
+    out['pair'] = heads.PairHead(_kernel_init(encoder), encoder.dtype).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
+  return out
+
+
 def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Negative log-likelihood in nats, and 1.0 where no class scores above the target.
 

@@ -1,0 +1,183 @@
+"""Writes a trained model as a Hugging Face directory, then reloads and compares it.
+
+    python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture BertForMaskedLM]
+
+Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with transformers before it
+gets its name, and logits and token ids are compared with ours; what differs is not exported.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from bertzoo_jax import cli
+from bertzoo_jax import config as configuration
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+from bertzoo_jax.hf import card
+from bertzoo_jax.hf import config as hf_config
+from bertzoo_jax.hf import names
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.input import tokenizers
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import mlm
+from bertzoo_jax.training import checkpoint
+
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True)
+_OUT = flags.DEFINE_string('out', None, 'Directory to make; must not exist or be empty.', required=True)
+_ARCHITECTURE = flags.DEFINE_string('architecture', None, f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.')
+
+
+def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
+  """Exports a checkpoint; returns what was compared, or None where torch or transformers is missing.
+
+  Args:
+    address: W, W@STEP or W@best.
+    out: directory, local or gs://; appears only when it is complete.
+    architecture: name of the class; None for the config's.
+
+  Raises:
+    UserError: `out` is not empty, no such checkpoint, parameters without a place in the architecture, or a comparison fails.
+  """
+  out = storage.path(out)
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
+  params, step, workdir = checkpoint.load_params(address)
+  workdir = storage.path(workdir)
+  config = configuration.from_json((workdir / 'config.json').read_text()).to_dict()
+  architecture = architecture or config['hf']
+  with tempfile.TemporaryDirectory(**_near(out)) as scratch:
+    tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
+    directory = pathlib.Path(scratch) / 'model'
+    directory.mkdir()
+    content, special = hf_tokenizer.read(tokenizer)
+    flat = weights.flatten(params)
+    tensors, hf_json = convert(architecture, flat, config['encoder'], special)
+    weights.save(directory / 'model.safetensors', tensors)
+    _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
+    for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=config['encoder']['max_positions'],
+                                         segments=hf_json['type_vocab_size']).items():
+      _write(directory / name, text)
+    rows = _verify(directory, architecture, params, config, special, tokenizer)
+    _write(directory / 'README.md', card.text(
+        architecture=architecture, config=config, step=step, tensors=tensors, corpus=_corpus(workdir), metrics=_metrics(workdir, step),
+        checked=_said(rows)))
+    _install(directory, out)
+  print(f'{out}: {architecture}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors')
+  return rows
+
+
+def convert(architecture: str, params: dict, encoder: dict, special: dict[str, int]) -> tuple[dict[str, np.ndarray], dict]:
+  """(tensors by Hugging Face name, content of config.json). params: flat; encoder: the config's section; special: ids by name."""
+  names.check(architecture, params)
+  hf_json = hf_config.to_hf(architecture, encoder, special, vocab_size=len(params[names.WORD_TABLE]))
+  return names.to_hf(architecture, params, hf_config.sizes(architecture, encoder, special)), hf_json
+
+
+def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """{'mlm': [B, L, V], 'pair': [B, 2]} of our network in float32, at the highest precision of products the device has."""
+  fields = {k: v for k, v in encoder.items() if k != 'name'}
+  vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
+  network = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
+  with jax.default_matmul_precision('highest'):
+    return jax.tree.map(np.asarray, mlm.predict(network, params, jax.tree.map(jnp.asarray, batch)))
+
+
+def _verify(directory, architecture, params, config, special, tokenizer_directory):
+  """The comparisons, printed; None where packages are missing. Raises UserError if one does not hold."""
+  if missing := verify.missing_packages():
+    print(f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install "bertzoo_jax[hf]", and export again.')
+    return None
+  encoder = config['encoder']
+  vocab_size = len(params['encoder']['embeddings']['word']['embedding'])
+  batch = verify.random_batch(vocab_size, encoder['max_positions'], encoder['type_vocab_size'], special['pad'])
+  rows = verify.compare_logits(our_logits(params, encoder, batch), verify.logits(directory, architecture, batch), batch['pack_ids'])
+  tokenizer = tokenizers.load(tokenizer_directory, config['tokenizer'])
+  rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, names.choose(architecture).positions_after_padding)
+  print(verify.table(rows))
+  if failed := [r.what for r in rows if not r.holds]:
+    raise errors.UserError(f'transformers reads the export differently ({"; ".join(failed)}), so nothing was written: '
+                           'please report it with the versions of torch and transformers.')
+  return rows
+
+
+def _said(rows) -> str:
+  if rows is None:
+    return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
+  import torch
+  import transformers
+  return (f'Reloaded with transformers {transformers.__version__} and torch {torch.__version__} when it was exported:\n\n```\n'
+          f'{verify.table(rows)}\n```')
+
+
+def _corpus(workdir) -> dict:
+  """What the run recorded of its corpus: hash, and sizes where it has them."""
+  manifest = workdir / 'corpus.json'
+  attempts = workdir / 'attempts.jsonl'
+  last = _lines(attempts)[-1] if attempts.exists() else {}
+  found = {'hash': last['corpus_hash']} if 'corpus_hash' in last else {}
+  if manifest.exists():
+    found.update({k: v for k, v in storage.read_json(manifest).items() if isinstance(v, (int, float, str))})
+  return found
+
+
+def _metrics(workdir, step: int) -> dict:
+  """The newest value of each metric up to a step."""
+  path = workdir / 'metrics.jsonl'
+  newest = {}
+  for line in _lines(path) if path.exists() else []:
+    if line.get('step', step + 1) <= step:
+      newest.update(line)
+  return newest
+
+
+def _lines(path) -> list[dict]:
+  return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def _near(out) -> dict:
+  """Where to build: beside a local directory, so that it can be renamed; in the temporary folder for gs://."""
+  if storage.is_remote(out):
+    return {}
+  out.parent.mkdir(parents=True, exist_ok=True)
+  return {'dir': str(out.parent), 'prefix': f'.{out.name}.'}
+
+
+def _copy(source, target: pathlib.Path) -> pathlib.Path:
+  if not source.exists():
+    raise errors.UserError(f'{source} does not exist: a workdir holds a copy of its tokenizer; copy CORPUS/tokenizer there.')
+  target.mkdir()
+  for path in source.iterdir():
+    (target / path.name).write_bytes(path.read_bytes())
+  return target
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+  path.write_text(text, encoding='utf-8', newline='\n')
+
+
+def _install(directory: pathlib.Path, out) -> None:
+  """Gives the finished directory its name; to gs:// the weights go last."""
+  if not storage.is_remote(out):
+    directory.chmod(0o755)  # a temporary folder is private
+    shutil.rmtree(out) if out.exists() else None  # it was empty
+    directory.rename(out)
+    return
+  for path in sorted(directory.iterdir(), key=lambda p: p.name == 'model.safetensors'):
+    storage.write_bytes(out / path.name, path.read_bytes())
+
+
+def main(_):
+  export(_WORKDIR.value, _OUT.value, _ARCHITECTURE.value)
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,78 @@
+"""The model card (README.md) of an exported directory: what it is, of what, how long, and what is not in it."""
+
+import json
+from typing import Any
+
+# What each architecture holds and lacks, as its user must know it.
+_HEADS = {
+    'BertForPreTraining': 'The pair head (`cls.seq_relationship`) tells whether the second text follows the first: label 0 it does, 1 it was '
+                          'drawn at random.',
+    'BertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if asked.',
+    'RobertaForMaskedLM': 'Position and segment rows that the class demands and training had no use for are zeros. There is no pooler: transformers '
+                          'starts one at random if asked.',
+}
+
+
+def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: dict[str, Any], metrics: dict[str, Any], checked: str) -> str:
+  """The card, Markdown with a YAML head.
+
+  Args:
+    architecture: the class the weights are for.
+    config: the resolved config of the run, nested.
+    step: steps trained.
+    tensors: what is in model.safetensors.
+    corpus: what the run recorded of its corpus; may be empty.
+    metrics: the newest value of each metric; may be empty.
+    checked: what was compared after export.
+  """
+  masking, encoder = config['masking'], config['encoder']
+  parameters = sum(x.size for x in tensors.values())
+  head = ['---', 'library_name: transformers', 'pipeline_tag: fill-mask', 'tags:', '- bertzoo_jax', '- masked-language-modeling', '---', '']
+  shares = ', '.join(f'{share:.0%} {what}' for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged')))
+  again = f'; the masks of {masking["repeat"]} epochs repeat' if masking.get('repeat') else '; drawn anew in every epoch'
+  lengths = ', '.join(f'{overrides.get("length", config["length"])} tokens for {steps:,} steps' for steps, overrides in config['phases'])
+  lines = [
+      f'# {architecture}, pretrained with bertzoo_jax',
+      '',
+      f'{encoder["num_layers"]} layers of {encoder["hidden_size"]}, {encoder["num_heads"]} heads, {parameters:,} parameters in float32, '
+      f'at most {encoder["max_positions"]} tokens.',
+      '',
+      '```python',
+      'from transformers import AutoTokenizer, pipeline',
+      "fill = pipeline('fill-mask', model='THIS_DIRECTORY')",
+      "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
+      '```',
+      '',
+      'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put its own text cleaning in place of this one.',
+      '',
+      '## Training',
+      '',
+      '| | |',
+      '|---|---|',
+      f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
+      f'| batch | {config["batch_size"]:,} rows |',
+      f'| lengths | {lengths} |',
+      f'| input | {config["format"]["name"]} |',
+      f'| masking | {masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again} |',
+      f'| objective | {_fields(config["objective"])} |',
+      f'| optimizer | {_fields(config["optimizer"])} |',
+      f'| schedule | {_fields(config["schedule"])} |',
+      f'| tokenizer | {_fields(config["tokenizer"])} |',
+      f'| seed | {config["seed"]} |',
+      *(f'| corpus {key} | {value} |' for key, value in corpus.items()),
+      '',
+  ]
+  if metrics:
+    lines += ['## Last measured', '', '| metric | value |', '|---|---|', *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
+  lines += ['## What is here, and what is not', '']
+  lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '', checked, '']
+  return '\n'.join(head + lines)
+
+
+def _fields(section: dict[str, Any]) -> str:
+  fields = ', '.join(f'{k} {json.dumps(v)}' for k, v in section.items() if k != 'name')
+  return f'{section["name"]} ({fields})' if fields else section['name']
+
+
+def _number(value) -> str:
+  return f'{value:,}' if isinstance(value, int) else f'{value:.5g}' if isinstance(value, float) else str(value)

@@ -1,0 +1,159 @@
+"""model.safetensors in both directions, and loaded weights in place of fresh ones. numpy only; pickles are never read."""
+
+import json
+import pathlib
+import re
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from bertzoo_jax import errors
+from bertzoo_jax.hf import config as hf_config
+from bertzoo_jax.hf import names
+
+
+class Report(NamedTuple):
+  """What `load` found.
+
+  Attributes:
+    source: the directory.
+    architecture: the class that wrote it, where config.json says so.
+    encoder: the encoder's fields as config.json has them.
+    ignored: tensors that have no place here, with the reason where there is one.
+  """
+  source: str
+  architecture: str
+  encoder: dict[str, Any]
+  ignored: tuple[str, ...]
+
+
+def save(path, tensors: dict[str, np.ndarray]) -> None:
+  """Writes a safetensors file with the metadata transformers 4 asks for."""
+  safetensors.numpy.save_file(tensors, str(path), metadata={'format': 'pt'})
+
+
+def load(directory) -> tuple[dict, Report]:
+  """Parameters of a local Hugging Face directory as a nested dict of float32 arrays, and a report.
+
+  Heads that the checkpoint lacks are absent. Raises UserError for what is no such directory, for weights that exist only
+  as pickles, for model types without a name table, and for incomplete or corrupt files.
+  """
+  directory = pathlib.Path(directory).expanduser()
+  config = _read_json(directory / 'config.json')
+  name, encoder, sizes = hf_config.to_ours(config)
+  architecture = names.choose(name)
+  tensors = {_modern(key, architecture): x for key, x in _read_tensors(directory).items()}
+  notes = []
+  for copy, original in architecture.tied.items():
+    if copy in tensors:
+      x = tensors.pop(copy)
+      same = np.array_equal(tensors.setdefault(original, x), x)
+      notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
+  params, unread = names.to_ours(name, tensors, sizes)
+  if names.WORD_TABLE not in params:
+    raise errors.UserError(f'{directory} holds no word embeddings of a {architecture.model_type} model: is it a whole model?')
+  unread = [key for key in unread if not key.endswith(('embeddings.position_ids', 'embeddings.token_type_ids'))]
+  return unflatten(params), Report(str(directory), (config.get('architectures') or [name])[0], encoder, tuple(unread + notes))
+
+
+def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None) -> tuple[dict, list[str]]:
+  """Fresh parameters with the loaded ones in their places, and lines that tell the user what came from where.
+
+  A segment table that the new encoder lacks has its row 0 added to the positions: the output for single texts stays.
+
+  Args:
+    fresh: nested dict of arrays; only shapes are looked at, leaves without a loaded one are returned as they are.
+    loaded, report: of `load`.
+    encoder: the config's section, to point out settings that differ from the checkpoint's.
+
+  Raises:
+    UserError: a shape differs; both are named.
+  """
+  fresh, loaded = flatten(fresh), flatten(loaded)
+  ignored, lines = list(report.ignored), []
+  if names.TYPE_TABLE in loaded and names.TYPE_TABLE not in fresh:
+    loaded[names.POSITION_TABLE] = loaded[names.POSITION_TABLE] + loaded.pop(names.TYPE_TABLE)[:1]
+    lines.append('segment table: its row 0 was added to the positions, the rest is ignored (this encoder has no segments)')
+  for path, x in loaded.items():
+    if path in fresh and tuple(fresh[path].shape) != x.shape:
+      raise errors.UserError(f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
+                             f'give config.encoder and the vocabulary the sizes of the checkpoint ({_sizes(report.encoder)}).')
+  ignored += sorted(set(loaded) - set(fresh))
+  missing = sorted(set(fresh) - set(loaded))
+  params = {path: loaded[path] if path in loaded else x for path, x in fresh.items()}
+  lines += [f'loaded: {len(fresh) - len(missing)} of {len(fresh)} parameters from {report.source} ({report.architecture})']
+  lines += [f'fresh: {path} {tuple(fresh[path].shape)}' for path in missing]
+  lines += [f'ignored: {what}' for what in ignored]
+  for field in ('activation', 'norm_eps', 'dropout', 'attention_dropout'):
+    if encoder is not None and encoder[field] != report.encoder[field]:
+      lines.append(f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} in the checkpoint')
+  return unflatten(params), lines
+
+
+def flatten(tree: dict, prefix: str = '') -> dict:
+  """{'a/b': leaf} of nested dicts."""
+  out = {}
+  for key, value in tree.items():
+    out.update(flatten(value, f'{prefix}{key}/') if isinstance(value, dict) else {f'{prefix}{key}': value})
+  return out
+
+
+def unflatten(flat: dict) -> dict:
+  """The inverse of `flatten`."""
+  tree = {}
+  for path, value in flat.items():
+    *parents, last = path.split('/')
+    node = tree
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[last] = value
+  return tree
+
+
+def _sizes(encoder: dict) -> str:
+  fields = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'type_vocab_size')
+  return ', '.join(f'{f}={encoder[f]}' for f in fields)
+
+
+def _modern(key: str, architecture: names.Architecture) -> str:
+  """A tensor's name as today's classes write it: norms of early checkpoints say gamma and beta; bare bodies lack the prefix."""
+  key = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', key))
+  return f'{architecture.model_type}.{key}' if re.match(r'(embeddings|encoder|pooler)\.', key) else key
+
+
+def _read_json(path: pathlib.Path) -> dict:
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except FileNotFoundError as e:
+    raise errors.UserError(f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.') from e
+  except (ValueError, OSError) as e:
+    raise errors.UserError(f'{path} is no readable JSON ({e}): download or export the directory again.') from e
+
+
+def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
+  single, index = directory / 'model.safetensors', directory / 'model.safetensors.index.json'
+  if single.exists():
+    files = [single]
+  elif index.exists():
+    files = [directory / f for f in sorted(set(_read_json(index)['weight_map'].values()))]
+  elif any(directory.glob('*.bin')):
+    raise errors.UserError(f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load and save it once with '
+                           'transformers (model.save_pretrained writes model.safetensors).')
+  else:
+    raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')
+  tensors = {}
+  for path in files:
+    try:
+      with safetensors.safe_open(str(path), framework='numpy') as f:
+        tensors.update({key: _float32(f, key) for key in f.keys()})  # noqa: SIM118 (no mapping)
+    except (safetensors.SafetensorError, OSError) as e:
+      raise errors.UserError(f'{path} cannot be read ({e}): download or export it again.') from e
+  return tensors
+
+
+def _float32(file, key: str) -> np.ndarray:
+  x = file.get_tensor(key)
+  return x.astype(np.float32) if x.dtype.kind in 'fV' else x
