@@ -23,15 +23,17 @@ def _part(name, fields):
 # --- text: what `prepare` makes a corpus of -------------------------------------------------------------------------
 
 
-def wordpiece(*, vocab_size=30522, lowercase=True, strip_accents=True, split_chinese=True, normalization='none', max_word_chars=100, min_frequency=2):
+def wordpiece(*, vocab_size=30522, lowercase=True, strip_accents=True, split_chinese=True, normalization='none', max_word_chars=100, min_frequency=2,
+              coverage=0.9999):
   """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK], `##` inside words.
 
   vocab_size: pieces, specials included. lowercase, strip_accents: separate choices (the uncased release does both).
   split_chinese: blanks around CJK characters. normalization: none | nfc | nfkc, before all else.
   max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code). min_frequency: of a merge in training.
+  coverage: share of all characters that training gives a piece of their own; the rarest become unknown.
   """
   return _part('wordpiece', dict(vocab_size=vocab_size, lowercase=lowercase, strip_accents=strip_accents, split_chinese=split_chinese,
-                                 normalization=normalization, max_word_chars=max_word_chars, min_frequency=min_frequency))
+                                 normalization=normalization, max_word_chars=max_word_chars, min_frequency=min_frequency, coverage=coverage))
 
 
 def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_prefix_space=False, min_frequency=2):

@@ -1,0 +1,234 @@
+"""From chunks of documents to shards of a corpus, by spawned workers; what a shard holds depends on its chunk alone.
+
+A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each atomically. A record
+names the digest of the chunk it was made of, so a second attempt keeps what is finished and right.
+"""
+
+import collections
+import hashlib
+import json
+import multiprocessing
+import os
+import unicodedata
+from multiprocessing import connection
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+from bertzoo_jax.input import corpus
+from bertzoo_jax.input import sentences
+from bertzoo_jax.input import tokenizers
+
+PARTS = 'parts'  # CORPUS/parts/: records, hashes and unigrams of shards, gone when the corpus is finished
+_TEXTS = 4096  # sentences tokenised in one call
+
+
+class Chunk(NamedTuple):
+  """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first` says where it begins;
+  `end`: bytes of the sources read when it was full."""
+  index: int
+  documents: list[bytes]
+  first: str
+  end: int
+
+  def digest(self) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for document in self.documents:
+      digest.update(len(document).to_bytes(8, 'little') + document)
+    return digest.hexdigest()
+
+
+def content_hash(document: bytes) -> tuple[int, int]:
+  """Two independent 64-bit hashes of a document's text, blind to its blanks and line breaks and to Unicode composition.
+
+  The first names its content (duplicates) and decides whether it is held out, the second whether it trains the tokenizer.
+  """
+  text = unicodedata.normalize('NFC', ' '.join(document.decode('utf-8').split()))
+  digest = hashlib.blake2b(text.encode('utf-8'), digest_size=16).digest()
+  return int.from_bytes(digest[:8], 'little'), int.from_bytes(digest[8:], 'little')
+
+
+def below(number: int, share: float) -> bool:
+  """Whether a 64-bit hash lies in the first `share` of all."""
+  return number < share * 2.0**64
+
+
+def finished(out, index: int) -> dict | None:
+  """The record of a finished shard, or None."""
+  try:
+    return json.loads((storage.path(out) / PARTS / f'{index:05d}.json').read_bytes())
+  except (FileNotFoundError, ValueError):
+    return None
+
+
+def intact(out, record: dict, chunk: Chunk) -> bool:
+  """Whether a record was made of this chunk and all its files are there as it says."""
+  return record['chunk'] == chunk.digest() and all(
+      (storage.path(out) / file).exists() and storage.sha256(storage.path(out) / file) == digest for file, digest in record['files'].items())
+
+
+def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, held_out: float) -> dict:
+  """Writes the shard of a chunk and returns its record.
+
+  Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences, tokens, bytes, unknown,
+  words, shard}}, empty (documents without a token), cut (sentences without one).
+  """
+  out, name = storage.path(out), f'{chunk.index:05d}'
+  splits, hashes, lost = _tokenise(chunk, tokenizer, splitter, held_out)
+  record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
+  counts = np.zeros(tokenizer.vocab_size, np.int64)
+  for split, (tokens, sentence_lengths, document_sizes, size) in splits.items():
+    if not len(document_sizes):
+      continue
+    shard = corpus.write_shard(out / split, name, tokens, _offsets(sentence_lengths), _offsets(document_sizes), tokenizer.vocab_size)
+    starts = _offsets(sentence_lengths)[:-1]
+    words = int(tokenizer.word_starts[tokens].sum()) + int((~tokenizer.word_starts[tokens[starts]]).sum())  # a sentence starts with a word
+    record['splits'][split] = dict(documents=shard['documents'], sentences=shard['sentences'], tokens=shard['tokens'], bytes=size, words=words,
+                                   unknown=int((tokens == tokenizer.special['unk']).sum()), shard=shard)
+    record['files'].update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
+    if split == 'train':
+      counts += np.bincount(tokens, minlength=tokenizer.vocab_size)
+  for kind, array in (('unigrams', counts), ('hashes', hashes)):
+    file = f'{PARTS}/{name}.{kind}.npy'
+    record['files'][file] = corpus.write_array(out / file, array)
+  corpus.write_file(out / PARTS / f'{name}.json', json.dumps(record).encode())
+  return record
+
+
+def _tokenise(chunk, tokenizer, splitter, held_out):
+  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes)}, hashes uint64 [D], what was lost)."""
+  split, joiner = sentences.splitter(splitter)
+  texts, owners, hashes = [], [], np.zeros(len(chunk.documents), np.uint64)
+  for d, document in enumerate(chunk.documents):
+    hashes[d] = content_hash(document)[0]
+    found = [s for paragraph in document.decode('utf-8').split('\n') for s in split(paragraph)]
+    texts += [s if i == 0 else joiner + s for i, s in enumerate(found)]
+    owners += [d] * len(found)
+  ids = []
+  lengths = np.zeros(len(texts), np.int64)
+  for start in range(0, len(texts), _TEXTS):
+    rows = tokenizer.encode(texts[start:start + _TEXTS])
+    lengths[start:start + len(rows)] = [len(r) for r in rows]
+    ids += rows
+  owners, sizes = np.asarray(owners, np.int64), np.asarray([len(t.encode('utf-8')) for t in texts], np.int64)
+  per_document = np.bincount(owners[lengths > 0], minlength=len(chunk.documents))  # sentences that have a token
+  held = np.array([below(int(h), held_out) for h in hashes])
+  splits = {}
+  for name, chosen in zip(corpus.SPLITS, (~held, held)):
+    mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
+    tokens = np.concatenate([ids[i] for i in mine]) if len(mine) else np.zeros(0, np.int32)
+    splits[name] = (tokens, lengths[mine], per_document[chosen & (per_document > 0)], int(sizes[mine].sum()))
+  return splits, hashes[per_document > 0], dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()))
+
+
+def _offsets(sizes):
+  return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def run(chunks, out, tokenizer_folder, splitter: str, held_out: float, workers: int):
+  """Makes the shards of chunks that come one by one; at most two chunks a worker are in memory.
+
+  Workers are spawned when there is something for them to do. Each has a pipe of its own: when this process is killed the
+  pipe closes, and the worker ends with it.
+
+  Yields:
+    (chunk index, chunk end, record) in the order of finishing.
+
+  Raises:
+    UserError: a worker was killed or failed; it names the chunk.
+  """
+  context = multiprocessing.get_context('spawn')
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # a process a core is enough; read by the workers
+  pool, waiting = {}, collections.deque()
+  chunks = iter(chunks)
+  try:
+    while True:
+      chunk = next(chunks, None)
+      if chunk is None:
+        break
+      record = finished(out, chunk.index)
+      if record is not None and intact(out, record, chunk):
+        yield chunk.index, chunk.end, record
+        continue
+      idle = next((w for w in pool.values() if w.chunk is None), None)
+      if idle is None and len(pool) < workers:
+        idle = _Worker(context, (str(out), str(tokenizer_folder), splitter, held_out))
+        pool[idle.pipe] = idle
+      if idle is not None:
+        idle.give(chunk)
+        continue
+      waiting.append(chunk)
+      while len(waiting) >= workers:
+        yield from _collect(pool, waiting)
+    while any(w.chunk is not None for w in pool.values()):
+      yield from _collect(pool, waiting)
+  finally:
+    for worker in pool.values():
+      worker.end()
+
+
+def _collect(pool, waiting):
+  """Waits for a worker, hands it the next chunk, and yields what it made."""
+  for pipe in connection.wait([w.pipe for w in pool.values() if w.chunk is not None]):
+    worker = pool[pipe]
+    index, end, record = worker.take()
+    if waiting:
+      worker.give(waiting.popleft())
+    yield index, end, record
+
+
+class _Worker:
+
+  def __init__(self, context, arguments):
+    self.pipe, theirs = context.Pipe()
+    self.process = context.Process(target=_serve, args=(theirs, *arguments), daemon=True)
+    self.process.start()
+    theirs.close()
+    self.chunk = None
+
+  def give(self, chunk):
+    try:
+      self.pipe.send(chunk)
+    except (BrokenPipeError, ConnectionResetError):
+      pass  # it died: `take` says so
+    self.chunk = Chunk(chunk.index, [], chunk.first, chunk.end)
+
+  def take(self):
+    chunk, self.chunk = self.chunk, None
+    try:
+      failure, record = self.pipe.recv()
+    except (EOFError, ConnectionResetError) as e:
+      self.process.join(10)
+      code = self.process.exitcode
+      raise errors.UserError(f'A worker ended with code {code} in chunk {chunk.index}, which begins at {chunk.first}'
+                             f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
+                             'run the same line again, finished shards are kept.') from e
+    if failure:
+      raise errors.UserError(f'Chunk {chunk.index}, which begins at {chunk.first}, failed: {failure}. '
+                             'Run the same line again, finished shards are kept.')
+    return chunk.index, chunk.end, record
+
+  def end(self):
+    self.pipe.close()
+    if self.chunk is not None:
+      self.process.terminate()
+    self.process.join()
+
+
+def _serve(pipe, out, tokenizer_folder, splitter, held_out):
+  try:
+    tokenizer = tokenizers.load(tokenizer_folder)
+    while True:
+      chunk = pipe.recv()
+      try:
+        answer = (None, write(out, chunk, tokenizer, splitter, held_out))
+      except Exception as e:  # whatever it is, the parent must name the chunk
+        answer = (f'{type(e).__name__}: {e}', None)
+      pipe.send(answer)
+  except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+    pass  # the parent is done, or gone

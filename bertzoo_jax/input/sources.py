@@ -1,0 +1,393 @@
+"""From files and datasets to documents: streams, decodes strictly, and counts whatever it leaves out.
+
+A source is PATTERN[#option] or tfds:NAME[#text_key]. PATTERN is a path or glob, local or gs://; .gz, .bz2 and .xz are
+recognised by content, and so is the kind of a file:
+
+    plain text      a paragraph a line, a blank line between documents
+      #file         a file a document, blank lines ignored
+      #wrapped      a file a document, hard-wrapped: a blank line between paragraphs, their lines joined
+    JSON lines      an object a line; #key names the text (default 'text'); line breaks in it part paragraphs
+    WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the repeated title is left out
+
+Lines end in LF, CR LF or CR; a byte-order mark is skipped. A document here is a list of paragraphs without line ends.
+"""
+
+import bz2
+import collections
+import glob
+import gzip
+import html
+import json
+import lzma
+import os
+import re
+import zlib
+from typing import NamedTuple
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+
+MAX_LINE = 1 << 24  # bytes; a longer line is dropped
+MAX_DOCUMENT = 1 << 25  # bytes; a longer document is cut at a line end
+_BLOCK = 1 << 20
+_PACKED = {b'\x1f\x8b': gzip.open, b'BZh': bz2.open, b'\xfd7zXZ\x00': lzma.open}
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+_DOC = re.compile(r'<doc\s[^>]*>\s*$')
+_TITLE = re.compile(r'\btitle="(.*)"\s*>\s*$')
+
+
+class Source(NamedTuple):
+  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes (tfds: none, and one estimate)."""
+  name: str
+  option: str
+  files: tuple[str, ...]
+  sizes: tuple[int, ...]
+
+  @property
+  def bytes(self) -> int:
+    return sum(self.sizes)
+
+  def facts(self) -> dict:
+    """What identifies the source in a plan and a manifest."""
+    return dict(source=self.name, files=len(self.files), bytes=self.bytes)
+
+
+class Dropped:
+  """What was left out and why: {reason: {'count', 'bytes', 'first': where it happened first}}."""
+
+  def __init__(self):
+    self.reasons = {}
+
+  def add(self, reason: str, size: int, where: str) -> None:
+    entry = self.reasons.setdefault(reason, dict(count=0, bytes=0, first=where))
+    entry['count'] += 1
+    entry['bytes'] += size
+
+
+def find(name: str) -> Source:
+  """The files that a source names.
+
+  Raises:
+    UserError: none, a folder, or an unknown dataset.
+  """
+  pattern, _, option = name.partition('#')
+  if pattern.startswith('tfds:'):
+    return Source(name, option, (), (_tfds_builder(pattern)[1],))
+  files = _glob(pattern)
+  if not files:
+    raise errors.UserError(f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it alone).')
+  return Source(name, option, tuple(files), tuple(storage.path(f).stat().length for f in files))
+
+
+class Reader:
+  """Streams the documents of sources in order.
+
+  Attributes:
+    dropped: what was left out so far.
+    place: 'file:line' of the reading.
+    bytes_read: of the files (packed size), for a progress bar.
+  """
+
+  def __init__(self, sources):
+    self.sources, self.dropped, self.bytes_read = tuple(sources), Dropped(), 0
+    self._name, self._line = '', 0
+
+  @property
+  def place(self) -> str:
+    return f'{self._name}:{self._line}' if self._line else self._name
+
+  def documents(self):
+    """Yields each document as a list of non-empty paragraphs."""
+    for source in self.sources:
+      if source.name.startswith('tfds:'):
+        yield from self._tfds(source)
+        continue
+      for file, size in zip(source.files, source.sizes):
+        before = self.bytes_read
+        for paragraphs in self._file(file, source.option, before):
+          yield from self._bounded(paragraphs)
+        self.bytes_read = before + size
+
+  def _file(self, file, option, before):
+    try:
+      with storage.path(file).open('rb') as raw:
+        head = raw.read(8)
+        raw.seek(0)
+        unpack = next((f for magic, f in _PACKED.items() if head.startswith(magic)), None)
+        lines = self._lines(unpack(raw) if unpack else raw, raw, before, file)
+        yield from self._documents(lines, file, option)
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as e:
+      raise errors.UserError(f'{file} cannot be read ({e.strerror}).') from e
+
+  def _documents(self, lines, file, option):
+    first, lines = _peek(lines)
+    if _DOC.match(first):
+      return self._wiki(lines)
+    if first.startswith('{') and (_is_json(first) or file.split('.gz')[0].endswith(('.jsonl', '.json', '.ndjson'))):
+      return self._json(lines, file, option or 'text')
+    if option not in _PLAIN:
+      raise errors.UserError(f'{file} is plain text, which has no #{option}.{errors.did_you_mean(option, filter(None, _PLAIN))}')
+    return _PLAIN[option](lines)
+
+  # --- lines ---
+
+  def _lines(self, stream, raw, before, file):
+    """Yields decoded lines; a bad one is dropped and counted. Holds at most MAX_LINE and a block."""
+    carry, skipped, self._name, self._line = b'', 0, str(file), 0
+    for block in self._blocks(stream, file):
+      self.bytes_read = before + raw.tell()
+      head, newline, tail = block.rpartition(b'\n')
+      if newline:
+        if skipped:  # the end of an over-long line
+          end, _, head = head.partition(b'\n') if b'\n' in head else (head, b'', None)
+          self._drop(f'line over {MAX_LINE >> 20} MiB', skipped + len(end))
+          self._line += 1
+          skipped = 0
+        if head is not None:
+          yield from self._decode(carry + head)
+        carry = tail
+      elif skipped:
+        skipped += len(block)
+      else:
+        carry += block
+      if len(carry) > MAX_LINE:
+        skipped, carry = len(carry), b''
+    if skipped:
+      self._drop(f'line over {MAX_LINE >> 20} MiB', skipped)
+    elif carry:
+      yield from self._decode(carry)
+
+  def _blocks(self, stream, file):
+    """Blocks with every line end as LF; a CR at a block's end is never parted from its LF."""
+    first = True
+    while True:
+      try:
+        block = stream.read(_BLOCK)
+        while block.endswith(b'\r') and (more := stream.read(1)):
+          block += more
+      except _DAMAGED as e:
+        self._drop(f'rest of a damaged packed file ({type(e).__name__})', 0)
+        return
+      if not block:
+        return
+      if first:
+        if block.startswith((b'\xff\xfe', b'\xfe\xff')):
+          self._drop('file in UTF-16 or UTF-32, not UTF-8', storage.path(file).stat().length)
+          return
+        block, first = block.removeprefix(b'\xef\xbb\xbf'), False
+      if b'\r' in block:
+        block = block.replace(b'\r\n', b'\n').replace(b'\r', b'\n')
+      yield block
+
+  def _decode(self, data: bytes):
+    """The lines of `data`; decoded as a whole where nothing is wrong, else one by one."""
+    if len(data) <= MAX_LINE and b'\0' not in data:
+      try:
+        lines = data.decode('utf-8').split('\n')
+        for line in lines:
+          self._line += 1
+          yield line
+        return
+      except UnicodeDecodeError:
+        pass
+    for line in data.split(b'\n'):
+      self._line += 1
+      if len(line) > MAX_LINE:
+        self._drop(f'line over {MAX_LINE >> 20} MiB', len(line))
+      elif b'\0' in line:
+        self._drop('line with a NUL', len(line))
+      else:
+        try:
+          yield line.decode('utf-8')
+        except UnicodeDecodeError:
+          self._drop('line not in UTF-8', len(line))
+
+  def _drop(self, reason, size):
+    self.dropped.add(reason, size, self.place)
+
+  # --- kinds of files ---
+
+  def _json(self, lines, file, key):
+    seen = False
+    for line in lines:
+      if not line.strip():
+        continue
+      try:
+        value = json.loads(line)
+      except (ValueError, RecursionError):
+        self._drop('line that is not JSON', len(line))
+        continue
+      if not isinstance(value, dict) or not isinstance(value.get(key), str):
+        if not seen and isinstance(value, dict) and key not in value:
+          raise errors.UserError(f'{file} has no key {key!r}: name the text with #KEY.{errors.did_you_mean(key, value)} '
+                                 f'Its keys: {", ".join(map(str, value))}.')
+        self._drop(f'line without a text under {key!r}', len(line))
+        continue
+      seen = True
+      yield self._clean(value[key])
+
+  def _wiki(self, lines):
+    paragraphs, title = [], None
+    for line in lines:
+      if _DOC.match(line):
+        found = _TITLE.search(line)
+        paragraphs, title = [], html.unescape(found.group(1)).strip() if found else None
+      elif line.startswith('</doc>'):
+        yield paragraphs
+        paragraphs, title = [], None
+      elif line := html.unescape(line).strip():
+        if line == title and not paragraphs:
+          title = None
+        else:
+          paragraphs.append(line)
+    if paragraphs:
+      yield paragraphs
+
+  def _tfds(self, source):
+    pattern = source.name.partition('#')[0]
+    builder, _ = _tfds_builder(pattern)
+    import tensorflow_datasets as tfds
+    key = source.option or 'text'
+    if not isinstance(builder.info.features, dict | tfds.features.FeaturesDict) or key not in builder.info.features:
+      keys = ', '.join(builder.info.features or ())
+      raise errors.UserError(f'{pattern} has no feature {key!r}: name the text with #KEY, one of {keys}.')
+    try:
+      dataset = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
+    except (AssertionError, FileNotFoundError, ValueError) as e:
+      raise errors.UserError(f'{pattern} is not prepared in {builder.data_dir}: run `tfds build` first, or set TFDS_DATA_DIR ({_brief(e)}).') from e
+    before, self._name, self._line = self.bytes_read, pattern, 0
+    for example in dataset.map(lambda e: e[key]).prefetch(16).as_numpy_iterator():
+      self._line += 1
+      self.bytes_read += len(example)
+      try:
+        text = example.decode('utf-8')
+      except UnicodeDecodeError:
+        self._drop('text not in UTF-8', len(example))
+        continue
+      yield from self._bounded(self._clean(text))
+    self.bytes_read = before + source.bytes
+
+  # --- documents ---
+
+  def _clean(self, text):
+    """Paragraphs of a text that came whole; None where it is dropped for its characters."""
+    if '\0' in text:
+      self._drop('text with a NUL', len(text))
+      return None
+    return [p for line in re.split(r'\r\n|\r|\n', text) if (p := line.strip())]
+
+  def _bounded(self, paragraphs):
+    """The document, cut where it is over-long; counts empty ones."""
+    if paragraphs is None:  # dropped and counted already
+      return
+    if not paragraphs:
+      self._drop('empty document', 0)
+      return
+    part, size = [], 0
+    for p in paragraphs:
+      if size + len(p) > MAX_DOCUMENT and part:
+        self._drop(f'document over {MAX_DOCUMENT >> 20} MiB cut in two (nothing lost)', 0)
+        yield part
+        part, size = [], 0
+      part.append(p)
+      size += len(p) + 1
+    if part:
+      yield part
+
+
+def encode(paragraphs: list[str]) -> bytes:
+  """A document as bytes: UTF-8, a paragraph a line. Raises UnicodeEncodeError for a lone surrogate (JSON can hold one)."""
+  return '\n'.join(paragraphs).encode('utf-8')
+
+
+# --- plain text -------------------------------------------------------------------------------------------------------
+
+
+def _by_blank_line(lines):
+  paragraphs, size = [], 0
+  for line in lines:
+    if line := line.strip():
+      paragraphs.append(line)
+      size += len(line)
+    if paragraphs and (not line or size > MAX_DOCUMENT):
+      yield paragraphs
+      paragraphs, size = [], 0
+  if paragraphs:
+    yield paragraphs
+
+
+def _whole_file(lines):
+  paragraphs, size = [], 0
+  for line in lines:
+    if line := line.strip():
+      paragraphs.append(line)
+      size += len(line)
+    if size > MAX_DOCUMENT:
+      yield paragraphs
+      paragraphs, size = [], 0
+  yield paragraphs
+
+
+def _wrapped_file(lines):
+  return _whole_file(' '.join(paragraph) for paragraph in _by_blank_line(lines))
+
+
+_PLAIN = {'': _by_blank_line, 'file': _whole_file, 'wrapped': _wrapped_file}
+
+
+def _peek(lines):
+  """The first line that is not blank, and all the lines again."""
+  seen = collections.deque()
+  for line in lines:
+    seen.append(line)
+    if line.strip():
+      break
+  first = seen[-1].strip() if seen else ''
+
+  def again():
+    while seen:
+      yield seen.popleft()
+    yield from lines
+
+  return first, again()
+
+
+def _is_json(line):
+  try:
+    return isinstance(json.loads(line), dict)
+  except (ValueError, RecursionError):
+    return False
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def _glob(pattern):
+  if not storage.is_remote(pattern):
+    pattern = os.path.expanduser(pattern)
+    if os.path.isdir(pattern):
+      raise errors.UserError(f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in it.')
+    return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
+  parts = pattern.split('/')
+  first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
+  if first is None:
+    return [pattern] if storage.path(pattern).exists() else []
+  return sorted(str(p) for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:])) if not p.is_dir())
+
+
+def _tfds_builder(pattern):
+  """A dataset's builder and the size of its train split in bytes."""
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as e:
+    raise errors.UserError(f'{pattern} needs TensorFlow Datasets ({_brief(e)}): pip install tensorflow-datasets.') from e
+  name = pattern.removeprefix('tfds:')
+  try:
+    builder = tfds.builder_from_directory(name) if name.startswith(('/', '.', '~', 'gs://')) else tfds.builder(name)
+    return builder, int(builder.info.splits['train'].num_bytes) if 'train' in builder.info.splits else 0
+  except Exception as e:  # tfds raises many kinds for a name it does not know
+    raise errors.UserError(f'{pattern}: TensorFlow Datasets has no such dataset ({_brief(e)}).') from e
+
+
+def _brief(e):
+  return (str(e).strip().splitlines() or [type(e).__name__])[0][:200]

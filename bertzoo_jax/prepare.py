@@ -1,0 +1,291 @@
+"""Makes a corpus of text: python -m bertzoo_jax.prepare --config C --source S [--source S2 …] --out CORPUS [--tokenizer T]
+
+Trains the tokenizer that the config wishes (or reads published files), splits documents into sentences, and writes the
+token arrays that `show` and `pretrain` read. Killed at any point, the same line goes on where it stopped, and the result
+is byte for byte that of an undisturbed run, with any number of workers.
+"""
+
+import contextlib
+import fcntl
+import os
+
+import numpy as np
+from absl import flags
+
+from bertzoo_jax import cli
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+from bertzoo_jax.input import corpus
+from bertzoo_jax.input import meter
+from bertzoo_jax.input import sentences
+from bertzoo_jax.input import shards
+from bertzoo_jax.input import sources
+from bertzoo_jax.input import tokenizers
+
+TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
+_HASHES = 1 << 24  # document hashes sorted at a time
+
+
+def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dict:
+  """Makes (or finishes) the corpus `out`.
+
+  Args:
+    config: an experiment; its sections `tokenizer` and `corpus` are used.
+    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in input/sources.py.
+    out: the corpus's folder, local or gs://.
+    tokenizer: published files or a folder that holds them; None trains one on the text.
+    workers: processes; None for one a core.
+    say: takes a line of text.
+
+  Returns:
+    The manifest.
+
+  Raises:
+    UserError: whatever the user can mend; nothing is overwritten then.
+  """
+  out = storage.path(out)
+  if not 0 <= config.corpus.held_out < 1:
+    raise errors.UserError(f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 to below 1.')
+  sentences.splitter(config.corpus.splitter)
+  found = [sources.find(s) for s in source]
+  loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
+  plan = _plan(config, found, loaded)
+
+  if done := _same_plan(out, plan):
+    say(f'{out} is finished already, from the same sources and settings: nothing to do.')
+    _tidy(out)
+    return done
+  with _locked(out):
+    storage.write_json(out / 'plan.json', plan)
+    _tokenizer(out, loaded, config, found, say)
+    reader, records = _shards(out, plan, config, found, workers, say)
+    manifest = _manifest(out, plan, config, reader.dropped.reasons, records)
+    storage.write_json(out / 'manifest.json', manifest)
+    _tidy(out)
+  say(describe(manifest, str(out)))
+  return manifest
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(config, found, loaded) -> dict:
+  """What decides every byte of the corpus; an unfinished one is gone on with only under the same plan."""
+  total = sum(s.bytes for s in found)
+  return dict(
+      format_version=corpus.FORMAT_VERSION,
+      sources=[s.facts() for s in found],
+      tokenizer=config.tokenizer.to_dict(),
+      tokenizer_hash=loaded.hash if loaded else f'trained on at most {TOKENIZER_BYTES} bytes',
+      corpus=config.corpus.to_dict(),
+      # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by a kill.
+      chunk_bytes=int(np.clip(total // 64, 1 << 20, 1 << 25)))
+
+
+def _same_plan(out, plan) -> dict | None:
+  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for anything else in the folder."""
+  manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
+  there = manifest['plan'] if manifest else storage.read_json(out / 'plan.json') if (out / 'plan.json').exists() else None
+  if there is None:
+    if out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir()):
+      raise errors.UserError(f'--out={out} holds other files: choose an empty folder or a new name.')
+    return None
+  differing = [f'{key}: {there.get(key)} there, {plan[key]} now' for key in plan if there.get(key) != plan[key]]
+  if differing:
+    state = 'a corpus' if manifest else 'an unfinished corpus'
+    raise errors.UserError(f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose another --out, or delete it.')
+  return manifest
+
+
+@contextlib.contextmanager
+def _locked(out):
+  """Keeps a second `prepare` out of a local folder; a killed one leaves no lock behind."""
+  out.mkdir(parents=True, exist_ok=True)
+  if storage.is_remote(out):
+    yield
+    return
+  with open(os.fspath(out / '.lock'), 'w') as f:
+    try:
+      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+      raise errors.UserError(f'Another prepare is writing {out}: wait for it, or choose another --out.') from e
+    yield
+
+
+def _tidy(out) -> None:
+  """Removes what only an unfinished corpus needs, and what killed writers left."""
+  for folder in (out, *(out / d for d in ('tokenizer', shards.PARTS, *corpus.SPLITS))):
+    for file in list(folder.iterdir()) if folder.exists() else ():
+      if file.name.endswith('.part') or file.name in ('plan.json', '.lock') or folder.name == shards.PARTS:
+        file.unlink(missing_ok=True)
+  if (out / shards.PARTS).exists():
+    (out / shards.PARTS).rmdir()
+
+
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
+
+
+def _tokenizer(out, loaded, config, found, say) -> None:
+  """Puts the tokenizer into the corpus: the one given, or one trained on train's documents."""
+  if (out / 'tokenizer' / 'bertzoo.json').exists():
+    return  # an earlier attempt got that far
+  if loaded is None:
+    total = sum(s.bytes for s in found)
+    share = min(1.0, TOKENIZER_BYTES / total) if total else 1.0
+    say(f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces'
+        + (f' on {100 * share:.1f} % of the documents.' if share < 1 else '.'))
+    joiner = sentences.splitter(config.corpus.splitter)[1] or '\n'
+    with meter.Meter('reading for the tokenizer', total, say) as progress:
+      loaded = tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(found, config.corpus.held_out, share, joiner, progress))
+  loaded.save(out / 'tokenizer')
+
+
+def _training_texts(found, held_out, share, joiner, progress):
+  """Text of the documents of train, or of a sample of them chosen by content; held-out text never shapes the tokenizer."""
+  reader, empty = sources.Reader(found), True
+  for document, _ in _documents(reader):
+    progress.update(reader.bytes_read)
+    content, lot = shards.content_hash(document)
+    if not shards.below(content, held_out) and shards.below(lot, share):
+      empty = False
+      yield document.decode('utf-8').replace('\n', joiner)
+  if empty:
+    raise _empty(reader.dropped.reasons)
+
+
+# --- the shards -------------------------------------------------------------------------------------------------------
+
+
+def _documents(reader):
+  """(document as bytes, file) of the reader's documents that are valid Unicode."""
+  for paragraphs in reader.documents():
+    try:
+      yield sources.encode(paragraphs), reader.place
+    except UnicodeEncodeError:
+      reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
+
+
+def _chunks(reader, chunk_bytes):
+  """Documents in chunks of at least `chunk_bytes` each: their borders depend on the text alone."""
+  index, documents, size, first = 0, [], 0, ''
+  for document, place in _documents(reader):
+    first = first or place
+    documents.append(document)
+    size += len(document)
+    if size >= chunk_bytes:
+      yield shards.Chunk(index, documents, first, reader.bytes_read)
+      index, documents, size, first = index + 1, [], 0, ''
+  if documents:
+    yield shards.Chunk(index, documents, first, reader.bytes_read)
+
+
+def _shards(out, plan, config, found, workers, say):
+  """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
+  for folder in (shards.PARTS, *corpus.SPLITS):
+    (out / folder).mkdir(parents=True, exist_ok=True)
+  workers = workers or len(os.sched_getaffinity(0))
+  reader, records = sources.Reader(found), {}
+  with meter.Meter('tokenising', sum(s.bytes for s in found), say) as progress:
+    results = shards.run(_chunks(reader, plan['chunk_bytes']), out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers)
+    for index, end, record in results:
+      records[index] = record
+      progress.update(end)
+  return reader, [records[i] for i in sorted(records)]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def _manifest(out, plan, config, dropped, records) -> dict:
+  meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
+  unigrams = sum((_part(out, i, 'unigrams') for i in range(len(records))), np.zeros(config.tokenizer.vocab_size, np.int64))
+  splits = {name: _split(name, records) for name in corpus.SPLITS}
+  if not splits['train']['tokens']:
+    if splits['held_out']['tokens']:
+      raise errors.UserError(f'Every document fell into the held-out share of {config.corpus.held_out}: '
+                             'lower --config.corpus.held_out, or bring more text.')
+    raise _empty(dropped)
+  manifest = dict(
+      format_version=corpus.FORMAT_VERSION, tokenizer=meta['section'], corpus=plan['corpus'], vocab_size=len(unigrams), special=meta['special'],
+      tokenizer_hash=meta['hash'], dtype=corpus.token_dtype(len(unigrams)), sources=plan['sources'], splits=splits,
+      unigrams_sha256=corpus.write_array(out / 'unigrams.npy', unigrams), report=_report(out, records, dropped), plan=plan)
+  return dict(manifest, hash=corpus.identity(manifest))
+
+
+def _part(out, index, kind):
+  with (out / shards.PARTS / f'{index:05d}.{kind}.npy').open('rb') as f:
+    return np.load(f, allow_pickle=False)
+
+
+def _split(name, records) -> dict:
+  mine = [r['splits'][name] for r in records if name in r['splits']]
+  return {**{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')}, 'shards': [m['shard'] for m in mine]}
+
+
+def _report(out, records, dropped) -> dict:
+  """The data report over both splits."""
+  parts = [s for r in records for s in r['splits'].values()]
+  totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', 'words')}
+  held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
+  dropped = dict(dropped)
+  for reason, key in (('document without a token', 'empty'), ('sentence without a token', 'cut')):
+    if count := sum(r[key] for r in records):
+      dropped[reason] = dict(count=count, bytes=0, first='')
+  return dict(
+      **totals,
+      unknown_rate=totals['unknown'] / totals['tokens'],
+      pieces_per_word=totals['tokens'] / totals['words'],
+      duplicate_documents=_duplicates(out, len(records), totals['documents']),
+      held_out_share=held_out / totals['documents'],
+      dropped=dropped)
+
+
+def _duplicates(out, num_parts, documents) -> int:
+  """Documents whose text stood in the corpus before; sorts a slice of the hashes at a time, so memory is bounded."""
+  slices = np.uint64(-(-documents // _HASHES) or 1)
+  repeated = 0
+  for i in range(int(slices)):
+    hashes = [h[h % slices == i] for h in (_part(out, p, 'hashes') for p in range(num_parts))]
+    hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
+    repeated += len(hashes) - len(np.unique(hashes))
+  return repeated
+
+
+def _empty(dropped) -> errors.UserError:
+  why = '; '.join(f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items())
+  return errors.UserError(f'The sources hold no text to train on{f" (dropped: {why})" if why else ""}: '
+                          'are they plain text, JSON lines or WikiExtractor output, in UTF-8?')
+
+
+def describe(manifest: dict, where: str) -> str:
+  """The data report as text."""
+  report, splits = manifest['report'], manifest['splits']
+  lines = [
+      f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash {manifest["hash"][:12]}',
+      *(f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences {s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
+        for name, s in splits.items()),
+      f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} pieces a word; '
+      f'{report["duplicate_documents"]:,} exact duplicate documents; held out {100 * report["held_out_share"]:.2f} % of documents']
+  for reason, d in report['dropped'].items():
+    first = f', first at {d["first"]}' if d['first'] else ''
+    lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
+  if not report['dropped']:
+    lines.append('  dropped: nothing')
+  if not splits['held_out']['documents']:
+    lines.append('  note: no document fell into the held-out share, so a run cannot be evaluated: '
+                 'raise --config.corpus.held_out, or bring more text.')
+  return '\n'.join(lines)
+
+
+def main(_):
+  prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True))
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config()
+  _SOURCE = flags.DEFINE_multi_string(
+      'source', None, 'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.', required=True)
+  _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)
+  _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'Published vocabulary files, or a folder of them; without it one is trained.')
+  _WORKERS = flags.DEFINE_integer('workers', None, 'Processes; one a core if not given.', lower_bound=1)
+  cli.run(main)
