@@ -27,6 +27,10 @@ class TrainState:
   carry: Any
   nonfinite: Any
 
+  def nonfinite_counts(self) -> dict:
+    """The counts as metrics, each an array of its own: the state itself is donated to the next step."""
+    return {'nonfinite': self.nonfinite['total'] + 0, 'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0}
+
 
 def init(objective, tx, seed: int, batch_size: int) -> TrainState:
   """The state before the first step. Weights depend on the seed alone, not on mesh or run.prng."""
@@ -52,8 +56,8 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     mesh: where the batch is split; None for one device.
 
   Returns:
-    step(state, batch) → (state, metrics); metrics are float32 scalars: loss, every metric of the objective, lr,
-    grad_norm, nonfinite (left-out updates so far).
+    step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
+    nonfinite and nonfinite_in_a_row (updates left out so far, and since the last good one).
   """
   root = jax.random.key(seed, impl=prng)
 
@@ -79,21 +83,18 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     }
     new = TrainState(state.step + 1, keep(optax.apply_updates(state.params, updates), state.params), keep(opt_state, state.opt_state),
                      keep(carry, state.carry), nonfinite)
-    metrics = {'loss': loss, **means(sums, totals), 'lr': schedule(state.step), 'grad_norm': norm,
-               'nonfinite': nonfinite['total'].astype(jnp.float32)}
-    return new, metrics
+    return new, {'loss': loss, **means(sums, totals), 'lr': schedule(state.step), 'grad_norm': norm, **new.nonfinite_counts()}
 
   return step
 
 
 def make_eval_step(objective):
-  """(params, batch) → (sums, totals) of one batch without dropout: numerators and denominators, to be added over batches."""
+  """(params, batch, totals) → (loss, sums) without dropout, to be added over batches; totals of all of them together."""
 
-  def step(params, batch):
-    totals = objective.totals(batch)
+  def step(params, batch, totals):
     size = next(iter(batch.values())).shape[0]
-    _, (_, sums) = objective.loss(params, batch, totals, objective.carry(size), None, False)
-    return sums, totals
+    loss, (_, sums) = objective.loss(params, batch, totals, objective.carry(size), None, False)
+    return loss, sums
 
   return step
 

@@ -1,0 +1,335 @@
+"""Trains an encoder on a corpus, and goes on where it stopped when the same line is run again.
+
+    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+    python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
+
+The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
+exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten) or 3
+(numbers that are not finite, or storage that fails; the last good checkpoint is kept).
+"""
+
+import contextlib
+import math
+import os
+import platform
+import sys
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from bertzoo_jax import cli
+from bertzoo_jax import config as configuration
+from bertzoo_jax import errors
+from bertzoo_jax import hf
+from bertzoo_jax import storage
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import cost
+from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import interrupt as interrupts
+from bertzoo_jax.training import lock
+from bertzoo_jax.training import loop
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import progress
+from bertzoo_jax.training import schedules
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import stage as stages
+from bertzoo_jax.training import workdir as workdirs
+
+_CONFIG = cli.define_config()
+_CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote.')
+_BATCHES = flags.DEFINE_string('batches', None, 'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.')
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
+_INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]. Optimizer and step are fresh.')
+
+# Attention by run.attention: the function, and whether the compiler can split it over devices.
+_ATTENTION = {'xla': (attention.attend, True)}
+_DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+_PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
+
+
+def pretrain(config, workdir: str, *, corpus: str | None = None, batches: str | None = None, init: str | None = None) -> dict:
+  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats}.
+
+  Args:
+    config: an experiment (configs/).
+    workdir: folder of the run; one that holds this run is resumed.
+    corpus, batches: one of them: a corpus, or a file of batches.
+    init: address of weights to begin with; not used when the run is resumed.
+
+  Raises:
+    UserError: anything that does not fit, before anything is written.
+    loop.Stopped: numbers that are not finite, or storage that fails.
+  """
+  _start_devices(config)
+  _check(config)
+  workdirs.check_writable(workdir)
+  interrupt = interrupts.Interrupt()
+  with interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
+    data = _open(config, corpus, batches)
+    workdirs.check_same_run(workdir, config, data.corpus['hash'])
+    mesh = sharding.mesh(config.run.mesh)
+    sharding.check_batch(config.batch_size, config.run.accumulation, mesh, jax.process_count())
+
+    phases = configuration.phases(config)
+    end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
+    checkpoints = checkpoint.Checkpoints(workdir, keep=config.run.keep, keep_every=config.run.keep_every)
+    start = checkpoints.newest() or 0
+    here = next((p for p in phases if start < p.end_step), phases[-1])
+    stage = _stage(config, here, data, mesh, end)
+    later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
+    state, origin, notes = _state(config, stage, checkpoints, start, init)
+
+    attempt = 0
+    if _first():
+      workdirs.describe(workdir, config, data.corpus, data.save_tokenizer)
+      attempt = workdirs.add_attempt(workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init)
+    record, trackers = _records(config, workdir, start, attempt)
+    bar = progress.Progress(end, start, show=_first())
+    bar.say('\n'.join([*_overview(config, workdir, phases, here, stage, state, data, mesh), origin, *notes]))
+    run = loop.Loop(
+        workdir=workdir, total_steps=end, vocab_size=data.vocab_size, machinery=config.run, checkpoints=checkpoints, record=record,
+        trackers=trackers, progress=bar, interrupt=interrupt, entropy=data.entropy, tokens_per_byte=data.tokens_per_byte,
+        best=min(checkpoint.held_out_losses(workdir).values(), default=math.inf))
+    try:
+      result = run.train(state, stage, later)
+    finally:
+      bar.close()
+      trackers.close()
+      record.close()
+    checkpoints.close()
+    return _report(result, data, workdir, end)
+
+
+# --- the parts of a run, in the order of the story --------------------------------------------------------------------
+
+
+def _start_devices(config):
+  """Joins the other hosts of a slice and opens the cache of compiled programs; before anything touches a device."""
+  several = ',' in os.environ.get('TPU_WORKER_HOSTNAMES', '')
+  if (several or 'JAX_COORDINATOR_ADDRESS' in os.environ) and not jax.distributed.is_initialized():
+    jax.distributed.initialize()
+  if config.run.compile_cache:
+    folder = os.path.expanduser(config.run.compile_cache)
+    # Programs for one CPU may not run on another: a home folder may serve several machines.
+    folder = os.path.join(folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend())
+    jax.config.update('jax_compilation_cache_dir', folder)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+
+
+def _check(config):
+  """What can be known from the config alone."""
+  run = config.run
+  for key, known in (('dtype', _DTYPES), ('prng', _PRNGS), ('attention', _ATTENTION), ('on_nonfinite', ('stop', 'skip'))):
+    if run[key] not in known:
+      raise errors.UserError(f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}')
+  for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0)):
+    if run[key] < least:
+      raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
+  if configuration.max_length(config) > config.encoder.max_positions:
+    raise errors.UserError(f'The longest phase has rows of {configuration.max_length(config)} tokens, encoder.max_positions is '
+                           f'{config.encoder.max_positions}: raise it or shorten the rows.')
+  total = configuration.total_steps(config)
+  for phase in configuration.phases(config):
+    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
+    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
+  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  _encoder(config, vocab_size=config.tokenizer.vocab_size)
+
+
+def _open(config, corpus, batches) -> training_data.Data:
+  """The text, as plain values."""
+  if (corpus is None) == (batches is None):
+    raise errors.UserError('Give either --corpus (a folder that prepare wrote) or --batches (a file that show --npz wrote).')
+  host = jax.process_index(), jax.process_count()
+  if batches is not None:
+    return training_data.from_file(batches, config, host)
+  return _from_corpus(config, corpus, host)
+
+
+def _from_corpus(config, path, host):
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
+  from bertzoo_jax.input import corpus as corpora  # here, so that --batches works where TensorFlow is not installed
+  from bertzoo_jax.input import pipeline
+  corpus = corpora.open(path)
+  _check_text(config, corpus.manifest, path)
+
+  def phase(phase):
+    fields = dict(format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=phase.config.batch_size,
+                  seed=config.seed, host=host, phase=phase.index)
+    train = pipeline.build(corpus, **fields)
+    held_out = lambda: []
+    if corpus.splits['held_out'].num_tokens:
+      held_out = lambda: pipeline.build(corpus, **fields, split='held_out').evaluation_batches(config.run.eval_batches)
+    return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
+
+  def save_tokenizer(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (storage.path(path) / 'tokenizer').iterdir():
+      storage.write_bytes(folder / file.name, file.read_bytes())
+
+  train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
+  sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
+  return training_data.Data(
+      corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
+      tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, save_tokenizer=save_tokenizer)
+
+
+def _check_text(config, manifest, path):
+  """The corpus owns its tokenizer and splitting; the config only wishes them."""
+  if manifest['vocab_size'] != config.tokenizer.vocab_size:
+    raise errors.UserError(f'The corpus {path} has a vocabulary of {manifest["vocab_size"]}, the config one of {config.tokenizer.vocab_size}: '
+                           f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this config.')
+  wished = configuration.flatten({'tokenizer': config.tokenizer, 'corpus': config.corpus})
+  has = configuration.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
+  if lines := configuration.differences(has, wished):
+    raise errors.UserError(f'The corpus {path} was made with other settings than the config has: {"; ".join(lines)}. '
+                           'Give the corpus\'s values, or prepare a corpus with this config.')
+
+
+def _encoder(config, vocab_size):
+  fields = dict(config.encoder)
+  build = errors.choose(fields.pop('name'), encoders.BY_NAME, 'encoder')
+  return build(vocab_size=vocab_size, dtype=_DTYPES[config.run.dtype], unroll=config.run.unroll, remat=config.run.remat, **fields)
+
+
+def _stage(config, phase, data, mesh, end) -> stages.Stage:
+  """A phase's data, objective and optimizer, checked against each other."""
+  phase_data = data.phase(phase)
+  fields = dict(phase.config.objective)
+  kernel, partitioned = _ATTENTION[config.run.attention]
+  objective = OBJECTIVES[fields.pop('name')](
+      encoder=_encoder(config, data.vocab_size), attend=sharding.attend(mesh, kernel, partitioned), constrain=sharding.constrain(mesh), **fields)
+  if missing := [name for name in objective.reads if name not in phase_data.features]:
+    raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
+                           f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
+  schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))
+  fields = dict(config.optimizer)
+  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  tx = optimizers.BY_NAME[fields.pop('name')](schedule, paths, **fields)
+  return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed, config.run.prng,
+                      config.run.accumulation)
+
+
+def _state(config, stage, checkpoints, start, init):
+  """(TrainState, a line that says where it comes from, notes)."""
+  target, notes = stages.target(stage)
+  if start:
+    also = ' (--init is for a first start: not used)' if init else ''
+    return checkpoints.restore(start, target), f'resuming from the checkpoint of step {start:,}{also}', notes
+  state = stages.fresh(stage)
+  if init is None:
+    return state, f'fresh weights from seed {config.seed}', notes
+  loaded, report = _weights(init)
+  params, lines = hf.merge(state.params, loaded, report, dict(config.encoder))
+
+  def place(x, to):
+    return x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype))
+
+  return state.replace(params=jax.tree.map(place, params, target.params)), f'weights from {init}, optimizer and step fresh', [*lines, *notes]
+
+
+def _weights(address):
+  """(nested dict of numpy arrays, hf.Report) at an address of --init."""
+  if address.startswith('hf:'):
+    return hf.load(_hf_directory(address.removeprefix('hf:')))
+  loaded, step, workdir = checkpoint.load_params(address)
+  theirs = configuration.from_json((storage.path(workdir) / 'config.json').read_text())
+  return loaded, hf.Report(f'{workdir} at step {step}', theirs.hf, dict(theirs.encoder), ())
+
+
+def _hf_directory(name):
+  if os.path.isdir(os.path.expanduser(name)):
+    return name
+  repository, _, revision = name.partition('@')
+  try:
+    import huggingface_hub
+    return huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=['*.json', '*.safetensors', '*.txt'])
+  except Exception as e:  # not installed, no network, no such name: the remedy is the same
+    why = f'{type(e).__name__}: {" ".join(str(e).split())[:200]}'
+    raise errors.UserError(f'--init hf:{name} is no local directory and could not be downloaded ({why}): '
+                           'check the name, or download it and give hf:DIR.') from e
+
+
+def _records(config, workdir, start, attempt):
+  """The metrics and the trackers of this attempt; other processes than the first write nothing."""
+  if not _first():
+    return metrics.Nothing(), metrics.Nothing()
+  trackers = metrics.Trackers(workdir, start, configuration.flatten(config), tensorboard=config.run.tensorboard, wandb=config.run.wandb)
+  return metrics.Record(workdir, start, attempt), trackers
+
+
+def _overview(config, workdir, phases, here, stage, state, data, mesh):
+  """The block at the start, line by line."""
+  shapes = stages.param_shapes(state)
+  flops = cost.flops_per_step(shapes, {k: s for k, (s, _) in stage.data.features.items()})
+  lines = [
+      f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
+      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh data {mesh.shape["data"]} × model {mesh.shape["model"]}',
+      f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · {config.objective.name} · products in {config.run.dtype}',
+      f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
+      + (f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats' if data.entropy is not None else ''),
+  ]
+  for p in phases:
+    rows, length = config.batch_size, p.config.length
+    line = f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · {rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    if p.index == here.index:
+      line += f' · {flops / 1e9:,.1f} GFLOP a step'
+      if stage.data.rows_per_epoch:
+        line += f' · {p.steps * rows / stage.data.rows_per_epoch:.2f} epochs of {stage.data.rows_per_epoch:,} rows'
+    lines.append(line)
+  return lines
+
+
+def _report(result, data, workdir, end) -> dict:
+  """Says how it ended."""
+  held_out = result['held_out'] or next((row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {})
+  if _first():
+    if result['interrupted'] and result['step'] < end:
+      print(f'stopped at step {result["step"]:,} of {end:,} and saved: run the same line to go on', flush=True)
+    else:
+      print(f'done: {result["step"]:,} steps in {workdir}', flush=True)
+    loss = held_out.get('held_out_mlm_loss')
+    if loss is not None and data.entropy is not None:
+      below = data.entropy - loss
+      print(f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
+            f'{abs(below):.3f} {"below" if below >= 0 else "ABOVE"} it', flush=True)
+  return {**result, 'held_out': held_out, 'entropy': data.entropy}
+
+
+def _devices():
+  kinds = sorted({d.device_kind for d in jax.devices()})
+  return f'{jax.device_count()} × {", ".join(kinds)}'
+
+
+def _cpu():
+  """A name for what this CPU can run."""
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as f:
+      flags_line = next((line for line in f if line.startswith(('flags', 'Features'))), '')
+  except OSError:
+    flags_line = ''
+  return f'cpu-{platform.machine()}-{zlib.crc32(flags_line.encode()):08x}'
+
+
+def _first() -> bool:
+  return jax.process_index() == 0
+
+
+def main(_):
+  try:
+    pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, batches=_BATCHES.value, init=_INIT.value)
+  except loop.Stopped as e:
+    print(f'error: {e}', file=sys.stderr, flush=True)
+    sys.exit(3)
+
+
+if __name__ == '__main__':
+  cli.run(main)

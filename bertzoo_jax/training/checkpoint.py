@@ -1,0 +1,308 @@
+"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked before one is used.
+
+    WORKDIR/checkpoints/STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a marker)
+    WORKDIR/checkpoints/STEP/sha256.json          written before the commit, so that a committed step always has one
+    WORKDIR/checkpoints/STEP.damaged              moved aside because a file does not match; delete it when you have looked
+
+The sums are needed: a flipped bit in the data of an array restores without an error.
+"""
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging as absl_logging
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+from bertzoo_jax.training import optimizers
+
+FOLDER = 'checkpoints'
+MANIFEST = 'sha256.json'
+
+# Written or rewritten by the commit itself, and not read at restore.
+_UNSUMMED = ('_CHECKPOINT_METADATA', 'commit_success.txt', MANIFEST)
+_LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
+
+
+class Checkpoints:
+  """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
+
+  def __init__(self, workdir, *, keep: int, keep_every: int):
+    """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are kept for good; 0 for none.
+
+    The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
+    """
+    if keep < 1 or keep_every < 0:
+      raise errors.UserError(f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.')
+    self._folder = storage.path(workdir) / FOLDER
+    self._keep, self._keep_every = keep, keep_every
+    self._saving = None
+    self._writes = jax.process_index() == 0
+    if self._writes:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      _clean(self._folder)
+    _quiet()
+    self._checkpointer = _checkpointer(ocp.options.AsyncOptions(post_finalization_callback=self._seal))
+
+  def save(self, state, held_out_loss: float | None = None) -> int:
+    """Begins to write a state and returns its step; waits for the save before. A step already there is left as it is.
+
+    Raises OSError, or what the storage raised, if the save before failed.
+    """
+    step = int(state.step)
+    self.wait()
+    if step in steps(self._folder.parent):
+      return step
+    self._saving = (step, held_out_loss)
+    state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
+    self._checkpointer.save(self._folder / str(step), args=ocp.args.Composite(
+        params=ocp.args.PyTreeSave(state['params']), rest=ocp.args.PyTreeSave(state['rest']), meta=ocp.args.JsonSave(state['meta'])))
+    return step
+
+  def wait(self) -> None:
+    """Returns when the last save is on disk and what need not be kept is gone. Raises if the save failed."""
+    self._checkpointer.wait_until_finished()
+    if self._saving is not None and self._writes:
+      self._prune()
+    self._saving = None
+
+  def check(self) -> None:
+    """Raises if a save in the background has failed."""
+    self._checkpointer.check_for_errors()
+
+  def newest(self) -> int | None:
+    """The newest sound step; damaged ones above it are reported and moved aside. None if there is none."""
+    step = -1
+    if self._writes:
+      for candidate in reversed(steps(self._folder.parent)):
+        problem = verify(self._folder / str(candidate))
+        if problem is None:
+          step = candidate
+          break
+        aside = _move_aside(self._folder / str(candidate))
+        print(f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from the one before.', flush=True)
+    step = int(_from_first_process(step))
+    return None if step < 0 else step
+
+  def restore(self, step: int, target):
+    """The state of a step, placed as the target says.
+
+    Args:
+      step: a sound step, from `newest`.
+      target: TrainState of shape structs with shardings.
+
+    Raises:
+      UserError: the checkpoint holds other parameters, or other shapes.
+    """
+    folder = self._folder / str(step)
+    saved = self._checkpointer.restore(folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))['meta']['shapes']
+    _check_shapes(saved, shapes(target), folder)
+    wanted = _parts(target)
+    args = {name: ocp.args.PyTreeRestore(item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)) for name, tree in wanted.items()}
+    got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
+    return target.replace(params=got['params'], **got['rest'])
+
+  def close(self) -> None:
+    """Waits for the last save and ends the threads."""
+    self.wait()
+    self._checkpointer.close()
+
+  def _seal(self):
+    """Called by Orbax's thread when all bytes are written and nothing is committed: sums every file, next to it."""
+    step, held_out_loss = self._saving
+    folder = next(p for p in self._folder.iterdir() if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp'))
+    sums = {name: storage.sha256(folder / name) for name in _files(folder)}
+    storage.write_json(folder / MANIFEST, {'step': step, 'held_out_loss': held_out_loss, 'files': sums})
+
+  def _prune(self):
+    present = steps(self._folder.parent)
+    kept = set(present[-self._keep:]) | {s for s in present if self._keep_every and s % self._keep_every == 0}
+    kept |= {best(self._folder.parent)}
+    for step in present:
+      if step not in kept:
+        _delete(self._folder / str(step))
+
+
+def steps(workdir) -> list[int]:
+  """Steps of which a committed checkpoint is there, in order; [] without any."""
+  folder = storage.path(workdir) / FOLDER
+  if not folder.exists():
+    return []
+  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and ocp.utils.is_checkpoint_finalized(p))
+
+
+def held_out_losses(workdir) -> dict[int, float]:
+  """{step: held-out loss} of the checkpoints that were evaluated."""
+  losses = {}
+  for step in steps(workdir):
+    try:
+      loss = storage.read_json(storage.path(workdir) / FOLDER / str(step) / MANIFEST)['held_out_loss']
+    except (OSError, ValueError, KeyError, TypeError):
+      continue  # damaged: `verify` says so when somebody asks for it
+    if loss is not None:
+      losses[step] = loss
+  return losses
+
+
+def best(workdir) -> int | None:
+  """The step with the lowest held-out loss, or None if none was evaluated."""
+  losses = held_out_losses(workdir)
+  return min(losses, key=lambda s: (losses[s], s)) if losses else None
+
+
+def verify(folder) -> str | None:
+  """None if every file of a checkpoint is there and has the bytes that were written, else what is wrong."""
+  try:
+    expected = storage.read_json(folder / MANIFEST)['files']
+  except (OSError, ValueError, KeyError, TypeError) as e:
+    return f'{MANIFEST} cannot be read: {type(e).__name__}'
+  present = set(_files(folder))
+  if missing := sorted(expected.keys() - present):
+    return f'{missing[0]} is missing'
+  if foreign := sorted(present - expected.keys()):
+    return f'{foreign[0]} was not there when it was saved'
+  for name, digest in expected.items():
+    if storage.sha256(folder / name) != digest:
+      return f'{name} is not what was written (sha256 differs)'
+  return None
+
+
+def load_params(address: str) -> tuple[dict, int, str]:
+  """The parameters at W, W@STEP or W@best; needs no mesh.
+
+  Args:
+    address: workdir, for its newest sound checkpoint, with @STEP or @best for another.
+
+  Returns:
+    Nested dict of numpy arrays, the step, the workdir.
+
+  Raises:
+    UserError: no such workdir or step, or a damaged one.
+  """
+  workdir, which = parse_address(address)
+  folder, present = storage.path(workdir) / FOLDER, steps(workdir)
+  if not present:
+    raise errors.UserError(f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?')
+  there = f'There is: {", ".join(map(str, present))}.'
+  if which == 'best':
+    step = best(workdir)
+    if step is None:
+      raise errors.UserError(f'{workdir} has no best checkpoint, since none was evaluated. {there}')
+  elif which is not None:
+    step = int(which)
+    if step not in present:
+      raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
+  else:
+    step = next((s for s in reversed(present) if _sound(folder / str(s))), None)
+    if step is None:
+      raise errors.UserError(f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).')
+  if which is not None and (problem := verify(folder / str(step))):
+    raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+  return _read_params(folder / str(step)), step, workdir
+
+
+def parse_address(address: str) -> tuple[str, str | None]:
+  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for anything else after the @."""
+  workdir, at, which = address.rpartition('@')
+  if not at:
+    return address, None
+  if which == 'best' or which.isdigit():
+    return workdir, which
+  if storage.path(address).exists():  # a folder whose name has an @
+    return address, None
+  raise errors.UserError(f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.')
+
+
+def shapes(state) -> dict[str, list[int]]:
+  """{path: shape} of every array of a state."""
+  return {optimizers.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(_parts(state))}
+
+
+def _parts(state):
+  return {'params': state.params, 'rest': {'step': state.step, 'opt_state': state.opt_state, 'carry': state.carry, 'nonfinite': state.nonfinite}}
+
+
+def _checkpointer(async_options=None):
+  handler = ocp.CompositeCheckpointHandler(
+      params=ocp.PyTreeCheckpointHandler(), rest=ocp.PyTreeCheckpointHandler(), meta=ocp.JsonCheckpointHandler())
+  return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
+
+
+def _read_params(folder):
+  _quiet()
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    tree = reader.metadata(folder / 'params').item_metadata.tree
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+    return reader.restore(folder / 'params', args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+
+
+def _check_shapes(saved, wanted, folder):
+  if lines := [f'{k}: {saved[k]} saved, {wanted[k]} expected' for k in sorted(saved.keys() & wanted.keys()) if saved[k] != wanted[k]]:
+    raise errors.UserError(f'{folder} has other shapes ({len(lines)}), as {lines[0]}: use the config the run was started with, or a new --workdir.')
+  if other := sorted(saved.keys() ^ wanted.keys()):
+    where = 'saved and not expected' if other[0] in saved else 'expected and not saved'
+    raise errors.UserError(f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
+                           'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.')
+
+
+def _sound(folder) -> bool:
+  problem = verify(folder)
+  if problem:
+    print(f'WARNING: {folder} is damaged ({problem}); taking the one before.', flush=True)
+  return problem is None
+
+
+def _files(folder) -> list[str]:
+  """Paths of the files that count, relative to the folder, in order."""
+  root, out, stack = str(folder).rstrip('/') + '/', [], [folder]
+  while stack:
+    for p in stack.pop().iterdir():
+      if p.is_dir():
+        stack.append(p)
+      elif p.name not in _UNSUMMED:
+        out.append(str(p).removeprefix(root))
+  return sorted(out)
+
+
+def _clean(folder):
+  """Removes what a killed process left half written or half deleted."""
+  for p in folder.iterdir():
+    if any(mark in p.name for mark in _LEFTOVERS):
+      _remove(p)
+    elif p.name.isdigit() and not ocp.utils.is_checkpoint_finalized(p):  # gs:// without its commit marker
+      _move_aside(p)
+
+
+def _delete(folder):
+  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a checkpoint."""
+  if not storage.is_remote(folder):
+    folder = folder.rename(folder.parent / f'{folder.name}.deleting')
+  _remove(folder)
+
+
+def _remove(folder):
+  try:
+    folder.rmtree()
+  except OSError as e:  # a link to elsewhere, or another's file: never worth the run
+    print(f'WARNING: {folder} could not be removed: {e}', flush=True)
+
+
+def _move_aside(folder):
+  name, n = folder.parent / f'{folder.name}.damaged', 1
+  while name.exists():
+    n += 1
+    name = folder.parent / f'{folder.name}.damaged{n}'
+  folder.rename(name)
+  return name
+
+
+def _from_first_process(value):
+  if jax.process_count() == 1:
+    return value
+  from jax.experimental import multihost_utils
+  return multihost_utils.broadcast_one_to_all(np.int64(value))
+
+
+def _quiet():
+  """Orbax tells dozens of lines a save at INFO."""
+  absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))

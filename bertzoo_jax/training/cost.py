@@ -1,0 +1,50 @@
+"""What a step costs: floating-point operations that the model needs, and the peak of the device."""
+
+import numpy as np
+
+# bfloat16 matrix peak of one device as jax names it, FLOP/s, from the vendors' data sheets; dense, not sparse.
+PEAK = {
+    'TPU v2': 22.5e12,   # a core of the chip's 45
+    'TPU v3': 61.5e12,   # a core of the chip's 123
+    'TPU v4': 275e12,
+    'TPU v5 lite': 197e12,
+    'TPU v5e': 197e12,
+    'TPU v5': 459e12,
+    'TPU v5p': 459e12,
+    'TPU v6 lite': 918e12,
+    'TPU v6e': 918e12,
+    'TPU7x': 2307e12 / 2,  # a core of the chip's 2307
+    'NVIDIA A100-SXM4-40GB': 312e12,
+    'NVIDIA A100-SXM4-80GB': 312e12,
+    'NVIDIA H100 80GB HBM3': 989e12,
+    'NVIDIA H200': 989e12,
+}
+
+
+def peak(device) -> float | None:
+  """FLOP/s of one jax device in bfloat16, or None where it is not known (CPUs)."""
+  return PEAK.get(device.device_kind)
+
+
+def parameters(shapes: dict) -> int:
+  """How many numbers {path: shape} holds."""
+  return int(sum(np.prod(s, dtype=np.int64) for s in shapes.values()))
+
+
+def flops_per_step(shapes: dict, features: dict) -> float:
+  """Operations of a forward and backward pass over a global batch, without recomputation: 6 a weight and token
+  (Kaplan et al. 2020 §2.1), 12·n·L·D a token for the attention matrices, and the head on the P predictions alone.
+
+  Args:
+    shapes: {path: shape} of the parameters, layers stacked.
+    features: {name: shape} of the global batch.
+  """
+  batch_size, length = features['input_ids']
+  predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
+  matrices = {p: int(np.prod(s, dtype=np.int64)) for p, s in shapes.items() if p.endswith('kernel')}
+  stack = sum(n for p, n in matrices.items() if '/layers/' in p)
+  once = sum(n for p, n in matrices.items() if p.startswith('pair_head/'))
+  head = sum(n for p, n in matrices.items() if '/layers/' not in p and not p.startswith('pair_head/'))
+  head += sum(int(np.prod(s)) for p, s in shapes.items() if p.endswith('word/embedding'))  # the tied decoder
+  attention = sum(2 * 2 * s[0] * length * s[-2] * s[-1] for p, s in shapes.items() if p.endswith('attention/query/kernel'))
+  return 3.0 * batch_size * (length * (2 * stack + attention) + predictions * 2 * head + 2 * once)

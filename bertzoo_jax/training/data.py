@@ -1,0 +1,115 @@
+"""What a run trains on, as plain values: a corpus behind its pipeline (built by the entry point), or a file of batches."""
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+
+
+class PhaseData(NamedTuple):
+  """Batches of one phase.
+
+  Attributes:
+    features: {name: (shape of the global batch, dtype)}.
+    batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of the phase in [first, end).
+    held_out: () → list of such dicts with fixed masks; [] without held-out text.
+    rows_per_epoch: rows, or None where it is not known.
+  """
+  features: dict
+  batches: Callable
+  held_out: Callable
+  rows_per_epoch: int | None
+
+
+class Data(NamedTuple):
+  """Batches of a run.
+
+  Attributes:
+    corpus: what the workdir records of the text: `hash`, which identifies it, and its sizes.
+    vocab_size: ids are below it.
+    last_step: no batches from here on; None for no end.
+    entropy: of the unigrams of the training text, nats a token; None where not known.
+    tokens_per_byte: of the held-out text; None where not known.
+    phase: Phase of the config → PhaseData.
+    save_tokenizer: folder → copies the tokenizer there.
+  """
+  corpus: dict
+  vocab_size: int
+  last_step: int | None
+  entropy: float | None
+  tokens_per_byte: float | None
+  phase: Callable
+  save_tokenizer: Callable
+
+
+def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
+  """The batches that `show --npz` wrote: needs no corpus and no TensorFlow.
+
+  Args:
+    path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash, steps, batch_size, length, phase.
+    config: the run's; batch size and length must agree.
+    host: index and count; a host reads its own rows.
+
+  Raises:
+    UserError: not such a file, or one made for another batch size, length or phase, or with ids out of range.
+  """
+  meta, arrays = _read(path)
+  first, end = meta['steps']
+  if meta['batch_size'] != config.batch_size:
+    raise errors.UserError(f'{path} has batches of {meta["batch_size"]} rows, the config {config.batch_size}: '
+                           f'set --config.batch_size={meta["batch_size"]}.')
+  check_ids(arrays, meta['vocab_size'], str(path))
+  rows = config.batch_size // host[1]
+  mine = slice(host[0] * rows, (host[0] + 1) * rows)
+
+  def phase(phase):
+    if phase.index != meta['phase']:
+      raise errors.UserError(f'{path} has batches of phase {meta["phase"]}, the run is in phase {phase.index}: write its batches with show --npz.')
+    if phase.config.length != meta['length']:
+      raise errors.UserError(f'{path} has rows of {meta["length"]} tokens, the phase of {phase.config.length}: use the config it was written with.')
+
+    def batches(a, b):
+      if phase.first_step + a < first or phase.first_step + b > end:
+        raise errors.UserError(f'{path} has steps {first}:{end}, the run needs {phase.first_step + a}:{phase.first_step + b}: '
+                               'write them with show --npz.')
+      for step in range(phase.first_step + a, phase.first_step + b):
+        yield {k: v[step - first, mine] for k, v in arrays.items()}
+
+    return PhaseData({k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None)
+
+  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, lambda folder: None)
+
+
+def check_ids(batch: dict, vocab_size: int, where: str) -> None:
+  """Raises UserError for ids outside the vocabulary: on a device they would silently give NaN, or the last row of a table."""
+  for name in ('input_ids', 'masked_targets', 'sampled_ids'):
+    if name in batch and batch[name].size:
+      low, high = int(batch[name].min()), int(batch[name].max())
+      if low < 0 or high >= vocab_size:
+        raise errors.UserError(f'{where}: {name} has the id {low if low < 0 else high}, the vocabulary ends at {vocab_size - 1}: '
+                               'the corpus was made with another tokenizer or is damaged; prepare it again.')
+
+
+def entropy(counts: np.ndarray) -> float:
+  """Nats a token of a unigram distribution, from its counts [V]."""
+  share = counts[counts > 0] / max(counts.sum(), 1)
+  return float(-np.sum(share * np.log(share)))
+
+
+def _read(path):
+  path = storage.path(path)
+  try:
+    with path.open('rb') as f, np.load(f) as z:
+      arrays = {k: z[k] for k in z.files}
+    raw = arrays.pop('__meta__')
+    meta = json.loads(bytes(raw) if raw.dtype == np.uint8 else str(raw))
+    missing = {'vocab_size', 'corpus_hash', 'steps', 'batch_size', 'length', 'phase'} - meta.keys()
+  except (OSError, KeyError, ValueError, EOFError) as e:
+    raise errors.UserError(f'{path} is no file of batches ({type(e).__name__}: {e}): write one with python -m bertzoo_jax.show --npz.') from e
+  if missing:
+    raise errors.UserError(f'{path} lacks {", ".join(sorted(missing))} in its __meta__: write it again with python -m bertzoo_jax.show --npz.')
+  return meta, arrays

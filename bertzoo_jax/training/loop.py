@@ -1,0 +1,247 @@
+"""The loop of a run: stages, steps, logging, evaluation, saving, and how it ends."""
+
+import collections
+import dataclasses
+import math
+import time
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bertzoo_jax.training import cost
+from bertzoo_jax.training import data
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import stage as stages
+
+# So many updates in a row without a finite gradient are no accident of the data.
+MOST_SKIPPED = 20
+
+
+class Stopped(Exception):
+  """A run that must not go on; says why, and what is left."""
+
+
+@dataclasses.dataclass
+class Loop:
+  """One attempt of a run.
+
+  Attributes:
+    workdir: of the run.
+    total_steps: where it ends.
+    vocab_size: ids are below it.
+    machinery: the config's `run` section.
+    checkpoints, record, trackers, progress, interrupt: of this attempt.
+    entropy, tokens_per_byte: as of data.Data.
+    best: lowest held-out loss saved so far.
+  """
+  workdir: Any
+  total_steps: int
+  vocab_size: int
+  machinery: Any
+  checkpoints: Any
+  record: Any
+  trackers: Any
+  progress: Any
+  interrupt: Any
+  entropy: float | None = None
+  tokens_per_byte: float | None = None
+  best: float = math.inf
+  _nonfinite_before: int = 0
+  _pending: Any = None
+  _held_out: dict = dataclasses.field(default_factory=dict)
+
+  def train(self, state, stage, later) -> dict:
+    """Trains to the end of the run, or until interrupted.
+
+    Args:
+      state: TrainState at a step of `stage`, or at its end.
+      stage: the Stage the state is in.
+      later: functions that build the stages after it.
+
+    Returns:
+      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}.
+
+    Raises:
+      Stopped: a loss or gradient that is not finite, or a checkpoint that could not be written.
+    """
+    self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
+    state = self._through(state, stage)
+    for build in later:
+      if self.interrupt.name:
+        break
+      stage = build()
+      state = stages.enter(state, stage)
+      self._save(state)  # after entering: a checkpoint at a border is in the shape of the phase that resumes from it
+      state = self._through(state, stage)
+    self._save(state)
+    self._guarded(self.checkpoints.wait)
+    return {'step': int(state.step), 'interrupted': self.interrupt.name is not None, 'held_out': self._held_out}
+
+  def _through(self, state, stage):
+    """Runs a stage to its end or to an interruption; returns the state, not yet saved."""
+    step = int(state.step)
+    if step >= stage.end_step:
+      return state
+    update, evaluate = stages.train_step(stage), stages.evaluation(stage)
+    meter = _Meter(stage, state)
+    running, depth = collections.deque(), _most_in_flight()
+    self.progress.say(f'compiling the train step: {stage.rows} rows of {stage.length} tokens …')
+    for batch in stage.data.batches(step - stage.first_step, stage.end_step - stage.first_step):
+      if self.interrupt.name and jax.process_count() == 1:
+        break
+      data.check_ids(batch, self.vocab_size, f'batch of step {step}')
+      state, values = update(state, sharding.to_devices(batch, stage.mesh, stage.rows))
+      step += 1
+      # The host may run ahead of the device, but not far: batches in flight are memory.
+      running.append(values['loss'])
+      if len(running) > depth:
+        running.popleft().block_until_ready()
+      if not meter.started:
+        values['loss'].block_until_ready()
+        self.progress.begin()
+      meter.count()
+      self.progress.step(step)
+      evaluates = step == self.total_steps or bool(self.machinery.eval_every and step % self.machinery.eval_every == 0)
+      if evaluates or step in (1, stage.end_step) or step % self.machinery.log_every == 0:
+        self._log(step, values, meter, batch)
+      if self._after(step, state, stage, evaluate if evaluates else None):
+        meter.restart()
+      if self.interrupt.reached(step):
+        break
+    self._flush()
+    return state
+
+  def _after(self, step, state, stage, evaluate) -> bool:
+    """What may follow a step: evaluation and saving. True if time went by."""
+    held_out_loss = None
+    if evaluate is not None:
+      found = evaluate(state.params, stop=lambda: self.interrupt.name is not None and jax.process_count() == 1)
+      if found:
+        self._held_out = self._describe(found)
+        self._pending[0].update(self._held_out)
+        held_out_loss = found['loss']
+      self._flush()
+      self._plot()
+    better = held_out_loss is not None and held_out_loss < self.best
+    every = self.machinery.keep_every
+    # Ends of stages are saved by `train`, once the state has entered the next one.
+    due = better or (every and step % every == 0) or (step % self.machinery.log_every == 0 and self._minutes_are_up())
+    if better:
+      self.best = held_out_loss
+    if (due and step < stage.end_step) or step == self.total_steps:
+      self._save(state, held_out_loss)
+      return True
+    return evaluate is not None
+
+  def _minutes_are_up(self) -> bool:
+    """By the clock of the first process: all save or none."""
+    up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
+    return up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
+
+  def _save(self, state, held_out_loss=None):
+    total = int(state.nonfinite['total'])
+    if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
+      self._stop_nonfinite(int(state.nonfinite['last']))
+    if int(state.step):
+      self._guarded(lambda: self.checkpoints.save(state, held_out_loss))
+    self._saved_at = time.monotonic()
+
+  def _guarded(self, action):
+    try:
+      action()
+    except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
+      raise Stopped(f'A checkpoint could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); the ones before are kept. '
+                    'Free space or mend access, and run the same line again.') from e
+
+  def _log(self, step, values, meter, batch):
+    self._flush()
+    row = {'step': step, 'examples': step * meter.rows, **meter.rates(), 'batch_crc32': _crc32(batch)}
+    if (epoch := meter.epoch(step)) is not None:
+      row['epoch'] = epoch
+    self._pending = (row, values)
+    self._guarded(self.checkpoints.check)
+
+  def _flush(self):
+    """Writes the row of one logging interval ago: its numbers are there, the device was not waited for."""
+    if self._pending is None:
+      return
+    (row, values), self._pending = self._pending, None
+    values = {k: v.item() for k, v in jax.device_get(values).items()}
+    left_out, in_a_row = values.pop('nonfinite'), values.pop('nonfinite_in_a_row')
+    row = {'step': row.pop('step'), **values, **row, **({'nonfinite': left_out} if left_out else {})}
+    self.record.write(row)
+    self.trackers.write(row)
+    self.progress.row(row)
+    if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
+      self._stop_nonfinite(None, row['step'])
+    if in_a_row >= MOST_SKIPPED:
+      raise Stopped(f'The last {in_a_row} updates had a loss or gradient that is not finite (up to step {row["step"]}). '
+                    'The last good checkpoint is kept; try a lower learning rate, clipping, or run.dtype=float32.')
+
+  def _stop_nonfinite(self, last, noticed=None):
+    where = f'in step {last + 1}' if last is not None else f'at or before step {noticed}'
+    raise Stopped(f'The loss or its gradient is not finite {where}; the run stops, the last good checkpoint is kept. Try a lower learning rate, '
+                  'clipping (optimizer.clip_norm) or run.dtype=float32; run.on_nonfinite=skip leaves such updates out and counts them.')
+
+  def _describe(self, found):
+    row = {f'held_out_{k}': v for k, v in found.items()}
+    if 'mlm_loss' in found and self.tokens_per_byte:
+      row['held_out_bits_per_byte'] = stages.bits_per_byte(found['mlm_loss'], self.tokens_per_byte)
+    return row
+
+  def _plot(self):
+    if jax.process_index() == 0:
+      try:
+        metrics.plot(self.workdir, self.entropy)
+      except Exception as e:  # a picture is not worth a run
+        self.progress.say(f'loss.png could not be drawn: {type(e).__name__}: {e}')
+
+
+class _Meter:
+  """Tokens a second since the last pause."""
+
+  def __init__(self, stage, state):
+    shapes = stages.param_shapes(state)
+    features = {k: s for k, (s, _) in stage.data.features.items()}
+    self.rows, self._tokens, self._first, self._per_epoch = stage.rows, stage.rows * stage.length, stage.first_step, stage.data.rows_per_epoch
+    self._flops, peak = cost.flops_per_step(shapes, features), cost.peak(stage.mesh.devices.flat[0])
+    self._peak = peak * stage.mesh.size if peak else None
+    self.started = False
+
+  def restart(self):
+    self._since, self._steps = time.monotonic(), 0
+
+  def count(self):
+    if self.started:
+      self._steps += 1
+    else:  # the first step compiled, and was waited for
+      self.started = True
+      self.restart()
+
+  def rates(self) -> dict:
+    if not self._steps:
+      return {}
+    per_second = self._steps / (time.monotonic() - self._since)
+    self.restart()
+    mfu = {'mfu': self._flops * per_second / self._peak} if self._peak else {}
+    return {'tokens_per_second': per_second * self._tokens, **mfu}
+
+  def epoch(self, step):
+    return None if not self._per_epoch else round((step - self._first) * self.rows / self._per_epoch, 4)
+
+
+def _most_in_flight() -> int:
+  # Collectives of CPU devices that share few cores can wait for each other forever when several steps are under way.
+  return 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
+
+
+def _crc32(batch) -> int:
+  """Of this host's rows: two steps of a run with the same number saw the same batch."""
+  crc = 0
+  for name in sorted(batch):
+    crc = zlib.crc32(np.ascontiguousarray(batch[name]), crc)
+  return crc

@@ -1,0 +1,178 @@
+"""The record of a run: one JSON object per logged step, continuous over restarts, without a doubled step.
+
+A local workdir has one `metrics.jsonl`. Objects of gs:// cannot be appended to, so there each attempt writes its own
+`metrics/attempt-NNNN.jsonl`; `read` gives the same rows for both. TensorBoard and W&B are copies: they never stop a run.
+"""
+
+import json
+import math
+import time
+
+from bertzoo_jax import storage
+
+FILE = 'metrics.jsonl'
+FOLDER = 'metrics'
+
+
+class Record:
+  """Writes rows {'step': s, …}; rows of steps after the one resumed from are forgotten."""
+
+  def __init__(self, workdir, start_step: int, attempt: int, in_parts: bool | None = None):
+    """workdir: of the run. start_step: the step resumed from. attempt: from 1. in_parts: as on gs://; None to find out."""
+    workdir = storage.path(workdir)
+    self._in_parts = storage.is_remote(workdir) if in_parts is None else in_parts
+    if self._in_parts:
+      (workdir / FOLDER).mkdir(parents=True, exist_ok=True)
+      self._path = workdir / FOLDER / f'attempt-{attempt:04d}.jsonl'
+      self._lines, self._written = [json.dumps({'attempt': attempt, 'start_step': start_step})], 0.0
+      self.flush(force=True)
+    else:
+      self._path = workdir / FILE
+      kept = [row for row in read(workdir) if row['step'] <= start_step]
+      storage.write_text(self._path, ''.join(_line(row) + '\n' for row in kept))
+      self._file = open(str(self._path), 'a', encoding='utf-8')
+
+  def write(self, row: dict) -> None:
+    """Adds a row. NaN and Inf become null, so that each line is JSON."""
+    if self._in_parts:
+      self._lines.append(_line(row))
+      self.flush()
+    else:
+      self._file.write(_line(row) + '\n')
+      self._file.flush()
+
+  def flush(self, force: bool = False) -> None:
+    """On gs:// the whole part is written again, so not more than twice a minute."""
+    if self._in_parts and (force or time.monotonic() - self._written > 30):
+      storage.write_text(self._path, '\n'.join(self._lines) + '\n')
+      self._written = time.monotonic()
+
+  def close(self) -> None:
+    self.flush(force=True)
+    if not self._in_parts:
+      self._file.close()
+
+
+def read(workdir) -> list[dict]:
+  """All rows of a run in order of steps, each step once, from either form of the record; a line cut short by a kill is left out."""
+  workdir = storage.path(workdir)
+  rows = _rows(workdir / FILE)
+  folder = workdir / FOLDER
+  for part in sorted(folder.glob('attempt-*.jsonl')) if folder.exists() else ():
+    first, *rest = _rows(part, header=True) or [{}]
+    rows = [row for row in rows if row['step'] <= first.get('start_step', 0)] + rest
+  return list({row['step']: row for row in rows}.values())
+
+
+def plot(workdir, entropy: float | None = None) -> bool:
+  """Draws WORKDIR/loss.png: training and held-out loss over steps, and the unigram entropy. False without matplotlib."""
+  try:
+    import matplotlib
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+  except ImportError:
+    return False
+  rows = read(workdir)
+  figure, axes = pyplot.subplots(figsize=(8, 4.5))
+  for name, style in (('mlm_loss', '-'), ('loss', ':'), ('held_out_mlm_loss', 'o-'), ('held_out_loss', 'o:')):
+    points = [(row['step'], row[name]) for row in rows if row.get(name) is not None]
+    twin = name.replace('mlm_loss', 'loss')
+    if points and (twin == name or any(row.get(twin) != row.get(name) for row in rows)):
+      axes.plot(*zip(*points), style, label=name, markersize=4)
+  if entropy is not None:
+    axes.axhline(entropy, color='grey', linewidth=1, linestyle='--', label='unigram entropy')
+  axes.set_xlabel('step')
+  axes.set_ylabel('nats')
+  if axes.get_legend_handles_labels()[0]:
+    axes.legend()
+  axes.grid(alpha=0.3)
+  target = storage.path(workdir) / 'loss.png'
+  part = target.parent / '.loss.png'
+  with part.open('wb') as f:
+    figure.savefig(f, format='png', dpi=120, bbox_inches='tight')
+  part.replace(target)
+  pyplot.close(figure)
+  return True
+
+
+class Trackers:
+  """TensorBoard and W&B behind one face; one that fails is said once and left out."""
+
+  def __init__(self, workdir, start_step: int, config: dict, *, tensorboard: bool, wandb: str):
+    """config: flat, for W&B. tensorboard: write WORKDIR/tensorboard. wandb: project, or ''."""
+    self._writers = {}
+    workdir = storage.path(workdir)
+    if tensorboard:
+      self._start('TensorBoard', lambda: _tensorboard(workdir, start_step))
+    if wandb:
+      self._start('W&B', lambda: _wandb(workdir, wandb, config))
+
+  def write(self, row: dict) -> None:
+    values = {k: v for k, v in row.items() if k != 'step' and isinstance(v, (int, float)) and math.isfinite(v)}
+    self._each(lambda writer: writer[0](row['step'], values))
+
+  def close(self) -> None:
+    self._each(lambda writer: writer[1]())
+
+  def _start(self, name, build):
+    try:
+      self._writers[name] = build()
+    except Exception as e:  # noqa: BLE001  a tracker's failure, of whatever kind, is not the run's
+      print(f'{name} is off: {type(e).__name__}: {e}', flush=True)
+
+  def _each(self, use):
+    for name, writer in list(self._writers.items()):
+      try:
+        use(writer)
+      except Exception as e:  # noqa: BLE001
+        print(f'{name} failed and is off from here: {type(e).__name__}: {e}', flush=True)
+        del self._writers[name]
+
+
+class Nothing:
+  """The Record and Trackers of processes that write nothing."""
+
+  def write(self, row: dict) -> None:
+    del row
+
+  def close(self) -> None:
+    pass
+
+
+def _tensorboard(workdir, start_step):
+  import tensorboardX
+  writer = tensorboardX.SummaryWriter(str(workdir / 'tensorboard'), purge_step=start_step + 1, flush_secs=30)
+
+  def write(step, values):
+    for name, value in values.items():
+      writer.add_scalar(name, value, step)
+
+  return write, writer.close
+
+
+def _wandb(workdir, project, config):
+  import wandb
+  kept = workdir / 'wandb_id'  # the same run goes on after a restart
+  if not kept.exists():
+    storage.write_text(kept, wandb.util.generate_id())
+  folder = None if storage.is_remote(workdir) else str(workdir)
+  run = wandb.init(project=project, id=kept.read_text().strip(), resume='allow', config=config, name=workdir.name, dir=folder)
+  return lambda step, values: run.log(values, step=step), run.finish
+
+
+def _line(row):
+  return json.dumps({k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in row.items()})
+
+
+def _rows(path, header=False):
+  if not path.exists():
+    return []
+  rows = []
+  for line in path.read_text().splitlines():
+    try:
+      row = json.loads(line)
+    except ValueError:
+      continue
+    if isinstance(row, dict) and ('step' in row or (header and not rows)):
+      rows.append(row)
+  return rows

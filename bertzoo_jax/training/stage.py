@@ -1,0 +1,120 @@
+"""A phase made ready to run: its state on the mesh, its compiled step, its evaluation."""
+
+import math
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step as steps
+
+
+class Stage(NamedTuple):
+  """A phase with all it needs.
+
+  Attributes:
+    first_step, end_step: global steps it covers.
+    objective: its Objective.
+    tx, schedule: its optimizer, and step → learning rate.
+    data: its PhaseData.
+    mesh: of the run.
+    seed, prng, accumulation: as of `step.make_train_step`.
+  """
+  first_step: int
+  end_step: int
+  objective: Any
+  tx: Any
+  schedule: Any
+  data: Any
+  mesh: Any
+  seed: int
+  prng: str
+  accumulation: int
+
+  @property
+  def rows(self) -> int:
+    """Rows of the global batch."""
+    return self.data.features['input_ids'][0][0]
+
+  @property
+  def length(self) -> int:
+    """Tokens a row."""
+    return self.data.features['input_ids'][0][1]
+
+
+def target(stage: Stage):
+  """(TrainState of shape structs with shardings, a line for each parameter the mesh could not split)."""
+  shapes = jax.eval_shape(lambda: _initial(stage))
+  placed, notes = sharding.of_parameters(shapes.params, stage.mesh)
+  where = sharding.of_state(shapes, placed, stage.mesh)
+  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where), notes
+
+
+def fresh(stage: Stage) -> steps.TrainState:
+  """The state before the first step, made where it will live."""
+  return jax.jit(lambda: _initial(stage), out_shardings=_where(stage))()
+
+
+def enter(state: steps.TrainState, stage: Stage) -> steps.TrainState:
+  """A state at the start of a later stage: moments are kept, parameters that the stage adds come from its objective."""
+  return jax.jit(lambda old: steps.carry_over(old, _initial(stage)), out_shardings=_where(stage))(state)
+
+
+def train_step(stage: Stage):
+  """The compiled (state, batch) → (state, metrics); the state is donated."""
+  step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, prng=stage.prng, accumulation=stage.accumulation,
+                               mesh=stage.mesh if stage.mesh.size > 1 else None)
+  where = _where(stage)
+  return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0)
+
+
+def evaluation(stage: Stage):
+  """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
+
+  The denominators are added over all batches first, so the result is that of one large batch.
+  """
+  batches = stage.data.held_out()
+  totals_of = jax.jit(stage.objective.totals)
+  one = jax.jit(steps.make_eval_step(stage.objective))
+  place = lambda batch: sharding.to_devices(batch, stage.mesh, stage.rows)
+  add = lambda a, b: jax.tree.map(jnp.add, a, b)
+  totals = None
+
+  def evaluate(params, stop=lambda: False):
+    nonlocal totals
+    if totals is None and batches:
+      found = [totals_of(place(batch)) for batch in batches]
+      totals = {k: sum(float(t[k]) for t in found) for k in found[0]}
+    total = None
+    for batch in batches:
+      if stop():
+        return {}
+      result = jax.block_until_ready(one(params, place(batch), totals))
+      total = result if total is None else add(total, result)
+    if total is None:
+      return {}
+    loss, sums = total
+    return {k: float(v) for k, v in {'loss': loss, **steps.means(sums, totals)}.items()}
+
+  return evaluate
+
+
+def bits_per_byte(nats_per_token: float, tokens_per_byte: float) -> float:
+  """The same loss by the length of the text: comparable between tokenizers."""
+  return nats_per_token * tokens_per_byte / math.log(2)
+
+
+def param_shapes(state) -> dict:
+  """{path: shape} of the parameters of a state."""
+  return {optimizers.path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(state.params)}
+
+
+def _initial(stage):
+  return steps.init(stage.objective, stage.tx, stage.seed, stage.rows)
+
+
+def _where(stage):
+  return jax.tree.map(lambda x: x.sharding, target(stage)[0])
