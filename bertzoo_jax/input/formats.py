@@ -4,7 +4,7 @@ A format is pure: its row list is a function of (text, key), and what a row hold
 row is asked for. The list is only the place where each row starts; every draw is a counter hash of that place. All of
 it is numpy over whole arrays.
 
-B rows, N rows of a list, S sentences, D documents, K spans of a batch (a span is a run of corpus tokens in a row).
+B rows of a batch, N rows of a list.
 """
 
 import dataclasses
@@ -15,50 +15,9 @@ import numpy as np
 
 from bertzoo_jax import errors
 from bertzoo_jax.input import hashing
+from bertzoo_jax.input import rows as rows_lib
 
-_CHUNK = 1 << 18  # sentences whose successors are computed at once; bounds the memory of `_walk`
 _TRIES = 10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
-
-
-class Text(NamedTuple):
-  """Where sentences and documents start. No sentence and no document is empty.
-
-  Attributes:
-    sentence_starts: int64 [S+1], token offsets.
-    document_starts: int64 [D+1], sentence indices.
-  """
-  sentence_starts: np.ndarray
-  document_starts: np.ndarray
-
-  @property
-  def num_sentences(self) -> int:
-    return len(self.sentence_starts) - 1
-
-  @property
-  def num_documents(self) -> int:
-    return len(self.document_starts) - 1
-
-
-class Spans(NamedTuple):
-  """The contents of B rows: for every span, in the order of rows and columns, its row, place in the corpus and dress.
-
-  Attributes:
-    row: [K] row of the batch, not decreasing.
-    start, length: [K] tokens of the corpus.
-    leading: [K] classifier tokens before the span, 0 or 1.
-    trailing: [K] separators after it.
-    segment: [K] segment id, of its leading and trailing tokens too.
-    pack: [K] from 1; spans with one number see each other.
-    label: [B] pair labels (1 = random or swapped), or None.
-  """
-  row: np.ndarray
-  start: np.ndarray
-  length: np.ndarray
-  leading: np.ndarray
-  trailing: np.ndarray
-  segment: np.ndarray
-  pack: np.ndarray
-  label: np.ndarray | None
 
 
 class Format(NamedTuple):
@@ -80,18 +39,6 @@ class Format(NamedTuple):
   warnings: tuple = ()
 
 
-def text_of(split) -> Text:
-  """The sentences and documents of a corpus split that hold any token."""
-  sentences, documents = split.sentence_starts, split.document_starts
-  empty = sentences[1:] == sentences[:-1]
-  if empty.any():
-    kept_before = np.concatenate([[0], np.cumsum(~empty)])
-    sentences, documents = np.append(sentences[:-1][~empty], sentences[-1]), kept_before[documents]
-  if (documents[1:] == documents[:-1]).any():
-    documents = documents[np.append(True, documents[1:] != documents[:-1])]
-  return Text(sentences, documents)
-
-
 # --- contiguous sentences ---------------------------------------------------------------------------------------------
 
 
@@ -103,7 +50,7 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
   cut into sentences that fill one.
   """
   _check_length(length, 3, 'full_sentences')
-  text = _cut_long(text, length - 2)
+  text = rows_lib.cut_long(text, length - 2)
   starts, documents = text.sentence_starts, text.document_starts
 
   def successors(first, last):
@@ -125,14 +72,14 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
   def spans(key, rows, numbers):
     first, last = rows.starts[numbers], rows.starts[numbers + 1]
     if sentence_separators:
-      row, sentence = _ragged(first, last - first)
+      row, sentence = rows_lib.ragged(first, last - first)
       final = sentence == last[row] - 1
       ends_document = documents[np.minimum(documents.searchsorted(sentence + 1), text.num_documents)] == sentence + 1
       trailing = 1 + (ends_document & ~final & document_separator)
       begin, end = starts[sentence], starts[sentence + 1]
     elif document_separator:
       first_document, last_document = documents.searchsorted(first, 'right') - 1, documents.searchsorted(last, 'left')
-      row, document = _ragged(first_document, last_document - first_document)
+      row, document = rows_lib.ragged(first_document, last_document - first_document)
       begin = starts[np.maximum(documents[document], first[row])]
       end = starts[np.minimum(documents[document + 1], last[row])]
       trailing = np.ones(len(row), np.int64)
@@ -140,9 +87,9 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
       row, begin, end, trailing = np.arange(len(first)), starts[first], starts[last], np.ones(len(first), np.int64)
     leading = np.append(True, row[1:] != row[:-1]).astype(np.int64)
     zeros = np.zeros(len(row), np.int64)
-    return Spans(row, begin, end - begin, leading, trailing, zeros, zeros + 1, None)
+    return rows_lib.Spans(row, begin, end - begin, leading, trailing, zeros, zeros + 1, None)
 
-  rows = lambda key: Contiguous(_walk(text.num_sentences, successors, end=True))
+  rows = lambda key: Contiguous(rows_lib.walk(text.num_sentences, successors, end=True))
   return Format(rows, spans, every_epoch=False, has_pairs=False, packed=False)
 
 
@@ -165,7 +112,7 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators):
   _check_length(length, 3, 'doc_sentences')
   if max_pieces < 1:
     raise errors.UserError(f'config.format.max_pieces is {max_pieces}: at least 1 is needed.')
-  text = _cut_long(text, length - 2)
+  text = rows_lib.cut_long(text, length - 2)
   starts, documents = text.sentence_starts, text.document_starts
 
   def piece_lengths(first, last):
@@ -177,33 +124,33 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators):
     if sentence_separators:
       costs = costs + np.arange(len(costs))
     reach = np.searchsorted(costs, costs[:last - first] + length - (1 if sentence_separators else 2), 'right') - 1
-    return np.minimum(first + reach, _document_ends(documents, first, last))
+    return np.minimum(first + reach, rows_lib.document_ends(documents, first, last))
 
   def rows(key):
-    pieces = _walk(text.num_sentences, successors, end=True)
+    pieces = rows_lib.walk(text.num_sentences, successors, end=True)
     is_tail = np.zeros(len(pieces) - 1, bool)
     is_tail[np.searchsorted(pieces, documents[1:]) - 1] = True
     tails = np.flatnonzero(is_tail).astype(pieces.dtype)
     filled = np.append(0, np.cumsum(piece_lengths(pieces[tails].astype(np.int64), pieces[tails + 1].astype(np.int64))))
     fits = lambda first, last: np.minimum(
         np.searchsorted(filled, filled[first:last] + length, 'right') - 1, np.arange(first, last) + max_pieces)
-    groups = _walk(len(tails), fits, end=True)
+    groups = rows_lib.walk(len(tails), fits, end=True)
     alone = np.flatnonzero(~is_tail).astype(pieces.dtype)
     return Packed(pieces, np.append(alone, tails), np.append(np.arange(len(alone), dtype=pieces.dtype), groups + len(alone)))
 
   def spans(key, rows, numbers):
-    row, place = _ragged(rows.groups[numbers], rows.groups[numbers + 1] - rows.groups[numbers])
+    row, place = rows_lib.ragged(rows.groups[numbers], rows.groups[numbers + 1] - rows.groups[numbers])
     pack = place - rows.groups[numbers][row] + 1
     piece = rows.order[place]
     first, last = rows.pieces[piece].astype(np.int64), rows.pieces[piece + 1].astype(np.int64)
     if sentence_separators:
-      of_piece, sentence = _ragged(first, last - first)
+      of_piece, sentence = rows_lib.ragged(first, last - first)
       row, pack, begin, end = row[of_piece], pack[of_piece], starts[sentence], starts[sentence + 1]
       leading = sentence == first[of_piece]
     else:
       begin, end, leading = starts[first], starts[last], np.ones(len(row), bool)
     ones = np.ones(len(row), np.int64)
-    return Spans(row, begin, end - begin, leading.astype(np.int64), ones, ones - 1, pack, None)
+    return rows_lib.Spans(row, begin, end - begin, leading.astype(np.int64), ones, ones - 1, pack, None)
 
   return Format(rows, spans, every_epoch=False, has_pairs=False, packed=True)
 
@@ -252,13 +199,13 @@ def segment_pairs(text, length, *, short_rate, random_next_rate):
   def rows(key):
     def successors(first, last):
       window = starts[first:last + length]
-      document = _documents_of(documents, first, last)
+      document = rows_lib.documents_of(documents, first, last)
       visited = np.arange(document[0], document[-1] + 1)
       target = targets(key, visited)[document - document[0]]
       place = np.arange(first, last)
       count, cut, is_random = chunks(key, place, documents[document + 1], target, window, first)
       return place + np.where(is_random, cut, count)
-    return _walk(text.num_sentences, successors)
+    return rows_lib.walk(text.num_sentences, successors)
 
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
@@ -289,8 +236,8 @@ def sentence_pairs(text, length, *, random_next_rate):
   def rows(key):
     def successors(first, last):
       place = np.arange(first, last)
-      return place + np.where(is_random(key, place, _document_ends(documents, first, last)), 1, 2)
-    return _walk(text.num_sentences, successors)
+      return place + np.where(is_random(key, place, rows_lib.document_ends(documents, first, last)), 1, 2)
+    return rows_lib.walk(text.num_sentences, successors)
 
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
@@ -323,7 +270,7 @@ def _pair(key, first, limit, start_a, length_a, start_b, length_b, is_random):
   weave = lambda a, b: np.stack(np.broadcast_arrays(a, b), axis=-1).reshape(-1)
   row = np.arange(len(first))
   zero = np.zeros_like(row)
-  return Spans(weave(row, row), weave(start_a + front_a, start_b + front_b), weave(kept_a, kept_b), weave(zero + 1, 0), weave(zero + 1, 1),
+  return rows_lib.Spans(weave(row, row), weave(start_a + front_a, start_b + front_b), weave(kept_a, kept_b), weave(zero + 1, 0), weave(zero + 1, 1),
                weave(zero, 1), weave(zero + 1, 1), is_random.astype(np.int32))
 
 
@@ -336,7 +283,7 @@ def truncated_lengths(length_a, length_b, limit):
 
 def heads(key, tosses):
   """How many of `tosses` [B] fair coins show heads, one bit a coin: int64 [B]. The i-th coin is bit i % 32 of word i // 32."""
-  row, word = _ragged(np.zeros_like(tosses), (tosses + 31) // 32)
+  row, word = rows_lib.ragged(np.zeros_like(tosses), (tosses + 31) // 32)
   random = hashing.bits((key[0][row], key[1][row]), word)
   left = np.minimum(tosses[row] - 32 * word, 32).astype(np.uint64)
   ones = np.bitwise_count(random & ((np.uint64(1) << left) - np.uint64(1)).astype(np.uint32)) if len(row) else np.zeros(0, np.int64)
@@ -347,65 +294,6 @@ def _one_document(text):
   if text.num_documents == 1:
     return ('The corpus has a single document: random partners come from that same document and may be the true next ones.',)
   return ()
-
-
-# --- shared -----------------------------------------------------------------------------------------------------------
-
-
-def _walk(size, successors, end=False):
-  """The chain 0, next(0), next(next(0)), … below `size` (and `size` itself with `end`).
-
-  Args:
-    size: items, of which some start rows.
-    successors: (first, last) -> the next start after each of first … last − 1, each larger than its item.
-
-  Returns:
-    int32 (int64 where `size` needs it) [N] or [N+1].
-  """
-  dtype = np.int32 if size < 2**31 - 1 else np.int64
-  parts, place = [], 0
-  for first in range(0, size, _CHUNK):
-    last = min(first + _CHUNK, size)
-    if place >= last:
-      continue
-    table, visited = successors(first, last).tolist(), []
-    while place < last:
-      visited.append(place)
-      place = table[place - first]
-    parts.append(np.array(visited, dtype))
-  return np.concatenate([*parts, np.array([size] if end else [], dtype)])
-
-
-def _ragged(first, count):
-  """(owner, value) of the concatenated ranges first[i] … first[i] + count[i] − 1."""
-  owner = np.repeat(np.arange(len(first)), count)
-  before = np.cumsum(count) - count
-  return owner, np.arange(len(owner)) + (first - before)[owner]
-
-
-def _documents_of(documents, first, last):
-  """The document of each of the sentences first … last − 1."""
-  low, high = documents.searchsorted((first, last - 1), 'right') - 1
-  borders = np.clip(documents[low:high + 2], first, last)
-  return np.repeat(np.arange(low, high + 1), np.diff(borders))
-
-
-def _document_ends(documents, first, last):
-  return documents[_documents_of(documents, first, last) + 1]
-
-
-def _cut_long(text, capacity):
-  """The text with every sentence of more than `capacity` tokens cut into several; nothing is lost."""
-  starts = text.sentence_starts
-  long = np.concatenate([[], *(first + np.flatnonzero(np.diff(starts[first:first + _CHUNK + 1]) > capacity)
-                               for first in range(0, text.num_sentences, _CHUNK))]).astype(np.int64)
-  if not len(long):
-    return text
-  cuts = (starts[long + 1] - starts[long] - 1) // capacity
-  sentence, number = _ragged(np.ones_like(cuts), cuts)
-  added_before = np.append(0, np.cumsum(cuts))
-  return Text(np.insert(starts, long[sentence] + 1, starts[long[sentence]] + number * capacity),
-              text.document_starts + added_before[long.searchsorted(text.document_starts)])
 
 
 def _check_length(length, least, name):

@@ -4,13 +4,15 @@ A key is a pair of uint32 arrays. `fold` derives a key, `bits` draws 32 bits for
 from numpy arrays and from TensorFlow tensors, on any machine, and work on whole arrays. Counters count modulo 2³².
 """
 
+import math
+
 import numpy as np
 
 # What a draw is for: two draws of one row never share bits.
-SHUFFLE, PHASE, ROW, SHORT, TARGET, COIN, CUT, DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(1, 16)
+PHASE, SHUFFLE, EPOCH, ROW, SHORT, TARGET, COIN, CUT, DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(1, 17)
 
 _STEP, _MIX_1, _MIX_2, _CROSS = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0x85EBCA6B  # 2³²/φ; C. Wellons's "lowbias32"; murmur3
-_ROUNDS = 12
+_ROUNDS = 10  # of the shuffle: four pass for random to an eye on a few outputs, small ranges need more
 
 
 def new_key(seed: int):
@@ -23,7 +25,7 @@ def new_key(seed: int):
 def fold(key, number):
   """The key derived from a key by a number: independent bits for each number. Shapes broadcast."""
   lo, hi = key
-  return bits((lo, hi), number), bits((_xor(hi, _constant(hi, _CROSS)), lo), number)
+  return bits((lo, hi), number), bits((hi ^ _CROSS, lo), number)
 
 
 def bits(key, counter):
@@ -31,29 +33,28 @@ def bits(key, counter):
 
   Args:
     key: pair of uint32 arrays or tensors.
-    counter: integers (numpy of any integer type; TensorFlow uint32), of a shape that broadcasts with the key's.
+    counter: an int, a numpy array of integers, or a uint32 tensor, of a shape that broadcasts with the key's.
 
   Returns:
     uint32 of the broadcast shape.
   """
   lo, hi = key
-  if _is_numpy(lo):
-    counter = np.atleast_1d(np.asarray(counter)).astype(np.uint32)
-  elif isinstance(counter, int):
-    counter = _constant(lo, counter)
-  x = counter * _constant(lo, _STEP) + lo
-  x = _xor(x, _shift(x, 16)) * _constant(lo, _MIX_1)
-  x = x + hi
-  x = _xor(x, _shift(x, 15)) * _constant(lo, _MIX_2)
-  return _xor(x, _shift(x, 16))
+  shift = _shift(lo)
+  if isinstance(counter, int):
+    x = (counter * _STEP & 0xFFFFFFFF) + lo
+  else:
+    x = (counter.astype(np.uint32) if isinstance(counter, np.ndarray) else counter) * _STEP + lo
+  x = (x ^ shift(x, 16)) * _MIX_1 + hi
+  x = (x ^ shift(x, 15)) * _MIX_2
+  return x ^ shift(x, 16)
 
 
 def below(random, bound):
   """Uniform integers in [0, bound) from 32 random bits each, as int64; bound up to 2³¹ (bias below bound · 2⁻³²)."""
-  if _is_numpy(random):
-    return ((random.astype(np.uint64) * np.asarray(bound).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+  if isinstance(random, np.ndarray):
+    return random.astype(np.int64) * bound >> 32
   import tensorflow as tf
-  return tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, tf.constant(32, tf.int64))
+  return tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, 32)
 
 
 def threshold(share: float) -> int:
@@ -64,57 +65,38 @@ def threshold(share: float) -> int:
 def permute(key, size: int, items):
   """Where a keyed permutation of range(size) sends `items`: a shuffle in O(len(items)), nothing stored.
 
-  A Feistel network over the next power of two, walked until it is back in the range (Black & Rogaway 2002).
+  A Feistel network over the smallest near-square grid that holds the range, walked until it is back in the range
+  (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 
   Args:
-    key: numpy key.
-    size: how many there are to permute, at most 2⁶².
-    items: int64 array with values in [0, size).
+    key: numpy key of shape [1].
+    size: how many there are to permute, at most 2⁶⁰.
+    items: int64 [n] with values in [0, size).
 
   Returns:
-    int64 array of the shape of `items`.
+    int64 [n].
   """
-  width = max(2, (int(size) - 1).bit_length())
-  low = width // 2
-  keys = [fold(key, i) for i in range(_ROUNDS)]
+  rows = math.isqrt(size - 1) + 1
+  columns = -(-size // rows)
+  keys = fold(key, np.arange(_ROUNDS))
   out = np.array(items, np.int64)
-  outside = np.ones(out.shape, bool)
-  while outside.any():
-    out[outside] = _feistel(keys, low, width - low, out[outside])
-    outside = out >= size
+  outside = np.arange(len(out))
+  while len(outside):
+    out[outside] = _feistel(keys, rows, columns, out[outside])
+    outside = outside[out[outside] >= size]
   return out
 
 
-def _feistel(keys, low, high, x):
-  left, right = x >> low, x & ((1 << low) - 1)
-  for i, key in enumerate(keys):
-    if i % 2:
-      right = right ^ (bits(key, left).astype(np.int64) & ((1 << low) - 1))
-    else:
-      left = left ^ (bits(key, right).astype(np.int64) & ((1 << high) - 1))
-  return left << low | right
+def _feistel(keys, rows, columns, x):
+  row, column = np.divmod(x, columns)
+  for i in range(0, _ROUNDS, 2):
+    row = (row + below(bits((keys[0][i:i + 1], keys[1][i:i + 1]), column), rows)) % rows
+    column = (column + below(bits((keys[0][i + 1:i + 2], keys[1][i + 1:i + 2]), row), columns)) % columns
+  return row * columns + column
 
 
-def _is_numpy(x):
-  return isinstance(x, (np.ndarray, np.generic))
-
-
-def _constant(like, value):
-  if _is_numpy(like):
-    return np.uint32(value)
-  import tensorflow as tf
-  return tf.constant(value, tf.uint32)
-
-
-def _xor(a, b):
-  if _is_numpy(a):
-    return a ^ b
-  import tensorflow as tf
-  return tf.bitwise.bitwise_xor(a, b)
-
-
-def _shift(x, n):
-  if _is_numpy(x):
-    return x >> np.uint32(n)
-  import tensorflow as tf
-  return tf.bitwise.right_shift(x, tf.constant(n, tf.uint32))
+def _shift(like):
+  if isinstance(like, np.ndarray):
+    return np.right_shift
+  import tensorflow as tf  # numpy alone needs none of it
+  return tf.bitwise.right_shift

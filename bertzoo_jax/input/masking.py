@@ -94,17 +94,17 @@ def _count(key, lengths_B, counts, chances):
 def _choose(key, candidates_BL, count_B, num_predictions):
   """Positions [B, P], ascending, of the count_B candidates with the largest random ranks; the rest 0."""
   length = candidates_BL.shape[1]
+  low = (length + 1).bit_length()  # a rank's low bits are its position + 1: ranks of a row differ, and none is the least or largest int32
   lo, hi = hashing.fold(key, hashing.SELECT)
   random_BL = hashing.bits((lo[:, None], hi[:, None]), tf.constant(np.arange(length, dtype=np.uint32))[None])
-  low = (length - 1).bit_length()  # the low bits hold the position: no two ranks of a row are equal
-  rank_BL = tf.cast(tf.bitwise.right_shift(random_BL, tf.constant(low + 1, tf.uint32)), tf.int32) * (1 << low) + tf.range(length)
-  rank_BL = tf.where(candidates_BL, rank_BL, -1)
+  high_BL = tf.bitwise.bitwise_and(random_BL, tf.constant(2**32 - 2**low, tf.uint32))
+  rank_BL = tf.bitcast(tf.bitwise.bitwise_or(high_BL, tf.constant(np.arange(1, length + 1, dtype=np.uint32))), tf.int32)
+  rank_BL = tf.where(candidates_BL, rank_BL, tf.int32.min)
   # NthElement takes one n for all rows: P − count stand-ins above every rank make the P-th largest the count-th largest.
-  ahead_BP = tf.where(tf.sequence_mask(count_B, num_predictions), -1, tf.int32.max)
+  ahead_BP = tf.where(tf.sequence_mask(count_B, num_predictions), tf.int32.min, tf.int32.max)
   least_B = tf.raw_ops.NthElement(input=tf.concat([rank_BL, ahead_BP], 1), n=num_predictions - 1, reverse=True)
-  chosen_BL = candidates_BL & (rank_BL >= least_B[:, None]) & (count_B > 0)[:, None]
-  place_K2 = tf.cast(tf.where(chosen_BL), tf.int32)
-  row_K, position_K = place_K2[:, 0], place_K2[:, 1]
+  chosen_K2 = tf.cast(tf.where(rank_BL >= tf.maximum(least_B, tf.int32.min + 1)[:, None]), tf.int32)
+  row_K, position_K = chosen_K2[:, 0], chosen_K2[:, 1]
   slot_K = tf.range(tf.shape(row_K)[0]) - tf.gather(tf.cumsum(count_B, exclusive=True), row_K)
   return tf.scatter_nd(tf.stack([row_K, slot_K], 1), position_K, [tf.shape(candidates_BL)[0], num_predictions])
 

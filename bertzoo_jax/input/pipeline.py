@@ -16,6 +16,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.input import formats
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import masking as maskings
+from bertzoo_jax.input import rows as rows_lib
 
 try:
   for _kind in ('GPU', 'TPU'):
@@ -43,7 +44,7 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     raise errors.UserError(f'config.batch_size is {batch_size}: a positive multiple of the {count} host processes is needed.')
   if split not in corpus.splits:
     raise errors.UserError(f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}')
-  text = formats.text_of(corpus.splits[split])
+  text = rows_lib.text_of(corpus.splits[split])
   if not text.num_sentences:
     raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
                            + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
@@ -112,9 +113,12 @@ class Pipeline:
       arrays[-1].set_shape([self._rows_here, 2])
       return self._mask(dict(zip(names, arrays[:-1])), arrays[-1])
 
-    data = tf.data.Dataset.range(first_step, end_step).map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.max_intra_op_parallelism = 1  # whole batches run side by side: splitting each operation costs a third more
+    data = tf.data.Dataset.range(first_step, end_step).map(load, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     try:
-      yield from data.as_numpy_iterator()
+      yield from data.with_options(options).as_numpy_iterator()
     except tf.errors.OpError:
       if failures:
         raise failures[0] from None
@@ -169,7 +173,7 @@ class Pipeline:
       e_repeated = self._repeated(e)
       numbers = rows[epoch == e]
       spans = self._format.spans(self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers)
-      features = self._assemble(spans, len(numbers))
+      features = rows_lib.assemble(spans, len(numbers), self._length, self._gather, self._special, self._format.packed)
       row_keys = hashing.fold(hashing.fold(self._epoch_key(e_repeated), hashing.ROW), numbers)
       parts.append((features, np.stack(row_keys, axis=-1)))
     if len(parts) == 1:  # epochs do not decrease along a batch, so the parts are in its order
@@ -180,42 +184,15 @@ class Pipeline:
     return epoch % self._masking.repeat if self._masking.repeat else epoch
 
   def _epoch_key(self, epoch):
-    return hashing.fold(self._key, epoch)
+    return hashing.fold(hashing.fold(self._key, hashing.EPOCH), epoch)
 
-  def _assemble(self, spans, num_rows):
-    """[B, L] arrays of the spans: ids, segments, packs (and positions, pair labels)."""
-    size = spans.leading + spans.length + spans.trailing
-    end = np.cumsum(size)
-    row_start = np.append(0, end)[np.searchsorted(spans.row, np.arange(num_rows))]
-    column = end - size - row_start[spans.row]
-    shape = (num_rows, self._length)
-    at = spans.row * self._length + column  # flat place of a span's first token
-    span, place = formats._ragged(at, size)
-    offset = place - at[span] - spans.leading[span]
-    ids = np.full(shape, self._special['pad'], np.int32)
-    segment, pack = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    segment.reshape(-1)[place], pack.reshape(-1)[place] = spans.segment[span], spans.pack[span]
-    source = np.repeat(spans.start[np.searchsorted(spans.row, np.arange(num_rows))], self._length)
-    is_text = (offset >= 0) & (offset < spans.length[span])
-    source[place[is_text]] = (spans.start[span] + offset)[is_text]
-    tokens = self._split.gather(source.reshape(shape))
-    self._check_ids(tokens, source)
-    flat = ids.reshape(-1)
-    flat[place] = np.where(is_text, tokens.reshape(-1)[place], np.where(offset < 0, self._special['cls'], self._special['sep']))
-    features = {'input_ids': ids, 'segment_ids': segment, 'pack_ids': pack}
-    if self._format.packed:
-      first_of_piece = np.maximum.accumulate(np.where(spans.leading > 0, column + row_start[spans.row], 0)) - row_start[spans.row]
-      features['position_ids'] = np.zeros(shape, np.int32)
-      features['position_ids'].reshape(-1)[place] = (place - spans.row[span] * self._length) - first_of_piece[span]
-    if self._format.has_pairs:
-      features['pair_labels'] = spans.label.astype(np.int32)
-    return features
-
-  def _check_ids(self, tokens, source):
+  def _gather(self, positions):
+    tokens = self._split.gather(positions)
     if tokens.max() >= self._vocab_size:
-      where = int(source.reshape(-1)[tokens.argmax()])
+      where = int(positions.reshape(-1)[tokens.argmax()])
       raise errors.UserError(f'Token {where} of the split {self._split_name!r} is {int(tokens.max())}, in a vocabulary of {self._vocab_size}: the '
                              'corpus is damaged or not of this tokenizer; prepare it again into a new folder.')
+    return tokens
 
   # --- shapes ---------------------------------------------------------------------------------------------------------
 
