@@ -13,6 +13,7 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
+from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
@@ -56,8 +57,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
     _tidy(out)
     return done
   with _locked(out):
-    storage.write_json(out / 'plan.json', plan)
-    _tokenizer(out, loaded, config, found, say)
+    _tokenizer(out, plan, loaded, config, found, say)
     reader, records = _shards(out, plan, config, found, workers, say)
     manifest = _manifest(out, plan, config, reader.dropped.reasons, records)
     storage.write_json(out / 'manifest.json', manifest)
@@ -90,7 +90,7 @@ def _same_plan(out, plan) -> dict | None:
     if out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir()):
       raise errors.UserError(f'--out={out} holds other files: choose an empty folder or a new name.')
     return None
-  differing = [f'{key}: {there.get(key)} there, {plan[key]} now' for key in plan if there.get(key) != plan[key]]
+  differing = config_lib.differences(config_lib.flatten(there), config_lib.flatten(plan))
   if differing:
     state = 'a corpus' if manifest else 'an unfinished corpus'
     raise errors.UserError(f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose another --out, or delete it.')
@@ -125,8 +125,8 @@ def _tidy(out) -> None:
 # --- the tokenizer ----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(out, loaded, config, found, say) -> None:
-  """Puts the tokenizer into the corpus: the one given, or one trained on train's documents."""
+def _tokenizer(out, plan, loaded, config, found, say) -> None:
+  """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's documents."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():
     return  # an earlier attempt got that far
   if loaded is None:
@@ -137,6 +137,7 @@ def _tokenizer(out, loaded, config, found, say) -> None:
     joiner = sentences.splitter(config.corpus.splitter)[1] or '\n'
     with meter.Meter('reading for the tokenizer', total, say) as progress:
       loaded = tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(found, config.corpus.held_out, share, joiner, progress))
+  storage.write_json(out / 'plan.json', plan)  # only now is there anything worth going on with
   loaded.save(out / 'tokenizer')
 
 

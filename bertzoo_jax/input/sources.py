@@ -32,7 +32,8 @@ MAX_DOCUMENT = 1 << 25  # bytes; a longer document is cut at a line end
 _BLOCK = 1 << 20
 _PACKED = {b'\x1f\x8b': gzip.open, b'BZh': bz2.open, b'\xfd7zXZ\x00': lzma.open}
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-_DOC = re.compile(r'<doc\s[^>]*>\s*$')
+_JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$')
+_DOC = re.compile(r'<doc id=".*>\s*$')
 _TITLE = re.compile(r'\btitle="(.*)"\s*>\s*$')
 
 
@@ -122,8 +123,10 @@ class Reader:
   def _documents(self, lines, file, option):
     first, lines = _peek(lines)
     if _DOC.match(first):
+      if option not in ('', 'text'):
+        raise errors.UserError(f'{file} is WikiExtractor output, which has no #{option}: leave it out.')
       return self._wiki(lines)
-    if first.startswith('{') and (_is_json(first) or file.split('.gz')[0].endswith(('.jsonl', '.json', '.ndjson'))):
+    if _JSON_NAME.search(file) or first.startswith('{') and _is_json(first):
       return self._json(lines, file, option or 'text')
     if option not in _PLAIN:
       raise errors.UserError(f'{file} is plain text, which has no #{option}.{errors.did_you_mean(option, filter(None, _PLAIN))}')
@@ -227,19 +230,21 @@ class Reader:
       yield self._clean(value[key])
 
   def _wiki(self, lines):
-    paragraphs, title = [], None
+    paragraphs, title, size = [], None, 0
     for line in lines:
-      if _DOC.match(line):
-        found = _TITLE.search(line)
-        paragraphs, title = [], html.unescape(found.group(1)).strip() if found else None
-      elif line.startswith('</doc>'):
+      starts, ends = _DOC.match(line), line.rstrip().endswith('</doc>')
+      text = '' if starts else html.unescape(line.rstrip().removesuffix('</doc>')).strip()
+      if text and text == title and not paragraphs:
+        title = None
+      elif text:
+        paragraphs.append(text)
+        size += len(text)
+      if ends or paragraphs and (starts or size > MAX_DOCUMENT):
         yield paragraphs
-        paragraphs, title = [], None
-      elif line := html.unescape(line).strip():
-        if line == title and not paragraphs:
-          title = None
-        else:
-          paragraphs.append(line)
+        paragraphs, size = [], 0
+      if starts:
+        found = _TITLE.search(line)
+        title = html.unescape(found.group(1)).strip() if found else None
     if paragraphs:
       yield paragraphs
 
@@ -248,13 +253,9 @@ class Reader:
     builder, _ = _tfds_builder(pattern)
     import tensorflow_datasets as tfds
     key = source.option or 'text'
-    if not isinstance(builder.info.features, dict | tfds.features.FeaturesDict) or key not in builder.info.features:
-      keys = ', '.join(builder.info.features or ())
-      raise errors.UserError(f'{pattern} has no feature {key!r}: name the text with #KEY, one of {keys}.')
-    try:
-      dataset = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
-    except (AssertionError, FileNotFoundError, ValueError) as e:
-      raise errors.UserError(f'{pattern} is not prepared in {builder.data_dir}: run `tfds build` first, or set TFDS_DATA_DIR ({_brief(e)}).') from e
+    if not hasattr(builder.info.features, 'keys') or key not in builder.info.features:
+      raise errors.UserError(f'{pattern} has no feature {key!r}: name the text with #KEY. Its features: {", ".join(builder.info.features or ())}.')
+    dataset = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
     before, self._name, self._line = self.bytes_read, pattern, 0
     for example in dataset.map(lambda e: e[key]).prefetch(16).as_numpy_iterator():
       self._line += 1
@@ -376,17 +377,21 @@ def _glob(pattern):
 
 
 def _tfds_builder(pattern):
-  """A dataset's builder and the size of its train split in bytes."""
+  """A dataset's builder, downloaded if it must be, and the size of its train split in bytes."""
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
-    raise errors.UserError(f'{pattern} needs TensorFlow Datasets ({_brief(e)}): pip install tensorflow-datasets.') from e
+    raise errors.UserError(f'{pattern} needs TensorFlow Datasets and TensorFlow ({_brief(e)}): pip install them first.') from e
   name = pattern.removeprefix('tfds:')
   try:
-    builder = tfds.builder_from_directory(name) if name.startswith(('/', '.', '~', 'gs://')) else tfds.builder(name)
-    return builder, int(builder.info.splits['train'].num_bytes) if 'train' in builder.info.splits else 0
-  except Exception as e:  # tfds raises many kinds for a name it does not know
-    raise errors.UserError(f'{pattern}: TensorFlow Datasets has no such dataset ({_brief(e)}).') from e
+    folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
+    builder = tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
+    builder.download_and_prepare()
+    size = int(builder.info.splits['train'].num_bytes)
+  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split, a build that needs Beam
+    raise errors.UserError(f'{pattern}: TensorFlow Datasets cannot bring it ({type(e).__name__}: {_brief(e)}); '
+                           'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.') from e
+  return builder, size
 
 
 def _brief(e):
