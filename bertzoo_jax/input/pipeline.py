@@ -127,17 +127,13 @@ class Pipeline:
   def evaluation_batches(self, n: int) -> list[dict]:
     """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the same masks.
 
-    More rows than n batches hold: evenly spaced ones. Rows that fill the last batch have weight 0; a format with pair
-    labels, which have no weight, leaves the unfilled batch out, but for a first one (whose rows then repeat).
+    More rows than n batches hold: evenly spaced ones. Rows that fill the last batch are copies with masked_weights 0;
+    pair labels have no weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
     """
     total, size = self.rows_per_epoch, self._batch_size
-    if self._format.has_pairs:
-      whole = max(size, total // size * size)
-      rows = np.arange(whole) % total
-    else:
-      whole = math.ceil(total / size) * size
-      rows = np.arange(whole)
-    if whole > n * size:
+    whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
+    rows = np.arange(whole * size)
+    if whole > n:
       rows = np.arange(n * size) * total // (n * size)
     batches = []
     for first in range(0, len(rows), size):
