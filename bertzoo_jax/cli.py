@@ -1,10 +1,12 @@
 """What every entry point shares: flags, and how a user's mistake ends (one sentence, exit code 2)."""
 
+import os
 import re
 import sys
 
 from absl import app
 from absl import flags
+from absl import logging
 from ml_collections import config_flags
 
 from bertzoo_jax import errors
@@ -20,6 +22,9 @@ def define_config(required: bool = True):
 
 def run(main):
   """Runs `main(argv)` under absl; a UserError or a wrong flag ends with one sentence on stderr and exit code 2."""
+  # The libraries beneath speak of devices that are not there and files that need not be; ask with --verbosity=0.
+  logging.set_verbosity(logging.ERROR)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   app.run(lambda argv: _guard(main, argv), flags_parser=lambda argv: _guard(_parse, argv))
 
 

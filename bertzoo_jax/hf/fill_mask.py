@@ -25,6 +25,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   except ImportError as e:
     raise errors.UserError(f'Filling masks needs torch and transformers ({e.name} is missing): pip install "bertzoo_jax[hf]".') from e
   transformers.utils.logging.disable_progress_bar()
+  transformers.utils.logging.set_verbosity_error()  # a pair head has no place in the class that fills masks
   if not (storage.path(model) / 'config.json').exists():
     raise errors.UserError(f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.')
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
