@@ -1,0 +1,338 @@
+"""pretrain from the outside: real processes that are killed, and mistakes that end in a sentence.
+
+The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise those of a run that nobody
+touched, with dropout on.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import ml_collections
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bertzoo_jax import errors
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
+from configs import bert
+from configs import parts
+
+ROOT = pathlib.Path(__file__).parents[1]
+STEPS, BORDER = 14, 9
+
+# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends at BORDER.
+CONFIG = f'''
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
+      format=parts.segment_pairs(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
+      length=64, batch_size=8, phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
+      run=parts.run(dtype='float32', prng='threefry2x32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0, keep=3, tensorboard=False))
+'''
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+  """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
+  from bertzoo_jax import prepare
+  folder = tmp_path_factory.mktemp('world')
+  (folder / 'config.py').write_text(CONFIG)
+  text = (ROOT / 'data/sample/time_machine.txt').read_text().split('\n\n')
+  (folder / 'text.txt').write_text('\n\n\n'.join('\n\n'.join(text[i:i + 4]) for i in range(10, 60, 4)))
+  (folder / 'text.txt').write_text('\n\n'.join(' '.join(p.split()) for p in text[10:50]))
+  prepare.prepare(config(folder), [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None)
+  return folder
+
+
+def config(folder, **changes):
+  namespace = {}
+  exec((folder / 'config.py').read_text(), namespace)
+  made = namespace['get_config']()
+  made.run.compile_cache = str(folder / 'cache')
+  made.update_from_flattened_dict(changes)
+  return ml_collections.ConfigDict(made).lock()
+
+
+def command(world, workdir, *more):
+  return [sys.executable, '-m', 'bertzoo_jax.pretrain', f'--config={world}/config.py', f'--config.run.compile_cache={world}/cache',
+          f'--workdir={workdir}', *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']), *more]
+
+
+def environment():
+  return {**os.environ, 'XLA_FLAGS': '', 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+
+
+def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
+  """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
+  process = subprocess.Popen(command(world, workdir, *more), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  if stop_when is not None:
+    deadline = time.monotonic() + 240
+    while process.poll() is None and not stop_when(pathlib.Path(workdir)):
+      assert time.monotonic() < deadline
+      time.sleep(0.002)
+    process.send_signal(how)
+  said, _ = process.communicate(timeout=300)
+  return process.returncode, said
+
+
+def rows(workdir):
+  return len((workdir / metrics.FILE).read_text().splitlines()) if (workdir / metrics.FILE).exists() else 0
+
+
+def state_of(workdir, step=STEPS):
+  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
+  digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    for part in ('params', 'rest'):
+      import jax
+      tree = reader.metadata(folder / part).item_metadata.tree
+      args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+      for path, x in jax.tree_util.tree_leaves_with_path(reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))):
+        x = np.asarray(x)
+        digest.update(f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes())
+  return digest.hexdigest()
+
+
+def curve(workdir):
+  """Every logged number that is not a clock's."""
+  return [{k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')} for row in metrics.read(workdir)]
+
+
+@pytest.fixture(scope='session')
+def untouched(world):
+  """Workdir of the run that nobody touched."""
+  code, said = run_train(world, world / 'untouched')
+  assert code == 0, said
+  return world / 'untouched'
+
+
+def check_resumes(world, untouched, workdir, *stops):
+  """Kills a run at each of the moments, lets it end, and compares."""
+  for stop in stops:
+    code, said = run_train(world, workdir, stop_when=stop)
+    assert code in (-signal.SIGKILL, 0), said
+  code, said = run_train(world, workdir)
+  assert code == 0, said
+  assert curve(workdir) == curve(untouched)
+  assert state_of(workdir) == state_of(untouched)
+  return said
+
+
+def test_a_run_says_what_it_does_and_keeps_what_it_must(world, untouched):
+  row = metrics.read(untouched)
+  assert [r['step'] for r in row] == list(range(1, STEPS + 1))
+  assert {'loss', 'mlm_loss', 'mlm_accuracy', 'pair_loss', 'pair_accuracy', 'lr', 'grad_norm', 'examples', 'epoch', 'batch_crc32'} <= row[0].keys()
+  assert {'held_out_loss', 'held_out_mlm_loss', 'held_out_mlm_accuracy', 'held_out_bits_per_byte'} <= row[5].keys() & row[-1].keys()
+  assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
+  assert len({r['batch_crc32'] for r in row}) == STEPS
+  assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
+  names = {p.name for p in untouched.iterdir()}
+  assert {'config.json', 'corpus.json', 'attempts.jsonl', 'tokenizer', 'metrics.jsonl', 'checkpoints', 'loss.png'} <= names
+  kept = checkpoint.steps(untouched)
+  assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {STEPS - 2, STEPS - 1, STEPS} <= {6}
+  said = run_train(world, untouched)
+  assert said[0] == 0 and 'done' in said[1] and 'unigram entropy' in said[1]
+  assert len(metrics.read(untouched)) == STEPS
+
+
+def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path):
+  at = random.Random(os.getpid()).randrange(2, STEPS)
+  print(f'killed after row {at}, and at the border of the phases')
+  check_resumes(world, untouched, tmp_path / 'run', lambda w: rows(w) >= min(at, BORDER - 1), lambda w: rows(w) >= BORDER)
+
+
+def saving(step):
+  """True in the middle of the save of a step."""
+  return lambda w: bool(glob.glob(str(w / 'checkpoints' / f'{step}.orbax-checkpoint-tmp*')))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trial', range(6))
+def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
+  draw = random.Random(trial)
+  moments = [draw.choice([saving(draw.randrange(1, STEPS)), lambda w, n=draw.randrange(1, STEPS): rows(w) >= n]) for _ in range(3)]
+  epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
+  moments += {0: [lambda w: rows(w) >= epoch_border], 1: [saving(BORDER)], 2: [saving(BORDER + 1)], 3: [saving(STEPS)]}.get(trial, [])
+  check_resumes(world, untouched, tmp_path / 'run', *moments)
+
+
+def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(world, untouched, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(untouched, workdir)
+  data = max((p for p in (workdir / f'checkpoints/{STEPS}/params').rglob('*') if p.is_file()), key=lambda p: p.stat().st_size)
+  raw = bytearray(data.read_bytes())
+  raw[len(raw) // 3] ^= 1
+  data.write_bytes(raw)
+  code, said = run_train(world, workdir)
+  assert code == 0, said
+  assert f'WARNING: checkpoint {STEPS} is damaged' in said and f'resuming from the checkpoint of step {STEPS - 1}' in said
+  assert (workdir / f'checkpoints/{STEPS}.damaged').is_dir()
+  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+
+
+@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
+def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
+  workdir = tmp_path / 'run'
+  never = '--config.run.save_minutes=1000.0'
+  code, said = run_train(world, workdir, never, stop_when=lambda w: rows(w) >= 4, how=how)
+  assert code == 0 and 'run the same line to go on' in said, said
+  newest, last = checkpoint.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
+  assert newest == last >= 4
+  code, said = run_train(world, workdir, never)
+  assert code == 0 and (newest == STEPS or f'resuming from the checkpoint of step {newest}' in said), said
+  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+
+
+def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
+  workdir = tmp_path / 'run'
+  first = subprocess.Popen(command(world, workdir), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
+    time.sleep(0.01)
+  first.send_signal(signal.SIGSTOP)
+  try:
+    code, said = run_train(world, workdir)
+    assert code == 2 and f'in use by process {first.pid}' in said and 'Traceback' not in said, said
+  finally:
+    first.send_signal(signal.SIGCONT)
+  assert first.wait(timeout=300) == 0
+  assert checkpoint.steps(workdir)[-1] == STEPS
+
+
+def refused(world, workdir, changes, words, **kw):
+  from bertzoo_jax import pretrain
+  before = sorted(str(p) for p in pathlib.Path(workdir).rglob('*') if p.name != 'lock') if pathlib.Path(workdir).exists() else []
+  with pytest.raises(errors.UserError, match=words) as e:
+    pretrain.pretrain(config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')}))
+  assert '\n' not in str(e.value)
+  after = sorted(str(p) for p in pathlib.Path(workdir).rglob('*') if p.name not in ('lock', 'checkpoints'))
+  assert [p for p in after if not p.endswith('/checkpoints')] == [p for p in before if not p.endswith('/checkpoints')]
+
+
+@pytest.mark.parametrize('changes,words', [
+    ({'tokenizer.vocab_size': 301}, 'vocabulary of 300, the config one of 301'),
+    ({'tokenizer.lowercase': False}, 'tokenizer.lowercase: True → False'),
+    ({'corpus.splitter': 'lines'}, 'corpus.splitter'),
+    ({'batch_size': 12}, 'batch_size 12 does not divide'),
+    ({'run.accumulation': 3}, 'does not divide into 3 microbatches'),
+    ({'run.mesh': (3, -1)}, 'run.mesh'),
+    ({'encoder.num_heads': 3}, 'num_heads=3'),
+    ({'encoder.max_positions': 32}, 'encoder.max_positions is 32'),
+    ({'run.dtype': 'bfloat'}, "Did you mean 'bfloat16'"),
+    ({'run.prng': 'mersenne'}, 'run.prng'),
+    ({'run.remat': 'half'}, 'remat'),
+    ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
+    ({'run.log_every': 0}, 'run.log_every'),
+    ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
+    ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
+    ({'phases': ()}, 'at least one phase'),
+    ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
+    ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
+])
+def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(world, tmp_path, changes, words):
+  refused(world, tmp_path / 'run', changes, words)
+  assert not (tmp_path / 'run/config.json').exists()
+
+
+def test_other_science_at_resume_is_refused_and_machinery_may_change(world, untouched, tmp_path):
+  refused(world, untouched, {'schedule.learning_rate': 2e-2}, r'schedule.learning_rate: 0.01 → 0.02\. Give the old values')
+  refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
+  assert state_of(untouched)
+  code, said = run_train(world, untouched, '--config.run.log_every=3')
+  assert code == 0, said
+
+
+def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
+  corpus = str(world / 'corpus')
+  refused(world, tmp_path / 'a', {}, '--corpus .* or --batches', corpus=None)
+  refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
+  refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
+  refused(world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last')
+  refused(world, tmp_path / 'e', {}, 'config.json', corpus=corpus, init=f'hf:{tmp_path}')
+  (tmp_path / 'file').write_text('')
+  refused(world, tmp_path / 'file' / 'run', {}, 'cannot be written', corpus=corpus)
+
+
+def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(untouched, workdir)
+  (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
+  refused(world, workdir, {}, 'trained on the corpus another')
+
+
+def test_init_takes_weights_and_a_fresh_optimizer(world, untouched, tmp_path):
+  code, said = run_train(world, tmp_path / 'run', f'--init={untouched}@best', '--config.phases=((2, {}),)', '--config.schedule.warmup=1')
+  assert code == 0, said
+  assert 'optimizer and step fresh' in said and 'loaded: ' in said
+  first = metrics.read(tmp_path / 'run')[0]
+  assert first['step'] == 1 and first['mlm_loss'] < metrics.read(untouched)[0]['mlm_loss']
+
+
+def npz(path, poison=(), length=32):
+  from bertzoo_jax.input import corpus
+  from bertzoo_jax.input import pipeline
+  world = path.parent
+  c = config(world)
+  train = pipeline.build(corpus.open(world / 'corpus'), format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
+  batches = [train.batch(s) for s in range(6)]
+  for s in poison:
+    batches[s]['masked_weights'][0, 0] = np.inf
+  meta = {'vocab_size': 300, 'special': {}, 'corpus_hash': 'abc', 'steps': [0, 6], 'batch_size': 8, 'length': length, 'phase': 0}
+  np.savez(path, __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8), **{k: np.stack([b[k] for b in batches]) for k in batches[0]})
+  return path
+
+
+def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(world, untouched, tmp_path):
+  path = npz(world / 'batches.npz')
+  block = 'import sys; sys.modules["tensorflow"] = None; sys.modules["tokenizers"] = None; import runpy; ' \
+          'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
+  line = command(world, tmp_path / 'run', f'--batches={path}')
+  done = subprocess.run([sys.executable, '-c', block, *line[3:]], cwd=ROOT, env=environment(), capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
+  assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
+
+
+def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(world, tmp_path):
+  path = npz(world / 'poisoned.npz', poison=(3,))
+  code, said = run_train(world, tmp_path / 'run', f'--batches={path}')
+  assert code == 3 and 'not finite' in said and 'Traceback' not in said, said
+  assert checkpoint.steps(tmp_path / 'run')[-1] == 3
+  code, again = run_train(world, tmp_path / 'run', f'--batches={path}')
+  assert code == 3 and checkpoint.steps(tmp_path / 'run')[-1] == 3, again
+
+
+def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path):
+  path = npz(world / 'poisoned2.npz', poison=(3,))
+  code, said = run_train(world, tmp_path / 'run', f'--batches={path}', '--config.run.on_nonfinite=skip')
+  assert code == 0, said
+  found = metrics.read(tmp_path / 'run')
+  assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
+  assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])
+
+
+def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch):
+  from bertzoo_jax import pretrain
+  from bertzoo_jax.training import loop
+  monkeypatch.setattr(loop, 'MOST_SKIPPED', 3)
+  path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
+  with pytest.raises(loop.Stopped, match='last 3 updates'):
+    pretrain.pretrain(config(world, **{'run.on_nonfinite': 'skip'}), str(tmp_path / 'run'), batches=str(path))
+
+
+def test_the_tiny_config_of_the_repository_fits_its_own_checks():
+  from bertzoo_jax import pretrain
+  pretrain._check(ml_collections.ConfigDict(bert.get_config('tiny')).lock())

@@ -1,0 +1,183 @@
+"""Checkpoints: whole, verified, kept and found."""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import toys
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import stage as stages
+
+
+def at(state, step):
+  return state.replace(step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params))
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """(workdir, state at step 0, Checkpoints) with steps 1, 2, 3 saved."""
+  state = stages.fresh(toys.stage())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3, keep_every=0)
+  for step in (1, 2, 3):
+    checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
+  checkpoints.wait()
+  yield tmp_path, state, checkpoints
+  checkpoints.close()
+
+
+def files(folder):
+  return [p for p in sorted(pathlib.Path(folder).rglob('*')) if p.is_file() and p.name not in ('_CHECKPOINT_METADATA', 'commit_success.txt')]
+
+
+def damage(path, how):
+  data = bytearray(path.read_bytes())
+  if how == 'delete':
+    path.unlink()
+  elif how == 'truncate':
+    path.write_bytes(data[:len(data) // 2])
+  elif how == 'zero':
+    path.write_bytes(bytes(len(data)))
+  else:
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved):
+  workdir, state, checkpoints = saved
+  for mesh in (None, sharding.mesh((4, 2)), sharding.mesh((2, 1), jax.devices()[:2])):
+    target, _ = stages.target(toys.stage(mesh=mesh))
+    got = checkpoints.restore(checkpoints.newest(), target)
+    expected = toys.flat(at(state, 3))
+    for k, x in toys.flat(got).items():
+      np.testing.assert_array_equal(x, expected[k], err_msg=k)
+    assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(target)))
+
+
+def test_every_committed_step_has_a_sum_of_every_file(saved):
+  workdir, _, _ = saved
+  for step in (1, 2, 3):
+    folder = workdir / 'checkpoints' / str(step)
+    names = {str(p.relative_to(folder)) for p in files(folder)} - {checkpoint.MANIFEST}
+    assert storage.read_json(folder / checkpoint.MANIFEST)['files'].keys() == names
+    assert checkpoint.verify(folder) is None
+
+
+@pytest.mark.parametrize('how', ['flip', 'truncate', 'zero', 'delete'])
+def test_any_damage_to_any_file_is_found(saved, how):
+  workdir, _, _ = saved
+  folder = workdir / 'checkpoints/2'
+  for path in files(folder):
+    data = path.read_bytes()
+    if how == 'zero' and not any(data):
+      continue
+    damage(path, how)
+    if path.read_bytes() != data if path.exists() else True:
+      assert checkpoint.verify(folder), path
+    path.write_bytes(data)
+  assert checkpoint.verify(folder) is None
+  (folder / 'params' / 'stray').write_text('x')
+  assert 'stray' in checkpoint.verify(folder)
+
+
+def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(saved, capsys):
+  workdir, state, checkpoints = saved
+  damage(max(files(workdir / 'checkpoints/3/params'), key=lambda p: p.stat().st_size), 'flip')
+  assert checkpoints.newest() == 2
+  said = capsys.readouterr().out
+  assert 'WARNING' in said and 'checkpoint 3' in said and 'sha256' in said
+  assert (workdir / 'checkpoints/3.damaged').is_dir()
+  checkpoints.save(at(state, 3))
+  checkpoints.wait()
+  assert checkpoints.newest() == 3
+  damage(files(workdir / 'checkpoints/3')[0], 'delete')
+  assert checkpoints.newest() == 2 and (workdir / 'checkpoints/3.damaged2').is_dir()
+
+
+def test_newest_milestones_and_best_are_kept(tmp_path):
+  state = stages.fresh(toys.stage())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
+  for step in range(1, 12):
+    checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
+  checkpoints.close()
+  assert checkpoint.steps(tmp_path) == [3, 4, 8, 10, 11]
+  assert checkpoint.best(tmp_path) == 3
+
+
+def test_what_a_killed_process_left_is_cleaned_and_never_taken_for_a_step(saved):
+  workdir, _, checkpoints = saved
+  folder = workdir / 'checkpoints'
+  os.rename(folder / '3', folder / '3.orbax-checkpoint-tmp')
+  os.rename(folder / '1', folder / '1.deleting')
+  assert checkpoint.steps(workdir) == [2]
+  checkpoint.Checkpoints(workdir, keep=3, keep_every=0).close()
+  assert sorted(p.name for p in folder.iterdir()) == ['2']
+
+
+def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory):
+  workdir, state, checkpoints = saved
+  elsewhere = tmp_path_factory.mktemp('elsewhere') / 'precious'
+  os.rename(workdir / 'checkpoints/1', elsewhere)
+  os.symlink(elsewhere, workdir / 'checkpoints/1')
+  for step in (4, 5, 6):
+    checkpoints.save(at(state, step))
+  checkpoints.wait()
+  assert (elsewhere / checkpoint.MANIFEST).exists()
+
+
+def test_addresses_name_the_newest_a_step_and_the_best(saved):
+  workdir, state, _ = saved
+  for address, step in ((f'{workdir}', 3), (f'{workdir}@1', 1), (f'{workdir}@best', 2)):
+    params, found, where = checkpoint.load_params(address)
+    assert (found, where) == (step, str(workdir))
+    expected = toys.flat(at(state, step).params)
+    got = toys.flat(params)
+    assert got.keys() == expected.keys()
+    for k in got:
+      np.testing.assert_array_equal(got[k], expected[k])
+
+
+def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
+  workdir, _, _ = saved
+  for address, words in ((f'{workdir}@7', 'There is: 1, 2, 3'), (f'{workdir}@worst', 'WORKDIR@best'), (f'{workdir}/no', 'has no checkpoint')):
+    with pytest.raises(errors.UserError, match=words):
+      checkpoint.load_params(address)
+  damage(files(workdir / 'checkpoints/3/params')[0], 'flip')
+  with pytest.raises(errors.UserError, match='damaged'):
+    checkpoint.load_params(f'{workdir}@3')
+  assert checkpoint.load_params(str(workdir))[1] == 2
+  assert 'damaged' in capsys.readouterr().out
+  assert (workdir / 'checkpoints/3').exists()  # who only reads moves nothing
+
+
+def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
+  _, _, checkpoints = saved
+  target, _ = stages.target(toys.stage())
+  wide = target.replace(params={**target.params, 'pair_head': {'classifier': {
+      'kernel': jax.ShapeDtypeStruct((9, 2), np.float32), 'bias': jax.ShapeDtypeStruct((2,), np.float32)}}})
+  with pytest.raises(errors.UserError, match=r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'):
+    checkpoints.restore(3, wide)
+  with pytest.raises(errors.UserError, match='pair_head/classifier/bias, saved and not expected'):
+    checkpoints.restore(3, target.replace(params={'encoder': target.params['encoder']}))
+
+
+def test_a_save_that_fails_is_raised_and_earlier_steps_stay(saved, monkeypatch):
+  workdir, state, checkpoints = saved
+
+  def full(path):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(storage, 'sha256', full)
+    checkpoints.save(at(state, 4))
+    with pytest.raises(OSError, match='No space'):
+      checkpoints.wait()
+  assert checkpoint.steps(workdir) == [1, 2, 3]
+  checkpoints.save(at(state, 5))
+  checkpoints.wait()
+  assert checkpoint.steps(workdir) == [2, 3, 5]

@@ -1,0 +1,84 @@
+"""The record of a run over kills and restarts, and trackers that fail."""
+
+import json
+
+import pytest
+
+from bertzoo_jax.training import metrics
+
+
+def write(workdir, start, attempt, steps, in_parts):
+  record = metrics.Record(workdir, start, attempt, in_parts=in_parts)
+  for step in steps:
+    record.write({'step': step, 'loss': 10 * attempt + step, 'bad': float('nan')})
+  record.close()
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_a_record_goes_on_over_restarts_without_a_doubled_or_missing_step(tmp_path, in_parts):
+  write(tmp_path, 0, 1, range(1, 8), in_parts)
+  write(tmp_path, 5, 2, range(6, 9), in_parts)  # killed at 7, resumed from 5
+  write(tmp_path, 6, 3, range(7, 11), in_parts)
+  rows = metrics.read(tmp_path)
+  assert [(r['step'], r['loss']) for r in rows] == [*((s, 10 + s) for s in range(1, 6)), (6, 26), *((s, 30 + s) for s in range(7, 11))]
+  assert all(r['bad'] is None for r in rows)
+  assert (tmp_path / 'metrics.jsonl').exists() != in_parts
+
+
+def test_a_line_cut_short_by_a_kill_is_forgotten(tmp_path):
+  write(tmp_path, 0, 1, range(1, 4), False)
+  with open(tmp_path / metrics.FILE, 'a') as f:
+    f.write('{"step": 4, "lo')
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3]
+  write(tmp_path, 3, 2, [4], False)
+  assert [json.loads(line)['step'] for line in (tmp_path / metrics.FILE).read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_an_attempt_that_died_before_its_first_row_loses_nothing(tmp_path):
+  write(tmp_path, 0, 1, range(1, 6), True)
+  write(tmp_path, 4, 2, [], True)
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_tensorboard_gets_what_the_record_gets_and_a_tracker_that_is_missing_stops_nothing(tmp_path, capsys, monkeypatch):
+  monkeypatch.setitem(__import__('sys').modules, 'wandb', None)
+  trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=True, wandb='project')
+  trackers.write({'step': 1, 'loss': 2.0, 'bad': None})
+  trackers.close()
+  assert 'W&B is off' in capsys.readouterr().out
+  assert any(p.stat().st_size for p in (tmp_path / 'tensorboard').iterdir())
+
+
+def test_a_tracker_that_breaks_is_said_once_and_left_out(tmp_path, capsys):
+  trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=False, wandb='')
+
+  def broken(step, values):
+    raise OSError('no network')
+
+  trackers._writers['W&B'] = (broken, lambda: None)
+  for step in (1, 2):
+    trackers.write({'step': step, 'loss': 1.0})
+  assert capsys.readouterr().out.count('no network') == 1
+
+
+def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
+  import sys
+  import types
+  seen, ids = [], iter(['first', 'second'])
+  wandb = types.ModuleType('wandb')
+  wandb.util = types.SimpleNamespace(generate_id=lambda: next(ids))
+  wandb.init = lambda **kw: seen.append(kw) or types.SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None)
+  monkeypatch.setitem(sys.modules, 'wandb', wandb)
+  for _ in range(2):
+    metrics.Trackers(tmp_path, 0, {'a': 1}, tensorboard=False, wandb='zoo').close()
+  assert [(kw['id'], kw['resume'], kw['project']) for kw in seen] == [('first', 'allow', 'zoo')] * 2
+
+
+def test_the_curve_is_drawn(tmp_path):
+  pytest.importorskip('matplotlib', reason='matplotlib is not installed, and then no curve is drawn')
+  record = metrics.Record(tmp_path, 0, 1)
+  for step in range(1, 5):
+    record.write({'step': step, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **({'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {})})
+  record.close()
+  assert metrics.plot(tmp_path, entropy=3.3)
+  assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'

@@ -1,0 +1,114 @@
+"""One update: accumulation, meshes, dropout keys, left-out updates, taking over a state."""
+
+import jax
+import numpy as np
+import pytest
+
+import toys
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import stage as stages
+from bertzoo_jax.training import step as steps
+
+STEPS = 3
+
+
+def assert_same(a, b, **tolerance):
+  a, b = toys.flat(a), toys.flat(b)
+  assert a.keys() == b.keys()
+  for k in a:
+    np.testing.assert_allclose(a[k], b[k], err_msg=k, **tolerance)
+
+
+@pytest.fixture(scope='module')
+def plain():
+  return toys.run(toys.stage(objective=toys.toy(dropout=0.0)), STEPS)
+
+
+@pytest.mark.parametrize('mesh,accumulation', [((1, 1), 2), ((1, 1), 4), ((4, 2), 1), ((4, 2), 2), ((2, 4), 4)])
+def test_microbatches_and_meshes_give_the_same_update(plain, mesh, accumulation):
+  placed = sharding.mesh(mesh, jax.devices()[:mesh[0] * mesh[1]])
+  state, losses = toys.run(toys.stage(objective=toys.toy(dropout=0.0), mesh=placed, accumulation=accumulation), STEPS)
+  np.testing.assert_allclose(losses, plain[1], rtol=1e-5)
+  assert_same(state.params, plain[0].params, rtol=1e-4, atol=1e-5)
+
+
+def test_a_carry_comes_back_to_its_rows_through_microbatches():
+  plain, _ = toys.run(toys.stage(objective=toys.toy(dropout=0.0, with_carry=True)), STEPS)
+  split, _ = toys.run(toys.stage(objective=toys.toy(dropout=0.0, with_carry=True), mesh=sharding.mesh((2, 1), jax.devices()[:2]), accumulation=2),
+                      STEPS)
+  assert plain.carry.shape == (8, toys.WIDTH)
+  assert_same({'carry': split.carry}, {'carry': plain.carry}, rtol=1e-4, atol=1e-5)
+
+
+def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
+  mesh = sharding.mesh((2, 1), jax.devices()[:2])
+  rows = np.arange(8)
+  split = steps.split(rows, 2, mesh)
+  np.testing.assert_array_equal(split, [[0, 1, 4, 5], [2, 3, 6, 7]])  # rows 0–3 live on the first device
+  np.testing.assert_array_equal(steps.merge(split, 2, mesh), rows)
+
+
+def test_dropout_is_a_function_of_the_step_not_of_the_history():
+  stage = toys.stage()
+  state, losses = toys.run(stage, 4)
+  half, first = toys.run(stage, 2)
+  resumed, second = toys.run(stage, 2, half)
+  assert first + second == losses
+  assert_same(resumed, state, rtol=0, atol=0)
+  same_batch = toys.stage(batches=lambda a, b: (toys.batch(0) for _ in range(a, b)))
+  a, b = (steps.make_train_step(same_batch.objective, same_batch.tx, same_batch.schedule, seed=seed, prng='rbg') for seed in (0, 1))
+  start = stages.fresh(same_batch)
+  assert jax.jit(a)(start, toys.batch(0))[1]['loss'] != jax.jit(b)(start, toys.batch(0))[1]['loss']
+  assert jax.jit(a)(start, toys.batch(0))[1]['loss'] != jax.jit(a)(start.replace(step=start.step + 1), toys.batch(0))[1]['loss']
+
+
+def test_an_update_that_is_not_finite_is_left_out_and_counted():
+  stage = toys.stage(poison=(2, 3))
+  before, _ = toys.run(stage, 2)
+  kept = toys.flat((before.params, before.opt_state))
+  after, losses = toys.run(stage, 2, before)
+  assert not np.isfinite(losses).any()
+  for k, x in toys.flat((after.params, after.opt_state)).items():
+    np.testing.assert_array_equal(x, kept[k], err_msg=k)
+  assert int(after.step) == 4
+  assert {k: int(v) for k, v in after.nonfinite.items()} == {'total': 2, 'consecutive': 2, 'last': 3}
+  after, _ = toys.run(stage, 1, after)
+  assert {k: int(v) for k, v in after.nonfinite.items()} == {'total': 2, 'consecutive': 0, 'last': 3}
+
+
+def test_metrics_are_sums_over_totals_of_the_whole_batch():
+  stage = toys.stage(objective=toys.toy(dropout=0.0), accumulation=4)
+  values = jax.jit(steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=0, prng='rbg', accumulation=4))(
+      stages.fresh(stage), toys.batch(0))[1]
+  assert float(values['loss']) == pytest.approx(float(values['mlm_loss'] + values['pair_loss']), rel=1e-6)
+  assert {'lr', 'grad_norm', 'nonfinite'} < values.keys()
+
+
+def test_evaluation_equals_one_large_batch():
+  stage = toys.stage(objective=toys.toy(dropout=0.5))
+  params = stages.fresh(stage).params
+  batches = stage.data.held_out()
+  large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+  totals = stage.objective.totals(large)
+  loss, _ = stage.objective.loss(params, large, totals, (), None, False)
+  found = stages.evaluation(stage)(params)
+  assert found['loss'] == pytest.approx(float(loss), rel=1e-5)
+  assert found['loss'] == pytest.approx(found['mlm_loss'] + found['pair_loss'], rel=1e-5)
+  assert stages.evaluation(stage)(params) == found
+
+
+def test_a_phase_takes_over_moments_and_initialises_what_it_adds():
+  whole = toys.toy()
+  small = whole._replace(init=lambda key: {'encoder': whole.init(key)['encoder']},
+                         loss=lambda params, *rest: whole.loss({**params, 'pair_head': whole.init(jax.random.key(9))['pair_head']}, *rest))
+  first = toys.stage(objective=small)
+  state, _ = toys.run(first, 2)
+  second = toys.stage(first=2, objective=whole)
+  entered = stages.enter(state, second)
+  old, new, fresh = toys.flat(state), toys.flat(entered), toys.flat(stages.fresh(second))
+  assert old.keys() < new.keys() and new.keys() == fresh.keys()
+  for k in new:
+    np.testing.assert_array_equal(new[k], old[k] if k in old else fresh[k], err_msg=k)
+  assert any('mu/pair_head' in k for k in new)
+  state, _ = toys.run(second, 2, entered)
+  assert int(state.step) == 4
