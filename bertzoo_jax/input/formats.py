@@ -292,7 +292,7 @@ def heads(key, tosses):
 
 def _one_document(text):
   if text.num_documents == 1:
-    return ('The corpus has a single document: random partners come from that same document and may be the true next ones.',)
+    return ('there is a single document: random partners come from it too, and may be the true next ones.',)
   return ()
 
 

@@ -83,7 +83,7 @@ class Pipeline:
     self.rows_per_epoch = len(self._lists.get(0))
     self.features = self._describe()
     self._mask = tf.function(mask.apply, input_signature=self._signature())
-    self.warnings = (*form.warnings, *self._small())
+    self.warnings = tuple(f'Split {split!r}: {sentence}' for sentence in (*form.warnings, *self._small()))
     for sentence in self.warnings:
       warnings.warn(sentence, stacklevel=3)
 
@@ -212,7 +212,7 @@ class Pipeline:
 
   def _small(self):
     if self.rows_per_epoch < self._batch_size:
-      return (f'The split {self._split_name!r} has {self.rows_per_epoch} rows, less than a batch of {self._batch_size}: rows repeat in a batch.',)
+      return (f'there are {self.rows_per_epoch} rows, less than a batch of {self._batch_size}: rows repeat in a batch.',)
     return ()
 
 

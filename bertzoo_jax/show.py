@@ -1,0 +1,294 @@
+"""Shows rows as the model sees them: python -m bertzoo_jax.show --config C --corpus CORPUS [--steps 0:1] [--stats] [--npz FILE]
+
+Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where segments and pieces
+begin. --stats measures rates and lengths instead; --npz writes raw batches, for `pretrain --batches` on a machine without
+TensorFlow and for comparison with other implementations.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+import zipfile
+
+import numpy as np
+import rich.console
+import rich.table
+import rich.text
+from absl import flags
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
+
+from bertzoo_jax import cli  # noqa: E402
+from bertzoo_jax import config as config_lib  # noqa: E402
+from bertzoo_jax import errors  # noqa: E402
+from bertzoo_jax import storage  # noqa: E402
+from bertzoo_jax.input import corpus as corpora  # noqa: E402
+from bertzoo_jax.input import pipeline  # noqa: E402
+
+STATS_STEPS = 20  # measured where --stats comes without --steps
+
+_STYLES = {
+    'masked': ('[word]', 'bold red', 'the network sees the mask token and is to say the word'),
+    'replaced': ('{word→seen}', 'bold yellow', 'it sees a random token and is to say the word'),
+    'kept': ('<word>', 'bold green', 'it sees the word and is to say it'),
+    'special': ('[SEP]', 'dim', 'special token'),
+    'first': ('word', '', 'text (of the first segment)'),
+    'second': ('word', 'cyan', 'text of the second segment'),
+}
+_LABELS = {0: 'the second segment follows the first (0)', 1: 'the second segment is random (1)'}
+
+
+def show(config, path, *, steps=None, phase=None, split='train', rows=4, stats=False, npz=None, console=None) -> None:
+  """Prints rows, or measures, or writes batches.
+
+  Args:
+    config: an experiment.
+    path: its corpus.
+    steps: (first, end), global steps of the run; of the held-out split, evaluation batches. None: one step (STATS_STEPS
+      with `stats`) from the start of the phase.
+    phase: index; None: that of the first step.
+    split: 'train' or 'held_out'.
+    rows: of each step that are printed.
+    stats: measure instead of printing rows.
+    npz: file to write the batches to; an existing one is refused.
+    console: rich console, for tests.
+
+  Raises:
+    UserError: whatever the user can mend.
+  """
+  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  if npz is not None and storage.path(npz).exists():
+    raise errors.UserError(f'{npz} exists and is not overwritten: give another name, or remove it first.')
+  corpus = corpora.open(path)
+  check_text(config, corpus.manifest, path)
+  stage, first, end = _stage(config, steps, phase, split, STATS_STEPS if stats else 1)
+  fields = stage.config
+  pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
+                        seed=fields.seed, split=split, phase=stage.index)
+  if split == 'held_out':
+    batches = iter(pipe.evaluation_batches(end)[first:])
+  else:
+    batches = pipe.iterate(first - stage.first_step, end - stage.first_step)
+  if npz is not None:
+    meta = dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash, steps=[first, end], batch_size=fields.batch_size,
+                length=fields.length, phase=stage.index, seed=fields.seed, split=split)
+    size = write_npz(npz, batches, pipe.features, end - first, meta)
+    console.print(f'{npz}: steps {first} to {end - 1}, {", ".join(pipe.features)}; {size / 1e6:.1f} MB.')
+    return
+  expected = [('corrupted to the mask token', fields.masking.corruption[0]), ('… to a random token', fields.masking.corruption[1]),
+              ('… kept', fields.masking.corruption[2])] if 'corruption' in fields.masking else []
+  meter = _Meter(corpus.special)
+  tokenizer = None if stats else corpus.tokenizer()
+  if tokenizer:
+    console.print(_legend())
+  for step, batch in zip(range(first, end), batches):
+    meter.add(batch)
+    for row in range(min(rows, len(batch['input_ids'])) if tokenizer else 0):
+      console.print(_heading(step, row, batch))
+      console.print(_row(batch, row, tokenizer, corpus.special))
+      console.print()
+  console.print(_table(meter.measures(), dict(expected), f'{fields.format.name}, {fields.masking.name}; steps {first} to {end - 1} of phase '
+                       f'{stage.index}, {split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row at most'))
+
+
+def check_text(config, manifest, path) -> None:
+  """The corpus owns its tokenizer and its splitting, the config only wishes them: UserError where they differ."""
+  sections = ('tokenizer', 'corpus')
+  has = config_lib.flatten({s: manifest[s] for s in sections if s in manifest})
+  wished = config_lib.flatten({s: config[s] for s in sections if s in manifest})
+  if lines := config_lib.differences(has, wished):
+    raise errors.UserError(f'The corpus {path} was made with other settings than the config has (corpus → config): {"; ".join(lines)}. '
+                           'Give the corpus\'s values, or prepare a corpus with this config.')
+
+
+def _stage(config, steps, phase, split, count):
+  """The phase, and the first and end step."""
+  stages = config_lib.phases(config)
+  if phase is not None and not 0 <= phase < len(stages):
+    raise errors.UserError(f'--phase={phase}: the config has the phases 0 to {len(stages) - 1}.')
+  if split == 'held_out':
+    return stages[phase or 0], *(steps or (0, count))
+  if steps is None:
+    stage = stages[phase or 0]
+    return stage, stage.first_step, min(stage.first_step + count, stage.end_step)
+  for stage in stages if phase is None else [stages[phase]]:
+    if stage.first_step <= steps[0] and steps[1] <= stage.end_step:
+      return stage, *steps
+  spans = ', '.join(f'{s.index}: {s.first_step}:{s.end_step}' for s in stages)
+  raise errors.UserError(f'--steps={steps[0]}:{steps[1]} is not within one phase; their steps are {spans}.')
+
+
+# --- rows in colour ---------------------------------------------------------------------------------------------------
+
+
+def _legend():
+  text = rich.text.Text()
+  for example, style, meaning in _STYLES.values():
+    text.append(example, style).append(f' {meaning}\n')
+  return text
+
+
+def _heading(step, row, batch):
+  used, predicted = int((batch['pack_ids'][row] > 0).sum()), int(batch['masked_weights'][row].sum())
+  parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']
+  if (pieces := int(batch['pack_ids'][row].max())) > 1:
+    parts.append(f'{pieces} pieces')
+  if 'pair_labels' in batch:
+    parts.append(_LABELS[int(batch['pair_labels'][row])])
+  return rich.text.Text(', '.join(parts), 'bold underline')
+
+
+def _row(batch, row, tokenizer, special):
+  """One row as coloured text; predictions one by one, what lies between decoded in runs."""
+  kinds, targets = _kinds(batch, row, special)
+  ids, packs = batch['input_ids'][row], batch['pack_ids'][row]
+  text, place = rich.text.Text(), 0
+  while place < len(ids) and packs[place]:
+    kind, stop = kinds[place], place + 1
+    while kind in ('first', 'second') and stop < len(ids) and kinds[stop] == kind and packs[stop] == packs[place]:
+      stop += 1
+    if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
+      text.append(' ')
+    if place and packs[place] != packs[place - 1]:
+      text.append('│ ', 'bold magenta')
+    seen = _decode(tokenizer, ids[place:stop])
+    word = _decode(tokenizer, [targets[place]]) if place in targets else seen
+    text.append({'masked': f'[{word}]', 'replaced': f'{{{word}→{seen}}}', 'kept': f'<{word}>'}.get(kind, seen), _STYLES[kind][1])
+    place = stop
+  return text
+
+
+def _kinds(batch, row, special):
+  """The kind of each token of a row (a key of _STYLES), and {position: token to predict}."""
+  ids, segments = batch['input_ids'][row], batch['segment_ids'][row]
+  frame = {special['cls'], special['sep'], special['pad']}
+  kinds = ['special' if i in frame else 'second' if s else 'first' for i, s in zip(ids.tolist(), segments.tolist())]
+  count = int(batch['masked_weights'][row].sum())
+  targets = dict(zip(batch['masked_positions'][row, :count].tolist(), batch['masked_targets'][row, :count].tolist()))
+  for position, target in targets.items():
+    kinds[position] = 'masked' if ids[position] == special['mask'] else 'kept' if ids[position] == target else 'replaced'
+  return kinds, targets
+
+
+def _decode(tokenizer, ids):
+  return tokenizer.decode(ids).strip().removeprefix('##')
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+
+class _Meter:
+  """Counts over batches."""
+
+  def __init__(self, special):
+    self._mask, self._rows, self._cells, self._sums, self._lengths = special['mask'], 0, 0, {}, []
+
+  def add(self, batch):
+    ids, used, real = batch['input_ids'], batch['pack_ids'] > 0, batch['masked_weights'] > 0
+    seen = np.take_along_axis(ids, batch['masked_positions'], axis=1)
+    counts = dict(tokens=used.sum(), predictions=real.sum(), masked=(real & (seen == self._mask)).sum(), pieces=batch['pack_ids'].max(axis=1).sum(),
+                  kept=(real & (seen == batch['masked_targets']) & (seen != self._mask)).sum())
+    if 'pair_labels' in batch:
+      counts['random'] = batch['pair_labels'].sum()
+      counts['second'] = (batch['segment_ids'] == 1).sum()
+    self._sums = {k: self._sums.get(k, 0) + int(v) for k, v in counts.items()}
+    self._rows, self._cells = self._rows + len(ids), self._cells + ids.size
+    self._lengths.append(used.sum(axis=1))
+
+  def measures(self):
+    """[(what, value, unit)], the shares as numbers from 0 to 1 with the unit '%'."""
+    n, rows = self._sums, max(self._rows, 1)
+    if not n:
+      return []
+    lengths, predictions = np.concatenate(self._lengths), max(n['predictions'], 1)
+    out = [('rows', self._rows, ''), ('tokens a row', lengths.mean(), ''), ('shortest', lengths.min(), ''), ('longest', lengths.max(), ''),
+           ('padding', 1 - n['tokens'] / self._cells, '%'), ('predictions a row', n['predictions'] / rows, ''),
+           ('predicted, of all tokens', n['predictions'] / max(n['tokens'], 1), '%'), ('corrupted to the mask token', n['masked'] / predictions, '%'),
+           ('… to a random token', 1 - (n['masked'] + n['kept']) / predictions, '%'), ('… kept', n['kept'] / predictions, '%')]
+    if n['pieces'] > rows:
+      out.append(('pieces a row', n['pieces'] / rows, ''))
+    if 'random' in n:
+      out += [('random second segments', n['random'] / rows, '%'), ('tokens of the second segment', n['second'] / rows, '')]
+    return out
+
+
+def _table(measures, expected, title):
+  table = rich.table.Table('measure', rich.table.Column('measured', justify='right'), rich.table.Column('config', justify='right'), title=title)
+  write = lambda value, unit: f'{value:.2%}' if unit else f'{value:,.2f}' if isinstance(value, float) else f'{value:,}'
+  for name, value, unit in measures:
+    table.add_row(name, write(value, unit), write(expected[name], unit) if name in expected else '')
+  return table
+
+
+# --- raw batches ------------------------------------------------------------------------------------------------------
+
+
+def write_npz(path, batches, features, count, meta) -> int:
+  """Writes batches as arrays [count, B, …] by feature, and `meta` as JSON bytes under '__meta__'; a batch in memory at a time.
+
+  Args:
+    path: file to be, local or gs://; the same batches give the same bytes.
+    batches: iterator of `count` dicts.
+    features: {name: (shape, dtype)} of a batch.
+    meta: JSON-able dict.
+
+  Returns:
+    The size of the file in bytes.
+
+  Raises:
+    UserError: there are fewer batches than `count`.
+  """
+  path = storage.path(path)
+  if not storage.is_remote(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=None if storage.is_remote(path) else path.parent) as folder:
+    arrays = {k: np.lib.format.open_memmap(f'{folder}/{k}.npy', 'w+', d, (count, *s)) for k, (s, d) in features.items()}
+    written = 0
+    for written, batch in enumerate(batches, 1):
+      for name, array in arrays.items():
+        array[written - 1] = batch[name]
+    if written < count:
+      raise errors.UserError(f'There are only {written} batches, not {count}: ask for fewer --steps.')
+    np.save(f'{folder}/__meta__.npy', np.frombuffer(json.dumps(meta).encode(), np.uint8))
+    with zipfile.ZipFile(f'{folder}/whole', 'w', zipfile.ZIP_DEFLATED, compresslevel=1) as whole:
+      for name in [*arrays, '__meta__']:
+        with open(f'{folder}/{name}.npy', 'rb') as source, whole.open(f'{name}.npy', 'w', force_zip64=True) as target:
+          shutil.copyfileobj(source, target, 1 << 20)
+    size = os.path.getsize(f'{folder}/whole')
+    if storage.is_remote(path):
+      with open(f'{folder}/whole', 'rb') as source:
+        path.write_bytes(source.read())
+    else:
+      os.replace(f'{folder}/whole', path)
+  return size
+
+
+def _range(text):
+  """(first, end) of 'first:end'."""
+  if text is None:
+    return None
+  first, _, end = text.partition(':')
+  if not (first.isdigit() and end.isdigit() and int(first) < int(end)):
+    raise errors.UserError(f'--steps={text}: write first:end, such as 0:20 for the first twenty steps.')
+  return int(first), int(end)
+
+
+def main(_):
+  warnings.formatwarning = lambda message, *_: f'warning: {message}\n'
+  show(_CONFIG.value, _CORPUS.value, steps=_range(_STEPS.value), phase=_PHASE.value, split=_SPLIT.value, rows=_ROWS.value, stats=_STATS.value,
+       npz=_NPZ.value)
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config()
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Folder that prepare wrote.', required=True)
+  _STEPS = flags.DEFINE_string('steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).')
+  _PHASE = flags.DEFINE_integer('phase', None, 'Index of the phase; without it that of the first step.')
+  _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
+  _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
+  _STATS = flags.DEFINE_bool('stats', False, f'Measure rates and lengths (over {STATS_STEPS} steps without --steps) instead of printing rows.')
+  _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
+  cli.run(main)

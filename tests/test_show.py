@@ -1,0 +1,154 @@
+"""show: rows readable, rates measured right, raw batches written whole and never over a file that is there."""
+
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import rich.console
+
+from bertzoo_jax import errors
+from bertzoo_jax import prepare
+from bertzoo_jax import show
+from bertzoo_jax.input import corpus as corpora
+from bertzoo_jax.input import pipeline
+from configs import bert
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('show')
+  paragraphs = (ROOT / 'data/sample/time_machine.txt').read_text().split('\n\n')
+  (folder / 'text.txt').write_text('\n\n'.join(' '.join(p.split()) for p in paragraphs[10:110]))  # a paragraph a document
+  prepare.prepare(_config(), [str(folder / 'text.txt')], folder / 'corpus', workers=1, say=lambda line: None)
+  return folder / 'corpus'
+
+
+def _config(**changes):
+  config = bert.get_config('tiny')
+  config.update_from_flattened_dict({'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4} | changes)
+  return config
+
+
+def _show(corpus, config=None, **fields):
+  console = rich.console.Console(file=io.StringIO(), width=160, highlight=False, soft_wrap=True)
+  show.show(config or _config(), corpus, console=console, **fields)
+  return console.file.getvalue()
+
+
+def test_a_row_reads_as_its_text_with_every_prediction_marked(corpus):
+  config = _config()
+  text = _show(corpus, config, rows=4)
+  pipe = pipeline.build(corpora.open(corpus), format=config.format, masking=config.masking, length=64, batch_size=4, seed=0)
+  batch = pipe.batch(0)
+  rows = re.findall(r'^(\[CLS\].*\[SEP\])$', text, re.MULTILINE)
+  assert len(rows) == 4
+  labels = {0: 'follows the first', 1: 'is random'}
+  for row, line in enumerate(rows):
+    marks = len(re.findall(r'\[(?!CLS\]|SEP\])[^\]]+\]|\{[^}]*→[^}]*\}|<[^>]+>', line))
+    assert marks == batch['masked_weights'][row].sum()
+    assert labels[int(batch['pair_labels'][row])] in text.split(f'row {row}:')[1].split('\n')[0]
+
+
+def test_the_marks_say_what_became_of_a_token(corpus):
+  special = corpora.open(corpus).special
+  for corruption, mark in (((1.0, 0.0, 0.0), r'\[(?!CLS\]|SEP\])[^\]]+\]'), ((0.0, 1.0, 0.0), r'\{[^}]*→[^}]*\}'), ((0.0, 0.0, 1.0), r'<[^>]+>')):
+    text = _show(corpus, _config(**{'masking.corruption': corruption}), rows=1)
+    row = re.search(r'^\[CLS\].*$', text, re.MULTILINE)[0]
+    assert len(re.findall(mark, row)) >= 8 and special['mask'] == 4
+
+
+def test_segments_special_tokens_and_predictions_differ_in_colour(corpus):
+  console = rich.console.Console(file=io.StringIO(), width=160, highlight=False, soft_wrap=True, force_terminal=True, color_system='standard')
+  show.show(_config(), corpus, rows=1, console=console)
+  text = console.file.getvalue()
+  for code in ('\x1b[1;31m[', '\x1b[2m', '\x1b[36m'):  # bold red, dim, cyan
+    assert code in text
+
+
+def test_stats_measure_what_the_config_asks(corpus):
+  text = _show(corpus, _config(batch_size=64), stats=True, steps=(0, 8))
+  number = lambda name: float(re.search(rf'{name} *│ *([\d.]+)', text)[1])
+  assert number('rows') == 512
+  assert abs(number('corrupted to the mask token') - 80) < 4 and abs(number('… kept') - 10) < 3
+  assert 14 < number('predicted, of all tokens') < 17.5 and 0 < number('padding') < 40
+  assert 50 < number('random second segments') < 85
+  assert '[CLS]' not in text
+
+
+def test_packed_pieces_are_set_apart(corpus):
+  config = bert.get_config('tiny,format=doc_sentences,objective=mlm')
+  config.update_from_flattened_dict({'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4})
+  text = _show(corpus, config, rows=4, steps=(0, 30))
+  for heading, row in re.findall(r'^(step .*)\n(.*)$', text, re.MULTILINE):
+    pieces = re.search(r'(\d+) pieces', heading)
+    assert row.count('│ [CLS]') == (int(pieces[1]) - 1 if pieces else 0)
+
+
+@pytest.mark.parametrize('split', ['train', 'held_out'])
+def test_npz_holds_the_batches_and_what_they_are(corpus, tmp_path, split):
+  config, file = _config(), tmp_path / 'batches.npz'
+  steps = (2, 5) if split == 'train' else (0, 2)
+  _show(corpus, config, npz=str(file), steps=steps, split=split)
+  opened = corpora.open(corpus)
+  pipe = pipeline.build(opened, format=config.format, masking=config.masking, length=64, batch_size=4, seed=0, split=split)
+  expected = [pipe.batch(s) for s in range(*steps)] if split == 'train' else pipe.evaluation_batches(2)
+  with np.load(file) as z:
+    meta = json.loads(bytes(z['__meta__']))
+    assert set(z.files) == {*pipe.features, '__meta__'}
+    for name, (shape, dtype) in pipe.features.items():
+      assert z[name].dtype == dtype and z[name].shape == (len(expected), *shape)
+      np.testing.assert_array_equal(z[name], np.stack([b[name] for b in expected]))
+  assert meta | dict(vocab_size=500, special=opened.special, corpus_hash=opened.hash, steps=list(steps), batch_size=4, length=64, phase=0) == meta
+  assert [p.name for p in tmp_path.iterdir()] == ['batches.npz']
+
+
+def test_the_same_batches_make_the_same_file(corpus, tmp_path):
+  for name in ('one.npz', 'two.npz'):
+    _show(corpus, npz=str(tmp_path / name), steps=(0, 3))
+  assert (tmp_path / 'one.npz').read_bytes() == (tmp_path / 'two.npz').read_bytes()
+
+
+def test_an_existing_file_is_never_overwritten(corpus, tmp_path):
+  file = tmp_path / 'batches.npz'
+  file.write_text('precious')
+  with pytest.raises(errors.UserError, match='is not overwritten'):
+    _show(corpus, npz=str(file), steps=(0, 1))
+  assert file.read_text() == 'precious'
+
+
+def test_the_second_phase_is_found_by_its_steps_or_its_index(corpus, tmp_path):
+  for name, fields in (('steps.npz', dict(steps=(900, 901))), ('phase.npz', dict(phase=1))):
+    _show(corpus, npz=str(tmp_path / name), **fields)
+    with np.load(tmp_path / name) as z:
+      assert json.loads(bytes(z['__meta__']))['steps'] == [900, 901] and z['input_ids'].shape == (1, 4, 128)
+  assert (tmp_path / 'steps.npz').read_bytes() == (tmp_path / 'phase.npz').read_bytes()
+
+
+@pytest.mark.parametrize('fields,message', [
+    (dict(steps=(899, 901)), 'is not within one phase'),
+    (dict(steps=(0, 1), phase=1), 'is not within one phase'),
+    (dict(phase=2), 'phases 0 to 1'),
+    (dict(steps=(0, 10_000), split='held_out', npz='never.npz'), 'There are only'),
+    (dict(config=_config(**{'tokenizer.vocab_size': 501})), 'tokenizer.vocab_size: 500 → 501'),
+])
+def test_what_cannot_be_shown_is_refused_in_a_sentence(corpus, fields, message, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(errors.UserError, match=message):
+    _show(corpus, **fields)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_command_works_and_a_mistake_exits_with_2(corpus):
+  line = [sys.executable, '-m', 'bertzoo_jax.show', '--config', 'configs/bert.py:tiny', '--config.tokenizer.vocab_size=500',
+          '--config.corpus.held_out=0.2', f'--corpus={corpus}']
+  done = subprocess.run([*line, '--rows=1'], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
+  done = subprocess.run([*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True)  # refused before TensorFlow starts work
+  assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5') and 'Traceback' not in done.stderr
