@@ -121,7 +121,7 @@ def open(path) -> Corpus:
   path = storage.path(path)
   manifest = read_manifest(path)
   if storage.is_remote(path):
-    raise errors.UserError(f'{path} is in an object store: copy the corpus to a local folder or RAM disk first (gcloud storage cp -r).')
+    raise errors.UserError(f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).')
   splits = {name: _open_split(path / name, manifest, name) for name in SPLITS}
   unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
   return Corpus(path, manifest, np.asarray(unigrams), splits)
@@ -144,15 +144,16 @@ def read_manifest(path) -> dict:
   return manifest
 
 
+def files(manifest: dict) -> dict[str, str]:
+  """{path in the corpus: SHA-256} of every array."""
+  arrays = {f'{split}/{file}': digest for split in SPLITS for shard in manifest['splits'][split]['shards'] for file, digest in shard['sha256'].items()}
+  return {'unigrams.npy': manifest['unigrams_sha256'], **arrays}
+
+
 def verify(path) -> None:
   """Compares every file's SHA-256 with the manifest (reads the whole corpus). Raises UserError naming the first that differs."""
   path = storage.path(path)
-  manifest = read_manifest(path)
-  wanted = {'unigrams.npy': manifest['unigrams_sha256']}
-  for split in SPLITS:
-    for shard in manifest['splits'][split]['shards']:
-      wanted.update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
-  for file, digest in wanted.items():
+  for file, digest in files(read_manifest(path)).items():
     if not (path / file).exists():
       raise errors.UserError(f'{path / file} is missing: prepare the corpus again into a new folder.')
     if storage.sha256(path / file) != digest:
