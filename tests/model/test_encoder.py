@@ -1,0 +1,220 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+from jax.flatten_util import ravel_pytree
+
+from bertzoo_jax import errors
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import layers
+from configs import bert
+from configs import parts
+from configs import roberta
+
+ROW = ('input_ids', 'segment_ids', 'pack_ids')
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initial(encoder, seed=0):
+  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW}, train=False)['params']
+
+
+@functools.partial(jax.jit, static_argnames=('encoder', 'attend', 'constrain'))
+def run(encoder, params, batch, key=None, **how):
+  rngs = {} if key is None else {'dropout': key}
+  return encoder.apply({'params': params}, batch, train=key is not None, rngs=rngs, **how)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return small.perturbed(initial(small.encoder()))
+
+
+def test_packed_pieces_equal_the_same_pieces_in_rows_of_their_own(params):
+  encoder, batch = small.encoder(), small.batch(rows=1)
+  lengths, ids, segments = (7, 12, 5), batch['input_ids'][0], np.arange(24) % 2
+  pack = np.repeat([1, 2, 3], lengths)[None]
+  positions = np.concatenate([np.arange(n) for n in lengths])[None]
+  packed = run(encoder, params, dict(input_ids=ids[None], segment_ids=segments[None], pack_ids=pack, position_ids=positions))[0]
+  alone = [run(encoder, params, dict(input_ids=ids[None, a:a + n], segment_ids=segments[None, a:a + n], pack_ids=np.ones((1, n), np.int32)))[0]
+           for a, n in zip(np.cumsum([0, *lengths]), lengths)]
+  assert small.worst(packed, np.concatenate(alone)) < 1e-5
+
+
+def test_padding_changes_no_token_and_is_finite(params):
+  encoder, batch = small.encoder(), small.batch(rows=2)
+  n = int(batch['pack_ids'][1].sum())
+  padded = run(encoder, params, batch)
+  other = run(encoder, params, {**batch, 'input_ids': np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])})
+  alone = run(encoder, params, {name: batch[name][1:, :n] for name in ROW})
+  assert n < 24 and np.isfinite(padded).all()
+  assert small.worst(padded[1, :n], alone[0]) < 1e-5
+  assert small.worst(padded[1, :n], other[1, :n]) == 0
+
+
+def test_a_row_of_padding_alone_gives_finite_gradients(params):
+  encoder, batch = small.encoder(attention_dropout=0.5), small.batch()
+  batch['pack_ids'][1] = 0
+  gradients = jax.jit(jax.grad(lambda p: jnp.sum(run(encoder, p, batch, jax.random.key(0)) ** 2)))(params)
+  assert np.isfinite(ravel_pytree(gradients)[0]).all()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_gradient(encoder, params, key):
+  return jax.value_and_grad(lambda p: jnp.mean(run(encoder, p, small.batch(), key) ** 3))(params)
+
+
+@pytest.mark.parametrize('unroll', [2, 99])
+def test_unrolling_changes_nothing_with_dropout_on(params, unroll):
+  rolled, unrolled = (value_and_gradient(small.encoder(unroll=u, dropout=0.1, attention_dropout=0.1), params, jax.random.key(3)) for u in (1, unroll))
+  assert small.worst(rolled, unrolled) < 1e-5
+
+
+def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
+  batch, unused = small.batch(), layers.initializer('normal', 1.0)
+  layer = encoders.Layer(num_heads=4, intermediate_size=80, activation='gelu_tanh', norm_eps=1e-12, dropout=0.0, attention_dropout=0.0,
+                         kernel_init=unused, dtype=jnp.float32)
+  embeddings = encoders.Embeddings(vocab_size=small.VOCAB, hidden_size=48, max_positions=40, type_vocab_size=2, norm_eps=1e-12, dropout=0.0,
+                                   init_table=unused, dtype=jnp.float32)
+  x = embeddings.apply({'params': params['embeddings']}, batch, None)
+  for i in range(3):
+    own = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
+    x = layer.apply({'params': own}, x, batch['pack_ids'], None, attention.attend, layers.unconstrained)
+  assert small.worst(x, run(small.encoder(), params, batch)) < 1e-5
+
+
+@pytest.mark.parametrize('remat', ['full', 'dots'])
+def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params, remat):
+  encoder = lambda remat: small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
+  plain, again = (value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat))
+  assert small.worst(plain, again) < 1e-5
+  recomputed = lambda r: str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))).count('remat')
+  assert recomputed('none') == 0 < recomputed(remat)
+
+
+def test_layers_start_different_from_each_other():
+  for path, leaf in jax.tree_util.tree_leaves_with_path(initial(small.encoder())['layers']):
+    if path[-1].key == 'kernel':
+      assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[1], leaf[2]), path
+
+
+def test_the_program_does_not_grow_with_depth():
+  def lines(depth):
+    encoder = small.encoder(num_layers=depth, dropout=0.1, attention_dropout=0.1)
+    params = jax.eval_shape(lambda: initial(encoder))
+    loss = lambda p, key: jnp.sum(run(encoder, p, small.batch(), key))
+    return len(jax.jit(jax.grad(loss)).lower(params, jax.random.key(0)).as_text().splitlines())
+
+  assert lines(4) == lines(24)
+
+
+@pytest.mark.parametrize('sharing', [
+    (('', 'broadcast'),), (('^attention', 'broadcast'), ('', 'stacked')), (('^feed_forward', 'broadcast'), ('', 'stacked'))])
+def test_a_shared_parameter_is_stored_once_and_acts_as_equal_copies(sharing):
+  encoder = small.encoder(sharing=sharing)
+  shared = small.perturbed(initial(encoder))
+  stacked = jax.eval_shape(lambda: initial(small.encoder()))['layers']
+  copied = jax.tree.map(lambda mine, all_layers: np.broadcast_to(mine, all_layers.shape), shared['layers'], stacked)
+  assert sum(x.size for x in jax.tree.leaves(shared)) < sum(x.size for x in jax.tree.leaves(copied))
+  assert small.worst(run(encoder, shared, small.batch()), run(small.encoder(), {**shared, 'layers': copied}, small.batch())) < 1e-6
+
+
+def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
+  with pytest.raises(errors.UserError, match='no rule'):
+    initial(small.encoder(sharing=(('attention', 'broadcast'),)))
+
+
+@pytest.mark.parametrize('name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)])
+def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(name, bound, deviation):
+  params = initial(small.encoder(vocab_size=2000, initializer=name))
+  words = np.asarray(params['embeddings']['word']['embedding'])
+  assert abs(words.std() / deviation - 1) < 0.02 and abs(words.mean()) < 2e-4 and np.abs(words).max() <= bound
+  if name == 'normal':
+    assert np.abs(words).max() > 0.06
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    if path[-1].key in ('bias', 'scale'):
+      assert (leaf == (path[-1].key == 'scale')).all(), path
+    else:
+      assert leaf.std() > 0.8 * deviation, path
+
+
+def test_bfloat16_products_stay_close_to_float32_and_parameters_stay_float32(params):
+  half = small.encoder(dtype=jnp.bfloat16)
+  out = run(half, params, small.batch())
+  assert out.dtype == jnp.bfloat16 and {x.dtype for x in jax.tree.leaves(initial(half))} == {jnp.dtype('float32')}
+  difference = np.abs(np.asarray(out, np.float32) - run(small.encoder(), params, small.batch()))
+  assert difference.max() < 0.2 and difference.mean() < 0.02
+
+
+def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(params):
+  encoder, batch = small.encoder(dropout=0.1, attention_dropout=0.1), small.batch()
+  one, same, two = (run(encoder, params, batch, jax.random.key(k)) for k in (1, 1, 2))
+  assert (one == same).all() and not np.allclose(one, two)
+  assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
+  program = str(jax.make_jaxpr(lambda p: run(encoder, p, batch, jax.random.key(0)))(params))
+  assert program.count('random_bits') == 4  # embeddings; and in the layer: attention shares, attention output, feed-forward output
+
+
+def test_each_layer_draws_its_own_dropout():
+  def apply(_, x, key):
+    return x * 2 + jax.random.bernoulli(key, 0.5, x.shape)
+
+  draws = encoders.scan_stack(apply, {'w': jnp.zeros((8, 1))}, jnp.zeros(64, jnp.int32), jax.random.key(0), num_layers=8, sharing=(('', 'stacked'),))
+  bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
+  assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
+
+
+def test_constrain_and_attend_are_used_where_they_are_given(params):
+  seen = []
+
+  def constrain(name, x):
+    seen.append((name, x.ndim))
+    return x
+
+  attend = lambda q, k, v, pack_ids, rate, key: jnp.zeros_like(q)
+  a = run(small.encoder(), params, small.batch(), attend=attend, constrain=constrain)
+  assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 3)}
+  assert not np.allclose(a, run(small.encoder(), params, small.batch()))
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(num_heads=5), 'does not divide'), (dict(activation='gleu'), "mean 'gelu'"), (dict(initializer='xavier'), 'initializer'),
+    (dict(dropout=1.0), 'below 1'), (dict(num_layers=0), 'at least 1'), (dict(remat='some'), 'remat')])
+def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
+  with pytest.raises(errors.UserError, match=message):
+    small.encoder(**changes)
+
+
+def test_rows_longer_than_the_position_table_are_refused(params):
+  with pytest.raises(errors.UserError, match='max_positions=41'):
+    run(small.encoder(), params, small.batch(length=41))
+
+
+# Of the papers note: exact numbers, encoder with pooler, MLM and pair head (tied decoder).
+BERT_COUNTS = {(2, 128): 4_433_468, (4, 256): 11_267_900, (4, 512): 29_058_876, (8, 512): 41_668_412, (12, 768): 110_106_428, (24, 1024): 336_226_108}
+
+
+def count(objective):
+  return sum(int(np.prod(x.shape)) for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0))))
+
+
+@pytest.mark.parametrize('layers, width', BERT_COUNTS)
+def test_bert_has_as_many_parameters_as_the_paper_s(layers, width):
+  section = parts.transformer(num_layers=layers, hidden_size=width, num_heads=width // 64, intermediate_size=4 * width)
+  assert count(small.objective('mlm_pair', vocab_size=30522, **section)) == BERT_COUNTS[layers, width]
+
+
+@pytest.mark.parametrize('size, cased', [('base', 108_932_934), ('large', 334_661_958)])
+def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary(size, cased):
+  assert count(small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)) == cased
+
+
+@pytest.mark.parametrize('size, published', [('base', 124_697_433), ('large', 355_412_057)])
+def test_roberta_has_as_many_parameters_as_published_in_hugging_face_s_layout(size, published):
+  encoder = roberta.get_config(size).encoder
+  zeros = 3 * encoder.hidden_size  # two position rows and a segment row that only the layout has
+  assert count(small.objective('mlm', vocab_size=50265, **encoder)) + zeros == published

@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import heads
+from bertzoo_jax.model import layers
+
+
+@pytest.mark.parametrize('prng', ['threefry2x32', 'rbg'])
+@pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
+def test_dropout_keeps_the_share_it_says_and_the_mean(prng, rate):
+  key = jax.random.key(0, impl=prng)
+  keep, probability = layers.keep_mask(key, rate, (1000, 1001))
+  deviation = (rate * (1 - rate) / keep.size) ** 0.5
+  assert abs(probability - (1 - rate)) < 1e-5
+  assert abs(float(keep.mean()) - probability) < 4 * deviation
+  x = layers.dropout(jnp.full((1000, 1001), 3.0), rate, key)
+  assert abs(float(x.mean()) - 3) < 12 * deviation / (1 - rate)
+  assert np.array_equal(np.unique(x), np.float32([0, 3 / probability]))
+
+
+def test_neighbouring_elements_of_a_dropout_mask_are_independent():
+  keep = np.asarray(layers.keep_mask(jax.random.key(1), 0.3, (500, 512))[0], float)  # two elements share a word
+  for a, b in ((keep[:, :-1], keep[:, 1:]), (keep[:-1], keep[1:]), (keep[:, ::2], keep[:, 1::2])):
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.01
+
+
+def test_dropout_without_a_key_or_a_rate_is_the_identity():
+  x = jnp.arange(5.0)
+  assert (layers.dropout(x, 0.9, None) == x).all() and (layers.dropout(x, 0.0, jax.random.key(0)) == x).all()
+
+
+def test_attention_is_the_textbook_s():
+  rng = np.random.default_rng(0)
+  q, k, v = rng.normal(size=(3, 2, 6, 4, 5)).astype(np.float32)
+  pack = np.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
+  out = np.asarray(attention.attend(q, k, v, pack))
+  for b in range(2):
+    for h in range(4):
+      for i in range(6):
+        seen = pack[b] == pack[b, i]
+        e = np.exp(k[b, seen, h] @ q[b, i, h] / 5 ** 0.5)
+        assert np.allclose(out[b, i, h], e / e.sum() @ v[b, seen, h], atol=1e-5)
+
+
+def test_attention_dropout_is_unbiased():
+  rng = np.random.default_rng(0)
+  q, k, v = rng.normal(size=(3, 1, 8, 2, 4)).astype(np.float32)
+  pack = np.ones((1, 8), np.int32)
+  keys = jax.random.split(jax.random.key(0), 4000)
+  mean = jax.vmap(lambda key: attention.attend(q, k, v, pack, 0.2, key))(keys).mean(0)
+  assert small.worst(mean, attention.attend(q, k, v, pack)) < 0.06
+
+
+def test_norm_equals_torch_s_also_far_from_zero():
+  torch = pytest.importorskip('torch')
+  x = np.random.default_rng(0).normal(100, 0.1, (50, 64)).astype(np.float32)
+  params = small.perturbed({'scale': np.ones(64, np.float32), 'bias': np.zeros(64, np.float32)})
+  theirs = torch.nn.functional.layer_norm(torch.as_tensor(x), (64,), *(torch.as_tensor(params[n]) for n in ('scale', 'bias')), 1e-12)
+  assert small.worst(layers.Norm(1e-12, jnp.float32).apply({'params': params}, x), theirs.numpy()) < 1e-3  # x itself is rounded to 4e-6 / 0.1
+
+
+def test_activations_are_the_two_gelus():
+  torch = pytest.importorskip('torch')
+  x = torch.linspace(-6, 6, 1000)
+  for name, how in (('gelu', 'none'), ('gelu_tanh', 'tanh')):
+    assert small.worst(layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()) < 1e-6
+
+
+def test_heads_get_the_vectors_at_the_predicted_positions():
+  hidden = jnp.arange(2 * 5 * 3).reshape(2, 5, 3)
+  out = heads.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))
+  assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()

@@ -1,0 +1,57 @@
+"""Networks small enough to test, with every parameter moved off its initial value."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax import objectives
+from bertzoo_jax.model import encoder as encoders
+
+VOCAB = 101
+SECTION = dict(
+    name='transformer', num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80, max_positions=40, type_vocab_size=2, activation='gelu_tanh',
+    norm_eps=1e-12, dropout=0.0, attention_dropout=0.0, initializer='truncated_normal', initializer_range=0.02)
+BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
+
+
+def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', sharing=(('', 'stacked'),), **changes):
+  """The encoder of SECTION with changes."""
+  fields = {**SECTION, **changes}
+  return encoders.BY_NAME[fields.pop('name')](vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, sharing=sharing, **fields)
+
+
+def objective(kind, **changes):
+  """An objective on that encoder."""
+  changes = dict(changes)
+  fields = {'pair_weight': changes.pop('pair_weight', 1.0)} if kind == 'mlm_pair' else {}
+  return objectives.BY_NAME[kind](encoder(**changes), **fields)
+
+
+def perturbed(params, seed=0, scale=0.1):
+  """Every leaf with noise added: biases are no longer 0, and swapped ones show."""
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params)
+
+
+def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
+  """A batch of random ids with padding, segments, fillers at position 0 and pair labels."""
+  rng = np.random.default_rng(seed)
+  lengths = np.concatenate([[length], rng.integers(predictions + 1, length + 1, rows - 1)])
+  real = np.arange(length) < lengths[:, None]
+  positions = np.stack([np.sort(rng.choice(n, predictions, replace=False)) for n in lengths])
+  weights = np.arange(predictions) < rng.integers(1, predictions + 1, (rows, 1))
+  ids = rng.integers(5, vocab_size, (rows, length))
+  return dict(
+      input_ids=np.where(real, ids, 0).astype(np.int32),
+      segment_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
+      pack_ids=real.astype(np.int32),
+      masked_positions=np.where(weights, positions, 0).astype(np.int32),
+      masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0).astype(np.int32),
+      masked_weights=weights.astype(np.float32),
+      pair_labels=rng.integers(0, 2, rows).astype(np.int32))
+
+
+def worst(a, b):
+  """The largest difference of two trees of arrays."""
+  return max(float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64)))) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
