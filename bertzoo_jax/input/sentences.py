@@ -7,8 +7,10 @@ import re
 
 from bertzoo_jax import errors
 
-# A stop, what may close behind it, blanks, and a glance at what comes next.
-_ENGLISH_STOP = re.compile(r'([.!?…]+)["\'”’»)\]]*(\s+)(?=(["\'“‘«(\[]*)(\S))')
+# A stop, what may close behind it, blanks, and a glance at what comes next. Possessive, and begun only where a run of stops
+# begins: a line of a million dots must not take a square of steps. For the same reason the rules look back `_BACK` at most.
+_ENGLISH_STOP = re.compile(r'(?<![.!?…])([.!?…]++)["\'”’»)\]]*+(\s++)(?=(["\'“‘«(\[]*+)(\S))')
+_BACK = 40
 _CHINESE_STOP = re.compile(r'[。！？!?…；;]+[”’」』）》】〉〕"\')\]]*')
 
 # Never the end of a sentence: a name or a thing follows.
@@ -17,7 +19,8 @@ _TITLES = frozenset('mr mrs ms messrs mme mlle dr drs prof st ste sgt capt cpt c
 # Only where a number follows: No. 7, vol. 2, pp. 3, Jan. 5.
 _BEFORE_NUMBERS = frozenset('no nos vol vols p pp fig figs eq eqs sec sect ch chap art arts ed eds '
                             'jan feb mar apr jun jul aug sep sept oct nov dec'.split())
-_LAST_WORD = re.compile(r'[^\s("\'“‘«\[—–-]+$')
+_LAST_WORD = re.compile(r'[^\s("\'“‘«\[—–-]*$')
+_DOTTED = re.compile(r'(?:[A-Za-z]\.)+[A-Za-z]')
 _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[A-Za-z])$')
 
 
@@ -38,20 +41,18 @@ def _ends_sentence(text, start, stop) -> bool:
     return False  # “What?” he said.
   if mark != '.' or opening:
     return True
-  found = _LAST_WORD.search(text, start, stop.start(1))
-  word = found.group() if found else ''
-  if not word:
-    return True
-  if _NUMBERING.fullmatch(text, start, stop.start(1)):
+  before = text[max(start, stop.start(1) - _BACK):stop.start(1)]
+  if len(before) < _BACK and _NUMBERING.fullmatch(before):
     return False  # 1. The first point.
+  word = _LAST_WORD.search(before).group()
   lower = word.lower()
   if lower in _TITLES:
     return False
   if lower in _BEFORE_NUMBERS:
     return not following.isdigit()
   if len(word) == 1 and word.isalpha() and word.isupper():  # an initial, but: So did I. He went.
-    return word == 'I' and text[start:found.start()].rstrip()[-1:].islower()
-  if '.' in word and re.fullmatch(r'(?:[A-Za-z]\.)+[A-Za-z]', word):  # U.S. Army; but: at 5 p.m. He
+    return word == 'I' and ''.join(before.split()[-2:-1])[:1].islower()
+  if _DOTTED.fullmatch(word):  # U.S. Army; but: at 5 p.m. He
     return lower in ('a.m', 'p.m')
   return True
 

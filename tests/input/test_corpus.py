@@ -1,0 +1,142 @@
+"""The corpus on disk: reads what was written, and refuses what was damaged."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax import errors
+from bertzoo_jax.input import corpus
+
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def write(folder, shards, vocab_size=100, held_out=()):
+  """A small corpus; a shard is a list of documents, a document a list of sentences, a sentence a list of ids."""
+  splits = {}
+  for split, parts in (('train', shards), ('held_out', held_out)):
+    (folder / split).mkdir(parents=True)
+    entries = []
+    for i, documents in enumerate(parts):
+      lines = [s for d in documents for s in d]
+      entries.append(corpus.write_shard(
+          folder / split, f'{i:05d}', np.concatenate([*map(np.asarray, lines)]), np.cumsum([0, *map(len, lines)]),
+          np.cumsum([0, *map(len, documents)]), vocab_size))
+    splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
+  manifest = dict(format_version=1, tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
+                  dtype=corpus.token_dtype(vocab_size), splits=splits)
+  manifest['unigrams_sha256'] = corpus.write_array(folder / 'unigrams.npy', np.zeros(vocab_size, np.int64))
+  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+  return folder
+
+
+SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17, 18]]]]
+
+
+def test_offsets_run_on_over_shards(tmp_path):
+  c = corpus.open(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
+  train = c.splits['train']
+  assert train.num_tokens == 14 and train.num_sentences == 7 and train.num_documents == 4 and train.bytes == 7
+  assert train.sentence_starts.tolist() == [0, 3, 4, 6, 7, 11, 12, 14]
+  assert train.document_starts.tolist() == [0, 2, 3, 6, 7]
+  assert train.gather(np.arange(14)).tolist() == list(range(5, 19))
+  assert c.splits['held_out'].gather([1, 0]).tolist() == [21, 20]
+  corpus.verify(tmp_path)
+
+
+def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
+  held_out = corpus.open(write(tmp_path, SHARDS)).splits['held_out']
+  assert (held_out.num_tokens, held_out.num_sentences, held_out.num_documents) == (0, 0, 0)
+  assert held_out.gather(np.zeros((0, 8), np.int64)).shape == (0, 8)
+  with pytest.raises(IndexError):
+    held_out.gather([0])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_gather_is_indexing_of_the_shards_joined(sizes, data):
+  shards = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(sizes)]
+  joined, split = np.concatenate(shards), corpus.Split(shards, np.zeros(1, np.int64), np.zeros(1, np.int64))
+  shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
+  size = int(np.prod(shape))
+  positions = np.array(data.draw(st.lists(st.integers(0, len(joined) - 1), min_size=size, max_size=size))).reshape(shape)
+  out = split.gather(positions)
+  assert out.dtype == np.int32 and out.shape == shape and np.array_equal(out, joined[positions])
+  run = np.minimum(data.draw(st.integers(0, len(joined) - 1)) + np.arange(8), len(joined) - 1).reshape(2, 4)
+  assert np.array_equal(split.gather(run), joined[run])
+
+
+@pytest.mark.parametrize('bad', [-1, 14])
+def test_positions_outside_are_an_error_not_a_token(tmp_path, bad):
+  train = corpus.open(write(tmp_path, SHARDS)).splits['train']
+  with pytest.raises(IndexError):
+    train.gather([[0, 1], [2, bad]])
+
+
+def test_ids_above_16_bits_are_kept(tmp_path):
+  c = corpus.open(write(tmp_path, [[[[70_000, 5]]]], vocab_size=70_001))
+  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
+  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
+
+
+@pytest.mark.parametrize('ids', [[100], [-1]])
+def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, ids):
+  with pytest.raises(ValueError, match='vocabulary of 100'):
+    write(tmp_path, [[[ids]]])
+  assert not list(tmp_path.rglob('*.npy'))
+
+
+@pytest.mark.parametrize('file', ['train/00001.tokens.npy', 'train/00001.sentences.npy', 'held_out/00000.documents.npy', 'unigrams.npy'])
+@pytest.mark.parametrize('damage', ['cut a token', 'cut to half', 'emptied', 'gone'])
+def test_a_cut_file_is_refused_at_open_by_name(tmp_path, file, damage):
+  path = write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]) / file
+  data = path.read_bytes()
+  if damage == 'gone':
+    path.unlink()
+  else:
+    path.write_bytes(dict(zip(('cut a token', 'cut to half', 'emptied'), (data[:-2], data[:len(data) // 2], b'')))[damage])
+  with pytest.raises(errors.UserError, match=file):
+    corpus.open(tmp_path)
+
+
+def test_another_shard_of_valid_form_is_refused_by_its_size(tmp_path):
+  write(tmp_path, SHARDS)
+  np.save(tmp_path / 'train' / '00000.tokens.npy', np.zeros(5, np.uint16))
+  with pytest.raises(errors.UserError, match='holds 5 numbers of uint16, the manifest says 6'):
+    corpus.open(tmp_path)
+
+
+def test_a_flipped_bit_is_found_by_verify(tmp_path):
+  path = write(tmp_path, SHARDS) / 'train/00002.tokens.npy'
+  data = bytearray(path.read_bytes())
+  data[-1] ^= 4
+  path.write_bytes(data)
+  corpus.open(tmp_path)
+  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+
+
+def test_what_is_no_corpus_is_one_sentence(tmp_path):
+  with pytest.raises(errors.UserError, match='No corpus at'):
+    corpus.open(tmp_path)
+  (tmp_path / 'plan.json').write_text('{}')
+  with pytest.raises(errors.UserError, match='unfinished: run the same prepare line again'):
+    corpus.open(tmp_path)
+  for text, message in (('{"x"', 'is not the manifest'), ('[]', 'is not the manifest'), ('{"format_version": 9}', 'format version 9')):
+    (tmp_path / 'manifest.json').write_text(text)
+    with pytest.raises(errors.UserError, match=message):
+      corpus.open(tmp_path)
+
+
+def test_a_corpus_in_memory_behaves_like_one_on_disk():
+  c = corpus.in_memory([5, 6, 7, 8], [0, 2, 4], [0, 2], 10, SPECIAL, held_out=([9], [0, 1], [0, 1]))
+  assert c.splits['train'].gather([[0, 3]]).tolist() == [[5, 8]] and c.splits['held_out'].num_tokens == 1
+  assert c.unigrams.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 0] and c.vocab_size == 10
+  assert c.hash != corpus.in_memory([5, 6, 7, 9], [0, 2, 4], [0, 2], 10, SPECIAL).hash
+  with pytest.raises(ValueError, match='vocabulary of 10'):
+    corpus.in_memory([10], [0, 1], [0, 1], 10, SPECIAL)
+  with pytest.raises(ValueError, match='offsets must run'):
+    corpus.in_memory([5, 6], [0, 1], [0, 1], 10, SPECIAL)
