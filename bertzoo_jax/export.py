@@ -30,6 +30,7 @@ from bertzoo_jax.input import tokenizers
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True)
 _OUT = flags.DEFINE_string('out', None, 'Directory to make; must not exist or be empty.', required=True)
@@ -88,7 +89,7 @@ def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dic
   vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
   network = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(np.asarray, mlm.predict(network, params, jax.tree.map(jnp.asarray, batch)))
+    return jax.tree.map(np.asarray, jax.jit(lambda p, b: mlm.predict(network, p, b))(params, batch))
 
 
 def _verify(directory, architecture, params, config, special, tokenizer_directory):
@@ -120,27 +121,17 @@ def _said(rows) -> str:
 
 def _corpus(workdir) -> dict:
   """What the run recorded of its corpus: hash, and sizes where it has them."""
-  manifest = workdir / 'corpus.json'
-  attempts = workdir / 'attempts.jsonl'
-  last = _lines(attempts)[-1] if attempts.exists() else {}
-  found = {'hash': last['corpus_hash']} if 'corpus_hash' in last else {}
-  if manifest.exists():
-    found.update({k: v for k, v in storage.read_json(manifest).items() if isinstance(v, (int, float, str))})
-  return found
+  path = workdir / 'corpus.json'
+  return storage.read_json(path) if path.exists() else {}
 
 
 def _metrics(workdir, step: int) -> dict:
   """The newest value of each metric up to a step."""
-  path = workdir / 'metrics.jsonl'
   newest = {}
-  for line in _lines(path) if path.exists() else []:
-    if line.get('step', step + 1) <= step:
-      newest.update(line)
+  for row in metrics.read(workdir):
+    if row['step'] <= step:
+      newest.update({name: value for name, value in row.items() if value is not None})
   return newest
-
-
-def _lines(path) -> list[dict]:
-  return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
 def _near(out) -> dict:

@@ -1,0 +1,87 @@
+"""Tokenizer files: what transformers reads from them is what was trained."""
+
+import json
+import pathlib
+
+import pytest
+
+from bertzoo_jax import errors
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.input import tokenizers
+from configs import parts
+
+transformers = pytest.importorskip('transformers', reason='reading tokenizers back needs transformers')
+
+SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
+# The second wordpiece has a pipeline that no class of transformers has: it survives only as PreTrainedTokenizerFast.
+SECTIONS = {
+    'wordpiece': parts.wordpiece(vocab_size=900),
+    'wordpiece of its own': parts.wordpiece(vocab_size=900, strip_accents=False, normalization='nfkc', split_chinese=False),
+    'byte_bpe': parts.byte_bpe(vocab_size=700),
+}
+
+
+@pytest.fixture(scope='module', params=SECTIONS)
+def trained(request, tmp_path_factory):
+  """(tokenizer, folder it was saved to)"""
+  tokenizer = tokenizers.train(dict(SECTIONS[request.param]), lambda: iter(SAMPLE.split('\n\n')))
+  folder = tmp_path_factory.mktemp('tokenizer')
+  tokenizer.save(folder)
+  return tokenizer, folder
+
+
+def export(folder, target, model_type, segments):
+  content, special = hf_tokenizer.read(folder)
+  written = hf_tokenizer.files(content, special, model_type=model_type, max_length=64, segments=segments)
+  for name, text in written.items():
+    (target / name).write_text(text, encoding='utf-8', newline='\n')
+  return set(written)
+
+
+@pytest.mark.parametrize('model_type, segments', [('bert', 2), ('roberta', 1), ('roberta', 2)])
+def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
+  tokenizer, folder = trained
+  export(folder, tmp_path, model_type, segments)
+  (tmp_path / 'config.json').write_text(json.dumps({'model_type': model_type}))
+  rows = verify.compare_tokens(tmp_path, tokenizer.encode_as_transformers, tokenizer.special, model_type == 'roberta')
+  assert all(r.holds for r in rows), verify.table(rows)
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  assert reloaded.model_max_length == 64
+  pair = reloaded('The time', 'machine', return_token_type_ids=True)
+  a, b = (len(reloaded(t, add_special_tokens=False)['input_ids']) for t in ('The time', 'machine'))
+  extra = 1 if model_type == 'roberta' else 0
+  assert pair['token_type_ids'] == [0] * (a + 2) + [segments - 1] * (extra + b + 1)
+  assert ('token_type_ids' in reloaded('a', 'b')) == (segments == 2)
+
+
+def test_padding_truncation_and_masks_work_as_users_expect(trained, tmp_path):
+  tokenizer, folder = trained
+  export(folder, tmp_path, 'bert', 2)
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  out = reloaded(['time ' * 100, 'a'], padding=True, truncation=True)
+  assert [len(x) for x in out['input_ids']] == [64, 64]
+  assert set(out['input_ids'][1][10:]) == {tokenizer.special['pad']} and sum(out['attention_mask'][1]) < 6
+  masked = reloaded(f'the {reloaded.mask_token} machine')['input_ids']
+  assert masked.count(tokenizer.special['mask']) == 1
+
+
+def test_the_bare_vocabulary_is_written_for_older_tools(trained, tmp_path):
+  tokenizer, folder = trained
+  names = export(folder, tmp_path, 'bert', 2)
+  assert {'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json'} < names
+  if 'vocab.txt' in names:
+    assert (tmp_path / 'vocab.txt').read_text().split('\n')[:-1] == tokenizer.pieces
+  else:
+    ids = json.loads((tmp_path / 'vocab.json').read_text())
+    assert sorted(ids, key=ids.get) == tokenizer.pieces and (tmp_path / 'merges.txt').read_text().startswith('#version')
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match='copy CORPUS/tokenizer'):
+    hf_tokenizer.read(tmp_path)
+
+
+def test_ids_with_gaps_are_refused():
+  with pytest.raises(errors.UserError, match='no gaps'):
+    hf_tokenizer.vocabulary({'model': {'vocab': {'a': 0, 'b': 2}}})

@@ -1,0 +1,149 @@
+"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence says why not."""
+
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import config as configuration
+from bertzoo_jax import errors
+from bertzoo_jax import export
+from bertzoo_jax import hf
+from bertzoo_jax.hf import fill_mask
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.input import tokenizers
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step as steps
+from configs import bert
+from configs import parts
+from configs import roberta
+
+SAMPLE = (pathlib.Path(__file__).parents[1] / 'data/sample/time_machine.txt').read_text()[:60_000]
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
+
+
+def make_workdir(path, config):
+  """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the weights."""
+  config = ml_collections.ConfigDict(config)
+  config.encoder.update(SIZES)
+  tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
+  tokenizer.save(path / 'tokenizer')
+  (path / 'config.json').write_text(configuration.to_json(config))
+  (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee', 'tokens': 12345}))
+  record = metrics.Record(path, 0, 1)
+  record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5})
+  record.write({'step': 9, 'loss': 1.0})
+  record.close()
+  encoder = {k: v for k, v in config.encoder.to_dict().items() if k != 'name'}
+  params = small.perturbed(jax.jit(small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder).init)(jax.random.key(0)))
+  zero = jnp.zeros((), jnp.int32)
+  state = steps.TrainState(zero + 7, jax.tree.map(jnp.asarray, params), {'m': jnp.zeros(2)}, (), {'total': zero, 'consecutive': zero, 'last': zero})
+  saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
+  saver.save(state)
+  saver.close()
+  return params
+
+
+RUNS = {
+    'bert': lambda: bert.get_config('tiny'),
+    'bert without pairs': lambda: _with(bert.get_config('tiny,objective=mlm,format=full_sentences'), hf='BertForMaskedLM'),
+    'roberta': lambda: roberta.get_config('tiny'),
+}
+
+
+def _with(config, **fields):
+  config.update(fields)
+  return config
+
+
+@pytest.fixture(scope='module', params=RUNS)
+def run(request, tmp_path_factory):
+  """(workdir, config, weights)"""
+  config = RUNS[request.param]()
+  config.tokenizer = parts.byte_bpe(vocab_size=600) if request.param == 'roberta' else parts.wordpiece(vocab_size=600)
+  path = tmp_path_factory.mktemp('run')
+  return path, config, make_workdir(path, config)
+
+
+def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
+  workdir, config, params = run
+  out = tmp_path / 'deep' / 'hf'
+  rows = export.export(str(workdir), out)
+  assert all(r.holds for r in rows) and len(rows) >= 5
+  assert 'mlm logits' in capsys.readouterr().out
+  files = {p.name for p in out.iterdir()}
+  assert {'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'README.md'} <= files
+  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece') and [p.name for p in out.parent.iterdir()] == ['hf']
+  card = (out / 'README.md').read_text()
+  for fact in ('c0ffee', '12345', '4.25', '4.5', config.hf, 'AutoTokenizer', '| steps | 7 of 1,000', '15%', 'Reloaded with transformers'):
+    assert fact in card, fact
+  assert '| loss | 1 |' not in card  # of a later step than the export's
+  loaded, report = hf.load(out)
+  merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
+  assert small.worst(merged, params) == 0
+
+
+def test_a_mask_is_filled_by_name_of_the_mask_or_its_token(run, tmp_path):
+  out = tmp_path / 'hf'
+  export.export(f'{run[0]}@7', out)
+  guesses = fill_mask.fill(str(out), 'The time [MASK] stood in the [MASK].', 3)
+  assert len(guesses) == 2 and all(len(g) == 3 for g in guesses)
+  assert all(0 < p <= 1 for g in guesses for _, p in g) and guesses[0][0][1] >= guesses[0][1][1]
+  with pytest.raises(errors.UserError, match='(?i)has no .*mask'):
+    fill_mask.fill(str(out), 'no mask', 3)
+
+
+def test_nothing_is_overwritten(run, tmp_path):
+  (tmp_path / 'hf').mkdir()
+  (tmp_path / 'hf' / 'mine.txt').write_text('x')
+  with pytest.raises(errors.UserError, match='not empty'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['mine.txt']
+
+
+def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
+  workdir, config, _ = run
+  other = 'BertForMaskedLM' if config.hf == 'BertForPreTraining' else 'BertForPreTraining'
+  with pytest.raises(errors.UserError, match=r'--architecture='):
+    export.export(str(workdir), tmp_path / 'hf', other)
+  assert not list(tmp_path.iterdir())
+  if config.hf == 'RobertaForMaskedLM':
+    assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
+    assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == ['BertForMaskedLM']
+
+
+def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_path, monkeypatch):
+  honest = export.convert
+
+  def swapped(*args):
+    tensors, config = honest(*args)
+    a, b = (next(k for k in tensors if k.endswith(f'layer.0.attention.self.{x}.bias')) for x in ('query', 'value'))
+    return {**tensors, a: tensors[b], b: tensors[a]}, config
+
+  monkeypatch.setattr(export, 'convert', swapped)
+  with pytest.raises(errors.UserError, match='reads the export differently'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert not list(tmp_path.iterdir())
+
+
+def test_without_torch_it_is_written_and_said_not_to_be_verified(run, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
+  for name in ('torch', 'transformers'):
+    monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+  assert export.export(str(run[0]), tmp_path / 'hf') is None
+  assert 'Not verified' in capsys.readouterr().out and 'Not compared' in (tmp_path / 'hf/README.md').read_text()
+  tensors = weights.load(tmp_path / 'hf')[0]
+  assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match='no checkpoint'):
+    export.export(str(tmp_path), tmp_path / 'hf')
