@@ -97,13 +97,10 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, batches: str | 
         workdir=workdir, total_steps=end, vocab_size=data.vocab_size, machinery=config.run, checkpoints=checkpoints, record=record,
         trackers=trackers, progress=bar, interrupt=interrupt, entropy=data.entropy, tokens_per_byte=data.tokens_per_byte,
         best=min(checkpoint.held_out_losses(workdir).values(), default=math.inf))
-    try:
+    with contextlib.ExitStack() as stack:
+      for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
+        stack.callback(part.close)
       result = run.train(state, stage, later)
-    finally:
-      bar.close()
-      trackers.close()
-      record.close()
-    checkpoints.close()
     return _report(result, data, workdir, end)
 
 

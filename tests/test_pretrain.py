@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
+import jax
 import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
@@ -23,6 +25,7 @@ import pytest
 
 from bertzoo_jax import errors
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from configs import bert
 from configs import parts
@@ -51,9 +54,8 @@ def world(tmp_path_factory):
   from bertzoo_jax import prepare
   folder = tmp_path_factory.mktemp('world')
   (folder / 'config.py').write_text(CONFIG)
-  text = (ROOT / 'data/sample/time_machine.txt').read_text().split('\n\n')
-  (folder / 'text.txt').write_text('\n\n\n'.join('\n\n'.join(text[i:i + 4]) for i in range(10, 60, 4)))
-  (folder / 'text.txt').write_text('\n\n'.join(' '.join(p.split()) for p in text[10:50]))
+  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  (folder / 'text.txt').write_text('\n\n'.join(' '.join(words[i:i + 80]) for i in range(0, 960, 80)))
   prepare.prepare(config(folder), [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None)
   return folder
 
@@ -89,6 +91,21 @@ def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
   return process.returncode, said
 
 
+@pytest.fixture
+def here(world, monkeypatch):
+  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit for bit."""
+  from bertzoo_jax import pretrain
+  from bertzoo_jax.training import sharding
+  mesh = sharding.mesh
+  monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+
+  def run(workdir, *, init=None, batches=None, **changes):
+    return pretrain.pretrain(config(world, **{k.replace('__', '.'): v for k, v in changes.items()}), str(workdir), init=init, batches=batches,
+                             corpus=None if batches else str(world / 'corpus'))
+
+  return run
+
+
 def rows(workdir):
   return len((workdir / metrics.FILE).read_text().splitlines()) if (workdir / metrics.FILE).exists() else 0
 
@@ -98,7 +115,6 @@ def state_of(workdir, step=STEPS):
   digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
     for part in ('params', 'rest'):
-      import jax
       tree = reader.metadata(folder / part).item_metadata.tree
       args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
       for path, x in jax.tree_util.tree_leaves_with_path(reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))):
@@ -132,7 +148,7 @@ def check_resumes(world, untouched, workdir, *stops):
   return said
 
 
-def test_a_run_says_what_it_does_and_keeps_what_it_must(world, untouched):
+def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   row = metrics.read(untouched)
   assert [r['step'] for r in row] == list(range(1, STEPS + 1))
   assert {'loss', 'mlm_loss', 'mlm_accuracy', 'pair_loss', 'pair_accuracy', 'lr', 'grad_norm', 'examples', 'epoch', 'batch_crc32'} <= row[0].keys()
@@ -144,15 +160,20 @@ def test_a_run_says_what_it_does_and_keeps_what_it_must(world, untouched):
   assert {'config.json', 'corpus.json', 'attempts.jsonl', 'tokenizer', 'metrics.jsonl', 'checkpoints', 'loss.png'} <= names
   kept = checkpoint.steps(untouched)
   assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {STEPS - 2, STEPS - 1, STEPS} <= {6}
-  said = run_train(world, untouched)
-  assert said[0] == 0 and 'done' in said[1] and 'unigram entropy' in said[1]
-  assert len(metrics.read(untouched)) == STEPS
+
+
+def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path, here, capsys):
+  shutil.copytree(untouched, tmp_path / 'run')
+  result = here(tmp_path / 'run')
+  said = capsys.readouterr().out
+  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said
+  assert result['held_out']['held_out_loss'] > 0 and curve(tmp_path / 'run') == curve(untouched)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path):
   at = random.Random(os.getpid()).randrange(2, STEPS)
   print(f'killed after row {at}, and at the border of the phases')
-  check_resumes(world, untouched, tmp_path / 'run', lambda w: rows(w) >= min(at, BORDER - 1), lambda w: rows(w) >= BORDER)
+  check_resumes(world, untouched, tmp_path / 'run', reached(min(at, BORDER - 1)), reached(BORDER))
 
 
 def saving(step):
@@ -160,13 +181,18 @@ def saving(step):
   return lambda w: bool(glob.glob(str(w / 'checkpoints' / f'{step}.orbax-checkpoint-tmp*')))
 
 
+def reached(step):
+  """True when a step is logged."""
+  return lambda w: rows(w) >= step
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('trial', range(6))
 def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
-  moments = [draw.choice([saving(draw.randrange(1, STEPS)), lambda w, n=draw.randrange(1, STEPS): rows(w) >= n]) for _ in range(3)]
+  moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  moments += {0: [lambda w: rows(w) >= epoch_border], 1: [saving(BORDER)], 2: [saving(BORDER + 1)], 3: [saving(STEPS)]}.get(trial, [])
+  moments += {0: [reached(epoch_border)], 1: [saving(BORDER)], 2: [saving(BORDER + 1)], 3: [saving(STEPS)]}.get(trial, [])
   check_resumes(world, untouched, tmp_path / 'run', *moments)
 
 
@@ -184,7 +210,7 @@ def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used
   assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
 
 
-@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('how', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
@@ -204,8 +230,7 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
     time.sleep(0.01)
   first.send_signal(signal.SIGSTOP)
   try:
-    code, said = run_train(world, workdir)
-    assert code == 2 and f'in use by process {first.pid}' in said and 'Traceback' not in said, said
+    refused(world, workdir, {}, f'in use by process {first.pid}')
   finally:
     first.send_signal(signal.SIGCONT)
   assert first.wait(timeout=300) == 0
@@ -247,12 +272,18 @@ def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(wor
   assert not (tmp_path / 'run/config.json').exists()
 
 
-def test_other_science_at_resume_is_refused_and_machinery_may_change(world, untouched, tmp_path):
+def test_a_mistake_ends_a_process_with_one_sentence_and_exit_code_2(world, tmp_path):
+  code, said = run_train(world, tmp_path / 'run', '--config.schedule.warmup=99')
+  assert code == 2 and 'Traceback' not in said, said
+  assert said.strip().splitlines()[-1].startswith('error: schedule.warmup is 99')
+
+
+def test_other_science_at_resume_is_refused_and_machinery_may_change(world, untouched, tmp_path, here):
   refused(world, untouched, {'schedule.learning_rate': 2e-2}, r'schedule.learning_rate: 0.01 → 0.02\. Give the old values')
   refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
-  assert state_of(untouched)
-  code, said = run_train(world, untouched, '--config.run.log_every=3')
-  assert code == 0, said
+  shutil.copytree(untouched, tmp_path / 'run')
+  here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
+  assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
 
 
 def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
@@ -273,9 +304,9 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
   refused(world, workdir, {}, 'trained on the corpus another')
 
 
-def test_init_takes_weights_and_a_fresh_optimizer(world, untouched, tmp_path):
-  code, said = run_train(world, tmp_path / 'run', f'--init={untouched}@best', '--config.phases=((2, {}),)', '--config.schedule.warmup=1')
-  assert code == 0, said
+def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
+  here(tmp_path / 'run', init=f'{untouched}@best', phases=((2, {}),), schedule__warmup=1)
+  said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
   first = metrics.read(tmp_path / 'run')[0]
   assert first['step'] == 1 and first['mlm_loss'] < metrics.read(untouched)[0]['mlm_loss']
@@ -306,31 +337,41 @@ def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(world, 
   assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
 
 
-def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(world, tmp_path):
+@pytest.mark.parametrize('log_every', [1, 2, 100])
+def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(world, tmp_path, here, log_every):
   path = npz(world / 'poisoned.npz', poison=(3,))
-  code, said = run_train(world, tmp_path / 'run', f'--batches={path}')
-  assert code == 3 and 'not finite' in said and 'Traceback' not in said, said
-  assert checkpoint.steps(tmp_path / 'run')[-1] == 3
-  code, again = run_train(world, tmp_path / 'run', f'--batches={path}')
-  assert code == 3 and checkpoint.steps(tmp_path / 'run')[-1] == 3, again
+  for _ in range(2):
+    with pytest.raises(loop.Stopped, match='not finite'):
+      here(tmp_path / 'run', batches=str(path), run__log_every=log_every, run__keep_every=3)
+    assert checkpoint.steps(tmp_path / 'run')[-1] == 3
 
 
-def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path):
-  path = npz(world / 'poisoned2.npz', poison=(3,))
-  code, said = run_train(world, tmp_path / 'run', f'--batches={path}', '--config.run.on_nonfinite=skip')
-  assert code == 0, said
+def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsys):
+  from bertzoo_jax import pretrain
+
+  def stop(*args, **kw):
+    raise loop.Stopped('because')
+
+  for flag in ('_CONFIG', '_WORKDIR', '_CORPUS', '_BATCHES', '_INIT'):
+    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None))
+  monkeypatch.setattr(pretrain, 'pretrain', stop)
+  with pytest.raises(SystemExit) as e:
+    pretrain.main([])
+  assert e.value.code == 3 and capsys.readouterr().err == 'error: because\n'
+
+
+def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
+  here(tmp_path / 'run', batches=str(npz(world / 'poisoned2.npz', poison=(3,))), run__on_nonfinite='skip')
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
   assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])
 
 
-def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch):
-  from bertzoo_jax import pretrain
-  from bertzoo_jax.training import loop
+def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch, here):
   monkeypatch.setattr(loop, 'MOST_SKIPPED', 3)
   path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
   with pytest.raises(loop.Stopped, match='last 3 updates'):
-    pretrain.pretrain(config(world, **{'run.on_nonfinite': 'skip'}), str(tmp_path / 'run'), batches=str(path))
+    here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():

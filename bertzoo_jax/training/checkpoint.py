@@ -103,9 +103,12 @@ class Checkpoints:
     return target.replace(params=got['params'], **got['rest'])
 
   def close(self) -> None:
-    """Waits for the last save and ends the threads."""
-    self.wait()
-    self._checkpointer.close()
+    """Waits for the last save and ends the threads; a save that failed is told and not raised, since a run is ending anyway."""
+    try:
+      self.wait()
+      self._checkpointer.close()
+    except Exception as e:  # whatever the storage raises
+      print(f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {e}', flush=True)
 
   def _seal(self):
     """Called by Orbax's thread when all bytes are written and nothing is committed: sums every file, next to it."""

@@ -6,8 +6,8 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-
 import toys
+
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.training import checkpoint

@@ -78,7 +78,8 @@ def test_the_curve_is_drawn(tmp_path):
   pytest.importorskip('matplotlib', reason='matplotlib is not installed, and then no curve is drawn')
   record = metrics.Record(tmp_path, 0, 1)
   for step in range(1, 5):
-    record.write({'step': step, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **({'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {})})
+    held_out = {'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
+    record.write({'step': step, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **held_out})
   record.close()
   assert metrics.plot(tmp_path, entropy=3.3)
   assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toys
 from jax.sharding import PartitionSpec as P
 
-import toys
 from bertzoo_jax import errors
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages

@@ -5,8 +5,8 @@ import json
 import ml_collections
 import numpy as np
 import pytest
-
 import toys
+
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax.training import cost
@@ -17,7 +17,8 @@ from configs import bert
 
 
 def write(path, **changes):
-  meta = {'vocab_size': toys.VOCAB, 'special': {}, 'corpus_hash': 'abc', 'steps': [0, 4], 'batch_size': 8, 'length': toys.LENGTH, 'phase': 0, **changes}
+  meta = {'vocab_size': toys.VOCAB, 'special': {}, 'corpus_hash': 'abc', 'steps': [0, 4], 'batch_size': 8, 'length': toys.LENGTH, 'phase': 0}
+  meta.update(changes)
   rows = [toys.batch(s) for s in range(4)]
   np.savez(path, __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8), **{k: np.stack([r[k] for r in rows]) for k in rows[0]})
 

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-
 import toys
+
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import step as steps

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax.objectives import objective
-from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import stage as stages
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
 NO_DECAY = (r'norm/', r'bias$')
