@@ -34,9 +34,10 @@ def test_a_line_cut_short_by_a_kill_is_forgotten(tmp_path):
   assert [json.loads(line)['step'] for line in (tmp_path / metrics.FILE).read_text().splitlines()] == [1, 2, 3, 4]
 
 
-def test_an_attempt_that_died_before_its_first_row_loses_nothing(tmp_path):
-  write(tmp_path, 0, 1, range(1, 6), True)
-  write(tmp_path, 4, 2, [], True)
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_rows_beyond_the_step_resumed_from_are_forgotten_at_once(tmp_path, in_parts):
+  write(tmp_path, 0, 1, range(1, 6), in_parts)
+  write(tmp_path, 4, 2, [], in_parts)  # died before its first row
   assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3, 4]
 
 
