@@ -6,6 +6,8 @@
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
 exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten) or 3
 (numbers that are not finite, or storage that fails; the last good checkpoint is kept).
+
+A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib
@@ -13,6 +15,7 @@ import math
 import os
 import platform
 import sys
+import warnings
 import zlib
 
 import jax
@@ -321,6 +324,7 @@ def _first() -> bool:
 
 
 def main(_):
+  warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # the data's remarks are for the user, not about code
   try:
     pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, batches=_BATCHES.value, init=_INIT.value)
   except loop.Stopped as e:
