@@ -24,6 +24,7 @@ from bertzoo_jax.input import sources
 from bertzoo_jax.input import tokenizers
 
 TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
+CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _HASHES = 1 << 24  # document hashes sorted at a time
 
 
@@ -79,7 +80,7 @@ def _plan(config, found, loaded) -> dict:
       tokenizer_hash=loaded.hash if loaded else f'trained on at most {TOKENIZER_BYTES} bytes',
       corpus=config.corpus.to_dict(),
       # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by a kill.
-      chunk_bytes=int(np.clip(total // 64, 1 << 20, 1 << 25)))
+      chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)))
 
 
 def _same_plan(out, plan) -> dict | None:

@@ -146,7 +146,8 @@ def read_manifest(path) -> dict:
 
 def files(manifest: dict) -> dict[str, str]:
   """{path in the corpus: SHA-256} of every array."""
-  arrays = {f'{split}/{file}': digest for split in SPLITS for shard in manifest['splits'][split]['shards'] for file, digest in shard['sha256'].items()}
+  shards = [(split, shard) for split in SPLITS for shard in manifest['splits'][split]['shards']]
+  arrays = {f'{split}/{file}': digest for split, shard in shards for file, digest in shard['sha256'].items()}
   return {'unigrams.npy': manifest['unigrams_sha256'], **arrays}
 
 

@@ -1,0 +1,288 @@
+"""prepare: one corpus for any number of workers and any number of kills, and one sentence for every mistake."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bertzoo_jax import errors
+from bertzoo_jax import prepare as prepare_lib
+from bertzoo_jax.input import corpus
+from bertzoo_jax.input import sentences
+from bertzoo_jax.input import shards
+from bertzoo_jax.input import tokenizers
+from configs import bert
+from configs import roberta
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
+WORDS = 'the of and a to in he was that it his her with as had for she not at but on be they all you said from have which so this by were one'.split()
+
+# The command line with small chunks, so that a small text has many shards.
+DRIVER = '''
+import sys
+from absl import flags
+from bertzoo_jax import prepare
+from configs import bert
+prepare.CHUNK_BYTES = 4_000, 4_000
+config = bert.get_config('tiny')
+config.tokenizer.vocab_size, config.corpus.held_out = 100, 0.1
+prepare.prepare(config, [sys.argv[1]], sys.argv[2], workers=int(sys.argv[3]))
+'''
+
+
+def write_text(path, documents=120, seed=0):
+  draw = random.Random(seed)
+  with open(path, 'w', encoding='utf-8') as f:
+    for _ in range(documents):
+      for _ in range(draw.randint(1, 8)):
+        f.write(' '.join(' '.join(draw.choices(WORDS, k=draw.randint(3, 15))).capitalize() + '.' for _ in range(draw.randint(1, 4))) + '\n')
+      f.write('\n')
+  return str(path)
+
+
+def tiny(vocab_size=100, held_out=0.1, config=bert):
+  config = config.get_config('tiny')
+  config.tokenizer.vocab_size, config.corpus.held_out = vocab_size, held_out
+  return config
+
+
+def contents(folder):
+  return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
+
+
+def drive(source, out, workers=2):
+  return subprocess.Popen([sys.executable, '-c', DRIVER, source, str(out), str(workers)], cwd=ROOT, env={**os.environ, 'PYTHONPATH': ROOT},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+  return write_text(tmp_path_factory.mktemp('text') / 'text.txt')
+
+
+@pytest.fixture(scope='module')
+def clean(text, tmp_path_factory):
+  """A corpus made without disturbance by one worker, and what it said."""
+  out = tmp_path_factory.mktemp('clean') / 'corpus'
+  run = drive(text, out, workers=1)
+  said = run.communicate()[0]
+  assert run.returncode == 0, said
+  return out, said
+
+
+@pytest.mark.parametrize('workers', [2, 3])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(text, clean, tmp_path, workers):
+  run = drive(text, tmp_path / 'corpus', workers)
+  assert run.wait() == 0
+  assert contents(tmp_path / 'corpus') == contents(clean[0])
+  assert len(corpus.read_manifest(clean[0])['splits']['train']['shards']) > 5
+
+
+def test_killed_again_and_again_it_ends_with_the_bytes_of_a_clean_run(text, clean, tmp_path):
+  out, records = tmp_path / 'corpus', 0
+  # Killed before anything is there, once the lock is, once the tokenizer is, and after some shards more each time.
+  for stage in ('.lock', 'tokenizer/tokenizer.json', 1, 3, 6, 9):
+    run = drive(text, out)
+    kill_at(run, out, stage)
+    finished = len(list(out.glob('parts/*.json')))
+    assert finished >= records  # nothing finished is lost
+    records = finished
+    assert not (out / 'manifest.json').exists()
+  with pytest.raises(errors.UserError, match='unfinished'):
+    corpus.open(out)
+  kept = {p: p.stat().st_mtime_ns for p in out.glob('train/*.tokens.npy')}
+  time.sleep(0.3)  # orphaned workers notice that their parent is gone
+  run = drive(text, out)
+  assert run.wait() == 0, run.communicate()[0]
+  assert contents(out) == contents(clean[0])
+  assert sum(p.stat().st_mtime_ns == t for p, t in kept.items()) >= records  # and was not made twice
+
+
+def kill_at(run, out, stage):
+  """Kills a run once a file is there, or so many shards are."""
+  def reached():
+    return (out / stage).exists() if isinstance(stage, str) else len(list(out.glob('parts/*.json'))) >= stage
+
+  while run.poll() is None and not reached():
+    time.sleep(0.001)
+  assert run.poll() is None, f'ended before {stage}: {run.communicate()[0]}'
+  run.send_signal(signal.SIGKILL)
+  run.wait()
+
+
+def test_a_damaged_shard_of_a_killed_run_is_made_again(text, clean, tmp_path):
+  out = tmp_path / 'corpus'
+  run = drive(text, out)
+  kill_at(run, out, 4)
+  time.sleep(0.3)
+  shard = sorted(out.glob('train/*.tokens.npy'))[0]
+  shard.write_bytes(shard.read_bytes()[:-2])
+  (out / 'train' / '00001.tokens.npy.1.part').write_bytes(b'of a killed writer')
+  assert drive(text, out).wait() == 0
+  assert contents(out) == contents(clean[0])
+
+
+def test_a_killed_parent_leaves_no_worker_behind(text, tmp_path):
+  out = tmp_path / 'corpus'
+  run = drive(text, out)
+  while run.poll() is None and not (workers := open(f'/proc/{run.pid}/task/{run.pid}/children').read().split()):
+    time.sleep(0.001)
+  kill_at(run, out, 1)
+  assert workers
+  for _ in range(200):
+    if not any(os.path.exists(f'/proc/{w}') for w in workers):
+      return
+    time.sleep(0.05)
+  raise AssertionError('workers outlive their parent by 10 s')
+
+
+def test_a_finished_corpus_is_left_alone_and_another_plan_is_refused(text, clean, tmp_path):
+  before = contents(clean[0])
+  run = drive(text, clean[0])
+  assert run.wait() == 0 and 'finished already' in run.communicate()[0]
+  with pytest.raises(errors.UserError, match=r'holds a corpus of other .*corpus.held_out: 0.1 → 0.2.*choose another --out'):
+    prepare_lib.prepare(tiny(held_out=0.2), [text], clean[0])
+  assert contents(clean[0]) == before
+
+
+def test_a_folder_with_other_files_is_refused(text, tmp_path):
+  (tmp_path / 'thesis.tex').write_text('years of work')
+  with pytest.raises(errors.UserError, match='holds other files'):
+    prepare_lib.prepare(tiny(), [text], tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_two_at_a_time_in_one_folder_is_refused(text, tmp_path):
+  with prepare_lib._locked(tmp_path / 'corpus'), pytest.raises(errors.UserError, match='Another prepare'):
+    prepare_lib.prepare(tiny(), [text], tmp_path / 'corpus')
+
+
+def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
+  out, said = clean
+  opened, documents = corpus.open(out), [d.split('\n') for d in open(text, encoding='utf-8').read().strip().split('\n\n')]
+  corpus.verify(out)
+  tokenizer, read = opened.tokenizer(), {}
+  for name, split in opened.splits.items():
+    ids, starts = split.gather(np.arange(split.num_tokens)), split.sentence_starts
+    for a, b in zip(split.document_starts[:-1], split.document_starts[1:]):
+      read[tokenizer.decode(ids[starts[a]:starts[b]])] = name
+  wanted = {}
+  for d in documents:
+    held = shards.below(shards.content_hash('\n'.join(d).encode())[0], 0.1)
+    wanted[tokenizer.decode(tokenizer.encode([' '.join(d)])[0])] = 'held_out' if held else 'train'
+  assert read == wanted
+  report, splits = opened.manifest['report'], opened.manifest['splits']
+  assert report['documents'] == len(documents) == sum(s.num_documents for s in opened.splits.values())
+  assert report['sentences'] == sum(len(sentences.english(p)) for d in documents for p in d)
+  assert report['bytes'] == sum(len(' '.join(d)) for d in documents)
+  assert report['words'] == sum(len(p.replace('.', ' .').split()) for d in documents for p in d)
+  assert report['tokens'] == sum(s['tokens'] for s in splits.values()) and report['duplicate_documents'] == 0 and report['unknown'] == 0
+  assert np.array_equal(opened.unigrams, np.bincount(opened.splits['train'].gather(np.arange(splits['train']['tokens'])), minlength=100))
+  assert f'{splits["train"]["tokens"]:,} tokens' in said and 'dropped: nothing' in said
+
+
+def test_held_out_text_does_not_shape_the_tokenizer(tmp_path):
+  """Words of held-out documents alone have no piece."""
+  documents = [f'{"zebra " * 3 if shards.below(shards.content_hash(d.encode())[0], 0.3) else ""}{d}'
+               for d in (f'{WORDS[i % 30]} {i} {" ".join(WORDS)}' for i in range(200))]
+  documents = [d for d in documents if ('zebra' in d) == shards.below(shards.content_hash(d.encode())[0], 0.3)]
+  assert sum('zebra' in d for d in documents) > 9
+  (tmp_path / 'a.txt').write_text('\n\n'.join(documents))
+  prepare_lib.prepare(tiny(vocab_size=120, held_out=0.3), [str(tmp_path / 'a.txt')], tmp_path / 'c', workers=1, say=lambda _: None)
+  pieces = corpus.open(tmp_path / 'c').tokenizer().pieces
+  assert 'you' in pieces and not any('zeb' in p or 'bra' in p for p in pieces)
+
+
+def test_what_is_dropped_is_reported_and_duplicates_are_counted(tmp_path):
+  rows = [dict(text='One text here. ' + ' '.join(WORDS)), dict(text='One  text\nhere. ' + ' '.join(WORDS)), dict(text='Another. ' + ' '.join(WORDS)),
+          dict(text='\u200b'), dict(text=''), dict(text='lone \ud800 surrogate')]
+  (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(json.dumps(r).encode() for r in rows) + b'\n{"text": "\xff"}\nno json\n')
+  said = []
+  manifest = prepare_lib.prepare(tiny(vocab_size=60, held_out=0.0), [str(tmp_path / 'a.jsonl')], tmp_path / 'c', workers=1, say=said.append)
+  report = manifest['report']
+  assert report['documents'] == 3 and report['duplicate_documents'] == 1
+  assert {reason: d['count'] for reason, d in report['dropped'].items()} == {
+      'empty document': 1, 'text with a lone surrogate': 1, 'line not in UTF-8': 1, 'line that is not JSON': 1, 'document without a token': 1,
+      'sentence without a token': 1}
+  assert all(reason in said[-1] for reason in report['dropped']) and 'cannot be evaluated' in said[-1]
+
+
+def test_byte_bpe_sentences_join_to_the_text(tmp_path):
+  body = 'One here. Two there!\nThree in a new paragraph. ' + ' '.join(WORDS)
+  (tmp_path / 'a.txt').write_text(body)
+  config = tiny(vocab_size=262, held_out=0.0, config=roberta)
+  prepare_lib.prepare(config, [str(tmp_path / 'a.txt')], tmp_path / 'c', workers=1, say=lambda _: None)
+  opened = corpus.open(tmp_path / 'c')
+  train = opened.splits['train']
+  assert opened.tokenizer().decode(train.gather(np.arange(train.num_tokens))) == body.replace('\n', ' ')
+  assert train.num_sentences == 3 and opened.manifest['report']['words'] > 0
+
+
+def test_a_given_tokenizer_is_used_and_wrong_ones_are_refused(text, clean, tmp_path):
+  given = clean[0] / 'tokenizer'
+  manifest = prepare_lib.prepare(tiny(), [text], tmp_path / 'c', tokenizer=str(given), workers=1, say=lambda _: None)
+  assert manifest['tokenizer_hash'] == tokenizers.load(given).hash
+  with pytest.raises(errors.UserError, match='vocab_size 100 there, 101 in the config'):
+    prepare_lib.prepare(tiny(vocab_size=101), [text], tmp_path / 'd', tokenizer=str(given))
+  assert not (tmp_path / 'd').exists()
+
+
+def test_an_empty_corpus_is_refused_with_what_was_dropped(clean, tmp_path):
+  (tmp_path / 'a.txt').write_bytes(b'\xff\xff\n\n\0\n')
+  for tokenizer in (None, str(clean[0] / 'tokenizer')):
+    with pytest.raises(errors.UserError, match='no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a NUL'):
+      prepare_lib.prepare(tiny(), [str(tmp_path / 'a.txt')], tmp_path / f'c{tokenizer is None}', tokenizer=tokenizer, workers=1, say=lambda _: None)
+
+
+def test_all_documents_held_out_is_refused(clean, tmp_path):
+  (tmp_path / 'a.txt').write_text('one document')
+  with pytest.raises(errors.UserError, match='Every document fell into the held-out share of 0.9999: lower'):
+    prepare_lib.prepare(tiny(held_out=0.9999), [str(tmp_path / 'a.txt')], tmp_path / 'c', tokenizer=str(clean[0] / 'tokenizer'), workers=1)
+  with pytest.raises(errors.UserError, match='held_out is 1.0: it is a share'):
+    prepare_lib.prepare(tiny(held_out=1.0), [str(tmp_path / 'a.txt')], tmp_path / 'd')
+
+
+def test_too_large_a_vocabulary_can_be_mended_in_the_same_folder(text, tmp_path):
+  with pytest.raises(errors.UserError, match='set --config.tokenizer.vocab_size=') as e:
+    prepare_lib.prepare(tiny(vocab_size=9999), [text], tmp_path / 'c', workers=1, say=lambda _: None)
+  size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
+  assert prepare_lib.prepare(tiny(vocab_size=size), [text], tmp_path / 'c', workers=1, say=lambda _: None)['vocab_size'] == size
+
+
+def test_a_worker_that_fails_names_the_chunk(clean, tmp_path):
+  for folder in (shards.PARTS, *corpus.SPLITS):
+    (tmp_path / folder).mkdir()
+  chunks = [shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)]
+  with pytest.raises(errors.UserError, match='Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'):
+    list(shards.run(chunks, tmp_path, clean[0] / 'tokenizer', 'rules:en', 0.0, 1))
+
+
+def test_a_worker_that_is_killed_names_the_chunk(clean, tmp_path):
+  for folder in (shards.PARTS, *corpus.SPLITS):
+    (tmp_path / folder).mkdir()
+
+  def chunks():
+    import multiprocessing
+    yield shards.Chunk(0, [b'good'], 'a.txt:1', 1)
+    while not multiprocessing.active_children():
+      time.sleep(0.01)
+    yield shards.Chunk(1, [b'text. ' * 1_000_000], 'a.txt:7', 2)
+    (child,) = multiprocessing.active_children()
+    os.kill(child.pid, signal.SIGKILL)
+    yield shards.Chunk(2, [b'more'], 'a.txt:9', 3)
+
+  with pytest.raises(errors.UserError, match=r'A worker ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there enough memory'):
+    list(shards.run(chunks(), tmp_path, clean[0] / 'tokenizer', 'rules:en', 0.0, 1))
+
+
+def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
+  line = ['-m', 'bertzoo_jax.prepare', '--config', 'configs/bert.py:tiny', '--source', f'{tmp_path}/*.txt', '--out', f'{tmp_path}/c']
+  run = subprocess.run([sys.executable, *line], cwd=ROOT, env={**os.environ, 'PYTHONPATH': ROOT}, capture_output=True, text=True)
+  assert run.returncode == 2 and run.stderr.startswith('error: --source=') and 'no file matches' in run.stderr and len(run.stderr.splitlines()) == 1
+  assert not (tmp_path / 'c').exists()
