@@ -112,9 +112,11 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, batches: str | 
 
 def _start_devices(config):
   """Joins the other hosts of a slice and opens the cache of compiled programs; before anything touches a device."""
-  several = ',' in os.environ.get('TPU_WORKER_HOSTNAMES', '')
-  if (several or 'JAX_COORDINATOR_ADDRESS' in os.environ) and not jax.distributed.is_initialized():
-    jax.distributed.initialize()
+  if not jax.distributed.is_initialized():
+    if 'JAX_COORDINATOR_ADDRESS' in os.environ:  # by hand: the address of process 0, how many there are, which this is
+      jax.distributed.initialize(num_processes=int(os.environ['JAX_NUM_PROCESSES']), process_id=int(os.environ['JAX_PROCESS_ID']))
+    elif ',' in os.environ.get('TPU_WORKER_HOSTNAMES', ''):  # the hosts of a slice know each other
+      jax.distributed.initialize()
   if config.run.compile_cache:
     folder = os.path.expanduser(config.run.compile_cache)
     # Programs for one CPU may not run on another: a home folder may serve several machines.
