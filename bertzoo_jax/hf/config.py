@@ -74,7 +74,7 @@ def to_hf(name: str, encoder: dict, special: dict, vocab_size: int) -> dict[str,
 _DEFAULTS = dict(
     num_hidden_layers=12, hidden_size=768, num_attention_heads=12, intermediate_size=3072, layer_norm_eps=1e-12, hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.1, initializer_range=0.02, hidden_act='gelu', max_position_embeddings=512, type_vocab_size=2,
-    is_decoder=False, position_embedding_type='absolute')
+    is_decoder=False, position_embedding_type='absolute', pad_token_id=None)
 
 
 def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
@@ -95,7 +95,7 @@ def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
   if architecture.head_activation not in (None, activation):
     raise errors.UserError(f'config.json says hidden_act={config["hidden_act"]}, but the head of {name} always applies '
                            f'{architecture.head_activation}: an encoder here has one activation and cannot express that.')
-  pad = config.get('pad_token_id')
+  pad = config['pad_token_id']
   offset = (1 if pad is None else pad) + 1 if architecture.positions_after_padding else 0
   segments = config['type_vocab_size']
   encoder = {ours: config[their] for ours, their in _FIELDS.items()}
