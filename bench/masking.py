@@ -3,7 +3,8 @@
 Ours: batches as training takes them, from `Pipeline.iterate`: row numbers shuffled, tokens gathered from a corpus, keys
 derived, masked. Theirs: transformers' DataCollatorForLanguageModeling(mlm_probability=0.15, return_tensors='pt') on Python
 lists, with special_tokens_mask and without; it chooses each token by a coin of its own, gathers nothing and reads no
-corpus. Both use all cores they want. Turns alternate, so that a busy machine slows both; medians, quartiles, CPU seconds.
+corpus. Both use all cores they want and are measured right after one another, in blocks of half a second; medians and
+quartiles of the blocks, and tokens a CPU second, which a busy machine distorts less.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def theirs(rows, length, with_mask):
 
 
 def measure(turns, tokens, seconds):
-  """{name: ([tokens a second], [tokens a CPU second])}, one call of each in turn blocks of half a second, for `seconds` a name."""
+  """{name: ([tokens a second], [tokens a CPU second])} of blocks of half a second, the names in turn, for `seconds` a name."""
   for call in turns.values():
     for _ in range(5):
       call()
@@ -87,7 +88,7 @@ def main():
   args = parser.parse_args()
   text = corpus()
   theirs_of = {f'transformers, lists{", special_tokens_mask" if m else ""}': theirs(args.rows, args.length, m) for m in (True, False)}
-  print(f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; blocks of half a second in turn')
+  print(f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; blocks of half a second')
   print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}{"ratio":>8s}')
   for name, form in FORMATS.items():  # one of ours at a time: its threads compute ahead, also while others are measured
     found = measure({f'bertzoo_jax, {name}': ours(text, form, args.rows, args.length)}, args.rows * args.length, args.seconds)

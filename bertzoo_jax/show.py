@@ -84,13 +84,14 @@ def show(config, path, *, steps=None, phase=None, split='train', rows=4, stats=F
   tokenizer = None if stats else corpus.tokenizer()
   if tokenizer:
     console.print(_legend())
+  step = first
   for step, batch in zip(range(first, end), batches):
     meter.add(batch)
     for row in range(min(rows, len(batch['input_ids'])) if tokenizer else 0):
       console.print(_heading(step, row, batch))
       console.print(_row(batch, row, tokenizer, corpus.special))
       console.print()
-  console.print(_table(meter.measures(), dict(expected), f'{fields.format.name}, {fields.masking.name}; steps {first} to {end - 1} of phase '
+  console.print(_table(meter.measures(), dict(expected), f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
                        f'{stage.index}, {split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row at most'))
 
 

@@ -110,7 +110,10 @@ def walk(size, successors, end=False):
     last = min(first + _CHUNK, size)
     if place >= last:
       continue
-    table, visited = successors(first, last).tolist(), []
+    table, visited = successors(first, last), []
+    if (table <= np.arange(first, last)).any():
+      raise AssertionError('a row that takes no sentence')  # or the walk would never end
+    table = table.tolist()
     while place < last:
       visited.append(place)
       place = table[place - first]
