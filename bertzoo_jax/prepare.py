@@ -6,6 +6,7 @@ is byte for byte that of an undisturbed run, with any number of workers.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 
@@ -25,6 +26,7 @@ from bertzoo_jax.input import tokenizers
 
 TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
+_STORAGE = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST
 _HASHES = 1 << 24  # document hashes sorted at a time
 
 
@@ -119,7 +121,7 @@ def _tidy(out) -> None:
     for file in list(folder.iterdir()) if folder.exists() else ():
       if file.name.endswith('.part') or file.name in ('plan.json', '.lock') or folder.name == shards.PARTS:
         file.unlink(missing_ok=True)
-  if (out / shards.PARTS).exists():
+  if (out / shards.PARTS).exists():  # not in an object store, whose folders are their files
     (out / shards.PARTS).rmdir()
 
 
@@ -185,7 +187,7 @@ def _shards(out, plan, config, found, workers, say):
   """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
   for folder in (shards.PARTS, *corpus.SPLITS):
     (out / folder).mkdir(parents=True, exist_ok=True)
-  workers = workers or len(os.sched_getaffinity(0))
+  workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())
   reader, records = sources.Reader(found), {}
   with meter.Meter('tokenising', sum(s.bytes for s in found), say) as progress:
     results = shards.run(_chunks(reader, plan['chunk_bytes']), out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers)
@@ -280,7 +282,14 @@ def describe(manifest: dict, where: str) -> str:
 
 
 def main(_):
-  prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True))
+  try:
+    prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True))
+  except OSError as e:
+    if e.errno not in _STORAGE:
+      raise
+    raise errors.UserError(f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished shards are kept.') from e
+  except KeyboardInterrupt:
+    raise errors.UserError('Interrupted: the same line goes on where it stopped.') from None
 
 
 if __name__ == '__main__':

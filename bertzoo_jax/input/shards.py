@@ -57,10 +57,8 @@ def below(number: int, share: float) -> bool:
 
 def finished(out, index: int) -> dict | None:
   """The record of a finished shard, or None."""
-  try:
-    return json.loads((storage.path(out) / PARTS / f'{index:05d}.json').read_bytes())
-  except (FileNotFoundError, ValueError):
-    return None
+  path = storage.path(out) / PARTS / f'{index:05d}.json'
+  return json.loads(path.read_bytes()) if path.exists() else None
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
