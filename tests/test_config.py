@@ -17,7 +17,7 @@ def test_phases_follow_each_other_and_carry_their_overrides():
   first, second = configuration.phases(_config(phases=((90, {'length': 32, 'masking.rate': 0.3}), (10, {'objective': parts.mlm()}))))
   assert (first.first_step, first.end_step, second.first_step, second.end_step) == (0, 90, 90, 100)
   assert first.config.length == 32 and first.config.masking.rate == 0.3 and first.config.objective.name == 'mlm_pair'
-  assert second.config.length == 128 and second.config.objective.name == 'mlm'
+  assert second.config.length == 64 and second.config.objective.name == 'mlm'
 
 
 @pytest.mark.parametrize('phases, words', [
