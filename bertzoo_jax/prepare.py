@@ -26,7 +26,7 @@ from bertzoo_jax.input import tokenizers
 
 TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
-_STORAGE = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST
+_STORAGE = errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST
 _HASHES = 1 << 24  # document hashes sorted at a time
 
 
