@@ -369,6 +369,8 @@ def _glob(pattern):
     if os.path.isdir(pattern):
       raise errors.UserError(f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in it.')
     return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
+  if '**' in pattern:
+    raise errors.UserError(f'--source={pattern}: in an object store ** is not understood, write a * for every level of folders (wiki/*/*).')
   parts = pattern.split('/')
   first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
   if first is None:

@@ -191,6 +191,18 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path):
     read(f'{write(tmp_path / "w", WIKI)}#body')
 
 
+def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):
+  """The code path of gs://, on a local folder."""
+  (tmp_path / 'AA').mkdir()
+  write(tmp_path / 'AA' / 'wiki_00', 'text')
+  monkeypatch.setattr(sources.storage, 'is_remote', lambda _: True)
+  assert sources.find(f'{tmp_path}/*/wiki_*').files == sources.find(f'{tmp_path}/AA/wiki_00').files == (f'{tmp_path}/AA/wiki_00',)
+  with pytest.raises(errors.UserError, match='no file matches'):
+    sources.find(f'{tmp_path}/BB/*')
+  with pytest.raises(errors.UserError, match='a \\* for every level'):
+    sources.find(f'{tmp_path}/**')
+
+
 def test_a_tensorflow_dataset_is_a_source(tmp_path):
   tf = pytest.importorskip('tensorflow')
   tfds = pytest.importorskip('tensorflow_datasets')
