@@ -68,6 +68,7 @@ def _with(config, **fields):
 def run(request, tmp_path_factory):
   """(workdir, config, weights)"""
   config = RUNS[request.param]()
+  config.phases = ((1000, {}),)
   config.tokenizer = parts.byte_bpe(vocab_size=600) if request.param == 'roberta' else parts.wordpiece(vocab_size=600)
   path = tmp_path_factory.mktemp('run')
   return path, config, make_workdir(path, config)

@@ -32,7 +32,8 @@ def corpus(tmp_path_factory):
 
 def _config(**changes):
   config = bert.get_config('tiny')
-  config.update_from_flattened_dict({'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4} | changes)
+  config.phases = ((900, {'length': 64}), (100, {}))
+  config.update_from_flattened_dict({'length': 128, 'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4} | changes)
   return config
 
 

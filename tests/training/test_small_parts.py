@@ -113,7 +113,7 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   workdirs.check_same_run(tmp_path, tiny(run={**config.run, 'log_every': 7}), 'abc')
   changed = tiny(seed=3, schedule={**config.schedule, 'learning_rate': 1.0})
-  with pytest.raises(errors.UserError, match='schedule.learning_rate: 0.002 → 1.0; seed: 0 → 3'):
+  with pytest.raises(errors.UserError, match=f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3'):
     workdirs.check_same_run(tmp_path, changed, 'abc')
   with pytest.raises(errors.UserError, match='corpus'):
     workdirs.check_same_run(tmp_path, config, 'abd')
