@@ -8,6 +8,7 @@ gets its name, and logits and token ids are compared with ours; what differs is 
 
 import json
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -126,11 +127,11 @@ def _corpus(workdir) -> dict:
 
 
 def _metrics(workdir, step: int) -> dict:
-  """The newest value of each metric up to a step."""
+  """The newest loss, accuracy and bits up to a step, by name; what was measured of the machine is left out."""
   newest = {}
   for row in metrics.read(workdir):
     if row['step'] <= step:
-      newest.update({name: value for name, value in row.items() if value is not None})
+      newest.update({name: value for name, value in row.items() if value is not None and re.search('loss|accuracy|bits', name)})
   return newest
 
 

@@ -63,7 +63,7 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
       '',
   ]
   if metrics:
-    lines += ['## Last measured', '', '| metric | value |', '|---|---|', *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
+    lines += ['## Last measured', '', 'Losses in nats; `held_out` on text kept out of training.', '', '| metric | value |', '|---|---|', *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
   lines += ['## What is here, and what is not', '']
   lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '', checked, '']
   return '\n'.join(head + lines)

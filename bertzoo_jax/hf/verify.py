@@ -35,14 +35,16 @@ def missing_packages() -> list[str]:
 
 
 def random_batch(vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0) -> dict[str, np.ndarray]:
-  """Rows of random ids at several lengths, padded at the end: input_ids, segment_ids, pack_ids, all [4, L] int32."""
+  """Rows of random ids, padded at the end: input_ids, segment_ids, pack_ids, all [B, L] int32, L = max_length.
+
+  The first row is full, so that every position is tried; rows of more than 128 tokens are two, shorter ones four.
+  """
   rng = np.random.default_rng(seed)
-  length = min(max_length, 48)
-  lengths = np.asarray([length, max(1, length // 2), max(1, length - 3), 1])
-  real = np.arange(length) < lengths[:, None]
-  ids = rng.choice(np.setdiff1d(np.arange(vocab_size), [pad]), (4, length))
-  split = rng.integers(0, length + 1, (4, 1))
-  second = (np.arange(length) >= split) if segments > 1 else np.zeros((4, length), bool)
+  lengths = np.asarray([max_length, max(1, max_length // 2), max(1, max_length - 3), 1][:2 if max_length > 128 else 4])
+  real = np.arange(max_length) < lengths[:, None]
+  ids = rng.choice(np.setdiff1d(np.arange(vocab_size), [pad]), real.shape)
+  split = rng.integers(0, max_length + 1, (len(lengths), 1))
+  second = (np.arange(max_length) >= split) & (segments > 1)
   return {'input_ids': np.where(real, ids, pad).astype(np.int32), 'segment_ids': (second & real).astype(np.int32), 'pack_ids': real.astype(np.int32)}
 
 
