@@ -29,7 +29,7 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
   parameters = sum(x.size for x in tensors.values())
   head = ['---', 'library_name: transformers', 'pipeline_tag: fill-mask', 'tags:', '- bertzoo_jax', '- masked-language-modeling', '---', '']
   shares = ', '.join(f'{share:.0%} {what}' for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged')))
-  again = f'; the masks of {masking["repeat"]} epochs repeat' if masking.get('repeat') else '; drawn anew in every epoch'
+  again = f'; the masks of {masking["repeat"]} epochs repeat' if masking['repeat'] else '; drawn anew in every epoch'
   lengths = ', '.join(f'{overrides.get("length", config["length"])} tokens for {steps:,} steps' for steps, overrides in config['phases'])
   lines = [
       f'# {architecture}, pretrained with bertzoo_jax',
@@ -63,7 +63,8 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
       '',
   ]
   if metrics:
-    lines += ['## Last measured', '', 'Losses in nats; `held_out` on text kept out of training.', '', '| metric | value |', '|---|---|', *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
+    lines += ['## Last measured', '', 'Losses in nats; `held_out` on text kept out of training.', '', '| metric | value |', '|---|---|',
+              *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
   lines += ['## What is here, and what is not', '']
   lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '', checked, '']
   return '\n'.join(head + lines)

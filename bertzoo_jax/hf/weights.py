@@ -42,8 +42,8 @@ def load(directory) -> tuple[dict, Report]:
   as pickles, for model types without a name table, and for incomplete or corrupt files.
   """
   directory = pathlib.Path(directory).expanduser()
-  config = _read_json(directory / 'config.json')
-  name, encoder, sizes = hf_config.to_ours(config)
+  content = _read_json(directory / 'config.json')
+  name, encoder, sizes = hf_config.to_ours(content)
   architecture = names.choose(name)
   tensors = {_modern(key, architecture): x for key, x in _read_tensors(directory).items()}
   notes = []
@@ -56,7 +56,7 @@ def load(directory) -> tuple[dict, Report]:
   if names.WORD_TABLE not in params:
     raise errors.UserError(f'{directory} holds no word embeddings of a {architecture.model_type} model: is it a whole model?')
   unread = [key for key in unread if not key.endswith(('embeddings.position_ids', 'embeddings.token_type_ids'))]
-  return unflatten(params), Report(str(directory), (config.get('architectures') or [name])[0], encoder, tuple(unread + notes))
+  return unflatten(params), Report(str(directory), (content.get('architectures') or [name])[0], encoder, tuple(unread + notes))
 
 
 def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None) -> tuple[dict, list[str]]:
