@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import warnings
 
 from absl import app
 from absl import flags
@@ -25,6 +26,7 @@ def run(main):
   # The libraries beneath speak of devices that are not there and files that need not be; ask with --verbosity=0.
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # remarks are for the user, not about code
   app.run(lambda argv: _guard(main, argv), flags_parser=lambda argv: _guard(_parse, argv))
 
 

@@ -33,10 +33,6 @@ from bertzoo_jax.objectives import mlm
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 
-_WORKDIR = flags.DEFINE_string('workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True)
-_OUT = flags.DEFINE_string('out', None, 'Directory to make; must not exist or be empty.', required=True)
-_ARCHITECTURE = flags.DEFINE_string('architecture', None, f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.')
-
 
 def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
   """Exports a checkpoint; returns what was compared, or None where torch or transformers is missing.
@@ -172,4 +168,7 @@ def main(_):
 
 
 if __name__ == '__main__':
+  _WORKDIR = flags.DEFINE_string('workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True)
+  _OUT = flags.DEFINE_string('out', None, 'Directory to make; must not exist or be empty.', required=True)
+  _ARCHITECTURE = flags.DEFINE_string('architecture', None, f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.')
   cli.run(main)

@@ -15,7 +15,6 @@ import math
 import os
 import platform
 import sys
-import warnings
 import zlib
 
 import jax
@@ -45,25 +44,21 @@ from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import workdir as workdirs
 
-_CONFIG = cli.define_config()
-_CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote.')
-_BATCHES = flags.DEFINE_string('batches', None, 'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.')
-_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
-_INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]. Optimizer and step are fresh.')
-
 # Attention by run.attention: the function, and whether the compiler can split it over devices.
 _ATTENTION = {'xla': (attention.attend, True)}
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 _PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
 
-def pretrain(config, workdir: str, *, corpus: str | None = None, batches: str | None = None, init: str | None = None) -> dict:
+def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str | None = None, batches: str | None = None,
+             init: str | None = None) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats}.
 
   Args:
     config: an experiment (configs/).
     workdir: folder of the run; one that holds this run is resumed.
     corpus, batches: one of them: a corpus, or a file of batches.
+    cache_dir: local folder for the mirror of a corpus in an object store.
     init: address of weights to begin with; not used when the run is resumed.
 
   Raises:
@@ -75,7 +70,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, batches: str | 
   workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
   with interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
-    data = _open(config, corpus, batches)
+    data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
     sharding.check_batch(config.batch_size, config.run.accumulation, mesh, jax.process_count())
@@ -145,23 +140,24 @@ def _check(config):
   _encoder(config, vocab_size=config.tokenizer.vocab_size)
 
 
-def _open(config, corpus, batches) -> training_data.Data:
+def _open(config, corpus, cache_dir, batches) -> training_data.Data:
   """The text, as plain values."""
   if (corpus is None) == (batches is None):
     raise errors.UserError('Give either --corpus (a folder that prepare wrote) or --batches (a file that show --npz wrote).')
   host = jax.process_index(), jax.process_count()
   if batches is not None:
     return training_data.from_file(batches, config, host)
-  return _from_corpus(config, corpus, host)
+  return _from_corpus(config, corpus, cache_dir, host)
 
 
-def _from_corpus(config, path, host):
+def _from_corpus(config, path, cache_dir, host):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
   from bertzoo_jax.input import corpus as corpora  # here, so that --batches works where TensorFlow is not installed
+  from bertzoo_jax.input import mirror
   from bertzoo_jax.input import pipeline
-  corpus = corpora.open(path)
-  _check_text(config, corpus.manifest, path)
+  corpus = corpora.open(mirror.local(path, cache_dir))
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
 
   def phase(phase):
     fields = dict(format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=phase.config.batch_size,
@@ -174,7 +170,7 @@ def _from_corpus(config, path, host):
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (storage.path(path) / 'tokenizer').iterdir():
+    for file in (corpus.path / 'tokenizer').iterdir():
       storage.write_bytes(folder / file.name, file.read_bytes())
 
   train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
@@ -182,18 +178,6 @@ def _from_corpus(config, path, host):
   return training_data.Data(
       corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
       tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, save_tokenizer=save_tokenizer)
-
-
-def _check_text(config, manifest, path):
-  """The corpus owns its tokenizer and splitting; the config only wishes them."""
-  if manifest['vocab_size'] != config.tokenizer.vocab_size:
-    raise errors.UserError(f'The corpus {path} has a vocabulary of {manifest["vocab_size"]}, the config one of {config.tokenizer.vocab_size}: '
-                           f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this config.')
-  wished = configuration.flatten({'tokenizer': config.tokenizer, 'corpus': config.corpus})
-  has = configuration.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
-  if lines := configuration.differences(has, wished):
-    raise errors.UserError(f'The corpus {path} was made with other settings than the config has: {"; ".join(lines)}. '
-                           'Give the corpus\'s values, or prepare a corpus with this config.')
 
 
 def _encoder(config, vocab_size):
@@ -326,13 +310,18 @@ def _first() -> bool:
 
 
 def main(_):
-  warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # the data's remarks are for the user, not about code
   try:
-    pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, batches=_BATCHES.value, init=_INIT.value)
+    pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, cache_dir=_CACHE_DIR.value, batches=_BATCHES.value, init=_INIT.value)
   except loop.Stopped as e:
     print(f'error: {e}', file=sys.stderr, flush=True)
     sys.exit(3)
 
 
 if __name__ == '__main__':
+  _CONFIG = cli.define_config()
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
+  _BATCHES = flags.DEFINE_string('batches', None, 'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.')
+  _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
+  _INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]. Optimizer and step are fresh.')
   cli.run(main)

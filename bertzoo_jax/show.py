@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 import zipfile
 
 import numpy as np
@@ -26,6 +25,7 @@ from bertzoo_jax import config as config_lib  # noqa: E402
 from bertzoo_jax import errors  # noqa: E402
 from bertzoo_jax import storage  # noqa: E402
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
+from bertzoo_jax.input import mirror  # noqa: E402
 from bertzoo_jax.input import pipeline  # noqa: E402
 
 STATS_STEPS = 20  # measured where --stats comes without --steps
@@ -41,12 +41,13 @@ _STYLES = {
 _LABELS = {0: 'the second segment follows the first (0)', 1: 'the second segment is random (1)'}
 
 
-def show(config, path, *, steps=None, phase=None, split='train', rows=4, stats=False, npz=None, console=None) -> None:
+def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train', rows=4, stats=False, npz=None, console=None) -> None:
   """Prints rows, or measures, or writes batches.
 
   Args:
     config: an experiment.
     path: its corpus.
+    cache_dir: local folder for the mirror of a corpus in an object store.
     steps: (first, end), global steps of the run; of the held-out split, evaluation batches. None: one step (STATS_STEPS
       with `stats`) from the start of the phase.
     phase: index; None: that of the first step.
@@ -62,8 +63,8 @@ def show(config, path, *, steps=None, phase=None, split='train', rows=4, stats=F
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(f'{npz} exists and is not overwritten: give another name, or remove it first.')
-  corpus = corpora.open(path)
-  check_text(config, corpus.manifest, path)
+  corpus = corpora.open(mirror.local(path, cache_dir))
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   stage, first, end = _stage(config, steps, phase, split, STATS_STEPS if stats else 1)
   fields = stage.config
   pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
@@ -93,16 +94,6 @@ def show(config, path, *, steps=None, phase=None, split='train', rows=4, stats=F
       console.print()
   console.print(_table(meter.measures(), dict(expected), f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
                        f'{stage.index}, {split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row at most'))
-
-
-def check_text(config, manifest, path) -> None:
-  """The corpus owns its tokenizer and its splitting, the config only wishes them: UserError where they differ."""
-  sections = ('tokenizer', 'corpus')
-  has = config_lib.flatten({s: manifest[s] for s in sections if s in manifest})
-  wished = config_lib.flatten({s: config[s] for s in sections if s in manifest})
-  if lines := config_lib.differences(has, wished):
-    raise errors.UserError(f'The corpus {path} was made with other settings than the config has (corpus → config): {"; ".join(lines)}. '
-                           'Give the corpus\'s values, or prepare a corpus with this config.')
 
 
 def _stage(config, steps, phase, split, count):
@@ -278,14 +269,14 @@ def _range(text):
 
 
 def main(_):
-  warnings.formatwarning = lambda message, *_: f'warning: {message}\n'
-  show(_CONFIG.value, _CORPUS.value, steps=_range(_STEPS.value), phase=_PHASE.value, split=_SPLIT.value, rows=_ROWS.value, stats=_STATS.value,
-       npz=_NPZ.value)
+  show(_CONFIG.value, _CORPUS.value, cache_dir=_CACHE_DIR.value, steps=_range(_STEPS.value), phase=_PHASE.value, split=_SPLIT.value,
+       rows=_ROWS.value, stats=_STATS.value, npz=_NPZ.value)
 
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_string('corpus', None, 'Folder that prepare wrote.', required=True)
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.', required=True)
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
   _STEPS = flags.DEFINE_string('steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).')
   _PHASE = flags.DEFINE_integer('phase', None, 'Index of the phase; without it that of the first step.')
   _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')

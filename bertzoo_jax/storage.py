@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 from etils import epath
 
@@ -10,6 +11,12 @@ def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
   p = epath.Path(p)
   return p if is_remote(p) else p.expanduser()
+
+
+def absolute(p) -> epath.Path:
+  """`path`, from the root: for libraries that insist."""
+  p = path(p)
+  return p if is_remote(p) else epath.Path(os.path.abspath(p))
 
 
 def is_remote(p) -> bool:

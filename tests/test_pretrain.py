@@ -352,8 +352,8 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
   def stop(*args, **kw):
     raise loop.Stopped('because')
 
-  for flag in ('_CONFIG', '_WORKDIR', '_CORPUS', '_BATCHES', '_INIT'):
-    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None))
+  for flag in ('_CONFIG', '_WORKDIR', '_CORPUS', '_CACHE_DIR', '_BATCHES', '_INIT'):
+    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
   monkeypatch.setattr(pretrain, 'pretrain', stop)
   with pytest.raises(SystemExit) as e:
     pretrain.main([])

@@ -137,7 +137,7 @@ def test_the_second_phase_is_found_by_its_steps_or_its_index(corpus, tmp_path):
     (dict(steps=(0, 1), phase=1), 'is not within one phase'),
     (dict(phase=2), 'phases 0 to 1'),
     (dict(steps=(0, 10_000), split='held_out', npz='never.npz'), 'There are only'),
-    (dict(config=_config(**{'tokenizer.vocab_size': 501})), 'tokenizer.vocab_size: 500 → 501'),
+    (dict(config=_config(**{'tokenizer.vocab_size': 501})), 'has a vocabulary of 500, the config one of 501'),
 ])
 def test_what_cannot_be_shown_is_refused_in_a_sentence(corpus, fields, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -9,10 +9,6 @@ from bertzoo_jax import cli
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 
-_MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
-_TEXT = flags.DEFINE_string('text', None, "A text with one or more masks, written [MASK] or as the model's own mask token.", required=True)
-_TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
-
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """For each mask of the text, the `top` likeliest pieces with their probabilities.
@@ -50,4 +46,7 @@ def main(_):
 
 
 if __name__ == '__main__':
+  _MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
+  _TEXT = flags.DEFINE_string('text', None, "A text with one or more masks, written [MASK] or as the model's own mask token.", required=True)
+  _TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
   cli.run(main)

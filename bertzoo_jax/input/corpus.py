@@ -16,6 +16,7 @@ import os
 
 import numpy as np
 
+from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 
@@ -125,6 +126,23 @@ def open(path) -> Corpus:
   splits = {name: _open_split(path / name, manifest, name) for name in SPLITS}
   unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
   return Corpus(path, manifest, np.asarray(unigrams), splits)
+
+
+def check(corpus: Corpus, *, tokenizer, splitting) -> None:
+  """The corpus owns its tokenizer and its splitting, a config only wishes them: UserError where they differ.
+
+  Args:
+    corpus: an open corpus.
+    tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
+  """
+  manifest = corpus.manifest
+  if manifest['vocab_size'] != tokenizer['vocab_size']:
+    raise errors.UserError(f'The corpus {corpus.path} has a vocabulary of {manifest["vocab_size"]}, the config one of {tokenizer["vocab_size"]}: '
+                           f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this config.')
+  has = config_lib.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
+  if lines := config_lib.differences(has, config_lib.flatten({'tokenizer': tokenizer, 'corpus': splitting})):
+    raise errors.UserError(f'The corpus {corpus.path} was made with other settings than the config has (corpus → config): {"; ".join(lines)}. '
+                           'Give the corpus\'s values, or prepare a corpus with this config.')
 
 
 def read_manifest(path) -> dict:

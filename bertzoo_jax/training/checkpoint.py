@@ -34,7 +34,7 @@ class Checkpoints:
     """
     if keep < 1 or keep_every < 0:
       raise errors.UserError(f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.')
-    self._folder = storage.path(workdir) / FOLDER
+    self._folder = storage.absolute(workdir) / FOLDER
     self._keep, self._keep_every = keep, keep_every
     self._saving = None
     self._writes = jax.process_index() == 0
@@ -128,7 +128,7 @@ class Checkpoints:
 
 def steps(workdir) -> list[int]:
   """Steps of which a committed checkpoint is there, in order; [] without any."""
-  folder = storage.path(workdir) / FOLDER
+  folder = storage.absolute(workdir) / FOLDER
   if not folder.exists():
     return []
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and ocp.utils.is_checkpoint_finalized(p))
@@ -139,7 +139,7 @@ def held_out_losses(workdir) -> dict[int, float]:
   losses = {}
   for step in steps(workdir):
     try:
-      loss = storage.read_json(storage.path(workdir) / FOLDER / str(step) / MANIFEST)['held_out_loss']
+      loss = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)['held_out_loss']
     except (OSError, ValueError, KeyError, TypeError):
       continue  # damaged: `verify` says so when somebody asks for it
     if loss is not None:
@@ -183,7 +183,7 @@ def load_params(address: str) -> tuple[dict, int, str]:
     UserError: no such workdir or step, or a damaged one.
   """
   workdir, which = parse_address(address)
-  folder, present = storage.path(workdir) / FOLDER, steps(workdir)
+  folder, present = storage.absolute(workdir) / FOLDER, steps(workdir)
   if not present:
     raise errors.UserError(f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?')
   there = f'There is: {", ".join(map(str, present))}.'

@@ -83,15 +83,13 @@ def evaluation(stage: Stage):
   add = lambda a, b: jax.tree.map(jnp.add, a, b)
   totals = None
 
-  def evaluate(params, stop=lambda: False):
+  def evaluate(params):
     nonlocal totals
     if totals is None and batches:
       found = [totals_of(place(batch)) for batch in batches]
       totals = {k: sum(float(t[k]) for t in found) for k in found[0]}
     total = None
     for batch in batches:
-      if stop():
-        return {}
       result = jax.block_until_ready(one(params, place(batch), totals))
       total = result if total is None else add(total, result)
     if total is None:

@@ -21,7 +21,8 @@ def remote(tmp_path, monkeypatch):
   (folder / 'tokenizer').mkdir()
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
   digest = corpus.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
-  manifest = dict(format_version=corpus.FORMAT_VERSION, vocab_size=32, special={}, dtype='uint16', splits=splits, unigrams_sha256=digest, hash='0' * 64)
+  manifest = dict(format_version=corpus.FORMAT_VERSION, vocab_size=32, special={}, dtype='uint16', splits=splits, unigrams_sha256=digest,
+                  hash='0' * 64)
   storage.write_json(folder / 'manifest.json', manifest)
   monkeypatch.setattr(storage, 'is_remote', lambda p: 'bucket' in str(p))
   return folder
