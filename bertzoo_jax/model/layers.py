@@ -62,8 +62,11 @@ class Dense(nn.Module):
     contracted = x.shape[x.ndim - self.in_axes:]
     kernel = self.param('kernel', self.kernel_init, contracted + self.features)
     bias = self.param('bias', nn.initializers.zeros_init(), self.features)
-    over = tuple(range(x.ndim - self.in_axes, x.ndim)), tuple(range(self.in_axes))
-    y = jax.lax.dot_general(x.astype(self.dtype), kernel.astype(self.dtype), (over, ((), ())))
+    # Rows in one axis: contracting the kernel's gradient over two takes XLA on the CPU more than twice as long.
+    rows = x.reshape(-1, *contracted).astype(self.dtype)
+    over = tuple(range(1, rows.ndim)), tuple(range(self.in_axes))
+    y = jax.lax.dot_general(rows, kernel.astype(self.dtype), (over, ((), ())))
+    y = y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
     return y + bias.astype(self.dtype)
 
 
