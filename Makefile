@@ -58,15 +58,15 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	step '3/4  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
 	step '4/4  Filling a mask with transformers' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
 	  --text 'The people of the United [MASK] have the power to make laws.'
-	cat <<-END
-
-	Made: $(DEMO)/corpus     the sample as tokens, with its data report in manifest.json
-	      $(DEMO)/run        checkpoints, metrics.jsonl, loss.png, TensorBoard files, the resolved config
-	      $(DEMO)/hf         the model for Hugging Face: AutoModel.from_pretrained('$(DEMO)/hf')
-	Next: see what the model sees       $(VENV)/bin/python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus
-	      the same text as RoBERTa      change bert.py to roberta.py in the commands above (and the folders)
-	      your own language             README.md, "My own language in ten lines"
-	END
+	printf '%s\n' '' \
+	  'Made:  $(DEMO)/corpus   the sample as tokens, with its data report in manifest.json' \
+	  '       $(DEMO)/run      checkpoints, metrics.jsonl, loss.png, TensorBoard files, the resolved config' \
+	  "       $(DEMO)/hf       the model for Hugging Face: AutoModelForMaskedLM.from_pretrained('$(DEMO)/hf')" \
+	  '' \
+	  'Next:  source $(VENV)/bin/activate' \
+	  '       python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus     what the model sees' \
+	  '       the same text as RoBERTa: configs/roberta.py:tiny in the commands above, and other folders' \
+	  '       your own language: README.md, "My own language in ten lines"'
 
 test: $(READY)  ## the tests
 	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile tests
