@@ -5,6 +5,10 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error this Makefile needs GNU make 3.82 or newer (on a Mac: brew install make, then gmake))
+endif
+
 VENV ?= .venv
 PYTHON ?=
 DEMO ?= demo
@@ -26,6 +30,9 @@ env: $(READY)  ## the environment in .venv, with the tested versions
 
 $(READY): setup.py constraints.txt
 	@recent() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+	if [ -n "$$(ls -A "$(VENV)" 2>/dev/null)" ] && [ ! -e "$(VENV)/pyvenv.cfg" ]; then
+	  echo 'error: VENV=$(VENV) holds other files and is no environment: choose another folder.' >&2; exit 2
+	fi
 	python=
 	for p in $(PYTHON) python3 python3.11 python3.12 python3.13; do
 	  if recent "$$p"; then python=$$p; break; fi

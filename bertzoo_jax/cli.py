@@ -26,6 +26,8 @@ def run(main):
   # The libraries beneath speak of devices that are not there and files that need not be; ask with --verbosity=0.
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
+    stream.reconfigure(errors='backslashreplace')
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # remarks are for the user, not about code
   app.run(lambda argv: _guard(main, argv), flags_parser=lambda argv: _guard(_parse, argv))
 
@@ -73,5 +75,10 @@ def _guard(f, argv):
   try:
     return f(argv)
   except errors.UserError as e:
-    print(f'error: {e}', file=sys.stderr, flush=True)
-    sys.exit(2)
+    sentence = str(e)
+  except OSError as e:  # a path that cannot be read or written; without a path it is no mistake of the user's
+    if e.filename is None:
+      raise
+    sentence = f'{e.filename}: {e.strerror or e}. Check the path and your rights to it.'
+  print(f'error: {sentence}', file=sys.stderr, flush=True)
+  sys.exit(2)

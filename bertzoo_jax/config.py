@@ -46,9 +46,11 @@ def phases(config) -> tuple[Phase, ...]:
   for index, phase in enumerate(config.phases):
     try:
       steps, overrides = phase
-      steps, overrides = int(steps), dict(overrides)
+      overrides = dict(overrides)
     except (TypeError, ValueError) as e:
       raise errors.UserError(f'config.phases[{index}] is {phase!r}: a phase is (steps, {{key: value}}).') from e
+    if type(steps) is not int:
+      raise errors.UserError(f'config.phases[{index}] has {steps!r} steps: a whole number is needed.')
     if steps <= 0:
       raise errors.UserError(f'config.phases[{index}] has {steps} steps: a phase needs at least one.')
     resolved = config.copy_and_resolve_references().unlock()
@@ -70,6 +72,8 @@ def _override(config, key: str, value, index: int) -> None:
     old = known[key]
     if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
       value = float(value)
+    elif isinstance(old, tuple):
+      value = _plain(value)
     if type(value) is not type(old):
       raise errors.UserError(f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.')
     config.update_from_flattened_dict({key: value})

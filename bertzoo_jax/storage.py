@@ -42,7 +42,8 @@ def write_bytes(p, data: bytes) -> None:
 
 def write_json(p, value) -> None:
   """Writes JSON, indented, UTF-8, atomically."""
-  write_text(p, json.dumps(value, indent=1, ensure_ascii=False) + '\n')
+  # A file name that is not UTF-8 arrives as lone surrogates: these leave as JSON's own escapes and come back the same.
+  write_bytes(p, (json.dumps(value, indent=1, ensure_ascii=False) + '\n').encode('utf-8', 'backslashreplace'))
 
 
 def read_json(p):

@@ -202,7 +202,7 @@ def experiment(*, tokenizer, corpus, format, masking, encoder, objective, optimi
   """The complete config of one experiment.
 
   length: tokens a row. batch_size: rows of the global batch. phases: ((steps, overrides), …); overrides are
-  {'length': 512, 'masking.rate': 0.2, 'format': parts.mlm()}. hf: the Hugging Face class that `export` writes.
+  {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face class that `export` writes.
   """
   return ml_collections.ConfigDict(dict(
       seed=seed, length=length, batch_size=batch_size, phases=phases, tokenizer=tokenizer, corpus=corpus, format=format, masking=masking,
@@ -226,7 +226,7 @@ def argument(text, build):
   if size not in build:
     raise ValueError(f'no size {size!r}: write FILE.py:SIZE with SIZE one of {", ".join(build)}.{_near(size, build)}')
   config = build[size]()
-  for change in changes:
+  for change in sorted(changes, key=lambda c: c.startswith('steps=')):  # scaling comes last: it also scales a new schedule's warmup
     key, _, value = change.partition('=')
     if key == 'steps':
       _scale(config, value)
@@ -242,14 +242,24 @@ def argument(text, build):
 
 
 def _scale(config, value):
-  if not value.isdigit() or not int(value):
+  if not value.isdecimal() or not int(value):
     raise ValueError(f'steps={value!r}: a number of steps above 0 is needed.')
-  total, old = int(value), sum(steps for steps, _ in config.phases)
-  ends = [round(sum(steps for steps, _ in config.phases[:i + 1]) * total / old) for i in range(len(config.phases))]
+  share = int(value) / sum(steps for steps, _ in config.phases)
+  ends = [round(share * sum(steps for steps, _ in config.phases[:i + 1])) for i in range(len(config.phases))]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
-  config.phases = tuple((end - start, overrides) for start, end, (_, overrides) in zip([0, *ends], ends, config.phases))
-  config.schedule.warmup = round(config.schedule.warmup * total / old)
+  config.schedule.warmup = round(share * config.schedule.warmup)
+  config.phases = tuple((end - start, _scaled(overrides, share)) for start, end, (_, overrides) in zip([0, *ends], ends, config.phases))
+
+
+def _scaled(overrides, share):
+  """A phase's overrides with the warmup they set, if any, scaled."""
+  overrides = dict(overrides)
+  if 'schedule.warmup' in overrides:
+    overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
+  if 'schedule' in overrides:
+    overrides['schedule'] = ml_collections.ConfigDict({**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])})
+  return overrides
 
 
 def _near(word, known):

@@ -28,6 +28,8 @@ def test_phases_follow_each_other_and_carry_their_overrides():
     (((10, {'encoder.num_layers': 4}),), 'a phase may set'),
     (((10, {'length': 'long'}),), 'it is a int'),
     (((0, {}),), 'at least one'),
+    (((6.7, {}),), 'a whole number'),
+    (((True, {}),), 'a whole number'),
     ((10,), r'a phase is \(steps'),
 ])
 def test_a_phase_that_cannot_be_is_refused_in_one_sentence(phases, words):
@@ -40,6 +42,20 @@ def test_an_argument_swaps_sections_and_scales_steps():
   config = bert.get_config('base,objective=mlm,format=full_sentences,steps=1000')
   assert config.objective.name == 'mlm' and config.format == parts.full_sentences()
   assert config.phases == ((900, {'length': 128}), (100, {})) and config.schedule.warmup == 10
+
+
+def test_steps_scale_whatever_stands_beside_them():
+  one, other = bert.get_config('base,steps=1000,schedule=linear_after_warmup'), bert.get_config('base,schedule=linear_after_warmup,steps=1000')
+  assert one == other and one.schedule.warmup == 24
+  config = bert.get_config('base')
+  config.phases = ((500, {'schedule.warmup': 100}), (500, {'schedule': parts.linear_jump(warmup=50)}))
+  parts._scale(config, '100')
+  assert config.phases[0] == (50, {'schedule.warmup': 10}) and config.phases[1][1]['schedule'].warmup == 5
+
+
+def test_a_phase_may_give_a_list_for_a_tuple():
+  phase, = configuration.phases(_config(phases=((5, {'masking.corruption': [1.0, 0.0, 0.0]}),)))
+  assert phase.config.masking.corruption == (1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize('argument, words', [
