@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import sys
+import warnings
 import zlib
 
 import jax
@@ -80,6 +81,9 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     checkpoints = checkpoint.Checkpoints(workdir, keep=config.run.keep, keep_every=config.run.keep_every)
     start = checkpoints.newest() or 0
     here = next((p for p in phases if start < p.end_step), phases[-1])
+    for p in phases[here.index + 1:]:  # what is wrong with a later phase is said now, on stand-in text, and not when it begins
+      if p.first_step < end:
+        _stage(config, p, data._replace(phase=data.trial), mesh, end)
     stage = _stage(config, here, data, mesh, end)
     later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
     state, origin, notes = _state(config, stage, checkpoints, start, init)
@@ -159,14 +163,25 @@ def _from_corpus(config, path, cache_dir, host):
   corpus = corpora.open(mirror.local(path, cache_dir))
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
 
+  corpora.verify(corpus.path)
+
+  def fields_of(phase):
+    return dict(format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=phase.config.batch_size,
+                seed=config.seed, host=host, phase=phase.index)
+
   def phase(phase):
-    fields = dict(format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=phase.config.batch_size,
-                  seed=config.seed, host=host, phase=phase.index)
+    fields = fields_of(phase)
     train = pipeline.build(corpus, **fields)
     held_out = lambda: []
     if corpus.splits['held_out'].num_tokens:
       held_out = lambda: pipeline.build(corpus, **fields, split='held_out').evaluation_batches(config.run.eval_batches)
     return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
+
+  def trial(phase):
+    stand_in = corpora.in_memory(np.full(60, corpus.special['unk']), range(0, 61, 5), range(0, 13, 3), corpus.vocab_size, corpus.special)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      return training_data.PhaseData(pipeline.build(stand_in, **fields_of(phase)).features, None, None, None)
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,29 +192,28 @@ def _from_corpus(config, path, cache_dir, host):
   sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   return training_data.Data(
       corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
-      tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, save_tokenizer=save_tokenizer)
+      tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, trial=trial,
+      save_tokenizer=save_tokenizer)
 
 
 def _encoder(config, vocab_size):
-  fields = dict(config.encoder)
-  build = errors.choose(fields.pop('name'), encoders.BY_NAME, 'encoder')
-  return build(vocab_size=vocab_size, dtype=_DTYPES[config.run.dtype], unroll=config.run.unroll, remat=config.run.remat, **fields)
+  return errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=_DTYPES[config.run.dtype],
+                      unroll=config.run.unroll, remat=config.run.remat)
 
 
 def _stage(config, phase, data, mesh, end) -> stages.Stage:
   """A phase's data, objective and optimizer, checked against each other."""
   phase_data = data.phase(phase)
-  fields = dict(phase.config.objective)
   kernel, partitioned = _ATTENTION[config.run.attention]
-  objective = OBJECTIVES[fields.pop('name')](
-      encoder=_encoder(config, data.vocab_size), attend=sharding.attend(mesh, kernel, partitioned), constrain=sharding.constrain(mesh), **fields)
+  objective = errors.build(
+      phase.config.objective, OBJECTIVES, 'objective', encoder=_encoder(config, data.vocab_size),
+      attend=sharding.attend(mesh, kernel, partitioned), constrain=sharding.constrain(mesh))
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
                            f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
   schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))
-  fields = dict(config.optimizer)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[fields.pop('name')](schedule, paths, **fields)
+  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
   return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed, config.run.prng,
                       config.run.accumulation)
 

@@ -70,7 +70,7 @@ def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train',
   pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
                         seed=fields.seed, split=split, phase=stage.index)
   if split == 'held_out':
-    batches = iter(pipe.evaluation_batches(end)[first:])
+    batches = iter(pipe.evaluation_batches(config.run.eval_batches)[first:end])  # those that `pretrain` evaluates
   else:
     batches = pipe.iterate(first - stage.first_step, end - stage.first_step)
   if npz is not None:

@@ -264,6 +264,10 @@ def refused(world, workdir, changes, words, **kw):
     ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
     ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
     ({'phases': ()}, 'at least one phase'),
+    ({'phases': ((3, {'length': 32}), (3, {'format': parts.full_sentences()}))}, 'needs pair_labels'),  # of a phase still to come
+    ({'phases': ((3, {'length': 32}), (3, {'masking.rounding': 'neerest'}))}, "Did you mean 'nearest'"),
+    ({'phases': ((3, {'length': 32}), (3, {'length': 4}))}, 'at least 5 tokens'),
+    ({'phases': ((3, {'length': 32}), (3, {'masking': {'name': 'token', 'rate': 0.2}}))}, 'does not fit .*missing'),
     ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
     ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
 ])

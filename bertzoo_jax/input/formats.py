@@ -17,6 +17,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import rows as rows_lib
 
+_MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
 _TRIES = 10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
 
 
@@ -217,7 +218,7 @@ def segment_pairs(text, length, *, short_rate, random_next_rate):
     begin, end = np.where(is_random, begin, first + cut), np.where(is_random, end, first + count)
     return _pair(key, first, limit, starts[first], length_a, starts[begin], starts[end] - starts[begin], is_random)
 
-  return Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, warnings=_one_document(text))
+  return Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, warnings=_pair_warnings(text))
 
 
 def sentence_pairs(text, length, *, random_next_rate):
@@ -248,7 +249,7 @@ def sentence_pairs(text, length, *, random_next_rate):
     return _pair(key, first, length - 3, starts[first], starts[first + 1] - starts[first], starts[partner],
                  starts[partner + 1] - starts[partner], random)
 
-  return Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, warnings=_one_document(text))
+  return Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, warnings=_pair_warnings(text))
 
 
 def _random_run(key, text, first, document, tokens):
@@ -290,10 +291,16 @@ def heads(key, tosses):
   return np.bincount(row, weights=ones, minlength=len(tosses)).astype(np.int64)
 
 
-def _one_document(text):
+def _pair_warnings(text):
+  """What makes the labels of pairs easy or wrong."""
+  found = []
   if text.num_documents == 1:
-    return ('there is a single document: random partners come from it too, and may be the true next ones.',)
-  return ()
+    found.append('there is a single document: random partners come from it too, and may be the true next ones.')
+  alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
+  if alone > _MOST_ALONE:
+    found.append(f'{alone:.0%} of the documents have a single sentence, and its partner is always a random one (label 1): '
+                 'are there blank lines between sentences, or the wrong config.corpus.splitter?')
+  return tuple(found)
 
 
 def _check_length(length, least, name):

@@ -32,7 +32,7 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     corpus: input.corpus.Corpus.
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run; phase: index of the phase, whose rows and masks are its own.
+    seed: of the run; phase: index of the phase, whose rows and masks are its own. Held-out rows depend on neither.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B / count).
 
@@ -48,18 +48,13 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
   if not text.num_sentences:
     raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
                            + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
-  make_format, format_fields = _part(format, formats.BY_NAME, 'format')
-  make_masking, masking_fields = _part(masking, maskings.BY_NAME, 'masking')
-  form = make_format(text, length, **format_fields)
-  mask = make_masking(length, corpus.vocab_size, corpus.special, **masking_fields)
+  form = errors.build(format, formats.BY_NAME, 'format', text, length)
+  mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus.vocab_size, corpus.special)
+  if split != 'train':  # evaluation asks the same of every seed and phase, so that their losses compare
+    seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
   return Pipeline(corpus, split, form, mask, key, length, batch_size, (index, count))
-
-
-def _part(section, table, what):
-  fields = dict(section)
-  return errors.choose(fields.pop('name', None), table, what), fields
 
 
 class Pipeline:

@@ -35,6 +35,7 @@ class Data(NamedTuple):
     entropy: of the unigrams of the training text, nats a token; None where not known.
     tokens_per_byte: of the held-out text; None where not known.
     phase: Phase of the config → PhaseData.
+    trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
     save_tokenizer: folder → copies the tokenizer there.
   """
   corpus: dict
@@ -43,6 +44,7 @@ class Data(NamedTuple):
   entropy: float | None
   tokens_per_byte: float | None
   phase: Callable
+  trial: Callable
   save_tokenizer: Callable
 
 
@@ -81,7 +83,7 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
 
     return PhaseData({k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None)
 
-  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, lambda folder: None)
+  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None)
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:

@@ -177,6 +177,22 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
     _same(whole, {k: np.concatenate([p[k] for p in pieces]) for k in whole})
 
 
+def test_evaluation_is_the_same_for_every_seed_and_phase():
+  for one, two in zip(_build(split='held_out').evaluation_batches(9), _build(split='held_out', seed=4, phase=1).evaluation_batches(9), strict=True):
+    _same(one, two)
+  assert not np.array_equal(_build().batch(0)['input_ids'], _build(phase=1).batch(0)['input_ids'])
+
+
+def test_documents_of_one_sentence_are_remarked_on_where_pairs_are_made():
+  alone = corpus.in_memory(np.full(40, 9), range(0, 41, 4), range(11), V, SPECIAL)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    pair, whole = (pipeline.build(alone, format=FORMATS[f], masking=MASKING, length=32, batch_size=2, seed=0)
+                   for f in ('segment_pairs', 'full_sentences'))
+  assert any('100% of the documents have a single sentence' in w for w in pair.warnings)
+  assert (pair.batch(0)['pair_labels'] == 1).all() and not any('single sentence' in w for w in whole.warnings)
+
+
 def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
   pipe = _build('full_sentences', split='held_out', batch_size=2)
   batches = pipe.evaluation_batches(2)
