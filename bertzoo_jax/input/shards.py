@@ -206,6 +206,8 @@ class _Worker:
       raise errors.UserError(f'A worker ended with code {code} in chunk {chunk.index}, which begins at {chunk.first}'
                              f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
                              'run the same line again, finished shards are kept.') from e
+    if isinstance(failure, errors.UserError):
+      raise failure
     if failure:
       raise errors.UserError(f'Chunk {chunk.index}, which begins at {chunk.first}, failed: {failure}. '
                              'Run the same line again, finished shards are kept.')
@@ -219,12 +221,15 @@ class _Worker:
 
 
 def _serve(pipe, out, tokenizer_folder, splitter, held_out):
+  tokenizer = None
   try:
-    tokenizer = tokenizers.load(tokenizer_folder)
     while True:
       chunk = pipe.recv()
       try:
+        tokenizer = tokenizer or tokenizers.load(tokenizer_folder)
         answer = (None, write(out, chunk, tokenizer, splitter, held_out))
+      except errors.UserError as e:
+        answer = (e, None)
       except Exception as e:  # whatever it is, the parent must name the chunk
         answer = (f'{type(e).__name__}: {e}', None)
       pipe.send(answer)

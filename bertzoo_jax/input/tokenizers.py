@@ -8,6 +8,7 @@ else uses; another engine (SentencePiece) needs another `Kind` only.
 import collections
 import hashlib
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Callable
@@ -38,13 +39,15 @@ class Kind(NamedTuple):
   """What is particular to a kind of tokenizer, with its config fields bound.
 
   special: {role: piece}. train(texts) → Vocabulary. read({file name: path}) → Vocabulary, or None if the files are not of
-  this kind. files(vocabulary) → {file name: text}. engine(vocabulary) → tokenizers.Tokenizer that knows no special text.
+  this kind. check(pieces) refuses a published vocabulary made for other fields. files(vocabulary) → {file name: text}.
+  engine(vocabulary) → tokenizers.Tokenizer that knows no special text.
   wrap(special ids) → post-processor that puts [CLS] … [SEP] around. starts_word(piece) → bool. mask_eats_blank: whether the
   mask's text swallows a blank before it.
   """
   special: dict[str, str]
   train: Callable
   read: Callable
+  check: Callable
   files: Callable
   engine: Callable
   wrap: Callable
@@ -147,32 +150,41 @@ def load(path, section: dict | None = None) -> Tokenizer:
     return _load_saved(files, section)
   if section is None:
     raise errors.UserError(f'{path} has no bertzoo.json, so how its text is to be split is unknown: it must come from prepare.')
-  vocabulary = _kind(section).read(files)
+  kind = _kind(section)
+  vocabulary = kind.read(files)
   if vocabulary is None:
     there = ', '.join(sorted(files)) or 'nothing'
     raise errors.UserError(f'{path} holds {there}: a {section["name"]} tokenizer is read from {_READS[section["name"]]}.')
+  kind.check(vocabulary.pieces)
   tokenizer = Tokenizer(section, vocabulary)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
   return tokenizer
 
 
 def _load_saved(files, section):
-  meta = json.loads(files['bertzoo.json'].read_text())
+  meta, folder = _read_json(files['bertzoo.json']), files['bertzoo.json'].parent
+  if not isinstance(meta.get('section'), dict) or 'name' not in meta['section']:
+    raise errors.UserError(f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again.')
   if section is not None and dict(section) != meta['section']:
     wished = dict(section)
     differing = [f'{k} {meta["section"].get(k)!r} there, {wished.get(k)!r} in the config' for k in {**meta['section'], **wished}
                  if meta['section'].get(k) != wished.get(k)]
-    raise errors.UserError(f'The tokenizer {files["bertzoo.json"].parent} is not the one the config wishes ({"; ".join(differing)}): '
+    raise errors.UserError(f'The tokenizer {folder} is not the one the config wishes ({"; ".join(differing)}): '
                            'set --config.tokenizer.… to what is there, or take another.')
-  tokenizer = Tokenizer(meta['section'], _kind(meta['section']).read({k: v for k, v in files.items() if k != 'tokenizer.json'}))
-  if tokenizer.hash != meta['hash']:
-    raise errors.UserError(f'The tokenizer files in {files["bertzoo.json"].parent} were changed or damaged (hash): copy the folder again.')
+  vocabulary = _kind(meta['section']).read({k: v for k, v in files.items() if k != 'tokenizer.json'})
+  tokenizer = vocabulary and Tokenizer(meta['section'], vocabulary)
+  if tokenizer is None or tokenizer.hash != meta.get('hash'):
+    raise errors.UserError(f'The tokenizer files in {folder} were changed or damaged (hash): copy the folder again.')
   return tokenizer
 
 
 def _kind(section) -> Kind:
-  fields = dict(section)
-  return errors.choose(fields.pop('name'), BY_NAME, 'tokenizer')(**fields)
+  return errors.build(section, BY_NAME, 'tokenizer')
+
+
+def _check_range(name, value, least, most=math.inf):
+  if not least <= value <= most:
+    raise errors.UserError(f'--config.tokenizer.{name}={value}: it must be at least {least}{f" and at most {most}" if most < math.inf else ""}.')
 
 
 def _check_size(tokenizer, what):
@@ -202,11 +214,20 @@ def _read(path) -> str:
     raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
 
 
-def _read_json(path):
+def _read_json(path) -> dict:
   try:
-    return json.loads(_read(path))
-  except ValueError as e:
-    raise errors.UserError(f'{path} is not JSON: is it a vocabulary file?') from e
+    value = json.loads(_read(path))
+  except (ValueError, RecursionError) as e:
+    raise errors.UserError(f'{path} is not JSON, or cut short: is it a vocabulary file?') from e
+  if not isinstance(value, dict):
+    raise errors.UserError(f'{path} holds no JSON object: is it a vocabulary file?')
+  return value
+
+
+def _read_model(path) -> dict:
+  """What a tokenizer.json calls its model; {} where it has none."""
+  model = _read_json(path).get('model')
+  return model if isinstance(model, dict) else {}
 
 
 # --- WordPiece --------------------------------------------------------------------------------------------------------
@@ -218,6 +239,9 @@ def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalizat
   The fields are described in configs/parts.py. Equal to transformers' BertTokenizer where normalization is 'none',
   max_word_chars 100 and strip_accents equal to lowercase (tests/input/test_tokenizers.py).
   """
+  _check_range('vocab_size', vocab_size, 1)
+  _check_range('min_frequency', min_frequency, 0)
+  _check_range('max_word_chars', max_word_chars, 1, 10_000)
   special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
   clean = _normalizer(normalization, normalizers.BertNormalizer(
       clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase))
@@ -235,7 +259,9 @@ def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalizat
     # only letters that it is given as special tokens have the same number in every run.
     known = [*special.values(), *letters, *inside]
     built = hf.Tokenizer(models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=max_word_chars))
-    built.normalizer, built.pre_tokenizer = clean, pre_tokenizers.BertPreTokenizer()
+    # The trainer's time grows with the square of a word's length, and a word over the limit is unknown whatever is learnt.
+    too_long = pre_tokenizers.Split(hf.Regex(f'^.{{{max_word_chars + 1},}}$'), 'removed')
+    built.normalizer, built.pre_tokenizer = clean, pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), too_long])
     trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=known, initial_alphabet=letters,
                                         limit_alphabet=len(letters), show_progress=False)
     built.train_from_iterator(_once(texts), trainer)
@@ -245,20 +271,25 @@ def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalizat
     if 'vocab.txt' in files:
       pieces = re.sub(r'\r\n?', '\n', _read(files['vocab.txt'])).rstrip('\n').split('\n')
     elif 'tokenizer.json' in files:
-      model = _read_json(files['tokenizer.json']).get('model', {})
+      model = _read_model(files['tokenizer.json'])
       if model.get('type', 'WordPiece') != 'WordPiece' or not isinstance(model.get('vocab'), dict):
         return None
       pieces = _by_id(model['vocab'])
     else:
       return None
-    _check_case(pieces, lowercase, strip_accents)
     return Vocabulary(pieces)
+
+  def check(pieces):
+    _check_case(pieces, lowercase)
 
   def wrap(ids):
     return processors.TemplateProcessing(single='[CLS]:0 $A:0 [SEP]:0', pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
                                          special_tokens=[('[CLS]', ids['cls']), ('[SEP]', ids['sep'])])
 
-  return Kind(special, train, read, lambda v: {'vocab.txt': '\n'.join(v.pieces) + '\n'}, engine, wrap, lambda p: not p.startswith('##'), False)
+  def files(vocabulary):
+    return {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'}
+
+  return Kind(special, train, read, check, files, engine, wrap, lambda p: not p.startswith('##'), False)
 
 
 def _letters(texts, clean, coverage, vocab_size) -> list[str]:
@@ -292,7 +323,7 @@ _CJK = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73
         (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
 
 
-def _check_case(pieces, lowercase, strip_accents):
+def _check_case(pieces, lowercase):
   """Refuses a cased vocabulary under lower-casing, where a third of it could never occur."""
   words = [p for p in pieces if p.isalpha()]
   upper = sum(p != p.lower() for p in words)
@@ -312,6 +343,8 @@ def byte_bpe(*, vocab_size, lowercase, normalization, add_prefix_space, min_freq
 
   Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
   """
+  _check_range('vocab_size', vocab_size, 1)
+  _check_range('min_frequency', min_frequency, 0)
   special = dict(pad='<pad>', unk='<unk>', cls='<s>', sep='</s>', mask='<mask>')
   clean = _normalizer(normalization, normalizers.Lowercase() if lowercase else None)
   split = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -336,17 +369,18 @@ def byte_bpe(*, vocab_size, lowercase, normalization, add_prefix_space, min_freq
 
   def read(files):
     if 'tokenizer.json' in files and not {'vocab.json', 'encoder.json'} & set(files):
-      model = _read_json(files['tokenizer.json']).get('model', {})
-      if model.get('type', 'BPE') != 'BPE' or 'merges' not in model:
+      model = _read_model(files['tokenizer.json'])
+      if model.get('type', 'BPE') != 'BPE' or not isinstance(model.get('vocab'), dict) or not isinstance(model.get('merges'), list):
         return None
-      return Vocabulary(_by_id(model['vocab']), [tuple(m.split(' ')) if isinstance(m, str) else tuple(m) for m in model['merges']])
+      pieces = _by_id(model['vocab'])
+      return Vocabulary(pieces, _merges(model['merges'], pieces, files['tokenizer.json']))
     ids = files.get('vocab.json') or files.get('encoder.json')
     merges = files.get('merges.txt') or files.get('vocab.bpe')
     if ids is None or merges is None:
       return None
     lines = re.sub(r'\r\n?', '\n', _read(merges)).split('\n')
-    merges = [tuple(line.split(' ')) for line in lines if line and not line.startswith('#version')]
     pieces = _by_id(_read_json(ids))
+    merges = _merges([line for line in lines if line and not line.startswith('#version')], pieces, merges)
     if 'dict.txt' in files:
       pieces = _fairseq_order(pieces, _read(files['dict.txt']))
     elif '<|endoftext|>' in pieces and '<mask>' not in pieces:
@@ -362,7 +396,17 @@ def byte_bpe(*, vocab_size, lowercase, normalization, add_prefix_space, min_freq
   def wrap(ids):
     return processors.RobertaProcessing(('</s>', ids['sep']), ('<s>', ids['cls']), trim_offsets=True, add_prefix_space=add_prefix_space)
 
-  return Kind(special, train, read, files, engine, wrap, lambda p: p[0] in 'ĠĊĉč', True)
+  return Kind(special, train, read, lambda pieces: None, files, engine, wrap, lambda p: p[0] in 'ĠĊĉč', True)
+
+
+def _merges(rows, pieces, path) -> list[tuple[str, str]]:
+  known, merges = set(pieces), []
+  for row in rows:
+    merge = tuple(row.split(' ')) if isinstance(row, str) else tuple(row) if isinstance(row, list) else ()
+    if len(merge) != 2 or not all(isinstance(m, str) for m in merge) or not {*merge, ''.join(merge)} <= known:
+      raise errors.UserError(f'{path}: {row!r} is not a merge of two pieces of the vocabulary into a third: do the files belong together?')
+    merges.append(merge)
+  return merges
 
 
 def _fairseq_order(gpt2_pieces, dictionary) -> list[str]:
@@ -370,7 +414,9 @@ def _fairseq_order(gpt2_pieces, dictionary) -> list[str]:
   pieces = ['<s>', '<pad>', '</s>', '<unk>']
   for line in dictionary.splitlines()[:50260]:
     word = line.split(' ')[0]
-    pieces.append(gpt2_pieces[int(word)] if word.isdigit() else word)
+    if word.isdecimal() and int(word) >= len(gpt2_pieces):
+      raise errors.UserError(f'dict.txt speaks of id {word}, the vocabulary has {len(gpt2_pieces)}: take the files that belong together.')
+    pieces.append(gpt2_pieces[int(word)] if word.isdecimal() else word)
   return [*pieces, '<mask>']
 
 
@@ -385,8 +431,8 @@ def _normalizer(normalization, then):
 
 
 def _by_id(ids: dict) -> list[str]:
-  pieces = sorted(ids, key=ids.get)
-  if [ids[p] for p in pieces] != list(range(len(pieces))):
+  pieces = sorted(ids, key=ids.get) if all(type(i) is int for i in ids.values()) else []
+  if not pieces or [ids[p] for p in pieces] != list(range(len(pieces))):
     raise errors.UserError('The vocabulary\'s ids do not run from 0 without a gap: it cannot be used as it is.')
   return pieces
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -135,6 +136,7 @@ def test_word_starts_tell_where_words_begin(uncased, byte_bpe):
 
 TRAIN = '''
 import sys
+import time
 sys.path.insert(0, sys.argv[2])
 from tests.input import test_tokenizers as t
 from bertzoo_jax.input import tokenizers
@@ -257,3 +259,55 @@ def test_files_of_another_kind_are_named(uncased, byte_bpe, tmp_path):
   (tmp_path / 'merges.txt').write_text('')
   with pytest.raises(errors.UserError, match='without a gap'):
     tokenizers.load(tmp_path, byte_bpe.section)
+
+
+def test_an_unbroken_string_costs_training_no_square_of_its_length_and_changes_no_piece():
+  section = parts.wordpiece(vocab_size=800, coverage=1.0).to_dict()
+  plain = tokenizers.train(section, lambda: sample(most=30_000))
+  started = time.monotonic()
+  long = tokenizers.train(section, lambda: [*sample(most=30_000), 'abcdefghij' * 20_000])
+  assert time.monotonic() - started < 5
+  assert [p for p in long.pieces if p not in plain.pieces] == []
+  assert json.loads(long.parsing_engine().to_str())['pre_tokenizer'] == {'type': 'BertPreTokenizer'}
+
+
+def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_path):
+  section = parts.wordpiece(vocab_size=13, lowercase=False, strip_accents=False).to_dict()
+  ours = tokenizers.train(section, lambda: ['abcab ' * 100])
+  ours.save(tmp_path)
+  assert tokenizers.load(tmp_path).hash == tokenizers.load(tmp_path, section).hash == ours.hash
+  (tmp_path / 'bertzoo.json').unlink()
+  with pytest.raises(errors.UserError, match='uncased'):  # published, it would be a mistake
+    tokenizers.load(tmp_path, section)
+
+
+@pytest.mark.parametrize('text', ['{"section": {"na', '[]', '{}', '{"section": {"name": "wordpiece"}}', '{"section": {}}'])
+def test_a_damaged_bertzoo_json_is_one_sentence(uncased, tmp_path, text):
+  uncased.save(tmp_path)
+  (tmp_path / 'bertzoo.json').write_text(text)
+  with pytest.raises(errors.UserError):
+    tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize('files, message', [
+    ({'tokenizer.json': '[]'}, 'holds no JSON object'),
+    ({'tokenizer.json': '{"model": []}'}, 'is read from'),
+    ({'tokenizer.json': '{"model": {"vocab": {"a": 0, "b": 1}, "merges": [3]}}'}, '3 is not a merge'),
+    ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
+    ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
+    ({'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b\na b ab\n'}, "'a b ab' is not a merge"),
+    ({'vocab.json': '{"a": 0, "b": 1}', 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
+    ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7')])
+def test_files_that_hold_something_else_are_one_sentence(files, message, byte_bpe, tmp_path):
+  for name, text in files.items():
+    (tmp_path / name).write_text(text)
+  with pytest.raises(errors.UserError, match=message):
+    tokenizers.load(tmp_path, byte_bpe.section)
+
+
+@pytest.mark.parametrize('kind, fields', [('wordpiece', dict(min_frequency=-1)), ('wordpiece', dict(max_word_chars=0)),
+                                          ('byte_bpe', dict(min_frequency=-1)), ('byte_bpe', dict(vocab_size=-5))])
+def test_numbers_out_of_range_are_one_sentence(kind, fields):
+  section = getattr(parts, kind)(**fields).to_dict()
+  with pytest.raises(errors.UserError, match=f'config.tokenizer.{next(iter(fields))}=.* must be at least'):
+    tokenizers.train(section, lambda: ['text'])
