@@ -9,6 +9,7 @@ Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences
 its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sentences, D documents, V vocabulary.
 """
 
+import concurrent.futures
 import hashlib
 import io
 import json
@@ -23,6 +24,8 @@ from bertzoo_jax import storage
 FORMAT_VERSION = 1
 SPLITS = ('train', 'held_out')
 _ARRAYS = ('tokens', 'sentences', 'documents')
+_IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits')
+_THREADS = 16  # that hash files: hashlib lets go of the interpreter
 
 
 class Split:
@@ -117,7 +120,7 @@ def open(path) -> Corpus:
   """Opens a corpus that `prepare` wrote, memory-mapped, and checks every file's size against the manifest.
 
   Raises:
-    UserError: no corpus there, an unfinished one, another format version, or a shard that is missing or cut.
+    UserError: no corpus there, an unfinished one, another format version, a changed manifest, or a shard that is missing or cut.
   """
   path = storage.path(path)
   manifest = read_manifest(path)
@@ -155,10 +158,18 @@ def read_manifest(path) -> dict:
   try:
     manifest = storage.read_json(path / 'manifest.json')
     version = manifest['format_version']
-  except (ValueError, KeyError, TypeError) as e:
+    if version != FORMAT_VERSION:
+      raise errors.UserError(f'The corpus {path} has format version {version}, this code reads {FORMAT_VERSION}: prepare it again.')
+    intact = identity(manifest) == manifest['hash']
+    files(manifest)
+    fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise errors.UserError(f'{path}/manifest.json is not the manifest of a corpus ({type(e).__name__}): prepare the corpus again.') from e
-  if version != FORMAT_VERSION:
-    raise errors.UserError(f'The corpus {path} has format version {version}, this code reads {FORMAT_VERSION}: prepare it again.')
+  if not intact:
+    raise errors.UserError(f'{path}/manifest.json was changed (its hash is not that of what it says): copy the corpus again, or prepare it into '
+                           'a new folder.')
+  if not fits:
+    raise errors.UserError(f'{path}/manifest.json has special tokens outside its vocabulary of {manifest["vocab_size"]}: prepare the corpus again.')
   return manifest
 
 
@@ -172,11 +183,14 @@ def files(manifest: dict) -> dict[str, str]:
 def verify(path) -> None:
   """Compares every file's SHA-256 with the manifest (reads the whole corpus). Raises UserError naming the first that differs."""
   path = storage.path(path)
-  for file, digest in files(read_manifest(path)).items():
-    if not (path / file).exists():
-      raise errors.UserError(f'{path / file} is missing: prepare the corpus again into a new folder.')
-    if storage.sha256(path / file) != digest:
-      raise errors.UserError(f'{path / file} is damaged (its SHA-256 is not the manifest\'s): prepare the corpus again into a new folder.')
+  wished = files(read_manifest(path))
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    found = pool.map(lambda file: storage.sha256(path / file) if (path / file).exists() else None, wished)
+    wrong, digest = next(((file, digest) for file, digest in zip(wished, found) if digest != wished[file]), (None, None))
+    pool.shutdown(cancel_futures=True)
+  if wrong:
+    state = 'damaged (its SHA-256 is not the manifest\'s)' if digest else 'missing'
+    raise errors.UserError(f'{path / wrong} is {state}: prepare the corpus again into a new folder.')
 
 
 def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special: dict, held_out: tuple | None = None) -> Corpus:
@@ -219,7 +233,7 @@ def _open_split(folder, manifest, name) -> Split:
     sizes = dict(tokens=shard['tokens'], sentences=shard['sentences'] + 1, documents=shard['documents'] + 1)
     dtypes = dict(tokens=np.dtype(manifest['dtype']), sentences=np.int64, documents=np.int64)
     arrays = {a: _load(folder / f'{shard["name"]}.{a}.npy', dtypes[a], sizes[a]) for a in _ARRAYS}
-    if arrays['sentences'][-1] != shard['tokens'] or arrays['documents'][-1] != shard['sentences']:
+    if not _runs(arrays['sentences'], shard['tokens']) or not _runs(arrays['documents'], shard['sentences']):
       raise errors.UserError(f'The offsets of shard {folder / shard["name"]} do not fit its tokens: prepare the corpus again into a new folder.')
     tokens.append(arrays['tokens'])
     sentences.append(arrays['sentences'][1:] + num_tokens)
@@ -227,6 +241,10 @@ def _open_split(folder, manifest, name) -> Split:
     num_tokens += shard['tokens']
     num_sentences += shard['sentences']
   return Split(tokens, np.concatenate(sentences), np.concatenate(documents), entry['bytes'])
+
+
+def _runs(offsets, end) -> bool:
+  return bool(offsets[0] == 0 and offsets[-1] == end and (offsets[1:] >= offsets[:-1]).all())
 
 
 def _load(path, dtype, length):
@@ -292,5 +310,4 @@ def write_file(path, data: bytes) -> None:
 
 def identity(manifest: dict) -> str:
   """SHA-256 of what identifies a corpus: tokenizer, sections, and the bytes of every shard (not where the text lay)."""
-  facts = {k: manifest[k] for k in ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits')}
-  return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+  return hashlib.sha256(json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()).hexdigest()

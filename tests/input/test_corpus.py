@@ -125,7 +125,8 @@ def test_what_is_no_corpus_is_one_sentence(tmp_path):
   (tmp_path / 'plan.json').write_text('{}')
   with pytest.raises(errors.UserError, match='unfinished: run the same prepare line again'):
     corpus.open(tmp_path)
-  for text, message in (('{"x"', 'is not the manifest'), ('[]', 'is not the manifest'), ('{"format_version": 9}', 'format version 9')):
+  for text, message in (('{"x"', 'is not the manifest'), ('[]', 'is not the manifest'), ('{"format_version": 9}', 'format version 9'),
+                        ('{"format_version": 1}', 'is not the manifest')):
     (tmp_path / 'manifest.json').write_text(text)
     with pytest.raises(errors.UserError, match=message):
       corpus.open(tmp_path)
@@ -140,3 +141,60 @@ def test_a_corpus_in_memory_behaves_like_one_on_disk():
     corpus.in_memory([10], [0, 1], [0, 1], 10, SPECIAL)
   with pytest.raises(ValueError, match='offsets must run'):
     corpus.in_memory([5, 6], [0, 1], [0, 1], 10, SPECIAL)
+
+
+def manifest_of(folder, **changes):
+  """Changes the manifest of a corpus as someone would who knows how its hash is made."""
+  manifest = json.loads((folder / 'manifest.json').read_text()) | changes
+  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+
+
+def test_a_changed_manifest_is_refused(tmp_path):
+  write(tmp_path, SHARDS)
+  text = (tmp_path / 'manifest.json').read_text()
+  (tmp_path / 'manifest.json').write_text(text.replace('"bytes": 7', '"bytes": 8', 1))
+  with pytest.raises(errors.UserError, match='was changed'):
+    corpus.open(tmp_path)
+
+
+@pytest.mark.parametrize('key', ['splits', 'tokenizer_hash', 'special', 'dtype', 'vocab_size', 'tokenizer', 'corpus'])
+def test_whatever_identifies_a_corpus_is_in_its_hash(tmp_path, key):
+  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
+  assert corpus.identity(manifest) == manifest['hash'] != corpus.identity({**manifest, key: 'another'})
+  assert corpus.identity({**manifest, 'report': 1}) == manifest['hash']
+
+
+@pytest.mark.parametrize('missing', ['hash', 'splits', 'unigrams_sha256'])
+def test_a_manifest_without_a_key_is_one_sentence(tmp_path, missing):
+  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
+  del manifest[missing]
+  (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
+  with pytest.raises(errors.UserError, match='is not the manifest'):
+    corpus.open(tmp_path)
+
+
+def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
+  manifest_of(write(tmp_path, SHARDS), special={**SPECIAL, 'mask': 100})
+  with pytest.raises(errors.UserError, match='outside its vocabulary of 100'):
+    corpus.open(tmp_path)
+
+
+@pytest.mark.parametrize('array, offsets', [('sentences', [1, 4, 4, 6]), ('sentences', [0, 4, 3, 6]), ('documents', [0, 4, 3]), ('documents', [1, 2, 3])])
+def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
+  write(tmp_path, SHARDS)
+  np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.int64))
+  with pytest.raises(errors.UserError, match='do not fit'):
+    corpus.open(tmp_path)
+
+
+def test_verify_names_the_first_of_several_that_differ(tmp_path):
+  write(tmp_path, SHARDS)
+  (tmp_path / 'train' / '00002.documents.npy').unlink()
+  file = tmp_path / 'train' / '00001.tokens.npy'
+  file.write_bytes(file.read_bytes()[:-1] + b'x')
+  with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+  write(tmp_path / 'again', SHARDS)
+  (tmp_path / 'again' / 'train' / '00000.documents.npy').unlink()
+  with pytest.raises(errors.UserError, match='00000.documents.npy is missing'):
+    corpus.verify(tmp_path / 'again')

@@ -21,9 +21,9 @@ def remote(tmp_path, monkeypatch):
   (folder / 'tokenizer').mkdir()
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
   digest = corpus.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
-  manifest = dict(format_version=corpus.FORMAT_VERSION, vocab_size=32, special={}, dtype='uint16', splits=splits, unigrams_sha256=digest,
-                  hash='0' * 64)
-  storage.write_json(folder / 'manifest.json', manifest)
+  manifest = dict(format_version=corpus.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=32, special={}, tokenizer_hash='', dtype='uint16',
+                  splits=splits, unigrams_sha256=digest)
+  storage.write_json(folder / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
   monkeypatch.setattr(storage, 'is_remote', lambda p: 'bucket' in str(p))
   return folder
 
