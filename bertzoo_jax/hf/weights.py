@@ -31,8 +31,12 @@ class Report(NamedTuple):
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a safetensors file with the metadata transformers 4 asks for."""
+  """Writes a safetensors file with the metadata transformers 4 asks for; its mode is that of any new file."""
+  path = pathlib.Path(path)
+  path.touch()
+  mode = path.stat().st_mode & 0o777
   safetensors.numpy.save_file(tensors, str(path), metadata={'format': 'pt'})
+  path.chmod(mode)  # safetensors lets only the owner read
 
 
 def load(directory) -> tuple[dict, Report]:
@@ -62,21 +66,26 @@ def load(directory) -> tuple[dict, Report]:
 def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None) -> tuple[dict, list[str]]:
   """Fresh parameters with the loaded ones in their places, and lines that tell the user what came from where.
 
-  A segment table that the new encoder lacks has its row 0 added to the positions: the output for single texts stays.
+  A segment table that the new encoder lacks has its row 0 added to the positions: the output for single texts stays. A
+  position table of another length gives the rows that both have; the rest stay fresh.
 
   Args:
-    fresh: nested dict of arrays; only shapes are looked at, leaves without a loaded one are returned as they are.
+    fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the others only shapes are looked
+      at, and the rows of a position table that grows.
     loaded, report: of `load`.
     encoder: the config's section, to point out settings that differ from the checkpoint's.
 
   Raises:
-    UserError: a shape differs; both are named.
+    UserError: another shape differs; both are named.
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
   if names.TYPE_TABLE in loaded and names.TYPE_TABLE not in fresh:
     loaded[names.POSITION_TABLE] = loaded[names.POSITION_TABLE] + loaded.pop(names.TYPE_TABLE)[:1]
     lines.append('segment table: its row 0 was added to the positions, the rest is ignored (this encoder has no segments)')
+  if names.POSITION_TABLE in loaded and names.POSITION_TABLE in fresh:
+    loaded[names.POSITION_TABLE], note = _positions(fresh[names.POSITION_TABLE], loaded[names.POSITION_TABLE])
+    lines += note
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       raise errors.UserError(f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
@@ -91,6 +100,17 @@ def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
     if encoder is not None and encoder[field] != report.encoder[field]:
       lines.append(f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} in the checkpoint')
   return unflatten(params), lines
+
+
+def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
+  """The position table to begin with, as long as `fresh`, and a line about its rows if the lengths differ."""
+  ours, theirs = fresh.shape[0], len(loaded)
+  if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
+    return loaded, []
+  if ours < theirs:
+    return loaded[:ours], [f'positions: the first {ours:,} of the checkpoint\'s {theirs:,} rows were loaded, the rest is ignored']
+  rest = np.asarray(fresh)[theirs:].astype(loaded.dtype)
+  return np.concatenate([loaded, rest]), [f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh']
 
 
 def flatten(tree: dict, prefix: str = '') -> dict:
@@ -148,12 +168,27 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
   for path in files:
     try:
       with safetensors.safe_open(str(path), framework='numpy') as f:
-        tensors.update({key: _float32(f, key) for key in f.keys()})  # noqa: SIM118 (no mapping)
+        tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
     except (safetensors.SafetensorError, OSError) as e:
       raise errors.UserError(f'{path} cannot be read ({e}): download or export it again.') from e
   return tensors
 
 
-def _float32(file, key: str) -> np.ndarray:
+def _float32(file, key: str, path: pathlib.Path) -> np.ndarray:
+  if file.get_slice(key).get_dtype() == 'BF16':
+    return _bfloat16(path, key)
   x = file.get_tensor(key)
-  return x.astype(np.float32) if x.dtype.kind in 'fV' else x
+  return x.astype(np.float32) if x.dtype.kind == 'f' else x
+
+
+def _bfloat16(path: pathlib.Path, key: str) -> np.ndarray:
+  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a float32's.
+
+  The file begins with the size of a JSON header, which has each tensor's place (safetensors' README, "Format").
+  """
+  with path.open('rb') as f:
+    size = int.from_bytes(f.read(8), 'little')
+    entry = json.loads(f.read(size))[key]
+    f.seek(8 + size + entry['data_offsets'][0])
+    bits = np.frombuffer(f.read(entry['data_offsets'][1] - entry['data_offsets'][0]), '<u2')
+  return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry['shape'])

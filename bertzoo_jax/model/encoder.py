@@ -92,11 +92,16 @@ def _check(e: Transformer):
   errors.choose(e.remat, _REMAT, 'run.remat')
   layers.activation(e.activation)
   layers.initializer(e.initializer, e.initializer_range)
-  if e.hidden_size % e.num_heads:
-    raise errors.UserError(f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a multiple.')
   for name in ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'vocab_size', 'unroll'):
     if getattr(e, name) < 1:
       raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
+  if e.hidden_size % e.num_heads:
+    raise errors.UserError(f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a multiple.')
+  if e.type_vocab_size < 0:
+    raise errors.UserError(f'encoder.type_vocab_size={e.type_vocab_size}: give the number of segments, or 0 for none.')
+  for name in ('norm_eps', 'initializer_range'):
+    if not getattr(e, name) > 0.0:
+      raise errors.UserError(f'encoder.{name}={getattr(e, name)}: it must be above 0.')
   for name in ('dropout', 'attention_dropout'):
     if not 0.0 <= getattr(e, name) < 1.0:
       raise errors.UserError(f'encoder.{name}={getattr(e, name)}: a rate is at least 0 and below 1.')

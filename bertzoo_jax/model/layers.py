@@ -67,7 +67,8 @@ class Dense(nn.Module):
     over = tuple(range(1, rows.ndim)), tuple(range(self.in_axes))
     y = jax.lax.dot_general(rows, kernel.astype(self.dtype), (over, ((), ())))
     y = y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
-    return y + bias.astype(self.dtype)
+    # The bias joins in float32, so that its gradient, a sum over all rows, is summed there: a bfloat16 sum stops growing.
+    return (y.astype(jnp.float32) + bias).astype(self.dtype)
 
 
 class Norm(nn.Module):

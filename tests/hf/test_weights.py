@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -92,6 +94,39 @@ def test_half_precision_files_become_float32(written, params, dtype):
   loaded, _ = read(path)
   assert {v.dtype for v in loaded.values()} == {np.dtype('float32')}
   assert max(np.abs(loaded[k] - params[k]).max() for k in params) < 0.05
+
+
+def test_a_bfloat16_file_is_read_where_numpy_knows_no_such_type(written, params):
+  path, tensors = written
+  halves = {k: v.astype(ml_dtypes.bfloat16) for k, v in tensors.items()}
+  weights.save(path / 'model.safetensors', halves)
+  np.save(path / 'expected.npy', halves['bert.embeddings.word_embeddings.weight'].astype(np.float32))
+  program = ('import sys; import numpy as np; from bertzoo_jax import hf; params, _ = hf.load(sys.argv[1]);'
+             'assert not {"jax", "torch", "ml_dtypes"} & set(sys.modules);'
+             'assert np.array_equal(params["encoder"]["embeddings"]["word"]["embedding"], np.load(sys.argv[1] + "/expected.npy"))')
+  done = subprocess.run([sys.executable, '-c', program, str(path)], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  loaded, _ = read(path)
+  assert max(np.abs(loaded[k] - params[k]).max() for k in params) < 0.02
+
+
+def test_the_file_is_as_readable_as_any_new_file(written):
+  path, _ = written
+  assert (path / 'model.safetensors').stat().st_mode == (path / 'config.json').stat().st_mode
+
+
+@pytest.mark.parametrize('rows', [16, 40, 64])
+def test_a_position_table_of_another_length_gives_the_rows_that_both_have(written, params, rows):
+  loaded, report = hf.load(written[0])
+  fresh = np.full((rows, 48), 7, np.float32)
+  merged, lines = hf.merge(weights.unflatten({**params, names.POSITION_TABLE: fresh}), loaded, report)
+  table, both = weights.flatten(merged)[names.POSITION_TABLE], min(rows, 40)
+  assert table.shape == (rows, 48) and np.array_equal(table[:both], params[names.POSITION_TABLE][:both]) and (table[both:] == 7).all()
+  assert [line for line in lines if line.startswith('positions')] == {
+      16: ["positions: the first 16 of the checkpoint's 40 rows were loaded, the rest is ignored"], 40: [],
+      64: ['positions: rows 0 to 39 were loaded, rows 40 to 63 are fresh']}[rows]
+  with pytest.raises(errors.UserError, match='position/embedding'):
+    hf.merge(weights.unflatten({**params, names.POSITION_TABLE: np.zeros((rows, 32), np.float32)}), loaded, report)
 
 
 def test_weights_in_several_files_are_read_together(written, params):

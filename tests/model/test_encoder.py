@@ -150,6 +150,24 @@ def test_bfloat16_products_stay_close_to_float32_and_parameters_stay_float32(par
   assert difference.max() < 0.2 and difference.mean() < 0.02
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_of(encoder, params, batch, weights_BLD):
+  return jax.grad(lambda p: jnp.sum(run(encoder, p, batch).astype(jnp.float32) * weights_BLD))(params)
+
+
+def test_bfloat16_gives_the_gradients_of_float32(params):
+  batch = {name: x for name, x in small.batch(rows=96).items() if name in ROW}
+  # All rows pull one way: sums over them grow far beyond what a bfloat16 can count.
+  weights_BLD = 0.5 + np.random.default_rng(0).normal(0, 0.1, 48).astype(np.float32) + np.zeros((96, 24, 48), np.float32)
+  exact, half = (gradient_of(small.encoder(dtype=dtype), params, batch, weights_BLD)['layers'] for dtype in (jnp.float32, jnp.bfloat16))
+  errors_of = {}
+  for path, x in jax.tree_util.tree_leaves_with_path(exact):
+    if path[-1].key == 'bias' and path[-2].key != 'key':  # adding to all keys changes no share: that gradient is 0
+      y = functools.reduce(lambda tree, k: tree[k.key], path, half)
+      errors_of[jax.tree_util.keystr(path)] = float(jnp.linalg.norm(y - x) / jnp.linalg.norm(x))
+  assert max(errors_of.values()) < 0.03, errors_of
+
+
 def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(params):
   encoder, batch = small.encoder(dropout=0.1, attention_dropout=0.1), small.batch()
   one, same, two = (run(encoder, params, batch, jax.random.key(k)) for k in (1, 1, 2))
@@ -183,7 +201,9 @@ def test_constrain_and_attend_are_used_where_they_are_given(params):
 
 @pytest.mark.parametrize('changes, message', [
     (dict(num_heads=5), 'does not divide'), (dict(activation='gleu'), "mean 'gelu'"), (dict(initializer='xavier'), 'initializer'),
-    (dict(dropout=1.0), 'below 1'), (dict(num_layers=0), 'at least 1'), (dict(remat='some'), 'remat')])
+    (dict(dropout=1.0), 'below 1'), (dict(num_layers=0), 'at least 1'), (dict(remat='some'), 'remat'),
+    (dict(num_heads=0), 'at least 1'), (dict(type_vocab_size=-1), 'number of segments'), (dict(norm_eps=0.0), 'norm_eps=0.0: it must be above 0'),
+    (dict(initializer_range=0.0), 'above 0')])
 def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.encoder(**changes)
