@@ -10,7 +10,11 @@ from absl import flags
 from absl import logging
 from ml_collections import config_flags
 
+from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
+
+# Whose errors come from an object store that does not answer, or refuses.
+_STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
 
 
 def define_config(required: bool = True):
@@ -29,14 +33,20 @@ def run(main):
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
     stream.reconfigure(errors='backslashreplace')
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # remarks are for the user, not about code
+  if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
   app.run(lambda argv: _guard(main, argv), flags_parser=lambda argv: _guard(_parse, argv))
 
 
 def _parse(argv):
   try:
     rest = flags.FLAGS(argv)
+  except flags.UnrecognizedFlagError as e:
+    near = re.search(r'Did you mean: (\w+)', str(e))
+    raise errors.UserError(f'--{e.flagname} is no flag (see --help).' + (f' Did you mean --{near[1]}?' if near else '')) from e
   except flags.Error as e:
-    raise errors.UserError(_sentence(e)) from e
+    missing = re.search(r'Flag --(\w+) must have a value other than None', str(e))
+    raise errors.UserError(f'--{missing[1]} is missing (see --help).' if missing else _sentence(e)) from e
   except (AttributeError, KeyError) as e:  # a locked config was asked for a field that it does not have
     raise errors.UserError(_unknown_field(e)) from e
   except (TypeError, ValueError, OSError, SyntaxError) as e:
@@ -57,8 +67,23 @@ def _unknown_field(e: Exception) -> str:
   field = words[0] if words else '?'
   if field == 'steps':
     return 'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set --config.phases.'
-  near = f' Did you mean {words[1]!r}?' if len(words) > 1 else ' The constructors in configs/parts.py list the fields.'
-  return f'the config has no field {field!r}.{near}'
+  near = [f'--config.{key}' for key in _fields() if key.split('.')[-1] in (field, *words[1:])]
+  remedy = f'Did you mean {" or ".join(near)}?' if near else 'configs/parts.py lists the fields of every section.'
+  return f'the config has no field {field!r}. {remedy}'
+
+
+def _fields():
+  """'section.field' of the config that the command line names, without what it sets."""
+  alone, argv = flags.FlagValues(), sys.argv
+  config_flags.DEFINE_config_file('config', flag_values=alone)
+  sys.argv = [a for a in argv if not a.lstrip('-').startswith('config.')]  # where ml_collections looks for what is set
+  try:
+    alone(sys.argv, known_only=True)
+    return list(configuration.flatten(alone.config))
+  except (flags.Error, AttributeError, OSError, ValueError):
+    return []
+  finally:
+    sys.argv = argv
 
 
 def _sentence(e: Exception) -> str:
@@ -80,5 +105,10 @@ def _guard(f, argv):
     if e.filename is None:
       raise
     sentence = f'{e.filename}: {e.strerror or e}. Check the path and your rights to it.'
+  except Exception as e:
+    if type(e).__module__.split('.')[0] not in _STORAGE_LIBRARIES:
+      raise
+    sentence = (f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
+                '(gcloud auth application-default login) and the network.')
   print(f'error: {sentence}', file=sys.stderr, flush=True)
   sys.exit(2)

@@ -68,6 +68,8 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
   """
   _start_devices(config)
   _check(config)
+  if (storage.path(workdir) / 'manifest.json').exists():
+    raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
   workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
   with interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
@@ -80,10 +82,8 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
     checkpoints = checkpoint.Checkpoints(workdir, keep=config.run.keep, keep_every=config.run.keep_every)
     start = checkpoints.newest() or 0
-    here = next((p for p in phases if start < p.end_step), phases[-1])
-    for p in phases[here.index + 1:]:  # what is wrong with a later phase is said now, on stand-in text, and not when it begins
-      if p.first_step < end:
-        _stage(config, p, data._replace(phase=data.trial), mesh, end)
+    here = next(p for p in phases if min(start, end - 1) < p.end_step)
+    _check_phases(config, [p for p in phases[here.index:] if p.first_step < end], data, mesh, end)
     stage = _stage(config, here, data, mesh, end)
     later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
     state, origin, notes = _state(config, stage, checkpoints, start, init)
@@ -103,7 +103,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
       for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
         stack.callback(part.close)
       result = run.train(state, stage, later)
-    return _report(result, data, workdir, end)
+    return _report(result, data, workdir, end, phases[-1].end_step)
 
 
 # --- the parts of a run, in the order of the story --------------------------------------------------------------------
@@ -116,6 +116,8 @@ def _start_devices(config):
       jax.distributed.initialize(num_processes=int(os.environ['JAX_NUM_PROCESSES']), process_id=int(os.environ['JAX_PROCESS_ID']))
     elif ',' in os.environ.get('TPU_WORKER_HOSTNAMES', ''):  # the hosts of a slice know each other
       jax.distributed.initialize()
+  if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
+    jax.config.update('jax_default_matmul_precision', 'highest')
   if config.run.compile_cache:
     folder = os.path.expanduser(config.run.compile_cache)
     # Programs for one CPU may not run on another: a home folder may serve several machines.
@@ -211,11 +213,28 @@ def _stage(config, phase, data, mesh, end) -> stages.Stage:
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
                            f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
+  if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
+    raise errors.UserError(f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 for none.')
   schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
+  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, _paths(objective))
   return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed, config.run.prng,
                       config.run.accumulation)
+
+
+def _check_phases(config, phases, data, mesh, end):
+  """What is wrong with a phase is said at the start, on stand-in text, and not when the phase begins."""
+  before = set()
+  for phase in phases:
+    stage = _stage(config, phase, data._replace(phase=data.trial), mesh, end)
+    paths = set(_paths(stage.objective))
+    if lost := sorted(before - paths):
+      raise errors.UserError(f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later phase may add parameters, '
+                             'not drop them. Order the phases the other way, or make two runs with --init.')
+    before = paths
+
+
+def _paths(objective) -> list[str]:
+  return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
 def _state(config, stage, checkpoints, start, init):
@@ -288,19 +307,22 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
   return lines
 
 
-def _report(result, data, workdir, end) -> dict:
+def _report(result, data, workdir, end, total) -> dict:
   """Says how it ended."""
   held_out = result['held_out'] or next((row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {})
   if _first():
     if result['interrupted'] and result['step'] < end:
-      print(f'stopped at step {result["step"]:,} of {end:,} and saved: run the same line to go on', flush=True)
+      saved = f'at step {result["step"]:,} of {end:,} and saved' if result['step'] else 'before the first step'
+      print(f'stopped {saved}: run the same line to go on', flush=True)
+    elif end < total:
+      print(f'the batches end at step {end:,}, the config has {total:,}: give the next file with the same line to go on', flush=True)
     else:
       print(f'done: {result["step"]:,} steps in {workdir}', flush=True)
     loss = held_out.get('held_out_mlm_loss')
     if loss is not None and data.entropy is not None:
       below = data.entropy - loss
       print(f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
-            f'{abs(below):.3f} {"below" if below >= 0 else "ABOVE"} it', flush=True)
+            f'{abs(below):.3f} ' + ('below it' if below >= 0 else 'above it: not yet more than word counts'), flush=True)
   return {**result, 'held_out': held_out, 'entropy': data.entropy}
 
 
