@@ -1,7 +1,7 @@
 """From files and datasets to documents: streams, decodes strictly, and counts whatever it leaves out.
 
 A source is PATTERN[#option] or tfds:NAME[#text_key]. PATTERN is a path or glob, local or gs://; .gz, .bz2 and .xz are
-recognised by content, and so is the kind of a file:
+recognised by content, and so is the kind of a file. A local file of that very name comes first, with its # and [ ].
 
     plain text      a paragraph a line, a blank line between documents
       #file         a file a document, blank lines ignored
@@ -16,6 +16,7 @@ import bz2
 import collections
 import glob
 import gzip
+import hashlib
 import html
 import json
 import lzma
@@ -28,8 +29,11 @@ from bertzoo_jax import errors
 from bertzoo_jax import storage
 
 MAX_LINE = 1 << 24  # bytes; a longer line is dropped
-MAX_DOCUMENT = 1 << 25  # bytes; a longer document is cut at a line end
+MAX_DOCUMENT = 1 << 25  # bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
 _BLOCK = 1 << 20
+_EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
+_PATIENCE = 1000  # records without the text's key, before the key is taken for a mistake
+_END = object()  # of a document, in a stream of paragraphs
 _PACKED = {b'\x1f\x8b': gzip.open, b'BZh': bz2.open, b'\xfd7zXZ\x00': lzma.open}
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 _JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$')
@@ -49,8 +53,16 @@ class Source(NamedTuple):
     return sum(self.sizes)
 
   def facts(self) -> dict:
-    """What identifies the source in a plan and a manifest."""
-    return dict(source=self.name, files=len(self.files), bytes=self.bytes)
+    """What identifies the source in a plan and a manifest; of local files both ends are read too."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file, size in zip(self.files, self.sizes):
+      digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
+      if not storage.is_remote(file):
+        with open(file, 'rb') as f:
+          digest.update(f.read(_EDGE))
+          f.seek(max(size - _EDGE, 0))
+          digest.update(f.read(_EDGE))
+    return dict(source=self.name, files=len(self.files), bytes=self.bytes, digest=digest.hexdigest())
 
 
 class Dropped:
@@ -71,7 +83,8 @@ def find(name: str) -> Source:
   Raises:
     UserError: none, a folder, or an unknown dataset.
   """
-  pattern, _, option = name.partition('#')
+  ways = ((name, ''), name.rpartition('#')[::2], name.partition('#')[::2])
+  pattern, option = next((way for way in ways if _is_file(way[0])), ways[-1])
   if pattern.startswith('tfds:'):
     return Source(name, option, (), (_tfds_builder(pattern)[1],))
   files = _glob(pattern)
@@ -92,6 +105,7 @@ class Reader:
   def __init__(self, sources):
     self.sources, self.dropped, self.bytes_read = tuple(sources), Dropped(), 0
     self._name, self._line = '', 0
+    self._keys, self._lacking, self._keyed = {}, 0, False  # of the JSON records of a source so far
 
   @property
   def place(self) -> str:
@@ -100,14 +114,16 @@ class Reader:
   def documents(self):
     """Yields each document as a list of non-empty paragraphs."""
     for source in self.sources:
+      self._keys, self._lacking, self._keyed = {}, 0, False
       if source.name.startswith('tfds:'):
-        yield from self._tfds(source)
+        yield from self._bounded(self._tfds(source))
         continue
       for file, size in zip(source.files, source.sizes):
         before = self.bytes_read
-        for paragraphs in self._file(file, source.option, before):
-          yield from self._bounded(paragraphs)
+        yield from self._bounded(self._file(file, source.option, before))
         self.bytes_read = before + size
+      if self._lacking and not self._keyed:
+        self._refuse_key(source.option or 'text')
 
   def _file(self, file, option, before):
     try:
@@ -211,7 +227,6 @@ class Reader:
   # --- kinds of files ---
 
   def _json(self, lines, file, key):
-    seen = False
     for line in lines:
       if not line.strip():
         continue
@@ -220,33 +235,39 @@ class Reader:
       except (ValueError, RecursionError):
         self._drop('line that is not JSON', len(line))
         continue
+      if isinstance(value, dict) and not self._keyed:
+        self._keyed = key in value
+        self._keys.update(dict.fromkeys(value, self._name))
+        self._lacking += not self._keyed
+        if not self._keyed and self._lacking >= _PATIENCE:
+          self._refuse_key(key)
       if not isinstance(value, dict) or not isinstance(value.get(key), str):
-        if not seen and isinstance(value, dict) and key not in value:
-          raise errors.UserError(f'{file} has no key {key!r}: name the text with #KEY.{errors.did_you_mean(key, value)} '
-                                 f'Its keys: {", ".join(map(str, value))}.')
         self._drop(f'line without a text under {key!r}', len(line))
         continue
-      seen = True
-      yield self._clean(value[key])
+      yield from self._clean(value[key])
+
+  def _refuse_key(self, key):
+    files = list(dict.fromkeys(self._keys.values()))
+    where = f'{files[0]} {"and others have" if len(files) > 1 else "has"}' if files else 'The source has'
+    raise errors.UserError(f'{where} no key {key!r}: name the text with #KEY.{errors.did_you_mean(key, self._keys)} '
+                           f'The keys: {", ".join(list(self._keys)[:50])}.')
 
   def _wiki(self, lines):
-    paragraphs, title, size = [], None, 0
+    begun, title = False, None
     for line in lines:
       starts, ends = _DOC.match(line), line.rstrip().endswith('</doc>')
       text = '' if starts else html.unescape(line.rstrip().removesuffix('</doc>')).strip()
-      if text and text == title and not paragraphs:
+      if text and text == title and not begun:
         title = None
       elif text:
-        paragraphs.append(text)
-        size += len(text)
-      if ends or paragraphs and (starts or size > MAX_DOCUMENT):
-        yield paragraphs
-        paragraphs, size = [], 0
+        yield text
+        begun = True
+      if ends or begun and starts:
+        yield _END
+        begun = False
       if starts:
         found = _TITLE.search(line)
         title = html.unescape(found.group(1)).strip() if found else None
-    if paragraphs:
-      yield paragraphs
 
   def _tfds(self, source):
     pattern = source.name.partition('#')[0]
@@ -265,35 +286,45 @@ class Reader:
       except UnicodeDecodeError:
         self._drop('text not in UTF-8', len(example))
         continue
-      yield from self._bounded(self._clean(text))
+      yield from self._clean(text)
     self.bytes_read = before + source.bytes
 
   # --- documents ---
 
   def _clean(self, text):
-    """Paragraphs of a text that came whole; None where it is dropped for its characters."""
+    """Paragraphs and the end of a text that came whole; nothing where it is dropped for its characters."""
     if '\0' in text:
       self._drop('text with a NUL', len(text))
-      return None
-    return [p for line in re.split(r'\r\n|\r|\n', text) if (p := line.strip())]
+      return
+    yield from (p for line in re.split(r'\r\n|\r|\n', text) if (p := line.strip()))
+    yield _END
 
   def _bounded(self, paragraphs):
-    """The document, cut where it is over-long; counts empty ones."""
-    if paragraphs is None:  # dropped and counted already
-      return
-    if not paragraphs:
-      self._drop('empty document', 0)
-      return
-    part, size = [], 0
-    for p in paragraphs:
-      if size + len(p) > MAX_DOCUMENT and part:
-        self._drop(f'document over {MAX_DOCUMENT >> 20} MiB cut in two (nothing lost)', 0)
+    """Documents of a stream of paragraphs and _ENDs; what is over-long or empty is counted."""
+    return _gather(paragraphs, lambda: self._drop(f'document over {MAX_DOCUMENT >> 20} MiB cut in two (nothing lost)', 0),
+                   lambda: self._drop('empty document', 0))
+
+
+def _gather(paragraphs, on_cut, on_empty):
+  """Lists of what stands between _ENDs (the last one may be missing), none of them over MAX_DOCUMENT if it can be helped."""
+  part, size = [], 0
+  for p in paragraphs:
+    if p is _END:
+      if part:
         yield part
-        part, size = [], 0
-      part.append(p)
-      size += len(p) + 1
-    if part:
+      else:
+        on_empty()
+      part, size = [], 0
+      continue
+    more = (len(p) if p.isascii() else len(p.encode('utf-8', 'surrogatepass'))) + 1
+    if part and size + more > MAX_DOCUMENT:
+      on_cut()
       yield part
+      part, size = [], 0
+    part.append(p)
+    size += more
+  if part:
+    yield part
 
 
 def encode(paragraphs: list[str]) -> bytes:
@@ -305,32 +336,21 @@ def encode(paragraphs: list[str]) -> bytes:
 
 
 def _by_blank_line(lines):
-  paragraphs, size = [], 0
+  begun = False
   for line in lines:
-    if line := line.strip():
-      paragraphs.append(line)
-      size += len(line)
-    if paragraphs and (not line or size > MAX_DOCUMENT):
-      yield paragraphs
-      paragraphs, size = [], 0
-  if paragraphs:
-    yield paragraphs
+    line = line.strip()
+    if line or begun:
+      yield line or _END
+    begun = bool(line)
 
 
 def _whole_file(lines):
-  paragraphs, size = [], 0
-  for line in lines:
-    if line := line.strip():
-      paragraphs.append(line)
-      size += len(line)
-    if size > MAX_DOCUMENT:
-      yield paragraphs
-      paragraphs, size = [], 0
-  yield paragraphs
+  yield from filter(None, map(str.strip, lines))
+  yield _END
 
 
 def _wrapped_file(lines):
-  return _whole_file(' '.join(paragraph) for paragraph in _by_blank_line(lines))
+  return _whole_file(' '.join(paragraph) for paragraph in _gather(_by_blank_line(lines), lambda: None, lambda: None))
 
 
 _PLAIN = {'': _by_blank_line, 'file': _whole_file, 'wrapped': _wrapped_file}
@@ -363,9 +383,15 @@ def _is_json(line):
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
+def _is_file(name) -> bool:
+  return not storage.is_remote(name) and os.path.isfile(os.path.expanduser(name))
+
+
 def _glob(pattern):
   if not storage.is_remote(pattern):
     pattern = os.path.expanduser(pattern)
+    if os.path.isfile(pattern):
+      return [pattern]
     if os.path.isdir(pattern):
       raise errors.UserError(f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in it.')
     return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))

@@ -227,3 +227,72 @@ def test_an_unknown_tensorflow_dataset_is_one_sentence(tmp_path, monkeypatch):
   pytest.importorskip('tensorflow_datasets')
   with pytest.raises(errors.UserError, match='TensorFlow Datasets cannot bring it'):
     sources.find('tfds:no_such_dataset_at_all')
+
+
+@pytest.mark.parametrize('option, body', [('', 'aaaa\nbbbb\ncccc\ndddd'), ('#file', 'aaaa\n\nbbbb\ncccc\n\ndddd\n'),
+                                          ('#wrapped', 'aaaa\n\nbbbb\n\ncccc\n\ndddd\n'),
+                                          ('', '<doc id="1" url="u" title="t">\naaaa\nbbbb\ncccc\ndddd\n</doc>\n')])
+def test_every_reader_cuts_before_the_line_that_would_exceed_the_bound(tmp_path, monkeypatch, option, body):
+  monkeypatch.setattr(sources, 'MAX_DOCUMENT', 10)
+  file = write(tmp_path / 'a.txt', body)
+  assert read(f'{file}{option}') == ([['aaaa', 'bbbb'], ['cccc', 'dddd']], {'document over 0 MiB cut in two (nothing lost)': 1})
+
+
+def test_the_bound_of_a_document_counts_bytes(tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, 'MAX_DOCUMENT', 10)
+  assert read(write(tmp_path / 'a.txt', 'éé\néé\n\nééé\néé'))[0] == [['éé', 'éé'], ['ééé'], ['éé']]
+
+
+def test_a_paragraph_over_the_bound_is_a_document_and_no_empty_one_follows(tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, 'MAX_DOCUMENT', 10)
+  file = write(tmp_path / 'a.txt', 'a' * 30 + '\n')
+  assert read(f'{file}#file') == ([['a' * 30]], {})
+  words = write(tmp_path / 'b.txt', 'one two\nsix\nten of\n')
+  assert read(f'{words}#wrapped')[0] == [['one two'], ['six'], ['ten of']]  # a paragraph is bounded like a document
+
+
+def test_an_odd_first_record_is_counted_not_the_end(tmp_path):
+  write(tmp_path / 'a.jsonl', '{"id": 1, "error": "404"}\n{"text": "one"}\n')
+  write(tmp_path / 'b.jsonl', '{"id": 2, "error": "404"}\n{"text": "two"}\n')
+  assert read(f'{tmp_path}/*.jsonl') == ([['one'], ['two']], {"line without a text under 'text'": 2})
+
+
+def test_a_source_without_the_key_is_refused_after_a_thousand_records_or_at_its_end(tmp_path):
+  write(tmp_path / 'a.jsonl', '{"id": 1}\n' * 999 + '{"text": "one"}\n')
+  assert read(tmp_path / 'a.jsonl')[0] == [['one']]
+  write(tmp_path / 'a.jsonl', '{"id": 1}\n' * 1000 + '{"text": "one"}\n')
+  with pytest.raises(errors.UserError, match="a.jsonl has no key 'text'.*keys: id"):
+    read(tmp_path / 'a.jsonl')
+  (tmp_path / 'c').mkdir()
+  files = [write(tmp_path / 'c' / 'a.jsonl', '{"id": 1}\n'), write(tmp_path / 'c' / 'b.jsonl', '{"url": "u"}\n')]
+  with pytest.raises(errors.UserError, match="a.jsonl and others have no key 'text'.*keys: id, url"):
+    read(f'{tmp_path}/c/*')
+  good = write(tmp_path / 'good.jsonl', '{"text": "good"}\n')
+  with pytest.raises(errors.UserError, match="b.jsonl has no key 'text'"):  # another source's records do not count
+    read(good, files[1])
+
+
+@pytest.mark.parametrize('name', ['a[1].txt', 'c#.txt', 'x#file', 'q?.txt'])
+def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
+  file = write(tmp_path / name, 'one\n\ntwo')
+  assert read(file)[0] == [['one'], ['two']]
+  assert read(f'{file}#file')[0] == [['one', 'two']]
+
+
+def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
+  file = tmp_path / 'a.txt'
+  def facts(data):
+    return sources.find(str(write(file, data))).facts()
+  first = facts(b'a' * 200_000)
+  assert facts(b'a' * 200_000) == first
+  for at in (0, 65_535, 199_999, 200_000 - 65_536):
+    changed = bytearray(b'a' * 200_000)
+    changed[at] = 98
+    assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(source=True, files=True, bytes=True, digest=False)
+  assert facts(b'b') != facts(b'c')
+
+
+def test_the_facts_of_remote_files_are_their_names_and_sizes(monkeypatch):
+  monkeypatch.setattr(sources.storage, 'is_remote', lambda _: True)
+  one, two = (sources.Source('gs://b/*', '', ('gs://b/a',), (n,)).facts() for n in (5, 6))
+  assert one['digest'] != two['digest']
