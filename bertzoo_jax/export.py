@@ -1,6 +1,6 @@
 """Writes a trained model as a Hugging Face directory, then reloads and compares it.
 
-    python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture BertForMaskedLM]
+    python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture CLASS]
 
 Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with transformers before it
 gets its name, and logits and token ids are compared with ours; what differs is not exported.
@@ -32,6 +32,7 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import workdir as workdirs
 
 
 def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
@@ -40,24 +41,25 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   Args:
     address: W, W@STEP or W@best.
     out: directory, local or gs://; appears only when it is complete.
-    architecture: name of the class; None for the config's.
+    architecture: name of the class; None for the config's, or the only one that fits where the config's does not.
 
   Raises:
-    UserError: `out` is not empty, no such checkpoint, parameters without a place in the architecture, or a comparison fails.
+    UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without a place in the architecture,
+      or a comparison fails.
   """
   out = storage.path(out)
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
-  config = configuration.from_json((workdir / 'config.json').read_text()).to_dict()
-  architecture = architecture or config['hf']
+  config = run_config(workdir).to_dict()
+  flat = weights.flatten(params)
+  architecture = architecture or _architecture(config, flat)
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
     directory = pathlib.Path(scratch) / 'model'
     directory.mkdir()
     content, special = hf_tokenizer.read(tokenizer)
-    flat = weights.flatten(params)
     tensors, hf_json = convert(architecture, flat, config['encoder'], special)
     weights.save(directory / 'model.safetensors', tensors)
     _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
@@ -67,10 +69,18 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     rows = _verify(directory, architecture, params, config, special, tokenizer)
     _write(directory / 'README.md', card.text(
         architecture=architecture, config=config, step=step, tensors=tensors, corpus=_corpus(workdir), metrics=_metrics(workdir, step),
-        checked=_said(rows)))
+        commits=_commits(workdir, step), checked=_said(rows)))
     _install(directory, out)
   print(f'{out}: {architecture}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors')
   return rows
+
+
+def run_config(workdir):
+  """The config of the run in a workdir. Raises UserError where there is none."""
+  path = storage.path(workdir) / 'config.json'
+  if not path.exists():
+    raise errors.UserError(f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.')
+  return configuration.from_json(path.read_text())
 
 
 def convert(architecture: str, params: dict, encoder: dict, special: dict[str, int]) -> tuple[dict[str, np.ndarray], dict]:
@@ -107,6 +117,14 @@ def _verify(directory, architecture, params, config, special, tokenizer_director
   return rows
 
 
+def _architecture(config, paths) -> str:
+  """config.hf, or with a printed line the only class that fits."""
+  name = hf_config.fitting(config, paths)
+  if name != config['hf']:
+    print(hf_config.fitting_note(config, paths))
+  return name
+
+
 def _said(rows) -> str:
   if rows is None:
     return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
@@ -120,6 +138,12 @@ def _corpus(workdir) -> dict:
   """What the run recorded of its corpus: hash, and sizes where it has them."""
   path = workdir / 'corpus.json'
   return storage.read_json(path) if path.exists() else {}
+
+
+def _commits(workdir, step: int) -> list[str]:
+  """Commits of the attempts that led to a step, each once, in order."""
+  before = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
+  return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
 
 
 def _metrics(workdir, step: int) -> dict:

@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import shutil
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +39,10 @@ def make_workdir(path, config):
   tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
   tokenizer.save(path / 'tokenizer')
   (path / 'config.json').write_text(configuration.to_json(config))
-  (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee', 'tokens': 12345}))
+  (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']}))
+  (path / 'attempts.jsonl').write_text(''.join(json.dumps({'start_step': s, 'commit': c}) + '\n' for s, c in ((0, 'aa11'), (3, 'aa11'), (9, 'bb22'))))
   record = metrics.Record(path, 0, 1)
-  record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5})
+  record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
   encoder = {k: v for k, v in config.encoder.to_dict().items() if k != 'name'}
@@ -84,9 +87,11 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   assert {'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'README.md'} <= files
   assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece') and [p.name for p in out.parent.iterdir()] == ['hf']
   card = (out / 'README.md').read_text()
-  for fact in ('c0ffee', '12345', '4.25', '4.5', config.hf, 'AutoTokenizer', '| steps | 7 of 1,000', '15%', 'Reloaded with transformers'):
+  for fact in ('c0ffee', '| corpus tokens | 12,345 |', r'| corpus sources | a\|b.txt, c.txt |', 'commit aa11 |', 'same masking rate',
+               'UNEXPECTED or MISSING', '4.25', '4.5', config.hf, 'AutoTokenizer', '| steps | 7 of 1,000', '15%', 'Reloaded with transformers'):
     assert fact in card, fact
-  assert '| loss | 1 |' not in card  # of a later step than the export's
+  assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1  # of a later step than the export's; each once
+  assert len({p.stat().st_mode for p in out.iterdir()}) == 1
   loaded, report = hf.load(out)
   merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
   assert small.worst(merged, params) == 0
@@ -119,6 +124,43 @@ def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
   if config.hf == 'RobertaForMaskedLM':
     assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
     assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == ['BertForMaskedLM']
+
+
+@pytest.fixture
+def swapped(run, tmp_path):
+  """A copy of a run whose config.hf is another run's."""
+  workdir = tmp_path / 'swapped'
+  shutil.copytree(run[0], workdir)
+  config = json.loads((workdir / 'config.json').read_text())
+  config['hf'] = 'RobertaForMaskedLM' if config['hf'].startswith('Bert') else 'BertForPreTraining'
+  (workdir / 'config.json').write_text(json.dumps(config))
+  return workdir, run[1]
+
+
+def test_the_only_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
+  workdir, config = swapped
+  if config.hf == 'RobertaForMaskedLM':  # two classes hold it: which is for the user to say
+    with pytest.raises(errors.UserError, match='--architecture='):
+      export.export(str(workdir), tmp_path / 'hf')
+    return
+  assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
+  assert f'export writes {config.hf}.' in capsys.readouterr().out
+  assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [config.hf]
+
+
+def test_a_workdir_without_its_config_is_refused_in_a_sentence(swapped, tmp_path):
+  (swapped[0] / 'config.json').unlink()
+  with pytest.raises(errors.UserError, match='config.json does not exist: a workdir needs'):
+    export.export(str(swapped[0]), tmp_path / 'hf')
+
+
+def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, capsys):
+  assert fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]]) == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
+  for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
+    monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
+  with pytest.raises(errors.UserError, match='no config.json'):
+    fill_mask.main(None)
+  assert not capsys.readouterr().out
 
 
 def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_path, monkeypatch):

@@ -1,7 +1,10 @@
 """Hugging Face directories: names and layouts of weights, config.json, tokenizer files, the model card. numpy only."""
 
+from bertzoo_jax.hf.config import fitting_note
+from bertzoo_jax.hf.pieces import vocabulary
+from bertzoo_jax.hf.pieces import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
 from bertzoo_jax.hf.weights import load
 from bertzoo_jax.hf.weights import merge
 
-__all__ = ['Report', 'load', 'merge']
+__all__ = ['Report', 'fitting_note', 'load', 'merge', 'vocabulary', 'vocabulary_difference']

@@ -13,7 +13,8 @@ _HEADS = {
 }
 
 
-def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: dict[str, Any], metrics: dict[str, Any], checked: str) -> str:
+def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: dict[str, Any], metrics: dict[str, Any],
+         commits: list[str], checked: str) -> str:
   """The card, Markdown with a YAML head.
 
   Args:
@@ -23,6 +24,7 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
     tensors: what is in model.safetensors.
     corpus: what the run recorded of its corpus; may be empty.
     metrics: the newest value of each metric; may be empty.
+    commits: of the program, in order; may be empty.
     checked: what was compared after export.
   """
   masking, encoder = config['masking'], config['encoder']
@@ -59,14 +61,19 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
       f'| schedule | {_fields(config["schedule"])} |',
       f'| tokenizer | {_fields(config["tokenizer"])} |',
       f'| seed | {config["seed"]} |',
-      *(f'| corpus {key} | {value} |' for key, value in corpus.items()),
+      *(f'| program | bertzoo_jax at commit {commit} |' for commit in commits),
+      *(f'| corpus {key} | {_value(value)} |' for key, value in corpus.items()),
       '',
   ]
   if metrics:
     lines += ['## Last measured', '', 'Losses in nats; `held_out` on text kept out of training.', '', '| metric | value |', '|---|---|',
-              *(f'| {key} | {_number(value)} |' for key, value in metrics.items()), '']
+              *(f'| {key} | {_value(value)} |' for key, value in metrics.items()), '']
+    if any('bits_per_byte' in key for key in metrics):
+      lines += ['Bits per byte count the guesses at masked tokens only: they compare with other masked models at the same masking rate, not with '
+                'models that predict every token.', '']
   lines += ['## What is here, and what is not', '']
-  lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '', checked, '']
+  lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '',
+            'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.', '', checked, '']
   return '\n'.join(head + lines)
 
 
@@ -75,5 +82,12 @@ def _fields(section: dict[str, Any]) -> str:
   return f'{section["name"]} ({fields})' if fields else section['name']
 
 
-def _number(value) -> str:
-  return f'{value:,}' if isinstance(value, int) else f'{value:.5g}' if isinstance(value, float) else str(value)
+def _value(value) -> str:
+  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end it."""
+  if isinstance(value, (list, tuple)):
+    return ', '.join(map(_value, value))
+  if isinstance(value, dict):
+    return ' '.join(f'{k} {_value(v)}' for k, v in value.items())
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return str(value).replace('|', '\\|').replace('\n', ' ')
+  return f'{value:,}' if isinstance(value, int) else f'{value:.5g}'

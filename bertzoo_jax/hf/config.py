@@ -70,6 +70,44 @@ def to_hf(name: str, encoder: dict, special: dict, vocab_size: int) -> dict[str,
   }
 
 
+def fitting(config, paths) -> str:
+  """The architecture to write: config.hf, or if that does not fit and exactly one other does, that one.
+
+  Args:
+    config: a run's, of which hf and encoder.activation are read.
+    paths: '/'-joined paths of its parameters.
+
+  Raises:
+    UserError: config.hf is no architecture.
+  """
+  fits = names.fitting(paths, config['encoder']['activation'])
+  names.choose(config['hf'])
+  return fits[0] if len(fits) == 1 else config['hf']
+
+
+def fitting_note(config, paths) -> str | None:
+  """What export does about a config.hf that cannot hold a run's parameters or activation, in a sentence; None if it can.
+
+  Args and errors as of `fitting`.
+  """
+  name, activation, paths = config['hf'], config['encoder']['activation'], list(paths)
+  homeless, empty = names.misfits(name, paths)
+  if activation not in ACTIVATIONS:
+    return f'Hugging Face has no activation {activation}: export cannot write this model.'
+  if homeless:
+    why = f'cannot hold {homeless[0]}'
+  elif empty:
+    why = f'needs {empty[0]}, which is not trained here'
+  elif names.choose(name).head_activation not in (None, activation):
+    why = f'always applies {names.choose(name).head_activation} in its head, and encoder.activation is {activation}'
+  else:
+    return None
+  fits = names.fitting(paths, activation)
+  if len(fits) == 1:
+    return f'config.hf={name} {why}: export writes {fits[0]}.'
+  return f'config.hf={name} {why}: ' + (f'export needs --architecture={" or ".join(fits)}.' if fits else 'no architecture known to export does.')
+
+
 # What transformers assumes for a field that config.json leaves out.
 _DEFAULTS = dict(
     num_hidden_layers=12, hidden_size=768, num_attention_heads=12, intermediate_size=3072, layer_norm_eps=1e-12, hidden_dropout_prob=0.1,

@@ -39,10 +39,14 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
           for ps, rows in zip(best.values, best.indices, strict=True)]
 
 
+def table(text: str, filled: list[list[tuple[str, float]]]) -> str:
+  """The text and a line for each mask, its guesses in quotes: a comma may be one."""
+  lines = [f'mask {n}: ' + ' · '.join(f'"{piece}" {100 * p:.1f} %' for piece, p in guesses) for n, guesses in enumerate(filled, 1)]
+  return '\n'.join([text, *lines])
+
+
 def main(_):
-  print(_TEXT.value)
-  for number, guesses in enumerate(fill(_MODEL.value, _TEXT.value, _TOP.value), 1):
-    print(f'mask {number}: ' + ', '.join(f'{piece} {p:.1%}' for piece, p in guesses))
+  print(table(_TEXT.value, fill(_MODEL.value, _TEXT.value, _TOP.value)))
 
 
 if __name__ == '__main__':

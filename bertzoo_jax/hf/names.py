@@ -135,18 +135,22 @@ def choose(name: str) -> Architecture:
   return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
 
 
-def fitting(paths) -> list[str]:
-  """Names of the architectures that hold exactly the parameters at `paths` (a segment table may be absent)."""
-  paths = set(paths)
-  fits = lambda a: paths - {TYPE_TABLE} == {row.ours for row in a.rows} - {TYPE_TABLE}
-  return [name for name, a in ARCHITECTURES.items() if fits(a)]
+def fitting(paths, activation: str | None = None) -> list[str]:
+  """Names of the architectures that hold exactly the parameters at `paths` (a segment table may be absent) and, where one
+  is given, have the activation."""
+  return [name for name, a in ARCHITECTURES.items() if not any(misfits(name, paths)) and (
+      activation is None or a.head_activation in (None, activation))]
+
+
+def misfits(name: str, paths) -> tuple[list[str], list[str]]:
+  """(paths without a place in the architecture, its places without a parameter), each sorted."""
+  paths, places = set(paths), {row.ours for row in choose(name).rows}
+  return sorted(paths - places), sorted(places - paths - {TYPE_TABLE})
 
 
 def check(name: str, paths) -> None:
   """Raises UserError unless every parameter has a place in the architecture, and the architecture no place left empty."""
-  architecture, paths = choose(name), set(paths)
-  places = {row.ours for row in architecture.rows}
-  homeless, empty = sorted(paths - places), sorted(places - paths - {TYPE_TABLE})
+  homeless, empty = misfits(name, paths)
   if homeless or empty:
     what = f'has no place for {homeless[0]!r}' if homeless else f'needs {empty[0]!r}, which was not trained'
     fits = fitting(paths)

@@ -9,6 +9,7 @@ import json
 import pathlib
 
 from bertzoo_jax import errors
+from bertzoo_jax.hf import pieces as pieces_of
 
 # Our names of the special pieces and transformers'.
 _ROLES = {'unk': 'unk_token', 'pad': 'pad_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
@@ -64,10 +65,7 @@ def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_leng
 
 def vocabulary(tokenizer: dict) -> list[str]:
   """Pieces in the order of their ids. Raises UserError if ids have gaps."""
-  vocab = tokenizer['model']['vocab']
-  ids = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
-  ids.update({t['content']: t['id'] for t in tokenizer.get('added_tokens') or []})
-  pieces = {i: p for p, i in ids.items()}
+  pieces = {i: p for p, i in pieces_of.ids(tokenizer).items()}
   if sorted(pieces) != list(range(len(pieces))):
     raise errors.UserError(f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare the corpus again.')
   return [pieces[i] for i in range(len(pieces))]

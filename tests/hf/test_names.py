@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +142,24 @@ def test_config_json_is_what_transformers_itself_would_write():
 def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(architecture, objective, changes, message):
   with pytest.raises(errors.UserError, match=message):
     export.convert(architecture, weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}, small.BERT_IDS)
+
+
+@pytest.mark.parametrize('name, objective, activation, expected, note', [
+    ('BertForPreTraining', 'mlm_pair', 'gelu', 'BertForPreTraining', None),
+    ('RobertaForMaskedLM', 'mlm', 'gelu', 'RobertaForMaskedLM', None),
+    ('RobertaForMaskedLM', 'mlm_pair', 'gelu', 'BertForPreTraining', 'cannot hold pair_head/.*: export writes BertForPreTraining'),
+    ('BertForPreTraining', 'mlm', 'relu', 'BertForMaskedLM', 'needs pair_head/.*not trained here: export writes BertForMaskedLM'),
+    ('RobertaForMaskedLM', 'mlm', 'relu', 'BertForMaskedLM', 'always applies gelu.*is relu: export writes BertForMaskedLM'),
+    ('BertForPreTraining', 'mlm', 'gelu', 'BertForPreTraining', '--architecture=BertForMaskedLM or RobertaForMaskedLM'),
+])
+def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(name, objective, activation, expected, note):
+  config = {'hf': name, 'encoder': {**small.SECTION, 'activation': activation}}
+  paths = weights.flatten(trained(objective))
+  assert hf_config.fitting(config, paths) == expected
+  said = hf.fitting_note(config, paths)
+  assert said is None if note is None else re.search(note, said)
+  with pytest.raises(errors.UserError, match=f"mean '{name}'"):
+    hf.fitting_note({**config, 'hf': name[:-1]}, paths)
 
 
 def test_a_parameter_without_a_row_is_refused_by_name():

@@ -59,12 +59,13 @@ def test_attention_dropout_is_unbiased():
 def test_a_bias_s_gradient_of_many_rows_in_bfloat16_is_that_of_float32(features):
   rng = np.random.default_rng(0)
   x = rng.normal(size=(16, 1024, 4)).astype(np.float32)
-  weights = jnp.asarray(rng.normal(0.5, 1, (16, 1024, *features)), jnp.bfloat16)  # the gradient that comes from above, in bfloat16 for both
+  above = jnp.asarray(rng.normal(0.5, 1, (16, 1024, *features)), jnp.bfloat16)  # the same gradient of the output for both
   gradients = {}
   for dtype in (jnp.float32, jnp.bfloat16):
     dense = layers.Dense(features, layers.initializer('normal', 0.1), dtype)
     params = dense.init(jax.random.key(0), x[:1, :1])
-    gradients[dtype] = jax.jit(jax.grad(lambda p, dense=dense: jnp.sum(dense.apply(p, x) * weights.astype(dense.dtype), dtype=jnp.float32)))(params)
+    backward = jax.jit(lambda p, g, dense=dense: jax.vjp(lambda p: dense.apply(p, x), p)[1](g)[0])
+    gradients[dtype] = backward(params, above.astype(dtype))
   for name, expected in gradients[jnp.float32]['params'].items():
     got = gradients[jnp.bfloat16]['params'][name]
     assert got.dtype == jnp.float32 and small.worst(got, expected) < 0.01 * float(jnp.abs(expected).max()), name
