@@ -3,9 +3,12 @@
     WORKDIR/checkpoints/STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a marker)
     WORKDIR/checkpoints/STEP/sha256.json          written before the commit, so that a committed step always has one
     WORKDIR/checkpoints/STEP.damaged              moved aside because a file does not match; delete it when you have looked
+    WORKDIR/checkpoints/STEP.unfinished           gs:// only: moved aside because a save was killed in the middle
 
 The sums are needed: a flipped bit in the data of an array restores without an error.
 """
+
+import math
 
 import jax
 import numpy as np
@@ -44,16 +47,16 @@ class Checkpoints:
     _quiet()
     self._checkpointer = _checkpointer(ocp.options.AsyncOptions(post_finalization_callback=self._seal))
 
-  def save(self, state, held_out_loss: float | None = None) -> int:
+  def save(self, state, held_out_loss: float | None = None, phase_first_step: int = 0) -> int:
     """Begins to write a state and returns its step; waits for the save before. A step already there is left as it is.
 
-    Raises OSError, or what the storage raised, if the save before failed.
+    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or what the storage raised, if the save before failed.
     """
     step = int(state.step)
     self.wait()
     if step in steps(self._folder.parent):
       return step
-    self._saving = (step, held_out_loss)
+    self._saving = (step, held_out_loss, phase_first_step)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
     self._checkpointer.save(self._folder / str(step), args=ocp.args.Composite(
         params=ocp.args.PyTreeSave(state['params']), rest=ocp.args.PyTreeSave(state['rest']), meta=ocp.args.JsonSave(state['meta'])))
@@ -71,17 +74,29 @@ class Checkpoints:
     self._checkpointer.check_for_errors()
 
   def newest(self) -> int | None:
-    """The newest sound step; damaged ones above it are reported and moved aside. None if there is none."""
-    step = -1
+    """The newest sound step; damaged ones above it are reported and moved aside. None if none was ever saved.
+
+    Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
+    """
+    step, damaged, before = -1, [], []
     if self._writes:
       for candidate in reversed(steps(self._folder.parent)):
         problem = verify(self._folder / str(candidate))
         if problem is None:
           step = candidate
           break
-        aside = _move_aside(self._folder / str(candidate))
-        print(f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from the one before.', flush=True)
+        damaged.append((candidate, problem))
+      before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
+      if step < 0 and (damaged or before):
+        step = -2
     step = int(_from_first_process(step))
+    if step == -2:
+      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before) or 'the first process names them'
+      raise errors.UserError(f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another --workdir, or delete '
+                             f'{self._folder} to begin this one at step 0.')
+    for candidate, problem in damaged:
+      aside = _move_aside(self._folder / str(candidate), 'damaged')
+      print(f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from the one before.', flush=True)
     return None if step < 0 else step
 
   def restore(self, step: int, target):
@@ -112,10 +127,10 @@ class Checkpoints:
 
   def _seal(self):
     """Called by Orbax's thread when all bytes are written and nothing is committed: sums every file, next to it."""
-    step, held_out_loss = self._saving
+    step, held_out_loss, phase_first_step = self._saving
     folder = next(p for p in self._folder.iterdir() if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp'))
     sums = {name: storage.sha256(folder / name) for name in _files(folder)}
-    storage.write_json(folder / MANIFEST, {'step': step, 'held_out_loss': held_out_loss, 'files': sums})
+    storage.write_json(folder / MANIFEST, {'step': step, 'held_out_loss': held_out_loss, 'phase_first_step': phase_first_step, 'files': sums})
 
   def _prune(self):
     present = steps(self._folder.parent)
@@ -131,42 +146,47 @@ def steps(workdir) -> list[int]:
   folder = storage.absolute(workdir) / FOLDER
   if not folder.exists():
     return []
-  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and ocp.utils.is_checkpoint_finalized(p))
+  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and p.is_dir() and ocp.utils.is_checkpoint_finalized(p))
 
 
-def held_out_losses(workdir) -> dict[int, float]:
-  """{step: held-out loss} of the checkpoints that were evaluated."""
+def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
+  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for the newest phase that was evaluated.
+
+  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do not compare.
+  """
   losses = {}
   for step in steps(workdir):
     try:
-      loss = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)['held_out_loss']
-    except (OSError, ValueError, KeyError, TypeError):
+      manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
+      loss, first = manifest['held_out_loss'], manifest.get('phase_first_step', 0)
+      if loss is not None and math.isfinite(loss):
+        losses.setdefault(first, {})[step] = loss
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
       continue  # damaged: `verify` says so when somebody asks for it
-    if loss is not None:
-      losses[step] = loss
-  return losses
+  return losses.get(max(losses, default=0) if phase_first_step is None else phase_first_step, {})
 
 
 def best(workdir) -> int | None:
-  """The step with the lowest held-out loss, or None if none was evaluated."""
+  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none was."""
   losses = held_out_losses(workdir)
   return min(losses, key=lambda s: (losses[s], s)) if losses else None
 
 
 def verify(folder) -> str | None:
-  """None if every file of a checkpoint is there and has the bytes that were written, else what is wrong."""
+  """None if every file of a checkpoint is there and has the bytes that were written, else what is wrong. Files of others do not count."""
   try:
-    expected = storage.read_json(folder / MANIFEST)['files']
+    expected = dict(storage.read_json(folder / MANIFEST)['files'])
   except (OSError, ValueError, KeyError, TypeError) as e:
     return f'{MANIFEST} cannot be read: {type(e).__name__}'
-  present = set(_files(folder))
-  if missing := sorted(expected.keys() - present):
-    return f'{missing[0]} is missing'
-  if foreign := sorted(present - expected.keys()):
-    return f'{foreign[0]} was not there when it was saved'
-  for name, digest in expected.items():
-    if storage.sha256(folder / name) != digest:
-      return f'{name} is not what was written (sha256 differs)'
+  name = 'a folder of it'
+  try:
+    if missing := sorted(expected.keys() - set(_files(folder))):
+      return f'{missing[0]} is missing'
+    for name, digest in expected.items():
+      if storage.sha256(folder / name) != digest:
+        return f'{name} is not what was written (sha256 differs)'
+  except OSError as e:
+    return f'{name} cannot be read: {type(e).__name__}'
   return None
 
 
@@ -272,8 +292,8 @@ def _clean(folder):
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)
-    elif p.name.isdigit() and not ocp.utils.is_checkpoint_finalized(p):  # gs:// without its commit marker
-      _move_aside(p)
+    elif p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p):  # gs:// without its commit marker
+      _move_aside(p, 'unfinished')
 
 
 def _delete(folder):
@@ -290,11 +310,11 @@ def _remove(folder):
     print(f'WARNING: {folder} could not be removed: {e}', flush=True)
 
 
-def _move_aside(folder):
-  name, n = folder.parent / f'{folder.name}.damaged', 1
+def _move_aside(folder, why):
+  name, n = folder.parent / f'{folder.name}.{why}', 1
   while name.exists():
     n += 1
-    name = folder.parent / f'{folder.name}.damaged{n}'
+    name = folder.parent / f'{folder.name}.{why}{n}'
   folder.rename(name)
   return name
 

@@ -9,6 +9,8 @@ import numpy as np
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 
+_SEGMENTS = 3  # the most any network of the zoo tells apart
+
 
 class PhaseData(NamedTuple):
   """Batches of one phase.
@@ -37,6 +39,7 @@ class Data(NamedTuple):
     phase: Phase of the config → PhaseData.
     trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
     save_tokenizer: folder → copies the tokenizer there.
+    source: the file of batches; None for a corpus.
   """
   corpus: dict
   vocab_size: int
@@ -46,6 +49,16 @@ class Data(NamedTuple):
   phase: Callable
   trial: Callable
   save_tokenizer: Callable
+  source: str | None = None
+
+  def still_to_come(self, phases) -> str | None:
+    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the line that writes them; None if none do."""
+    following = [p for p in phases if self.last_step is not None and p.end_step > self.last_step]
+    if not following:
+      return None
+    first = max(following[0].first_step, self.last_step)
+    return (f'{self.source} ended: steps {first:,} to {following[-1].end_step - 1:,} are still to come; '
+            f'{_line(first, following[0].end_step)} writes the next ones, and --batches FILE goes on with them.')
 
 
 def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
@@ -70,30 +83,43 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
 
   def phase(phase):
     if phase.index != meta['phase']:
-      raise errors.UserError(f'{path} has batches of phase {meta["phase"]}, the run is in phase {phase.index}: write its batches with show --npz.')
+      raise _other_steps(path, meta, phase, phase.first_step, phase.end_step)
     if phase.config.length != meta['length']:
       raise errors.UserError(f'{path} has rows of {meta["length"]} tokens, the phase of {phase.config.length}: use the config it was written with.')
 
     def batches(a, b):
       if phase.first_step + a < first or phase.first_step + b > end:
-        raise errors.UserError(f'{path} has steps {first}:{end}, the run needs {phase.first_step + a}:{phase.first_step + b}: '
-                               'write them with show --npz.')
+        raise _other_steps(path, meta, phase, phase.first_step + a, phase.first_step + b)
       for step in range(phase.first_step + a, phase.first_step + b):
         yield {k: v[step - first, mine] for k, v in arrays.items()}
 
     return PhaseData({k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None)
 
-  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None)
+  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None, str(path))
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:
-  """Raises UserError for ids outside the vocabulary: on a device they would silently give NaN, or the last row of a table."""
+  """Raises UserError for values outside their table: on a device they would silently give NaN, or the last row of the table.
+
+  Args:
+    batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below the length of the rows, segments
+      below 3, labels of pairs 0 or 1.
+    vocab_size: of the text.
+    where: begins the sentence.
+  """
   for name in ('input_ids', 'masked_targets', 'sampled_ids'):
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
       if low < 0 or high >= vocab_size:
         raise errors.UserError(f'{where}: {name} has the id {low if low < 0 else high}, the vocabulary ends at {vocab_size - 1}: '
                                'the corpus was made with another tokenizer or is damaged; prepare it again.')
+  length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
+  for name, end, kind in (('masked_positions', length, 'position'), ('segment_ids', _SEGMENTS, 'segment'), ('pair_labels', 2, 'label')):
+    if name in batch and batch[name].size:
+      low, high = int(batch[name].min()), int(batch[name].max())
+      if low < 0 or high >= end:
+        raise errors.UserError(f'{where}: {name} has the {kind} {low if low < 0 else high}, they end at {end - 1}: '
+                               'the batches were made by another version or are damaged; write them again.')
 
 
 def entropy(counts: np.ndarray) -> float:
@@ -110,8 +136,24 @@ def _read(path):
     raw = arrays.pop('__meta__')
     meta = json.loads(bytes(raw) if raw.dtype == np.uint8 else str(raw))
     missing = {'vocab_size', 'corpus_hash', 'steps', 'batch_size', 'length', 'phase'} - meta.keys()
-  except (OSError, KeyError, ValueError, EOFError) as e:
-    raise errors.UserError(f'{path} is no file of batches ({type(e).__name__}: {e}): write one with python -m bertzoo_jax.show --npz.') from e
+    first, end = map(int, meta.get('steps', (0, 0)))
+  except OSError as e:
+    raise errors.UserError(f'{path} cannot be read ({e.strerror or type(e).__name__}): give the file of batches that '
+                           'python -m bertzoo_jax.show --npz wrote.') from e
+  except Exception as e:  # numpy, zip and JSON have many errors for a foreign or damaged file, and advice of their own that is none here
+    raise errors.UserError(f'{path} is no file of batches: write one with python -m bertzoo_jax.show --npz.') from e
   if missing:
     raise errors.UserError(f'{path} lacks {", ".join(sorted(missing))} in its __meta__: write it again with python -m bertzoo_jax.show --npz.')
+  if 'input_ids' not in arrays or any(x.ndim < 2 or len(x) != end - first for x in arrays.values()):
+    raise errors.UserError(f'{path} does not hold the batches it says: write it again with python -m bertzoo_jax.show --npz.')
   return meta, arrays
+
+
+def _other_steps(path, meta, phase, first, end):
+  held = meta['steps']
+  return errors.UserError(f'{path} holds steps {held[0]:,} to {held[1] - 1:,} (phase {meta["phase"]}), the run needs {first:,} to {end - 1:,} '
+                          f'of phase {phase.index}: {_line(first, end)}.')
+
+
+def _line(first, end):
+  return f'python -m bertzoo_jax.show … --npz FILE --steps {first}:{end}'

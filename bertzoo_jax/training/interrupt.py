@@ -11,12 +11,14 @@ class Interrupt:
   """Remembers the signal; a second SIGINT ends the process at once."""
 
   def __init__(self):
-    self.name = None
+    self.name = None  # what asked for the end; with several hosts the same on all
+    self._asked, self._alone = False, True
 
   @contextlib.contextmanager
   def listening(self):
     """Handles signals inside a `with`. With several hosts jax's own notice of SIGTERM is used, so that all agree on a step."""
-    wanted = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGTERM, signal.SIGINT)
+    self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
+    wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)
     old = {s: signal.signal(s, self._notice) for s in wanted}
     try:
       yield self
@@ -26,12 +28,14 @@ class Interrupt:
 
   def _notice(self, number, frame):
     del frame
-    if self.name and number == signal.SIGINT:
+    if self._asked and number == signal.SIGINT:
       raise KeyboardInterrupt
-    self.name = signal.Signals(number).name
+    self._asked = True
+    if self._alone:
+      self.name = signal.Signals(number).name
 
   def reached(self, step: int) -> bool:
     """True if the run should save and end after this step. One process's Ctrl-C alone does not stop several."""
-    if jax.process_count() > 1:
-      self.name = 'preemption' if multihost_utils.reached_preemption_sync_point(step) else None
+    if not self._alone and multihost_utils.reached_preemption_sync_point(step):
+      self.name = 'preemption'
     return self.name is not None

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -23,17 +24,19 @@ def hold(workdir):
   """Holds the workdir inside a `with`.
 
   On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however it ends; where another
-  host cannot see that, and on gs://, an owner counts as gone when its heartbeat is older than two minutes.
+  host cannot see that, and on gs://, an owner counts as gone when its heartbeat is older than two minutes, or when it was a
+  process of this host that is no more. A job that finds at a heartbeat that another has taken its place (it was suspended for
+  longer) ends at once with exit code 3 and saves nothing.
 
   Raises:
-    UserError: another job has it, with host, process and since when.
+    UserError: another job has it, with host, process and since when; or the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
   owner = {'host': socket.gethostname(), 'pid': os.getpid(), 'token': uuid.uuid4().hex, 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
   take = _take_remote if storage.is_remote(workdir) else _take_local
-  write, release = take(workdir, owner)
+  beat_once, release = take(workdir, owner)
   stop = threading.Event()
-  beat = threading.Thread(target=_beat, args=(write, stop), name='workdir-lock', daemon=True)
+  beat = threading.Thread(target=_beat, args=(workdir, beat_once, stop), name='workdir-lock', daemon=True)
   beat.start()
   try:
     yield
@@ -43,8 +46,17 @@ def hold(workdir):
     release()
 
 
+class _Lost(Exception):
+  """Another job holds the workdir; says which."""
+
+
 def _take_local(workdir, owner):
-  fd = os.open(pathlib.Path(str(workdir)) / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+  path = pathlib.Path(str(workdir)) / NAME
+  try:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+  except OSError as e:
+    why = 'is a link' if path.is_symlink() else f'cannot be opened ({e.strerror})'
+    raise errors.UserError(f'{path} {why}: remove it, or take another --workdir.') from e
   try:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except OSError:
@@ -53,29 +65,32 @@ def _take_local(workdir, owner):
     _refuse(workdir, other)
   other = _read_fd(fd)
   if other:
-    if other.get('host') != owner['host'] and _alive(other):  # a disk whose flock does not reach the other host
+    if other.get('host') != owner['host'] and _alive(other, owner):  # a disk whose flock does not reach the other host
       os.close(fd)
       _refuse(workdir, other)
     _say_stale(other)
 
-  def write(record):
+  def write():
     # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no owner's.
-    data = json.dumps(record).encode().ljust(512)
-    os.pwrite(fd, data, 0)
+    os.pwrite(fd, json.dumps({**owner, 'heartbeat': time.time()}).encode().ljust(512), 0)
+
+  def beat_once():
+    _check_ours(_read_fd(fd), owner)
+    write()
 
   def release():
     os.ftruncate(fd, 0)
     os.close(fd)
 
-  write({**owner, 'heartbeat': time.time()})
-  return lambda: write({**owner, 'heartbeat': time.time()}), release
+  write()
+  return beat_once, release
 
 
 def _take_remote(workdir, owner):
   path = workdir / NAME
   other = _read(path)
   if other:
-    if _alive(other):
+    if _alive(other, owner):
       _refuse(workdir, other)
     _say_stale(other)
   write = lambda: storage.write_json(path, {**owner, 'heartbeat': time.time()})
@@ -85,24 +100,59 @@ def _take_remote(workdir, owner):
   if not now or now.get('token') != owner['token']:
     _refuse(workdir, now)
 
+  def beat_once():
+    _check_ours(_read(path), owner)
+    write()
+
   def release():
-    now = _read(path)
-    if now and now.get('token') == owner['token']:
-      path.unlink(missing_ok=True)
+    try:
+      now = _read(path)
+      if now and now.get('token') == owner['token']:
+        path.unlink(missing_ok=True)
+    except Exception as e:  # whatever the storage raises: the next owner waits two minutes, no more
+      print(f'WARNING: {path} could not be removed: {type(e).__name__}: {e}', flush=True)
 
-  return write, release
+  return beat_once, release
 
 
-def _beat(write, stop):
+def _beat(workdir, beat_once, stop):
   while not stop.wait(HEARTBEAT_SECONDS):
     try:
-      write()
-    except OSError as e:
-      print(f'WARNING: the heartbeat of the workdir lock could not be written: {e}', flush=True)
+      beat_once()
+    except _Lost as e:
+      print(f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and saves nothing.', file=sys.stderr, flush=True)
+      _exit(3)
+      return
+    except Exception as e:  # whatever the storage raises: the next beat may get through
+      print(f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}', flush=True)
 
 
-def _alive(other) -> bool:
+# Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into another's folder.
+_exit = os._exit
+
+
+def _check_ours(now, owner):
+  if now and now.get('token') != owner['token']:
+    raise _Lost(_name(now))
+
+
+def _alive(other, owner) -> bool:
+  if other.get('host') == owner['host'] and not _runs(other.get('pid')):
+    return False
   return time.time() - other.get('heartbeat', 0) < STALE_SECONDS
+
+
+def _runs(pid) -> bool:
+  """False if this host has no such process."""
+  if not isinstance(pid, int) or pid <= 0:
+    return True
+  try:
+    os.kill(pid, 0)  # asks, sends nothing
+  except ProcessLookupError:
+    return False
+  except OSError:  # another user's
+    pass
+  return True
 
 
 def _say_stale(other):

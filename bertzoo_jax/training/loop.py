@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import metrics
@@ -36,7 +37,7 @@ class Loop:
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, interrupt: of this attempt.
     entropy, tokens_per_byte: as of data.Data.
-    best: lowest held-out loss saved so far.
+    best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
   workdir: Any
   total_steps: int
@@ -53,6 +54,7 @@ class Loop:
   _nonfinite_before: int = 0
   _pending: Any = None
   _held_out: dict = dataclasses.field(default_factory=dict)
+  _evaluated: tuple = (None, None, 0)  # step, its held-out loss, first step of the phase it was evaluated in
 
   def train(self, state, stage, later) -> dict:
     """Trains to the end of the run, or until interrupted.
@@ -63,19 +65,24 @@ class Loop:
       later: functions that build the stages after it.
 
     Returns:
-      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}.
+      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. At step 0 nothing was saved.
 
     Raises:
-      Stopped: a loss or gradient that is not finite, or a checkpoint that could not be written.
+      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that could not be written.
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
+    self.best = min(checkpoint.held_out_losses(self.workdir, stage.first_step).values(), default=math.inf)
     state = self._through(state, stage)
     for build in later:
-      if self.interrupt.name:
+      if int(state.step) < stage.end_step:
         break
       stage = build()
       state = stages.enter(state, stage)
-      self._save(state)  # after entering: a checkpoint at a border is in the shape of the phase that resumes from it
+      # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase that resumes from it.
+      self._save(state)
+      self.best = math.inf  # losses of another objective or length do not compare
+      if self.interrupt.name:
+        break
       state = self._through(state, stage)
     self._save(state)
     self._guarded(self.checkpoints.wait)
@@ -124,16 +131,17 @@ class Loop:
         self._held_out = self._describe(found)
         self._pending[0].update(self._held_out)
         held_out_loss = found['loss']
+        self._evaluated = (step, held_out_loss, stage.first_step)
       self._flush()
       self._plot()
-    better = held_out_loss is not None and held_out_loss < self.best
+    better = held_out_loss is not None and math.isfinite(held_out_loss) and held_out_loss < self.best
     every = self.machinery.keep_every
     # Ends of stages are saved by `train`, once the state has entered the next one.
     due = better or (every and step % every == 0) or (step % self.machinery.log_every == 0 and self._minutes_are_up())
     if better:
       self.best = held_out_loss
     if (due and step < stage.end_step) or step == self.total_steps:
-      self._save(state, held_out_loss)
+      self._save(state)
       return True
     return evaluate is not None
 
@@ -142,12 +150,14 @@ class Loop:
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
     return up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
 
-  def _save(self, state, held_out_loss=None):
+  def _save(self, state):
     total = int(state.nonfinite['total'])
     if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
-    if int(state.step):
-      self._guarded(lambda: self.checkpoints.save(state, held_out_loss))
+    if step := int(state.step):
+      evaluated, held_out_loss, phase_first_step = self._evaluated
+      found = (held_out_loss, phase_first_step) if evaluated == step else ()
+      self._guarded(lambda: self.checkpoints.save(state, *found))
     self._saved_at = time.monotonic()
 
   def _guarded(self, action):
@@ -156,6 +166,14 @@ class Loop:
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
       raise Stopped(f'A checkpoint could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); the ones before are kept. '
                     'Free space or mend access, and run the same line again.') from e
+
+  def _write(self, row):
+    try:
+      self.record.write(row)
+    except Exception as e:  # as above
+      raise Stopped(f'The metrics could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); the checkpoints are kept. '
+                    'Free space or mend access, and run the same line again.') from e
+    self.trackers.write(row)  # says what fails, and never raises
 
   def _log(self, step, values, meter, batch):
     self._flush()
@@ -173,8 +191,7 @@ class Loop:
     values = {k: v.item() for k, v in jax.device_get(values).items()}
     left_out, in_a_row = values.pop('nonfinite'), values.pop('nonfinite_in_a_row')
     row = {'step': row.pop('step'), **values, **row, **({'nonfinite': left_out} if left_out else {})}
-    self.record.write(row)
-    self.trackers.write(row)
+    self._write(row)
     self.progress.row(row)
     if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
       self._stop_nonfinite(None, row['step'])

@@ -48,9 +48,13 @@ class Record:
       self._written = time.monotonic()
 
   def close(self) -> None:
-    self.flush(force=True)
-    if not self._in_parts:
-      self._file.close()
+    """Writes what is left; a failure is told and not raised, since a run is ending anyway."""
+    try:
+      self.flush(force=True)
+      if not self._in_parts:
+        self._file.close()
+    except Exception as e:  # whatever the storage raises
+      print(f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: {e}', flush=True)
 
 
 def read(workdir) -> list[dict]:

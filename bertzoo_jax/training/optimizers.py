@@ -39,8 +39,9 @@ def adamw(schedule, paths, *, b1: float, b2: float, eps: float, weight_decay: fl
     An optax transform; `update(gradients, state, params, step=step)` gives what is added to the parameters.
 
   Raises:
-    UserError: a regex that is none, or that matches no parameter.
+    UserError: a regex that is none, or that matches no parameter; b1 or b2 not in [0, 1), eps not above 0, a negative decay or norm.
   """
+  _check_ranges(b1, b2, eps, weight_decay, clip_norm)
   return _chain(schedule, paths, _adam(b1, b2, eps, corrected=True), weight_decay, no_decay, clip_norm)
 
 
@@ -49,6 +50,7 @@ def adamw_uncorrected(schedule, paths, *, b1: float, b2: float, eps: float, weig
 
   Arguments, result and errors as in `adamw`. A first update from zero moments is (1−b1)/√(1−b2) times the gradient's sign.
   """
+  _check_ranges(b1, b2, eps, weight_decay, clip_norm)
   return _chain(schedule, paths, _adam(b1, b2, eps, corrected=False), weight_decay, no_decay, clip_norm)
 
 
@@ -109,6 +111,14 @@ def _scale_by_rate(schedule):
     return jax.tree.map(lambda u: -rate * u, updates), state
 
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _check_ranges(b1, b2, eps, weight_decay, clip_norm):
+  rules = (('b1', b1, 0 <= b1 < 1, 'at least 0 and below 1'), ('b2', b2, 0 <= b2 < 1, 'at least 0 and below 1'), ('eps', eps, eps > 0, 'more than 0'),
+           ('weight_decay', weight_decay, weight_decay >= 0, 'at least 0'), ('clip_norm', clip_norm, clip_norm >= 0, '0 (no clipping) or more'))
+  for name, value, fits, need in rules:
+    if not fits:  # also for NaN
+      raise errors.UserError(f'optimizer.{name} is {value}: {need} is needed.')
 
 
 def _check_table(table, paths):

@@ -81,8 +81,63 @@ def test_any_damage_to_any_file_is_found(saved, how):
       assert checkpoint.verify(folder), path
     path.write_bytes(data)
   assert checkpoint.verify(folder) is None
-  (folder / 'params' / 'stray').write_text('x')
-  assert 'stray' in checkpoint.verify(folder)
+
+
+def test_a_file_of_somebody_else_in_a_step_is_no_damage(saved):
+  workdir, _, _ = saved
+  (workdir / 'checkpoints/2/params/.DS_Store').write_text('x')
+  (workdir / 'checkpoints/4').write_text('x')
+  assert checkpoint.verify(workdir / 'checkpoints/2') is None
+  assert checkpoint.steps(workdir) == [1, 2, 3]
+
+
+@pytest.mark.parametrize('how', ['dangling link', 'read error'])
+def test_a_file_that_cannot_be_read_is_damage_and_the_step_before_is_used(saved, monkeypatch, how):
+  workdir, _, checkpoints = saved
+  broken = files(workdir / 'checkpoints/3/params')[0]
+  if how == 'dangling link':
+    broken.unlink()
+    broken.symlink_to(workdir / 'nowhere')
+  else:
+    sha256 = storage.sha256
+
+    def fail(path):
+      if str(path) == str(broken):
+        raise PermissionError(13, 'Permission denied')
+      return sha256(path)
+
+    monkeypatch.setattr(storage, 'sha256', fail)
+  assert 'cannot be read' in checkpoint.verify(storage.path(workdir / 'checkpoints/3'))
+  assert checkpoints.newest() == 2
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(saved):
+  workdir, _, checkpoints = saved
+  for step in (1, 2, 3):
+    damage(files(workdir / f'checkpoints/{step}/params')[0], 'flip')
+  with pytest.raises(errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'):
+    checkpoints.newest()
+  assert checkpoint.steps(workdir) == [1, 2, 3]  # nothing was moved
+  for step in (1, 2, 3):
+    os.rename(workdir / f'checkpoints/{step}', workdir / f'checkpoints/{step}.damaged')
+  with pytest.raises(errors.UserError, match='3.damaged'):
+    checkpoints.newest()
+
+
+def test_a_run_that_never_saved_begins_at_0(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  assert checkpoints.newest() is None
+  checkpoints.close()
+
+
+def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
+  state = stages.fresh(toys.stage())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
+  for step, loss, first in ((1, 1.0, 0), (2, 5.0, 2), (3, 4.0, 2), (4, float('nan'), 2), (5, None, 5)):
+    checkpoints.save(at(state, step), loss, first)
+  checkpoints.close()
+  assert checkpoint.best(tmp_path) == 3
+  assert checkpoint.held_out_losses(tmp_path, 0) == {1: 1.0} and checkpoint.held_out_losses(tmp_path, 5) == {}
 
 
 def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(saved, capsys):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -59,8 +60,8 @@ def test_an_owner_on_another_host_holds_while_its_heart_beats(tmp_path, monkeypa
   owner = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
   path = lock.storage.path(tmp_path)
   if taken:
-    write, release = getattr(lock, take)(path, owner)
-    write()
+    beat_once, release = getattr(lock, take)(path, owner)
+    beat_once()
     release()
   else:
     with pytest.raises(errors.UserError, match='elsewhere'):
@@ -79,3 +80,59 @@ def test_a_half_written_owner_is_nobodys(tmp_path):
   (tmp_path / lock.NAME).write_text('{"host": "elsew')
   with lock.hold(tmp_path):
     pass
+
+
+@pytest.mark.parametrize('take', ['_take_local', '_take_remote'])
+def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(tmp_path, monkeypatch, capsys, take):
+  monkeypatch.setattr(time, 'sleep', lambda s: None)
+  monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
+  ended = []
+  monkeypatch.setattr(lock, '_exit', ended.append)
+  path = lock.storage.path(tmp_path)
+  beat_once, _ = getattr(lock, take)(path, {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'})
+  rival = json.dumps({'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'then', 'heartbeat': time.time()})
+  (tmp_path / lock.NAME).write_text(rival)
+  lock._beat(path, beat_once, threading.Event())
+  assert ended == [3] and 'process 1 on elsewhere' in capsys.readouterr().err
+  assert (tmp_path / lock.NAME).read_text() == rival
+
+
+def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys):
+  stop, beats = threading.Event(), []
+
+  def fail():
+    beats.append(1)
+    if len(beats) == 2:
+      stop.set()
+    raise RuntimeError('503')
+
+  lock.HEARTBEAT_SECONDS, seconds = 0.0, lock.HEARTBEAT_SECONDS
+  try:
+    lock._beat(tmp_path, fail, stop)
+  finally:
+    lock.HEARTBEAT_SECONDS = seconds
+  assert capsys.readouterr().out.count('503') == 2
+
+
+def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(time, 'sleep', lambda s: None)
+  gone = subprocess.Popen([sys.executable, '-c', ''])
+  gone.wait()
+  path = lock.storage.path(tmp_path)
+  owner = {'host': 'here', 'pid': os.getpid(), 'token': 'y', 'since': 'now'}
+  lease = lambda pid: (tmp_path / lock.NAME).write_text(
+      json.dumps({'host': 'here', 'pid': pid, 'since': 'then', 'token': 'x', 'heartbeat': time.time()}))
+  lease(os.getppid())
+  with pytest.raises(errors.UserError, match='in use'):
+    lock._take_remote(path, owner)
+  lease(gone.pid)
+  lock._take_remote(path, owner)[1]()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tmp_path):
+  (tmp_path / 'precious').write_text('kept')
+  (tmp_path / lock.NAME).symlink_to(tmp_path / 'precious')
+  with pytest.raises(errors.UserError, match='is a link'):
+    with lock.hold(tmp_path):
+      pass
+  assert (tmp_path / 'precious').read_text() == 'kept'

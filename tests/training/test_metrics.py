@@ -84,3 +84,20 @@ def test_the_curve_is_drawn(tmp_path):
   record.close()
   assert metrics.plot(tmp_path, entropy=3.3)
   assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(tmp_path, capsys, monkeypatch, in_parts):
+  record = metrics.Record(tmp_path, 0, 1, in_parts=in_parts)
+
+  def full(*args):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(metrics.storage, 'write_text', full)
+  if not in_parts:
+    record._file.close()
+    record._file = open('/dev/full', 'w')
+    with pytest.raises(OSError):
+      record.write({'step': 1})
+  record.close()
+  assert 'No space' in capsys.readouterr().out

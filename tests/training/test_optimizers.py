@@ -72,3 +72,12 @@ def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_
 def test_a_decay_rule_that_matches_nothing_is_refused(regex):
   with pytest.raises(errors.UserError, match='no_decay'):
     optimizers.adamw(lambda s: 1.0, list(SHAPES), b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(regex,), clip_norm=0.0)
+
+
+@pytest.mark.parametrize('name', optimizers.BY_NAME)
+@pytest.mark.parametrize('field,value', [('b1', 1.0), ('b1', -0.1), ('b2', 1.5), ('b2', float('nan')), ('eps', 0.0), ('weight_decay', -0.01),
+                                         ('clip_norm', -1.0)])
+def test_a_number_that_makes_no_optimizer_is_refused(name, field, value):
+  fields = {**dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(), clip_norm=0.0), field: value}
+  with pytest.raises(errors.UserError, match=f'optimizer.{field} is {value}'):
+    optimizers.BY_NAME[name](lambda s: 1.0, list(SHAPES), **fields)

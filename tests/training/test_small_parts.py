@@ -1,6 +1,8 @@
 """Batches from a file, what a step costs, what a watcher sees, what a workdir remembers."""
 
 import json
+import re
+import signal
 
 import ml_collections
 import numpy as np
@@ -11,6 +13,7 @@ from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
+from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
@@ -42,7 +45,7 @@ def test_a_file_of_batches_gives_each_host_its_rows_of_each_step(tmp_path):
 
 
 @pytest.mark.parametrize('changes,words', [({'batch_size': 16}, 'batch_size=16'), ({'length': 9}, 'rows of 9'), ({'phase': 1}, 'phase 1'),
-                                           ({'vocab_size': 3}, 'the vocabulary ends at 2'), ({'steps': [2, 6]}, 'steps 2:6')])
+                                           ({'vocab_size': 3}, 'the vocabulary ends at 2'), ({'steps': [0, 5]}, 'does not hold')])
 def test_a_file_of_other_batches_is_refused(tmp_path, changes, words):
   write(tmp_path / 'b.npz', **changes)
   config = tiny()
@@ -53,9 +56,57 @@ def test_a_file_of_other_batches_is_refused(tmp_path, changes, words):
 def test_a_file_that_is_no_file_of_batches_is_refused(tmp_path):
   (tmp_path / 'text').write_text('no')
   np.savez(tmp_path / 'other.npz', a=1)
-  for name in ('text', 'other.npz', 'absent'):
-    with pytest.raises(errors.UserError, match='show --npz'):
+  write(tmp_path / 'cut.npz')
+  (tmp_path / 'cut.npz').write_bytes((tmp_path / 'cut.npz').read_bytes()[:-200])
+  write(tmp_path / 'zeros.npz')
+  (tmp_path / 'zeros.npz').write_bytes((tmp_path / 'zeros.npz').read_bytes()[:100] + bytes(400) + (tmp_path / 'zeros.npz').read_bytes()[500:])
+  np.save(tmp_path / 'one.npy', np.zeros(3))
+  for name in ('text', 'other.npz', 'cut.npz', 'zeros.npz', 'one.npy', 'absent', '.'):
+    with pytest.raises(errors.UserError, match='show --npz') as e:
       data.from_file(tmp_path / name, tiny())
+    assert 'pickle' not in str(e.value) and '(' not in str(e.value) or 'cannot be read (' in str(e.value)
+
+
+@pytest.mark.parametrize('meta,phase,steps,words', [
+    ({'phase': 0}, 1, (0, 2), r'holds steps 0 to 3 \(phase 0\), the run needs 6 to 8 of phase 1: .*show … --npz FILE --steps 6:9\.'),
+    ({'steps': [2, 6]}, 0, (0, 4), r'holds steps 2 to 5 \(phase 0\), the run needs 0 to 3 of phase 0: .* --steps 0:4\.'),
+])
+def test_a_file_of_other_steps_says_what_it_holds_what_is_needed_and_the_line_that_writes_it(tmp_path, meta, phase, steps, words):
+  write(tmp_path / 'b.npz', **meta)
+  config = tiny(phases=((6, {}), (3, {})))
+  with pytest.raises(errors.UserError, match=words):
+    list(data.from_file(tmp_path / 'b.npz', config).phase(configuration.phases(config)[phase]).batches(*steps))
+
+
+def test_a_file_that_ends_before_the_run_can_tell_what_is_still_to_come(tmp_path):
+  write(tmp_path / 'b.npz')
+  for phases, words in ((((6, {}), (3, {})), 'steps 4 to 8 .*--steps 4:6 '), (((4, {}), (3, {})), 'steps 4 to 6 .*--steps 4:7 ')):
+    config = tiny(phases=phases)
+    assert re.search(words, data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config)))
+  config = tiny(phases=((4, {}),))
+  assert data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config)) is None
+
+
+@pytest.mark.parametrize('name,good,bad', [('masked_positions', toys.LENGTH - 1, toys.LENGTH), ('segment_ids', 2, 3), ('pair_labels', 1, 2),
+                                           ('masked_positions', 0, -1), ('segment_ids', 0, -1), ('pair_labels', 0, -1)])
+def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name, good, bad):
+  batch = {**toys.batch(0), 'segment_ids': np.zeros((8, toys.LENGTH), np.int32)}
+  batch[name].flat[3] = good
+  data.check_ids(batch, toys.VOCAB, 'here')
+  batch[name].flat[3] = bad
+  with pytest.raises(errors.UserError, match=f'here: {name} has the .* {bad}, they end at'):
+    data.check_ids(batch, toys.VOCAB, 'here')
+
+
+def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_stops_none(monkeypatch):
+  monkeypatch.setattr(interrupts.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(interrupts.multihost_utils, 'reached_preemption_sync_point', lambda step: step == 9)
+  with interrupts.Interrupt().listening() as interrupt:
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.name is None and not interrupt.reached(1)
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+    assert interrupt.reached(9) and interrupt.name == 'preemption'
 
 
 @pytest.mark.parametrize('bad', [-1, toys.VOCAB])

@@ -1,0 +1,108 @@
+"""The loop over phases: borders, interruptions, the best checkpoint, and storage that fails."""
+
+import math
+import types
+
+import jax.numpy as jnp
+import pytest
+import toys
+
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import loop
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import progress
+from bertzoo_jax.training import stage as stages
+
+BORDER, END = 3, 6
+
+
+class Interrupt:
+  """Asks to stop after a step, or before the first if it is 0."""
+
+  def __init__(self, at=None):
+    self.name, self._at = 'SIGTERM' if at == 0 else None, at
+
+  def reached(self, step):
+    if step == self._at:
+      self.name = 'SIGTERM'
+    return self.name is not None
+
+
+def without_pairs():
+  """The toy objective without its second head: a phase that uses it is followed by one that adds parameters."""
+  full = toys.toy()
+  head = {'classifier': {'kernel': jnp.zeros((toys.WIDTH, 2)), 'bias': jnp.zeros(2)}}
+  return full._replace(init=lambda key: {'encoder': full.init(key)['encoder']},
+                       loss=lambda params, *rest: full.loss({**params, 'pair_head': head}, *rest))
+
+
+def first_stage():
+  return toys.stage(0, BORDER, objective=without_pairs())
+
+
+def second_stage():
+  return toys.stage(BORDER, END)
+
+
+def train(workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1):
+  """The result of a run of two phases, begun fresh or gone on with from a step. losses: step of evaluation → held-out loss."""
+  if losses is not None:
+    told = iter(losses)
+    monkeypatch.setattr(stages, 'evaluation', lambda stage: lambda params: {'loss': next(told)})
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  stage, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
+  state = checkpoints.restore(start, stages.target(stage)[0]) if start else stages.fresh(stage)
+  run = loop.Loop(
+      workdir=workdir, total_steps=END, vocab_size=toys.VOCAB,
+      machinery=types.SimpleNamespace(log_every=1, eval_every=eval_every, save_minutes=1000.0, keep_every=0, on_nonfinite='stop'),
+      checkpoints=checkpoints, record=record or metrics.Nothing(), trackers=metrics.Nothing(), progress=progress.Progress(END, start, show=False),
+      interrupt=interrupt or Interrupt())
+  try:
+    return run.train(state, stage, later)
+  finally:
+    checkpoints.close()
+
+
+def test_a_run_interrupted_at_a_border_where_parameters_are_added_goes_on(tmp_path):
+  result = train(tmp_path, interrupt=Interrupt(BORDER), eval_every=0)
+  assert (result['step'], result['interrupted']) == (BORDER, True)
+  assert train(tmp_path, start=BORDER)['step'] == END
+
+
+def test_a_run_interrupted_inside_a_phase_saves_in_the_shape_of_that_phase(tmp_path):
+  assert train(tmp_path, interrupt=Interrupt(BORDER - 1), eval_every=0)['step'] == BORDER - 1
+  assert train(tmp_path, start=BORDER - 1)['step'] == END
+
+
+def test_a_run_interrupted_before_its_first_step_says_step_0_and_saves_nothing(tmp_path):
+  result = train(tmp_path, interrupt=Interrupt(0))
+  assert (result['step'], result['interrupted']) == (0, True) and checkpoint.steps(tmp_path) == []
+
+
+def test_the_evaluation_at_a_border_is_kept_with_its_checkpoint(tmp_path, monkeypatch):
+  train(tmp_path, interrupt=Interrupt(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
+  assert checkpoint.held_out_losses(tmp_path) == {BORDER: 1.0} and checkpoint.best(tmp_path) == BORDER
+
+
+@pytest.mark.parametrize('start', [0, BORDER])
+def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare(tmp_path, monkeypatch, start):
+  losses = [3.0, 2.0, 1.0, 7.0, 5.0, 6.0]
+  if start:  # the same when the run was interrupted at the border
+    train(tmp_path, interrupt=Interrupt(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
+  train(tmp_path, start=start, losses=losses[start:], monkeypatch=monkeypatch)
+  assert checkpoint.best(tmp_path) == 5
+  assert checkpoint.steps(tmp_path) == [5, 6]
+
+
+def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
+  train(tmp_path, losses=[3.0, 2.0, 1.0, -math.inf, 5.0, math.nan], monkeypatch=monkeypatch)
+  assert checkpoint.best(tmp_path) == 5
+
+
+def test_metrics_that_cannot_be_written_stop_a_run_in_one_sentence(tmp_path):
+
+  def full(row):
+    raise OSError(28, 'No space left on device')
+
+  with pytest.raises(loop.Stopped, match=r'metrics could not be written \(OSError.*No space'):
+    train(tmp_path, record=types.SimpleNamespace(write=full), eval_every=0)
