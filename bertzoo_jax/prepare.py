@@ -26,7 +26,8 @@ from bertzoo_jax.input import tokenizers
 
 TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
-_STORAGE = errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST
+_STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+            errno.ENAMETOOLONG, errno.EIO)
 _HASHES = 1 << 24  # document hashes sorted at a time
 
 
@@ -56,6 +57,8 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
   plan = _plan(config, found, loaded)
 
   if done := _same_plan(out, plan):
+    if not storage.is_remote(out):
+      corpus.open(out).tokenizer()  # a corpus that lost a file is not finished
     say(f'{out} is finished already, from the same sources and settings: nothing to do.')
     _tidy(out)
     return done
@@ -88,7 +91,7 @@ def _plan(config, found, loaded) -> dict:
 def _same_plan(out, plan) -> dict | None:
   """The manifest of a finished corpus of this plan; None if there is none yet. UserError for anything else in the folder."""
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
-  there = manifest['plan'] if manifest else storage.read_json(out / 'plan.json') if (out / 'plan.json').exists() else None
+  there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
     if out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir()):
       raise errors.UserError(f'--out={out} holds other files: choose an empty folder or a new name.')
@@ -98,6 +101,18 @@ def _same_plan(out, plan) -> dict | None:
     state = 'a corpus' if manifest else 'an unfinished corpus'
     raise errors.UserError(f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose another --out, or delete it.')
   return manifest
+
+
+def _unfinished_plan(out) -> dict | None:
+  if not (out / 'plan.json').exists():
+    return None
+  try:
+    plan = storage.read_json(out / 'plan.json')
+    if not isinstance(plan, dict):
+      raise ValueError('no object')
+  except ValueError as e:
+    raise errors.UserError(f'{out}/plan.json is cut or damaged: delete {out} and run the same line again.') from e
+  return plan
 
 
 @contextlib.contextmanager
@@ -130,8 +145,9 @@ def _tidy(out) -> None:
 
 def _tokenizer(out, plan, loaded, config, found, say) -> None:
   """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's documents."""
-  if (out / 'tokenizer' / 'bertzoo.json').exists():
-    return  # an earlier attempt got that far
+  if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
+    tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
+    return
   if loaded is None:
     total = sum(s.bytes for s in found)
     share = min(1.0, TOKENIZER_BYTES / total) if total else 1.0
@@ -232,7 +248,8 @@ def _report(out, records, dropped) -> dict:
   totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', 'words')}
   held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
   dropped = dict(dropped)
-  for reason, key in (('document without a token', 'empty'), ('sentence without a token', 'cut')):
+  long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
+  for reason, key in (('document without a token', 'empty'), ('sentence without a token', 'cut'), (long, 'long')):
     if count := sum(r[key] for r in records):
       dropped[reason] = dict(count=count, bytes=0, first='')
   return dict(
@@ -275,6 +292,9 @@ def describe(manifest: dict, where: str) -> str:
     lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
   if not report['dropped']:
     lines.append('  dropped: nothing')
+  if report['unknown_rate'] > 0.5:
+    lines.append('  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, and a model will learn next to '
+                 'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage or max_word_chars).')
   if not splits['held_out']['documents']:
     lines.append('  note: no document fell into the held-out share, so a run cannot be evaluated: '
                  'raise --config.corpus.held_out, or bring more text.')

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -286,3 +287,137 @@ def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
   run = subprocess.run([sys.executable, *line], cwd=ROOT, env={**os.environ, 'PYTHONPATH': ROOT}, capture_output=True, text=True)
   assert run.returncode == 2 and run.stderr.startswith('error: --source=') and 'no file matches' in run.stderr and len(run.stderr.splitlines()) == 1
   assert not (tmp_path / 'c').exists()
+
+
+def command(*flags):
+  """A run of the command line with a small vocabulary."""
+  line = ['-m', 'bertzoo_jax.prepare', '--config=configs/bert.py:tiny', '--config.tokenizer.vocab_size=100', '--config.corpus.held_out=0',
+          '--workers=1']
+  return subprocess.run([sys.executable, *line, *flags], cwd=ROOT, env={**os.environ, 'PYTHONPATH': ROOT, 'PYTHONIOENCODING': 'utf-8:strict'},
+                        capture_output=True)
+
+
+def test_a_file_name_that_is_not_utf_8_is_no_obstacle(text, tmp_path):
+  file = os.fsencode(tmp_path) + b'/caf\xe9.txt'
+  with open(file, 'wb') as f:
+    f.write(open(text, 'rb').read() + b'\nbad \xff\n')
+  for expected in (b'1 \xc3\x97 line not in UTF-8', b'finished already'):
+    run = command(b'--source=' + file, f'--out={tmp_path}/c')
+    assert run.returncode == 0 and expected in run.stdout, run
+  assert os.fsencode(corpus.read_manifest(tmp_path / 'c')['report']['dropped']['line not in UTF-8']['first']).startswith(file)
+
+
+def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
+  run = command(f'--source={text}', f'--out={tmp_path}/{"c" * 256}')
+  assert run.returncode == 2 and b'File name too long. Mend that' in run.stderr and len(run.stderr.splitlines()) == 1, run
+
+
+def test_changed_text_of_the_same_size_is_other_text(text, tmp_path):
+  file, out = tmp_path / 'a.txt', tmp_path / 'c'
+  file.write_text(open(text).read())
+  prepare_lib.prepare(tiny(), [str(file)], out, workers=1, say=lambda _: None)
+  file.write_text(open(text).read()[::-1])
+  with pytest.raises(errors.UserError, match='holds a corpus of other sources or settings .*digest'):
+    prepare_lib.prepare(tiny(), [str(file)], out, workers=1)
+
+
+@pytest.mark.parametrize('lost', ['train', 'tokenizer'])
+def test_a_corpus_that_lost_a_folder_is_not_finished(text, clean, tmp_path, lost):
+  out = shutil.copytree(clean[0], tmp_path / 'c')
+  shutil.rmtree(out / lost)
+  run = drive(text, out)
+  said = run.communicate()[0]
+  assert run.returncode and 'finished already' not in said and f'{out}/{lost}' in said and 'UserError' in said
+
+
+def test_a_damaged_plan_or_tokenizer_of_a_killed_run_is_one_sentence(text, tmp_path):
+  out = tmp_path / 'c'
+  kill_at(drive(text, out), out, 1)
+  time.sleep(0.3)
+  kept = (out / 'plan.json').read_text()
+  for damaged in (kept[:50], '[]'):
+    (out / 'plan.json').write_text(damaged)
+    with pytest.raises(errors.UserError, match='plan.json is cut or damaged: delete'):
+      prepare_lib.prepare(tiny(), [text], out)
+  (out / 'plan.json').write_text(kept)
+  (out / 'tokenizer' / 'bertzoo.json').write_text('{"section"')
+  run = drive(text, out)
+  assert 'bertzoo.json is not JSON, or cut short' in run.communicate()[0] and run.returncode
+
+
+def test_a_damaged_record_of_a_shard_means_that_it_is_made_again(text, clean, tmp_path):
+  out = tmp_path / 'corpus'
+  kill_at(drive(text, out), out, 3)
+  time.sleep(0.3)
+  sorted(out.glob('parts/*.json'))[0].write_text('{"chu')
+  assert drive(text, out).wait() == 0
+  assert contents(out) == contents(clean[0])
+
+
+def test_a_tokenizer_that_a_worker_cannot_load_is_that_sentence(clean, tmp_path):
+  folder = shutil.copytree(clean[0] / 'tokenizer', tmp_path / 'tokenizer')
+  (folder / 'vocab.txt').write_text('[PAD]\n')
+  with pytest.raises(errors.UserError, match='^The vocabulary lacks the special tokens'):
+    list(shards.run([shards.Chunk(0, [b'text'], 'a.txt:1', 1)], tmp_path, folder, 'rules:en', 0.0, 1))
+
+
+def test_a_cased_tokenizer_of_text_without_capitals_makes_a_corpus(tmp_path):
+  (tmp_path / 'a.txt').write_text(f'{" ".join(WORDS)}\n\n' * 30)
+  config = tiny(vocab_size=60, held_out=0.0)
+  config.tokenizer.lowercase = config.tokenizer.strip_accents = False
+  assert prepare_lib.prepare(config, [str(tmp_path / 'a.txt')], tmp_path / 'c', workers=1, say=lambda _: None)['report']['documents'] == 30
+
+
+@pytest.mark.parametrize('body', ['word ' * 99 + 'x' * 250 + ' ' + 'y' * 64 + ' end', '字' * 300])
+def test_a_long_sentence_is_cut_counted_and_whole_when_joined(clean, tmp_path, monkeypatch, body):
+  tokenizer, encoded = tokenizers.load(clean[0] / 'tokenizer'), []
+  monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
+  monkeypatch.setattr(tokenizer, 'encode', lambda texts, encode=tokenizer.encode: encoded.extend(texts) or encode(texts))
+  for folder in (shards.PARTS, *corpus.SPLITS):
+    (tmp_path / folder).mkdir()
+  record = shards.write(tmp_path, shards.Chunk(0, [body.encode(), b'short one'], '', 1), tokenizer, 'rules:en', 0.0)
+  assert record['long'] == 1 and encoded[-1] == 'short one'
+  assert ''.join(encoded[:-1]) == body and max(map(len, encoded)) <= 64 and len(encoded) < 20
+  assert not any(a[-1:].isalpha() and b[:1].isalpha() for a, b in zip(encoded[:-2], encoded[1:-1]) if 'word' in a + b)
+
+
+def test_long_sentences_are_in_the_report_and_encoded_a_few_at_a_time(clean, tmp_path, monkeypatch):
+  texts = ['a' * n for n in (5, 5, 9, 30, 1, 1, 1)]
+  monkeypatch.setattr(shards, '_CHARACTERS', 10)
+  monkeypatch.setattr(shards, '_TEXTS', 2)
+  assert [[len(t) for t in batch] for batch in shards._batches(texts)] == [[5, 5], [9], [30], [1, 1], [1]]
+  (tmp_path / 'a.txt').write_text(f'{"word " * 20_000}\n{" ".join(WORDS)}')
+  said = []
+  prepare_lib.prepare(tiny(held_out=0.0), [str(tmp_path / 'a.txt')], tmp_path / 'c', tokenizer=str(clean[0] / 'tokenizer'), workers=1,
+                      say=said.append)
+  assert '1 × sentence over 65,536 characters, cut' in said[-1]
+
+
+def test_mostly_unknown_text_is_said_loudly(clean, text, tmp_path):
+  (tmp_path / 'a.txt').write_text('漢字 ' * 50)
+  for source, loud in ((str(tmp_path / 'a.txt'), True), (text, False)):
+    said = []
+    prepare_lib.prepare(tiny(held_out=0.0), [source], tmp_path / f'c{loud}', tokenizer=str(clean[0] / 'tokenizer'), workers=1, say=said.append)
+    assert ('MORE THAN HALF OF THE TOKENS ARE UNKNOWN' in said[-1]) == loud
+
+
+def test_duplicates_are_counted_over_all_slices_of_hashes(tmp_path, monkeypatch):
+  (tmp_path / shards.PARTS).mkdir()
+  for i, hashes in enumerate(([0, 1, 2, 3, 4, 5], [0, 1, 2, 7, 9, 9])):
+    np.save(tmp_path / shards.PARTS / f'{i:05d}.hashes.npy', np.array(hashes, np.uint64))
+  for slice_of in (1 << 24, 5, 1):
+    monkeypatch.setattr(prepare_lib, '_HASHES', slice_of)
+    assert prepare_lib._duplicates(prepare_lib.storage.path(tmp_path), 2, 12) == 4
+
+
+def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(text, tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(prepare_lib.tokenizers, 'train', lambda section, texts: seen.append(list(texts())) or tokenizers.Tokenizer(
+      section, tokenizers.Vocabulary(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(chr, range(0x3041, 0x3041 + 95))])))
+  for most in (1 << 30, os.path.getsize(text) // 3, os.path.getsize(text) // 3):
+    monkeypatch.setattr(prepare_lib, 'TOKENIZER_BYTES', most)
+    monkeypatch.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+      prepare_lib.prepare(tiny(held_out=0.0), [text], tmp_path / str(len(seen)), say=lambda _: None)
+  everything, sample, again = seen
+  assert len(everything) == 120 and 20 < len(sample) < 60 and sample == again == [t for t in everything if t in sample]

@@ -22,7 +22,8 @@ from bertzoo_jax.input import sentences
 from bertzoo_jax.input import tokenizers
 
 PARTS = 'parts'  # CORPUS/parts/: records, hashes and unigrams of shards, gone when the corpus is finished
-_TEXTS = 4096  # sentences tokenised in one call
+MAX_SENTENCE = 1 << 16  # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
+_TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
 class Chunk(NamedTuple):
@@ -58,7 +59,10 @@ def below(number: int, share: float) -> bool:
 def finished(out, index: int) -> dict | None:
   """The record of a finished shard, or None."""
   path = storage.path(out) / PARTS / f'{index:05d}.json'
-  return json.loads(path.read_bytes()) if path.exists() else None
+  try:
+    return json.loads(path.read_bytes()) if path.exists() else None
+  except ValueError:
+    return None  # damaged: the shard is made again
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
@@ -71,7 +75,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
   """Writes the shard of a chunk and returns its record.
 
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences, tokens, bytes, unknown,
-  words, shard}}, empty (documents without a token), cut (sentences without one).
+  words, shard}}, empty (documents without a token), cut (sentences without one), long (sentences over MAX_SENTENCE).
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
   splits, hashes, lost = _tokenise(chunk, tokenizer, splitter, held_out)
@@ -98,18 +102,16 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
 def _tokenise(chunk, tokenizer, splitter, held_out):
   """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes)}, hashes uint64 [D], what was lost)."""
   split, joiner = sentences.splitter(splitter)
-  texts, owners, hashes = [], [], np.zeros(len(chunk.documents), np.uint64)
+  texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
     hashes[d] = content_hash(document)[0]
     found = [s for paragraph in document.decode('utf-8').split('\n') for s in split(paragraph)]
-    texts += [s if i == 0 else joiner + s for i, s in enumerate(found)]
+    long += sum(len(s) > MAX_SENTENCE for s in found)
+    found = [part for i, s in enumerate(found) for part in _parts(s if i == 0 else joiner + s)]
+    texts += found
     owners += [d] * len(found)
-  ids = []
-  lengths = np.zeros(len(texts), np.int64)
-  for start in range(0, len(texts), _TEXTS):
-    rows = tokenizer.encode(texts[start:start + _TEXTS])
-    lengths[start:start + len(rows)] = [len(r) for r in rows]
-    ids += rows
+  ids = [row for batch in _batches(texts) for row in tokenizer.encode(batch)]
+  lengths = np.array([len(row) for row in ids], np.int64)
   owners, sizes = np.asarray(owners, np.int64), np.asarray([len(t.encode('utf-8')) for t in texts], np.int64)
   per_document = np.bincount(owners[lengths > 0], minlength=len(chunk.documents))  # sentences that have a token
   held = np.array([below(int(h), held_out) for h in hashes])
@@ -118,7 +120,31 @@ def _tokenise(chunk, tokenizer, splitter, held_out):
     mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
     tokens = np.concatenate([ids[i] for i in mine]) if len(mine) else np.zeros(0, np.int32)
     splits[name] = (tokens, lengths[mine], per_document[chosen & (per_document > 0)], int(sizes[mine].sum()))
-  return splits, hashes[per_document > 0], dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()))
+  return splits, hashes[per_document > 0], dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()), long=long)
+
+
+def _parts(sentence):
+  """A sentence in parts that join to it: cut before a blank, or anywhere where there is none."""
+  start, parts = 0, []
+  while len(sentence) - start > MAX_SENTENCE:
+    window = sentence[start:start + MAX_SENTENCE]
+    head = window.rsplit(None, 1)
+    end = start + (len(head[0]) if len(head) > 1 else MAX_SENTENCE)
+    parts.append(sentence[start:end])
+    start = end
+  return [*parts, sentence[start:]]
+
+
+def _batches(texts):
+  batch, size = [], 0
+  for text in texts:
+    if batch and (len(batch) == _TEXTS or size + len(text) > _CHARACTERS):
+      yield batch
+      batch, size = [], 0
+    batch.append(text)
+    size += len(text)
+  if batch:
+    yield batch
 
 
 def _offsets(sizes):
