@@ -259,9 +259,8 @@ def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalizat
     # only letters that it is given as special tokens have the same number in every run.
     known = [*special.values(), *letters, *inside]
     built = hf.Tokenizer(models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=max_word_chars))
-    # The trainer's time grows with the square of a word's length, and a word over the limit is unknown whatever is learnt.
-    too_long = pre_tokenizers.Split(hf.Regex(f'^.{{{max_word_chars + 1},}}$'), 'removed')
-    built.normalizer, built.pre_tokenizer = clean, pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), too_long])
+    # A word over the limit is unknown whatever is learnt.
+    built.normalizer, built.pre_tokenizer = clean, _without_long_words(pre_tokenizers.BertPreTokenizer(), max_word_chars)
     trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=known, initial_alphabet=letters,
                                         limit_alphabet=len(letters), show_progress=False)
     built.train_from_iterator(_once(texts), trainer)
@@ -361,6 +360,7 @@ def byte_bpe(*, vocab_size, lowercase, normalization, add_prefix_space, min_freq
 
   def train(texts):
     built = dress(hf.Tokenizer(models.BPE()))
+    built.pre_tokenizer = _without_long_words(split, 1000)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, min_frequency=min_frequency, special_tokens=['<s>', '<pad>', '</s>', '<unk>'],
                                   initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
     built.train_from_iterator(_once(texts), trainer)
@@ -428,6 +428,11 @@ def _normalizer(normalization, then):
   first = errors.choose(normalization, first, 'normalization')
   chain = [n for n in (first and first(), then) if n is not None]
   return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
+
+
+def _without_long_words(split, most):
+  """For training alone, whose time grows with the square of a word's length."""
+  return pre_tokenizers.Sequence([split, pre_tokenizers.Split(hf.Regex(f'^.{{{most + 1},}}$'), 'removed')])
 
 
 def _by_id(ids: dict) -> list[str]:

@@ -261,14 +261,14 @@ def test_files_of_another_kind_are_named(uncased, byte_bpe, tmp_path):
     tokenizers.load(tmp_path, byte_bpe.section)
 
 
-def test_an_unbroken_string_costs_training_no_square_of_its_length_and_changes_no_piece():
-  section = parts.wordpiece(vocab_size=800, coverage=1.0).to_dict()
+@pytest.mark.parametrize('section', [parts.wordpiece(vocab_size=800, coverage=1.0).to_dict(), parts.byte_bpe(vocab_size=800).to_dict()])
+def test_an_unbroken_string_costs_training_no_square_of_its_length_and_changes_no_piece(section):
   plain = tokenizers.train(section, lambda: sample(most=30_000))
   started = time.monotonic()
   long = tokenizers.train(section, lambda: [*sample(most=30_000), 'abcdefghij' * 20_000])
   assert time.monotonic() - started < 5
   assert [p for p in long.pieces if p not in plain.pieces] == []
-  assert json.loads(long.parsing_engine().to_str())['pre_tokenizer'] == {'type': 'BertPreTokenizer'}
+  assert json.loads(long.parsing_engine().to_str())['pre_tokenizer']['type'] in ('BertPreTokenizer', 'ByteLevel')
 
 
 def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_path):
