@@ -95,7 +95,7 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
 
     return PhaseData({k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None)
 
-  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None, str(path))
+  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None, source=str(path))
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:
