@@ -11,7 +11,7 @@ class UserError(Exception):
 def did_you_mean(word: str, known) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from."""
   known = sorted(str(k) for k in known)
-  near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+  near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
   if near:
     return f' Did you mean {near[0]!r}?'
   return f' There is: {", ".join(known)}.' if known else ''

@@ -18,7 +18,6 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.hf import card
@@ -52,7 +51,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     raise errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
-  config = run_config(workdir).to_dict()
+  config = workdirs.run_config(workdir).to_dict()
   flat = weights.flatten(params)
   architecture = architecture or _architecture(config, flat)
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
@@ -73,14 +72,6 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     _install(directory, out)
   print(f'{out}: {architecture}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors')
   return rows
-
-
-def run_config(workdir):
-  """The config of the run in a workdir. Raises UserError where there is none."""
-  path = storage.path(workdir) / 'config.json'
-  if not path.exists():
-    raise errors.UserError(f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.')
-  return configuration.from_json(path.read_text())
 
 
 def convert(architecture: str, params: dict, encoder: dict, special: dict[str, int]) -> tuple[dict[str, np.ndarray], dict]:

@@ -11,7 +11,6 @@ A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh
 """
 
 import contextlib
-import math
 import os
 import platform
 import sys
@@ -86,7 +85,8 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     _check_phases(config, [p for p in phases[here.index:] if p.first_step < end], data, mesh, end)
     stage = _stage(config, here, data, mesh, end)
     later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
-    state, origin, notes = _state(config, stage, checkpoints, start, init)
+    state, origin, notes = _state(config, stage, checkpoints, start, init, data.tokenizer)
+    notes += [note] if (note := hf.fitting_note(config, _paths(stage.objective))) else []
 
     attempt = 0
     if _first():
@@ -97,13 +97,12 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     bar.say('\n'.join([*_overview(config, workdir, phases, here, stage, state, data, mesh), origin, *notes]))
     run = loop.Loop(
         workdir=workdir, total_steps=end, vocab_size=data.vocab_size, machinery=config.run, checkpoints=checkpoints, record=record,
-        trackers=trackers, progress=bar, interrupt=interrupt, entropy=data.entropy, tokens_per_byte=data.tokens_per_byte,
-        best=min(checkpoint.held_out_losses(workdir).values(), default=math.inf))
+        trackers=trackers, progress=bar, interrupt=interrupt, entropy=data.entropy, tokens_per_byte=data.tokens_per_byte)
     with contextlib.ExitStack() as stack:
       for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
         stack.callback(part.close)
       result = run.train(state, stage, later)
-    return _report(result, data, workdir, end, phases[-1].end_step)
+    return _report(result, data, workdir, end, phases)
 
 
 # --- the parts of a run, in the order of the story --------------------------------------------------------------------
@@ -195,7 +194,7 @@ def _from_corpus(config, path, cache_dir, host):
   return training_data.Data(
       corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
       tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, trial=trial,
-      save_tokenizer=save_tokenizer)
+      save_tokenizer=save_tokenizer, tokenizer=corpus.path / 'tokenizer')
 
 
 def _encoder(config, vocab_size):
@@ -237,7 +236,7 @@ def _paths(objective) -> list[str]:
   return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
-def _state(config, stage, checkpoints, start, init):
+def _state(config, stage, checkpoints, start, init, tokenizer):
   """(TrainState, a line that says where it comes from, notes)."""
   target, notes = stages.target(stage)
   if start:
@@ -246,7 +245,8 @@ def _state(config, stage, checkpoints, start, init):
   state = stages.fresh(stage)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
-  loaded, report = _weights(init)
+  loaded, report, theirs = _weights(init)
+  _check_vocabulary(init, theirs, tokenizer)
   params, lines = hf.merge(state.params, loaded, report, dict(config.encoder))
 
   def place(x, to):
@@ -256,12 +256,20 @@ def _state(config, stage, checkpoints, start, init):
 
 
 def _weights(address):
-  """(nested dict of numpy arrays, hf.Report) at an address of --init."""
+  """(nested dict of numpy arrays, hf.Report, folder with the tokenizer) at an address of --init."""
   if address.startswith('hf:'):
-    return hf.load(_hf_directory(address.removeprefix('hf:')))
+    folder = _hf_directory(address.removeprefix('hf:'))
+    return *hf.load(folder), folder
   loaded, step, workdir = checkpoint.load_params(address)
-  theirs = configuration.from_json((storage.path(workdir) / 'config.json').read_text())
-  return loaded, hf.Report(f'{workdir} at step {step}', theirs.hf, dict(theirs.encoder), ())
+  theirs = workdirs.run_config(workdir)
+  return loaded, hf.Report(f'{workdir} at step {step}', theirs.hf, dict(theirs.encoder), ()), storage.path(workdir) / 'tokenizer'
+
+
+def _check_vocabulary(address, theirs, ours):
+  """Weights of other words are refused: a row of the word table would belong to another word, without a sign of it."""
+  a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
+  if a and b and (difference := hf.vocabulary_difference(a, b)):
+    raise errors.UserError(f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with --tokenizer {theirs}.')
 
 
 def _hf_directory(name):
@@ -307,15 +315,15 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
   return lines
 
 
-def _report(result, data, workdir, end, total) -> dict:
+def _report(result, data, workdir, end, phases) -> dict:
   """Says how it ended."""
   held_out = result['held_out'] or next((row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {})
   if _first():
     if result['interrupted'] and result['step'] < end:
       saved = f'at step {result["step"]:,} of {end:,} and saved' if result['step'] else 'before the first step'
       print(f'stopped {saved}: run the same line to go on', flush=True)
-    elif end < total:
-      print(f'the batches end at step {end:,}, the config has {total:,}: give the next file with the same line to go on', flush=True)
+    elif more := data.still_to_come(phases):
+      print(more, flush=True)
     else:
       print(f'done: {result["step"]:,} steps in {workdir}', flush=True)
     loss = held_out.get('held_out_mlm_loss')

@@ -27,6 +27,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import optimizers
 from configs import bert
 from configs import parts
 
@@ -309,11 +310,44 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
 
 
 def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
-  here(tmp_path / 'run', init=f'{untouched}@best', phases=((2, {}),), schedule__warmup=1)
+  here(tmp_path / 'run', init=f'{untouched}@best', phases=((2, {}),), schedule__warmup=1, run__keep_every=1)
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
-  first = metrics.read(tmp_path / 'run')[0]
-  assert first['step'] == 1 and first['mlm_loss'] < metrics.read(untouched)[0]['mlm_loss']
+  flat = lambda address: {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])}
+  theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0
+  assert theirs.keys() == ours.keys() and all(np.array_equal(ours[k], x) for k, x in theirs.items())
+
+
+def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
+  source = tmp_path / 'source'
+  shutil.copytree(untouched, source)
+  file = source / 'tokenizer' / 'tokenizer.json'
+  content = json.loads(file.read_text())
+  vocab = content['model']['vocab']
+  one, other = sorted(vocab)[-2:]
+  vocab[one], vocab[other] = vocab[other], vocab[one]
+  file.write_text(json.dumps(content))
+  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', corpus=str(world / 'corpus'), init=str(source))
+
+
+def test_a_workdir_in_a_corpus_is_refused(world):
+  refused(world, world / 'corpus', {}, 'holds a corpus')
+
+
+def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
+  refused(world, tmp_path / 'run', {'phases': ((3, {}), (3, {'objective': parts.mlm()}))}, 'Phase 1 does not train pair_head')
+
+
+def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
+  phases = ((BORDER, {'length': 32, 'objective': parts.mlm()}), (STEPS - BORDER, {}))
+  whole = here(tmp_path / 'whole', phases=phases, run__keep_every=BORDER)
+  here(tmp_path / 'run', phases=phases, run__keep_every=BORDER)
+  assert whole['step'] == STEPS and state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
+  for step in [s for s in checkpoint.steps(tmp_path / 'run') if s > BORDER]:
+    shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
+  assert checkpoint.steps(tmp_path / 'run')[-1] == BORDER
+  here(tmp_path / 'run', phases=phases, run__keep_every=BORDER)
+  assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
 
 
 def npz(path, poison=(), length=32):

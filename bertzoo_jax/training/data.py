@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ class Data(NamedTuple):
     phase: Phase of the config → PhaseData.
     trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
     save_tokenizer: folder → copies the tokenizer there.
+    tokenizer: folder of its files; None without any.
     source: the file of batches; None for a corpus.
   """
   corpus: dict
@@ -49,6 +51,7 @@ class Data(NamedTuple):
   phase: Callable
   trial: Callable
   save_tokenizer: Callable
+  tokenizer: Any = None
   source: str | None = None
 
   def still_to_come(self, phases) -> str | None:

@@ -49,6 +49,14 @@ def check_same_run(path, config, corpus_hash: str) -> None:
                            'or another --workdir (--init takes its weights along).')
 
 
+def run_config(workdir):
+  """The config of the run in a workdir. Raises UserError where there is none."""
+  path = storage.path(workdir) / 'config.json'
+  if not path.exists():
+    raise errors.UserError(f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.')
+  return configuration.from_json(path.read_text())
+
+
 def describe(path, config, corpus: dict, save_tokenizer) -> None:
   """Writes config.json, corpus.json and tokenizer/.
 
