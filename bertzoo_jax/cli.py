@@ -1,5 +1,6 @@
 """What every entry point shares: flags, and how a user's mistake ends (one sentence, exit code 2)."""
 
+import errno
 import os
 import re
 import sys
@@ -101,10 +102,10 @@ def _guard(f, argv):
     return f(argv)
   except errors.UserError as e:
     sentence = str(e)
-  except OSError as e:  # a path that cannot be read or written; without a path it is no mistake of the user's
-    if e.filename is None:
+  except OSError as e:  # a path that cannot be read or written, or a full disk; without a path it is no mistake of the user's
+    if e.filename is None and e.errno != errno.ENOSPC:
       raise
-    sentence = f'{e.filename}: {e.strerror or e}. Check the path and your rights to it.'
+    sentence = f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the space left.'
   except Exception as e:
     if type(e).__module__.split('.')[0] not in _STORAGE_LIBRARIES:
       raise
