@@ -40,11 +40,11 @@ def _tiny():
   return _bert(
       2, 128, dropout=0.0,
       tokenizer=parts.wordpiece(vocab_size=4096),
-      corpus=parts.corpus(held_out=0.03),
+      corpus=parts.corpus(held_out=0.06),
       schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
       length=64,
       batch_size=64,
-      phases=((2000, {'length': 32}), (400, {})),
+      phases=((2200, {'length': 32}), (400, {})),
       run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
 
 

@@ -39,7 +39,7 @@ def _tiny():
   return _roberta(
       2, 128, 1e-3, 200, dropout=0.0,
       tokenizer=parts.byte_bpe(vocab_size=4096),
-      corpus=parts.corpus(held_out=0.03),
+      corpus=parts.corpus(held_out=0.06),
       length=32,
       batch_size=64,
       phases=((2000, {}),),
