@@ -18,6 +18,7 @@ from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import finding
 from bertzoo_jax.input import meter
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import shards
@@ -52,7 +53,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
   if not 0 <= config.corpus.held_out < 1:
     raise errors.UserError(f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 to below 1.')
   sentences.splitter(config.corpus.splitter)
-  found = [sources.find(s) for s in source]
+  found = [finding.find(s) for s in source]
   loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
   plan = _plan(config, found, loaded)
 

@@ -18,6 +18,7 @@ from bertzoo_jax.input import corpus
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import shards
 from bertzoo_jax.input import tokenizers
+from bertzoo_jax.input.tokenizers import kinds
 from configs import bert
 from configs import roberta
 
@@ -413,7 +414,7 @@ def test_duplicates_are_counted_over_all_slices_of_hashes(tmp_path, monkeypatch)
 def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(text, tmp_path, monkeypatch):
   seen = []
   monkeypatch.setattr(prepare_lib.tokenizers, 'train', lambda section, texts: seen.append(list(texts())) or tokenizers.Tokenizer(
-      section, tokenizers.Vocabulary(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(chr, range(0x3041, 0x3041 + 95))])))
+      section, kinds.Vocabulary(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(chr, range(0x3041, 0x3041 + 95))])))
   for most in (1 << 30, os.path.getsize(text) // 3, os.path.getsize(text) // 3):
     monkeypatch.setattr(prepare_lib, 'TOKENIZER_BYTES', most)
     monkeypatch.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -14,24 +14,20 @@ Lines end in LF, CR LF or CR; a byte-order mark is skipped. A document here is a
 
 import bz2
 import collections
-import glob
 import gzip
-import hashlib
 import html
 import json
 import lzma
-import os
 import re
 import zlib
-from typing import NamedTuple
 
 from bertzoo_jax import errors
 from bertzoo_jax import storage
+from bertzoo_jax.input import finding
 
 MAX_LINE = 1 << 24  # bytes; a longer line is dropped
 MAX_DOCUMENT = 1 << 25  # bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
 _BLOCK = 1 << 20
-_EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
 _PATIENCE = 1000  # records without the text's key, before the key is taken for a mistake
 _END = object()  # of a document, in a stream of paragraphs
 _PACKED = {b'\x1f\x8b': gzip.open, b'BZh': bz2.open, b'\xfd7zXZ\x00': lzma.open}
@@ -39,30 +35,6 @@ _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 _JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$')
 _DOC = re.compile(r'<doc id=".*>\s*$')
 _TITLE = re.compile(r'\btitle="(.*)"\s*>\s*$')
-
-
-class Source(NamedTuple):
-  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes (tfds: none, and one estimate)."""
-  name: str
-  option: str
-  files: tuple[str, ...]
-  sizes: tuple[int, ...]
-
-  @property
-  def bytes(self) -> int:
-    return sum(self.sizes)
-
-  def facts(self) -> dict:
-    """What identifies the source in a plan and a manifest; of local files both ends are read too."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file, size in zip(self.files, self.sizes):
-      digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
-      if not storage.is_remote(file):
-        with open(file, 'rb') as f:
-          digest.update(f.read(_EDGE))
-          f.seek(max(size - _EDGE, 0))
-          digest.update(f.read(_EDGE))
-    return dict(source=self.name, files=len(self.files), bytes=self.bytes, digest=digest.hexdigest())
 
 
 class Dropped:
@@ -75,22 +47,6 @@ class Dropped:
     entry = self.reasons.setdefault(reason, dict(count=0, bytes=0, first=where))
     entry['count'] += 1
     entry['bytes'] += size
-
-
-def find(name: str) -> Source:
-  """The files that a source names.
-
-  Raises:
-    UserError: none, a folder, or an unknown dataset.
-  """
-  ways = ((name, ''), name.rpartition('#')[::2], name.partition('#')[::2])
-  pattern, option = next((way for way in ways if _is_file(way[0])), ways[-1])
-  if pattern.startswith('tfds:'):
-    return Source(name, option, (), (_tfds_builder(pattern)[1],))
-  files = _glob(pattern)
-  if not files:
-    raise errors.UserError(f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it alone).')
-  return Source(name, option, tuple(files), tuple(storage.path(f).stat().length for f in files))
 
 
 class Reader:
@@ -271,7 +227,7 @@ class Reader:
 
   def _tfds(self, source):
     pattern = source.name.partition('#')[0]
-    builder, _ = _tfds_builder(pattern)
+    builder, _ = finding.tfds_builder(pattern)
     import tensorflow_datasets as tfds
     key = source.option or 'text'
     if not hasattr(builder.info.features, 'keys') or key not in builder.info.features:
@@ -378,49 +334,3 @@ def _is_json(line):
     return isinstance(json.loads(line), dict)
   except (ValueError, RecursionError):
     return False
-
-
-# --- finding ----------------------------------------------------------------------------------------------------------
-
-
-def _is_file(name) -> bool:
-  return not storage.is_remote(name) and os.path.isfile(os.path.expanduser(name))
-
-
-def _glob(pattern):
-  if not storage.is_remote(pattern):
-    pattern = os.path.expanduser(pattern)
-    if os.path.isfile(pattern):
-      return [pattern]
-    if os.path.isdir(pattern):
-      raise errors.UserError(f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in it.')
-    return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
-  if '**' in pattern:
-    raise errors.UserError(f'--source={pattern}: in an object store ** is not understood, write a * for every level of folders (wiki/*/*).')
-  parts = pattern.split('/')
-  first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
-  if first is None:
-    return [pattern] if storage.path(pattern).exists() else []
-  return sorted(str(p) for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:])) if not p.is_dir())
-
-
-def _tfds_builder(pattern):
-  """A dataset's builder, downloaded if it must be, and the size of its train split in bytes."""
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as e:
-    raise errors.UserError(f'{pattern} needs TensorFlow Datasets and TensorFlow ({_brief(e)}): pip install them first.') from e
-  name = pattern.removeprefix('tfds:')
-  try:
-    folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
-    builder = tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
-    builder.download_and_prepare()
-    size = int(builder.info.splits['train'].num_bytes)
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split, a build that needs Beam
-    raise errors.UserError(f'{pattern}: TensorFlow Datasets cannot bring it ({type(e).__name__}: {_brief(e)}); '
-                           'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.') from e
-  return builder, size
-
-
-def _brief(e):
-  return (str(e).strip().splitlines() or [type(e).__name__])[0][:200]

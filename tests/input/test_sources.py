@@ -15,11 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from bertzoo_jax import errors
+from bertzoo_jax.input import finding
 from bertzoo_jax.input import sources
 
 
 def read(*names):
-  reader = sources.Reader([sources.find(str(n)) for n in names])
+  reader = sources.Reader([finding.find(str(n)) for n in names])
   documents = list(reader.documents())
   return documents, {reason: d['count'] for reason, d in reader.dropped.reasons.items()}
 
@@ -82,7 +83,7 @@ def test_a_cut_gzip_gives_what_it_holds_and_is_counted(tmp_path):
 
 def test_bad_lines_are_dropped_counted_and_located(tmp_path):
   file = write(tmp_path / 'a.txt', b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9')
-  reader = sources.Reader([sources.find(str(file))])
+  reader = sources.Reader([finding.find(str(file))])
   assert list(reader.documents()) == [['good'], ['last é']]
   assert reader.dropped.reasons['line not in UTF-8'] == dict(count=2, bytes=9, first=f'{file}:2')
   assert reader.dropped.reasons['line with a NUL'] == dict(count=1, bytes=10, first=f'{file}:3')
@@ -98,7 +99,7 @@ def test_an_over_long_line_is_dropped_and_its_neighbours_stay(tmp_path, monkeypa
   monkeypatch.setattr(sources, 'MAX_LINE', 20)
   monkeypatch.setattr(sources, '_BLOCK', block)
   file = write(tmp_path / 'a.txt', 'a\n' + 'x' * 20 + '\n' + 'y' * 21 + '\nb\n' + 'z' * 50 + '\nc\n' + 'w' * 99)
-  reader = sources.Reader([sources.find(str(file))])
+  reader = sources.Reader([finding.find(str(file))])
   assert list(reader.documents()) == [['a', 'x' * 20, 'b', 'c']]
   assert reader.dropped.reasons == {'line over 0 MiB': dict(count=3, bytes=170, first=reader.dropped.reasons['line over 0 MiB']['first'])}
 
@@ -108,8 +109,8 @@ def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path):
   with (tmp_path / 'a.txt.gz').open('wb') as f:
     f.write(gzip.compress(b'before\n') + member * 64 + gzip.compress(b'\nafter'))
   # VmHWM starts anew with a program; ru_maxrss is inherited from the parent, here a test worker of gigabytes.
-  code = ('import re, sys; from bertzoo_jax.input import sources\n'
-          'r = sources.Reader([sources.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)\n'
+  code = ('import re, sys; from bertzoo_jax.input import finding, sources\n'
+          'r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)\n'
           'print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)')
   out = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.txt.gz')], capture_output=True, text=True, check=True).stdout.splitlines()
   assert out[0].startswith("[['before', 'after']]") and "'bytes': 1073741824" in out[0]
@@ -183,25 +184,13 @@ def test_one_pattern_may_hold_all_kinds_in_the_order_of_names(tmp_path):
 def test_what_cannot_be_read_is_one_sentence(tmp_path):
   file = write(tmp_path / 'a.txt', 'text')
   with pytest.raises(errors.UserError, match='no file matches'):
-    sources.find(f'{tmp_path}/*.md')
+    finding.find(f'{tmp_path}/*.md')
   with pytest.raises(errors.UserError, match=r'is a folder: write .*\*\*'):
-    sources.find(str(tmp_path))
+    finding.find(str(tmp_path))
   with pytest.raises(errors.UserError, match="has no #fiel. Did you mean 'file'"):
     read(f'{file}#fiel')
   with pytest.raises(errors.UserError, match='WikiExtractor output, which has no #body'):
     read(f'{write(tmp_path / "w", WIKI)}#body')
-
-
-def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):
-  """The code path of gs://, on a local folder."""
-  (tmp_path / 'AA').mkdir()
-  write(tmp_path / 'AA' / 'wiki_00', 'text')
-  monkeypatch.setattr(sources.storage, 'is_remote', lambda _: True)
-  assert sources.find(f'{tmp_path}/*/wiki_*').files == sources.find(f'{tmp_path}/AA/wiki_00').files == (f'{tmp_path}/AA/wiki_00',)
-  with pytest.raises(errors.UserError, match='no file matches'):
-    sources.find(f'{tmp_path}/BB/*')
-  with pytest.raises(errors.UserError, match='a \\* for every level'):
-    sources.find(f'{tmp_path}/**')
 
 
 def test_a_tensorflow_dataset_is_a_source(tmp_path):
@@ -221,12 +210,6 @@ def test_a_tensorflow_dataset_is_a_source(tmp_path):
   assert read(f'tfds:{folder}#title')[0] == [['t']] * 3
   with pytest.raises(errors.UserError, match="has no feature 'txt'.*text"):
     read(f'tfds:{folder}#txt')
-
-
-def test_an_unknown_tensorflow_dataset_is_one_sentence(tmp_path, monkeypatch):
-  pytest.importorskip('tensorflow_datasets')
-  with pytest.raises(errors.UserError, match='TensorFlow Datasets cannot bring it'):
-    sources.find('tfds:no_such_dataset_at_all')
 
 
 @pytest.mark.parametrize('option, body', [('', 'aaaa\nbbbb\ncccc\ndddd'), ('#file', 'aaaa\n\nbbbb\ncccc\n\ndddd\n'),
@@ -277,22 +260,3 @@ def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
   file = write(tmp_path / name, 'one\n\ntwo')
   assert read(file)[0] == [['one'], ['two']]
   assert read(f'{file}#file')[0] == [['one', 'two']]
-
-
-def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
-  file = tmp_path / 'a.txt'
-  def facts(data):
-    return sources.find(str(write(file, data))).facts()
-  first = facts(b'a' * 200_000)
-  assert facts(b'a' * 200_000) == first
-  for at in (0, 65_535, 199_999, 200_000 - 65_536):
-    changed = bytearray(b'a' * 200_000)
-    changed[at] = 98
-    assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(source=True, files=True, bytes=True, digest=False)
-  assert facts(b'b') != facts(b'c')
-
-
-def test_the_facts_of_remote_files_are_their_names_and_sizes(monkeypatch):
-  monkeypatch.setattr(sources.storage, 'is_remote', lambda _: True)
-  one, two = (sources.Source('gs://b/*', '', ('gs://b/a',), (n,)).facts() for n in (5, 6))
-  assert one['digest'] != two['digest']
