@@ -21,6 +21,7 @@ core = [
     'numpy>=2.0',
     'optax>=0.2.5',
     'orbax-checkpoint>=0.12',
+    'pyarrow>=19',
     'rich>=13',
     'safetensors>=0.5',
     'sentencepiece>=0.2',
@@ -29,9 +30,12 @@ core = [
     'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
     'tensorboardX>=2.6',
     'tokenizers>=0.21',
+    'zstandard>=0.22',
 ]
 # PyTorch and transformers verify what is exported; nothing else needs them.
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
+zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
+beam = ['apache-beam>=2.60']  # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 
 setuptools.setup(
     name='bertzoo_jax',
@@ -40,12 +44,15 @@ setuptools.setup(
     license='Apache-2.0',
     python_requires='>=3.11',
     packages=setuptools.find_packages(include=['bertzoo_jax*', 'configs*']),
+    package_data={'bertzoo_jax.input': ['abbreviations/*.txt']},
     install_requires=core,
     extras_require={
         'tpu': ['jax[tpu]>=0.10', 'gcsfs', 'google-cloud-storage'],  # the chips; gs:// paths; TensorBoard on gs://
         'gpu': ['jax[cuda13]>=0.10'],
         'hf': hf,
+        'zh': zh,
+        'beam': beam,
         'wandb': ['wandb>=0.19'],
-        'dev': [*hf, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9'],
+        'dev': [*hf, *zh, *beam, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9'],
     },
 )
