@@ -42,12 +42,18 @@ def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_pre
                                 min_frequency=min_frequency))
 
 
-def corpus(*, splitter='rules:en', held_out=0.01):
-  """How documents become sentences, and the share of documents (by content hash) kept out of training.
+def corpus(*, splitter='rules:en', held_out=0.01, min_chars=0, duplicates='documents+paragraphs', words='pieces', phrases='none', entities='none',
+           similar='none'):
+  """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
 
-  splitter: rules:en | rules:zh | lines (a sentence a line).
+  splitter: rules:LANG | lines (a sentence a line) | regex:PATTERN (that ends a sentence) | none. held_out: share of the
+  documents, by content hash, kept out of training. min_chars: shorter documents are dropped. duplicates, what is kept once
+  only: documents+paragraphs | documents | keep. words: pieces (they begin where the tokenizer's pieces say so) | jieba
+  (Chinese) | blanks (text segmented beforehand). phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba
+  (parts of speech). similar: none | trained (word vectors of this text) | vectors | thesaurus (--similar FILE).
   """
-  return ml_collections.ConfigDict(dict(splitter=splitter, held_out=held_out))
+  return ml_collections.ConfigDict(dict(splitter=splitter, held_out=held_out, min_chars=min_chars, duplicates=duplicates, words=words,
+                                        phrases=phrases, entities=entities, similar=similar))
 
 
 # --- input formats (Liu et al. 2019 §4.2 names the four) --------------------------------------------------------------
@@ -124,6 +130,11 @@ def mlm_pair(*, pair_weight=1.0):
   return _part('mlm_pair', dict(pair_weight=pair_weight))
 
 
+def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
+  """Stands where an objective is still to be written: prepare and show work, pretrain refuses. reads: features it will need."""
+  return _part('input_only', dict(reads=reads))
+
+
 # --- optimizer and schedule -------------------------------------------------------------------------------------------
 
 
@@ -192,7 +203,7 @@ SECTIONS = {
     'format': (full_sentences, doc_sentences, segment_pairs, sentence_pairs),
     'masking': (token,),
     'encoder': (transformer,),
-    'objective': (mlm, mlm_pair),
+    'objective': (mlm, mlm_pair, input_only),
     'optimizer': (adamw, adamw_uncorrected),
     'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
 }

@@ -1,0 +1,21 @@
+"""The place of an objective that is not written yet, in a config whose rows can be made already."""
+
+from bertzoo_jax import errors
+from bertzoo_jax.objectives import objective
+
+
+def input_only(*, encoder, attend=None, constrain=None, reads) -> objective.Objective:
+  """An objective that names the features its successor will read, and refuses to train.
+
+  Args:
+    encoder, attend, constrain: not used.
+    reads: names of batch features.
+
+  Raises:
+    UserError: as soon as parameters, totals or a loss are asked for.
+  """
+  def refuse(*_, **__):
+    raise errors.UserError('This config is input ready: prepare and show work, its network and objective are still to be written. '
+                           'Train its rows with another objective: add ,objective=mlm to --config.')
+
+  return objective.Objective(init=refuse, totals=refuse, carry=refuse, loss=refuse, reads=tuple(reads))
