@@ -49,7 +49,7 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
                            + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
   form = errors.build(format, formats.BY_NAME, 'format', text, length)
-  mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus.vocab_size, corpus.special)
+  mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   if split != 'train':  # evaluation asks the same of every seed and phase, so that their losses compare
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)

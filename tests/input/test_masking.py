@@ -5,10 +5,12 @@ import pytest
 import tensorflow as tf
 
 from bertzoo_jax import errors
+from bertzoo_jax.input import corpus as corpora
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import masking
 
 V, SPECIAL = 1000, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
+CORPUS = corpora.in_memory([], [0], [0], V, SPECIAL)
 BERT = dict(rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', repeat=0)
 FAIRSEQ = dict(BERT, rounding='random', maskable='all_but_padding', random_tokens='no_specials')
 FIELDS = [BERT, FAIRSEQ, dict(BERT, rate=0.4), dict(BERT, rate=0.9, maskable='all_but_padding'), dict(BERT, corruption=(0.0, 1.0, 0.0))]
@@ -29,7 +31,7 @@ def _rows(lengths, length, seed=0):
 
 
 def _mask(features, keys, length, graph=False, **fields):
-  mask = masking.token(length, V, SPECIAL, **fields)
+  mask = masking.token(length, CORPUS, **fields)
   apply = tf.function(mask.apply) if graph else mask.apply
   out = apply({k: tf.constant(v) for k, v in features.items()}, tf.constant(keys))
   return {k: v.numpy() for k, v in out.items()}, mask
@@ -85,7 +87,7 @@ def test_random_rounding_masks_the_rate_on_average():
   assert set(count.tolist()) == {4, 5}
   assert abs(count.mean() - 29 * 0.15) < 5 * (0.35 * 0.65 / 20_000)**0.5
   assert mask.num_predictions == 5
-  assert masking.token(512, V, SPECIAL, **FAIRSEQ).num_predictions == 77
+  assert masking.token(512, CORPUS, **FAIRSEQ).num_predictions == 77
 
 
 @pytest.mark.parametrize('maskable', ['text', 'all_but_padding'])
@@ -204,4 +206,4 @@ def test_neighbouring_rows_and_epochs_have_independent_masks():
 ])
 def test_fields_out_of_range_are_refused_in_a_sentence(fields, message):
   with pytest.raises(errors.UserError, match=message):
-    masking.token(64, V, SPECIAL, **dict(BERT, **fields))
+    masking.token(64, CORPUS, **dict(BERT, **fields))

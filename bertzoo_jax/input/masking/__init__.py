@@ -21,18 +21,23 @@ class Masking(NamedTuple):
     num_predictions: P, which no row exceeds.
     repeat: 0: new rows and masks in every epoch; k: those of epoch e mod k.
     apply: ({'input_ids', 'pack_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features, `input_ids` masked, with
-      'masked_positions', 'masked_targets' int32 and 'masked_weights' float32 [B, P].
+      'masked_positions', 'masked_targets' int32 and 'masked_weights' float32 [B, P], and those of `features`.
+    features: {name: (shape without B, numpy dtype)} of what it writes beyond these three.
+    reads_units: whether `apply` needs 'units' [B, L] int32 (bits of input/units.py); it takes them out of the features.
   """
   num_predictions: int
   repeat: int
   apply: Callable
+  features: dict = {}
+  reads_units: bool = False
 
 
-def token(length, vocab_size, special, *, rate, corruption, rounding, maskable, random_tokens, repeat):
+def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens, repeat):
   """Single tokens, uniformly without replacement (Devlin et al. 2018 §3.1; Liu et al. 2019 for fairseq's variants).
 
   Args:
-    length, vocab_size, special: L, V, {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    length: L.
+    corpus: input.corpus.Corpus, of which V and the special ids are read.
     rate: share of a row's tokens, its specials counted and its padding not; a row with fewer maskable tokens masks all
       of these.
     corruption: shares of [MASK], of a random token, of the token kept, drawn for each token by itself.
@@ -44,6 +49,7 @@ def token(length, vocab_size, special, *, rate, corruption, rounding, maskable, 
   Raises:
     UserError: a field that is out of its range.
   """
+  vocab_size, special = corpus.vocab_size, corpus.special
   _check(rate, corruption, repeat)
   counts, chances = errors.choose(rounding, _ROUNDING, 'config.masking.rounding')(length, rate)
   unmaskable = errors.choose(maskable, {'text': ('cls', 'sep'), 'all_but_padding': ()}, 'config.masking.maskable')
