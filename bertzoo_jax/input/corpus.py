@@ -2,8 +2,10 @@
 
     CORPUS/manifest.json   format_version, tokenizer and corpus sections, vocab_size, special ids, splits, report, hash
     CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
+    CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
+    CORPUS/similar/        the similar words of input/similar.py, where the corpus has them
     CORPUS/tokenizer/      what `tokenizers.load` reads
-    CORPUS/{train,held_out}/00000.{tokens,sentences,documents}.npy
+    CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy   (units, uint8 [T] of input/units.py, where it has marks)
 
 Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences` [S+1] are token offsets in the shard,
 its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sentences, D documents, V vocabulary.
@@ -21,10 +23,10 @@ from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
 _ARRAYS = ('tokens', 'sentences', 'documents')
-_IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits')
+_IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits', 'splitter', 'units', 'similar')
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
 
 
@@ -38,9 +40,10 @@ class Split:
     document_starts: int64 [D+1], sentence indices; the last is S.
   """
 
-  def __init__(self, tokens: list, sentence_starts: np.ndarray, document_starts: np.ndarray, bytes: int = 0):
-    """`tokens` is a list of one-dimensional arrays (memory maps), one a shard."""
+  def __init__(self, tokens: list, sentence_starts: np.ndarray, document_starts: np.ndarray, bytes: int = 0, units: list | None = None):
+    """`tokens` is a list of one-dimensional arrays (memory maps), one a shard; `units` as well, or None."""
     self._shards = [t for t in tokens if len(t)]
+    self._units = units and [u for u in units if len(u)]
     self._starts = np.concatenate([[0], np.cumsum([len(t) for t in self._shards])]).astype(np.int64)
     self.num_tokens = int(self._starts[-1])
     self.sentence_starts, self.document_starts, self.bytes = sentence_starts, document_starts, bytes
@@ -61,6 +64,13 @@ class Split:
     Raises:
       IndexError: a position below 0 or beyond the last token.
     """
+    return self._gather(self._shards, positions)
+
+  def gather_units(self, positions) -> np.ndarray:
+    """The unit marks at `positions`, as `gather`; only where the corpus has marks."""
+    return self._gather(self._units, positions)
+
+  def _gather(self, shards, positions):
     positions = np.asarray(positions, np.int64)
     if positions.size == 0:
       return np.zeros(positions.shape, np.int32)
@@ -68,26 +78,26 @@ class Split:
     low_R, high_R = rows_RL.min(axis=1), rows_RL.max(axis=1)
     if low_R.min() < 0 or high_R.max() >= self.num_tokens:
       raise IndexError(f'positions {low_R.min()} to {high_R.max()} are not all in a split of {self.num_tokens} tokens')
-    if len(self._shards) == 1:
-      return self._shards[0][positions].astype(np.int32)
-    out_RL = np.empty(rows_RL.shape, self._shards[0].dtype)
+    if len(shards) == 1:
+      return shards[0][positions].astype(np.int32)
+    out_RL = np.empty(rows_RL.shape, shards[0].dtype)
     shard_R = self._starts.searchsorted(low_R, 'right') - 1
     local_RL = rows_RL - self._starts[shard_R][:, None]
     crosses_R = high_R >= self._starts[shard_R + 1]
     for row, shard in enumerate(shard_R.tolist()):
       if not crosses_R[row]:
-        self._shards[shard].take(local_RL[row], out=out_RL[row], mode='clip')  # in range, as checked above; 'clip' needs no buffer
+        shards[shard].take(local_RL[row], out=out_RL[row], mode='clip')  # in range, as checked above; 'clip' needs no buffer
     for row in np.flatnonzero(crosses_R).tolist():
-      out_RL[row] = self._gather_run(rows_RL[row])
+      out_RL[row] = self._gather_run(shards, rows_RL[row])
     return out_RL.reshape(positions.shape).astype(np.int32)
 
-  def _gather_run(self, positions_L) -> np.ndarray:
+  def _gather_run(self, shards, positions_L) -> np.ndarray:
     """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
     shard_L = self._starts.searchsorted(positions_L, 'right') - 1
-    local_L, out_L = positions_L - self._starts[shard_L], np.empty(len(positions_L), self._shards[0].dtype)
+    local_L, out_L = positions_L - self._starts[shard_L], np.empty(len(positions_L), shards[0].dtype)
     edges = [0, *(np.flatnonzero(np.diff(shard_L)) + 1).tolist(), len(positions_L)]
     for a, b in zip(edges[:-1], edges[1:]):
-      self._shards[shard_L[a]].take(local_L[a:b], out=out_L[a:b], mode='clip')
+      shards[shard_L[a]].take(local_L[a:b], out=out_L[a:b], mode='clip')
     return out_L
 
 
@@ -100,13 +110,24 @@ class Corpus:
     vocab_size: V.
     special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
     unigrams: int64 [V], how often each id occurs in train.
+    word_starts: bool [V], whether a piece starts a word.
+    has_marks: whether its splits can `gather_units`.
+    similar: the table of similar words (input/similar.py), or None.
     hash: of what identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
   """
 
-  def __init__(self, path, manifest: dict, unigrams: np.ndarray, splits: dict):
+  def __init__(self, path, manifest: dict, unigrams: np.ndarray, splits: dict, word_starts: np.ndarray, has_marks: bool, similar=None):
     self.path, self.manifest, self.unigrams, self.splits = path, manifest, unigrams, splits
+    self.word_starts, self.has_marks, self._similar = word_starts, has_marks, similar
     self.vocab_size, self.special, self.hash = manifest['vocab_size'], manifest['special'], manifest['hash']
+
+  @property
+  def similar(self):
+    if self._similar is None and self.path is not None and self.manifest['similar']:
+      from bertzoo_jax.input import similar
+      self._similar = similar.load(self.path / 'similar')
+    return self._similar
 
   def tokenizer(self):
     """The corpus's own tokenizer (not for a corpus in memory)."""
@@ -128,7 +149,8 @@ def open(path) -> Corpus:
     raise errors.UserError(f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).')
   splits = {name: _open_split(path / name, manifest, name) for name in SPLITS}
   unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
-  return Corpus(path, manifest, np.asarray(unigrams), splits)
+  word_starts = np.asarray(_load(path / 'pieces.npy', np.uint8, manifest['vocab_size'])) > 0
+  return Corpus(path, manifest, np.asarray(unigrams), splits, word_starts, bool(manifest['units']))
 
 
 def check(corpus: Corpus, *, tokenizer, splitting) -> None:
@@ -177,7 +199,8 @@ def files(manifest: dict) -> dict[str, str]:
   """{path in the corpus: SHA-256} of every array."""
   shards = [(split, shard) for split in SPLITS for shard in manifest['splits'][split]['shards']]
   arrays = {f'{split}/{file}': digest for split, shard in shards for file, digest in shard['sha256'].items()}
-  return {'unigrams.npy': manifest['unigrams_sha256'], **arrays}
+  similar = {f'similar/{file}': digest for file, digest in (manifest['similar'] or {}).items()}
+  return {'unigrams.npy': manifest['unigrams_sha256'], 'pieces.npy': manifest['pieces_sha256'], **similar, **arrays}
 
 
 def verify(path) -> None:
@@ -193,28 +216,36 @@ def verify(path) -> None:
     raise errors.UserError(f'{path / wrong} is {state}: prepare the corpus again into a new folder.')
 
 
-def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special: dict, held_out: tuple | None = None) -> Corpus:
+def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special: dict, held_out: tuple | None = None, word_starts=None, units=None,
+              similar=None) -> Corpus:
   """A corpus of arrays, for tests and benches.
 
   Args:
     tokens: [T] ids of train.
     sentence_starts: [S+1] token offsets; document_starts: [D+1] sentence offsets.
     vocab_size: V; special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
-    held_out: (tokens, sentence_starts, document_starts) of the other split; None for an empty one.
+    held_out: (tokens, sentence_starts, document_starts[, units]) of the other split; None for an empty one.
+    word_starts: bool [V]; None: every piece starts a word.
+    units: uint8 [T] marks of train's tokens, or None for none.
+    similar: table of similar words, or None.
   """
   dtype = token_dtype(vocab_size)
   splits = {}
-  for name, arrays in zip(SPLITS, ((tokens, sentence_starts, document_starts), held_out or ([], [0], [0]))):
-    ids, sentences, documents = (np.asarray(a, np.int64) for a in arrays)
+  other = held_out or ([], [0], [0], [])
+  for name, arrays in zip(SPLITS, ((tokens, sentence_starts, document_starts, units), other)):
+    ids, sentences, documents = (np.asarray(a, np.int64) for a in arrays[:3])
+    marks = None if units is None else [np.asarray(arrays[3] if len(arrays) > 3 else np.zeros(len(ids)), np.uint8)]
     if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
       raise ValueError(f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}')
     if sentences[0] != 0 or sentences[-1] != len(ids) or documents[0] != 0 or documents[-1] != len(sentences) - 1:
       raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
-    splits[name] = Split([ids.astype(dtype)], sentences, documents)
+    splits[name] = Split([ids.astype(dtype)], sentences, documents, units=marks)
   unigrams = np.bincount(np.asarray(tokens, np.int64), minlength=vocab_size)
   digest = hashlib.sha256(b''.join(np.asarray(a, np.int64).tobytes() for a in (tokens, sentence_starts, document_starts))).hexdigest()
-  manifest = dict(format_version=FORMAT_VERSION, vocab_size=vocab_size, special=dict(special), dtype=dtype, hash=digest, splits={}, report={})
-  return Corpus(None, manifest, unigrams, splits)
+  manifest = dict(format_version=FORMAT_VERSION, vocab_size=vocab_size, special=dict(special), dtype=dtype, hash=digest, splits={}, report={},
+                  splitter='lines', units={} if units is not None else None, similar=None)
+  starts = np.ones(vocab_size, bool) if word_starts is None else np.asarray(word_starts, bool)
+  return Corpus(None, manifest, unigrams, splits, starts, units is not None, similar)
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -227,7 +258,7 @@ def token_dtype(vocab_size: int) -> str:
 
 def _open_split(folder, manifest, name) -> Split:
   entry = manifest['splits'][name]
-  tokens, sentences, documents = [], [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
+  tokens, sentences, documents, units = [], [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [] if manifest['units'] else None
   num_tokens = num_sentences = 0
   for shard in entry['shards']:
     sizes = dict(tokens=shard['tokens'], sentences=shard['sentences'] + 1, documents=shard['documents'] + 1)
@@ -236,11 +267,13 @@ def _open_split(folder, manifest, name) -> Split:
     if not _runs(arrays['sentences'], shard['tokens']) or not _runs(arrays['documents'], shard['sentences']):
       raise errors.UserError(f'The offsets of shard {folder / shard["name"]} do not fit its tokens: prepare the corpus again into a new folder.')
     tokens.append(arrays['tokens'])
+    if units is not None:
+      units.append(_load(folder / f'{shard["name"]}.units.npy', np.uint8, shard['tokens']))
     sentences.append(arrays['sentences'][1:] + num_tokens)
     documents.append(arrays['documents'][1:] + num_sentences)
     num_tokens += shard['tokens']
     num_sentences += shard['sentences']
-  return Split(tokens, np.concatenate(sentences), np.concatenate(documents), entry['bytes'])
+  return Split(tokens, np.concatenate(sentences), np.concatenate(documents), entry['bytes'], units)
 
 
 def _runs(offsets, end) -> bool:
@@ -264,7 +297,7 @@ def _load(path, dtype, length):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray, vocab_size: int) -> dict:
+def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray, vocab_size: int, units=None) -> dict:
   """Writes one shard, each file whole or not at all.
 
   Args:
@@ -272,6 +305,7 @@ def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, do
     name: of the shard, '00000'.
     tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
     vocab_size: V.
+    units: uint8 [T] marks of the tokens, in a corpus that has them.
 
   Returns:
     The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
@@ -284,7 +318,11 @@ def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, do
   if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
     raise ValueError(f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences')
   arrays = dict(tokens=tokens.astype(token_dtype(vocab_size)), sentences=sentences.astype(np.int64), documents=documents.astype(np.int64))
-  digests = {f'{name}.{a}.npy': write_array(folder / f'{name}.{a}.npy', arrays[a]) for a in _ARRAYS}
+  if units is not None:
+    if len(units) != len(tokens):
+      raise ValueError(f'shard {name}: {len(units)} marks for {len(tokens)} tokens')
+    arrays['units'] = units.astype(np.uint8)
+  digests = {f'{name}.{a}.npy': write_array(folder / f'{name}.{a}.npy', array) for a, array in arrays.items()}
   return dict(name=name, tokens=len(tokens), sentences=len(sentences) - 1, documents=len(documents) - 1, sha256=digests)
 
 

@@ -17,6 +17,7 @@ from bertzoo_jax.input import formats
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import masking as maskings
 from bertzoo_jax.input import rows as rows_lib
+from bertzoo_jax.input import units as units_lib
 
 try:
   for _kind in ('GPU', 'TPU'):
@@ -70,6 +71,7 @@ class Pipeline:
   def __init__(self, corpus, split, form, mask, key, length, batch_size, host):
     self._split, self._split_name, self._format, self._masking = corpus.splits[split], split, form, mask
     self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
+    self._has_marks, self._word_starts = corpus.has_marks, corpus.word_starts
     self._length, self._batch_size = length, batch_size
     self._rows_here = batch_size // host[1]
     self._first_row = host[0] * self._rows_here
@@ -164,7 +166,8 @@ class Pipeline:
       e_repeated = self._repeated(e)
       numbers = rows[epoch == e]
       spans = self._format.spans(self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers)
-      features = rows_lib.assemble(spans, len(numbers), self._length, self._gather, self._special, self._format.packed)
+      features = rows_lib.assemble(spans, len(numbers), self._length, self._gather, self._special, self._format.packed,
+                                   self._units if self._masking.reads_units else None)
       row_keys = hashing.fold(hashing.fold(self._epoch_key(e_repeated), hashing.ROW), numbers)
       parts.append((features, np.stack(row_keys, axis=-1)))
     if len(parts) == 1:  # epochs do not decrease along a batch, so the parts are in its order
@@ -185,11 +188,17 @@ class Pipeline:
                              'corpus is damaged or not of this tokenizer; prepare it again into a new folder.')
     return tokens
 
+  def _units(self, positions, tokens):
+    """The marks of tokens: those of the corpus, or word starts as the pieces tell them."""
+    if self._has_marks:
+      return self._split.gather_units(positions)
+    return np.where(self._word_starts[tokens], 0, units_lib.CONTINUES_WORD).astype(np.int32)
+
   # --- shapes ---------------------------------------------------------------------------------------------------------
 
   def _unmasked(self):
     """{name: (shape on this host, dtype)} of the features that the format writes."""
-    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['position_ids'] * self._format.packed
+    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['units'] * self._masking.reads_units + ['position_ids'] * self._format.packed
     out = {name: ((self._rows_here, self._length), np.int32) for name in names}
     if self._format.has_pairs:
       out['pair_labels'] = ((self._rows_here,), np.int32)
@@ -200,9 +209,10 @@ class Pipeline:
     return features, tf.TensorSpec([None, 2], tf.uint32)
 
   def _describe(self):
-    out = {name: ((self._batch_size, *shape[1:]), dtype) for name, (shape, dtype) in self._unmasked().items()}
+    out = {name: ((self._batch_size, *shape[1:]), dtype) for name, (shape, dtype) in self._unmasked().items() if name != 'units'}
     for name, dtype in (('masked_positions', np.int32), ('masked_targets', np.int32), ('masked_weights', np.float32)):
       out[name] = ((self._batch_size, self.num_predictions), dtype)
+    out.update({name: ((self._batch_size, *shape), dtype) for name, (shape, dtype) in self._masking.features.items()})
     return out
 
   def _small(self):

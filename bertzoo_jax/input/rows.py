@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertzoo_jax.input import units as units_lib
+
 _CHUNK = 1 << 18  # sentences whose successors are computed at once; bounds the memory of `walk`
 
 
@@ -128,7 +130,7 @@ def ragged(first, count):
   return owner, np.arange(len(owner)) + (first - before)[owner]
 
 
-def assemble(spans, num_rows, length, gather, special, packed):
+def assemble(spans, num_rows, length, gather, special, packed, gather_units=None):
   """The arrays of a batch before masking.
 
   Args:
@@ -136,9 +138,10 @@ def assemble(spans, num_rows, length, gather, special, packed):
     gather: (positions int64 [B, L]) -> tokens int32 [B, L]; called once, with rows of near positions.
     special: {'pad' | 'cls' | 'sep': id}.
     packed: whether positions restart at every leading classifier.
+    gather_units: (positions, tokens [B, L]) -> marks int32 [B, L] (input/units.py), or None.
 
   Returns:
-    {'input_ids', 'segment_ids', 'pack_ids' (, 'position_ids')}: int32 [B, L], {'pair_labels'}: int32 [B].
+    {'input_ids', 'segment_ids', 'pack_ids' (, 'position_ids', 'units')}: int32 [B, L], {'pair_labels'}: int32 [B].
   """
   shape = (num_rows, length)
   size = spans.leading + spans.length + spans.trailing
@@ -152,13 +155,20 @@ def assemble(spans, num_rows, length, gather, special, packed):
   source = np.repeat(spans.start[first_span], length)
   source[place] = place + np.repeat(spans.start - spans.leading - at, size)
   source[classifiers] = source[separators] = spans.start[0]  # anything in range: overwritten below
-  ids = gather(source.reshape(shape))
+  source = source.reshape(shape)
+  ids = gather(source)
+  units = gather_units(source, ids) if gather_units else None
   fill = lambda values: _put(np.zeros(shape, np.int32), place, values)
   pack = fill(np.repeat(spans.pack.astype(np.int32), size))
   ids[pack == 0] = special['pad']
   _put(_put(ids, classifiers, special['cls']), separators, special['sep'])
   segment = fill(np.repeat(spans.segment.astype(np.int32), size)) if spans.segment.any() else np.zeros(shape, np.int32)
   features = {'input_ids': ids, 'segment_ids': segment, 'pack_ids': pack}
+  if units is not None:  # a special token is a unit of its own, and what follows it starts one
+    units[pack == 0] = 0
+    _put(_put(units, classifiers, 0), separators, 0)
+    begin = (at + spans.leading)[spans.length > 0]
+    features['units'] = _put(units, begin, units.reshape(-1)[begin] & (units_lib.IN_PHRASE | units_lib.IN_ENTITY))
   if packed:
     features['position_ids'] = fill(place - np.repeat(np.maximum.accumulate(np.where(spans.leading > 0, at, 0)), size))
   if spans.label is not None:

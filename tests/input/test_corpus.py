@@ -26,9 +26,10 @@ def write(folder, shards, vocab_size=100, held_out=()):
           folder / split, f'{i:05d}', np.concatenate([*map(np.asarray, lines)]), np.cumsum([0, *map(len, lines)]),
           np.cumsum([0, *map(len, documents)]), vocab_size))
     splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
-  manifest = dict(format_version=1, tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
+  manifest = dict(format_version=corpus.FORMAT_VERSION, splitter='lines', units=None, similar=None, tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
                   dtype=corpus.token_dtype(vocab_size), splits=splits)
   manifest['unigrams_sha256'] = corpus.write_array(folder / 'unigrams.npy', np.zeros(vocab_size, np.int64))
+  manifest['pieces_sha256'] = corpus.write_array(folder / 'pieces.npy', np.ones(vocab_size, np.uint8))
   (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
   return folder
 
@@ -126,7 +127,7 @@ def test_what_is_no_corpus_is_one_sentence(tmp_path):
   with pytest.raises(errors.UserError, match='unfinished: run the same prepare line again'):
     corpus.open(tmp_path)
   for text, message in (('{"x"', 'is not the manifest'), ('[]', 'is not the manifest'), ('{"format_version": 9}', 'format version 9'),
-                        ('{"format_version": 1}', 'is not the manifest')):
+                        (f'{{"format_version": {corpus.FORMAT_VERSION}}}', 'is not the manifest')):
     (tmp_path / 'manifest.json').write_text(text)
     with pytest.raises(errors.UserError, match=message):
       corpus.open(tmp_path)
