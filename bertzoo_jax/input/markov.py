@@ -16,9 +16,7 @@ def plain():
   from jieba import finalseg
   emit = [finalseg.emit_P[s] for s in 'BEMS']
   b0, e0, m0, s0 = (finalseg.start_P[s] for s in 'BEMS')
-  step = {(a, b): finalseg.trans_P[a][b] for a, b in ('EB', 'SB', 'ME', 'BE', 'MM', 'BM', 'SS', 'ES')}
-  eb, sb, me, be, mm, bm, ss, es = step.values()
-  eb_, sb_, me_, be_, mm_, bm_, ss_, es_ = eb, sb, me, be, mm, bm, ss, es
+  eb, sb, me, be, mm, bm, ss, es = (finalseg.trans_P[a][b] for a, b in ('EB', 'SB', 'ME', 'BE', 'MM', 'BM', 'SS', 'ES'))
 
   def cut_han(text, at):
     emit_b, emit_e, emit_m, emit_s = emit
@@ -27,19 +25,19 @@ def plain():
     back = []
     for c in text[1:]:
       p = emit_b.get(c, _NEVER)
-      from_e, from_s = e + eb_ + p, s + sb_ + p
+      from_e, from_s = e + eb + p, s + sb + p
       b_e = from_e > from_s
       new_b = from_e if b_e else from_s
       p = emit_e.get(c, _NEVER)
-      from_b, from_m = b + be_ + p, m + me_ + p
+      from_b, from_m = b + be + p, m + me + p
       e_b = from_b > from_m
       new_e = from_b if e_b else from_m
       p = emit_m.get(c, _NEVER)
-      from_b, from_m = b + bm_ + p, m + mm_ + p
+      from_b, from_m = b + bm + p, m + mm + p
       m_b = from_b > from_m
       new_m = from_b if m_b else from_m
       p = emit_s.get(c, _NEVER)
-      from_e, from_s = e + es_ + p, s + ss_ + p
+      from_e, from_s = e + es + p, s + ss + p
       s_e = from_e > from_s
       s = from_e if s_e else from_s
       b, e, m = new_b, new_e, new_m
@@ -66,32 +64,56 @@ def tagged():
   from jieba import posseg
   names = sorted(posseg.emit_P, reverse=True)  # of equal sums the greatest name wins there: here the first
   number = {name: i for i, name in enumerate(names)}
-  start = np.array([posseg.start_P[name] for name in names])
+  start_S = np.array([posseg.start_P[name] for name in names])
   step_SS = np.array([[posseg.trans_P[a].get(b, -np.inf) for b in names] for a in names])
-  leads_SS = np.array([[b in posseg.trans_P[a] for b in names] for a in names])
   every = np.arange(len(names))
+  target_E, origin_E = np.nonzero(step_SS.T > -np.inf)  # steps there are, by target, a fraction of all pairs
+  weight_E = step_SS[origin_E, target_E]
+  targets, group = np.unique(target_E, return_index=True)
+  goes_on_S = (step_SS > -np.inf).any(axis=1)
 
   @functools.lru_cache(1 << 14)
   def seen(c):
     return (np.array([posseg.emit_P[name].get(c, _NEVER) for name in names]),
             np.array(sorted(number[name] for name in posseg.char_state_tab_P[c])) if c in posseg.char_state_tab_P else every)
 
+  @functools.lru_cache(1 << 14)
+  def follow(states):
+    """(which of the states lead on, where they lead), of the bytes of an array of states."""
+    goes_on = goes_on_S[np.frombuffer(states, np.int64)]
+    return goes_on, (step_SS[np.frombuffer(states, np.int64)[goes_on]] > -np.inf).any(axis=0)
+
+  def few(before, sums, obs, emit_S):
+    """(the best sum into each of `obs`, which of `before` it comes from), over all pairs."""
+    all_SS = sums[:, None] + step_SS[before[:, None], obs] + emit_S[obs]
+    best = all_SS.argmax(axis=0)
+    return all_SS[best, np.arange(len(obs))], best
+
+  def many(before, sums, obs, emit_S):
+    """The same, over the steps there are."""
+    sum_S, best_S = np.full((2, len(names)), -np.inf)
+    place_S, from_S = np.zeros((2, len(names)), np.int64)
+    sum_S[before], place_S[before] = sums, np.arange(len(before))
+    all_E = sum_S[origin_E] + weight_E + emit_S[target_E]
+    best_S[targets] = np.maximum.reduceat(all_E, group)
+    hits = np.flatnonzero(all_E == best_S[target_E])[::-1]
+    from_S[target_E[hits]] = origin_E[hits]  # of a target's hits the first is written last
+    return best_S[obs], place_S[from_S[obs]]
+
   def cut_han(text, at):
-    emit, states = seen(text[0])
-    sums, trail = start[states] + emit[states], []
+    emit_S, states = seen(text[0])
+    sums, trail = start_S[states] + emit_S[states], []
     for c in text[1:]:
-      goes_on = leads_SS[states].any(axis=1)
+      goes_on, next_S = follow(states.tobytes())
       before = states[goes_on]
       if not len(before):
         return [(at + i, at + i + 1, 'x') for i in range(len(text))]  # jieba stops with an error here
-      emit, possible = seen(c)
-      next_S = leads_SS[before].any(axis=0)
+      emit_S, possible = seen(c)
       obs = possible[next_S[possible]]
       obs = obs if len(obs) else np.flatnonzero(next_S)
-      all_SS = sums[goes_on][:, None] + step_SS[before[:, None], obs] + emit[obs]
-      best = all_SS.argmax(axis=0)
-      trail.append((states, np.flatnonzero(goes_on)[best]))
-      sums, states = all_SS[best, np.arange(len(obs))], obs
+      best, origin = (few if len(before) * len(obs) < len(target_E) else many)(before, sums[goes_on], obs, emit_S)
+      trail.append((states, np.flatnonzero(goes_on)[origin]))
+      sums, states = best, obs
     i = int(sums.argmax())
     path = [names[states[i]]]
     for earlier, back in reversed(trail):
