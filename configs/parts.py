@@ -90,15 +90,17 @@ def sentence_pairs(*, random_next_rate=0.5):
 # --- masking ----------------------------------------------------------------------------------------------------------
 
 
-def token(*, rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', repeat=0):
-  """Single tokens, uniformly without replacement (Devlin et al. 2018 §3.1).
+def token(*, rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', sampling='distinct', repeat=0):
+  """Single tokens, uniformly (Devlin et al. 2018 §3.1).
 
   rate: share of a row's tokens, specials counted. corruption: shares of [MASK], of a random token, of the token kept.
   rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq). maskable: text |
-  all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials. repeat: 0 draws anew in every
-  epoch; k > 0 repeats the rows and masks of epoch e mod k (static masking; Liu et al. 2019 §4.1).
+  all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials | unigrams (as often as in the
+  corpus). sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's release). repeat: 0
+  draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static masking; Liu et al. 2019 §4.1).
   """
-  return _part('token', dict(rate=rate, corruption=corruption, rounding=rounding, maskable=maskable, random_tokens=random_tokens, repeat=repeat))
+  return _part('token', dict(rate=rate, corruption=corruption, rounding=rounding, maskable=maskable, random_tokens=random_tokens,
+                             sampling=sampling, repeat=repeat))
 
 
 # --- network ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from bertzoo_jax.input import masking
 
 V, SPECIAL = 1000, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 CORPUS = corpora.in_memory([], [0], [0], V, SPECIAL)
-BERT = dict(rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', repeat=0)
+BERT = dict(rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', sampling='distinct', repeat=0)
 FAIRSEQ = dict(BERT, rounding='random', maskable='all_but_padding', random_tokens='no_specials')
 FIELDS = [BERT, FAIRSEQ, dict(BERT, rate=0.4), dict(BERT, rate=0.9, maskable='all_but_padding'), dict(BERT, corruption=(0.0, 1.0, 0.0))]
 

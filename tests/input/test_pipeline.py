@@ -13,7 +13,8 @@ from bertzoo_jax.input import corpus
 from bertzoo_jax.input import pipeline
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-MASKING = dict(name='token', rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', repeat=0)
+MASKING = dict(name='token', rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all',
+               sampling='distinct', repeat=0)
 FORMATS = {f['name']: f for f in (
     dict(name='full_sentences', document_separator=True, sentence_separators=False),
     dict(name='doc_sentences', max_pieces=4, sentence_separators=False),
