@@ -290,21 +290,20 @@ def check(corpus, section) -> None:
   """A masking that chooses words, phrases or entities needs some of several tokens: UserError where the corpus has none.
 
   Args:
-    corpus: an open corpus; its manifest['units'] holds the sums of `count` (a corpus in memory has none and passes).
+    corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has none and passes).
     section: config.masking.
   """
-  if 'units' not in corpus.manifest:
-    return
-  facts, fields = corpus.manifest['units'], dict(section)
+  fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None
-  if level and not facts[f'multi_piece_{level}']:
-    raise errors.UserError(f'The corpus has no {level[:-1] if level != "entities" else "entity"} of more than one token, so '
-                           f'config.masking {fields["name"]!r} would be the masking of single tokens: {_REMEDIES[level]}, or take masking=token.')
+  if level and report.get(f'multi_piece_{level}', 1) == 0:
+    raise errors.UserError(f'The corpus has no {_ONE[level]} of two or more tokens, so config.masking {fields["name"]!r} would be the masking of single '
+                           f'tokens: {_REMEDIES[level]}, or take masking=token.')
   if fields.get('substitute') == 'similar' and corpus.similar is None:
-    raise errors.UserError('config.masking.substitute is \'similar\' and the corpus has no table of similar words: prepare it with '
-                           '--config.corpus.similar=trained (or vectors, thesaurus with --similar=FILE).')
+    raise errors.UserError('config.masking.substitute is \'similar\' and the corpus has no table of similar words: prepare one with '
+                           '--config.corpus.similar=trained, or with vectors or thesaurus and --similar=FILE.')
 
 
+_ONE = {'words': 'word', 'phrases': 'phrase', 'entities': 'entity'}
 _LEVEL_OF = {
     'whole_word': lambda f: {'word': 'words', 'phrase': 'phrases', 'entity': 'entities'}.get(f['level']),
     'ngram': lambda f: 'words',
@@ -313,7 +312,7 @@ _LEVEL_OF = {
     'permutation': lambda f: 'words' if f['span_units'] == 'words' else None,
 }
 _REMEDIES = {
-    'words': 'prepare it with --config.corpus.words=jieba (Chinese; blanks for text segmented beforehand) or with a tokenizer of subwords',
-    'phrases': 'prepare it with --config.corpus.phrases=lexicon and --phrases=FILE, or phrases=jieba (Chinese)',
-    'entities': 'prepare it with --config.corpus.entities=lexicon and --entities=FILE, or entities=jieba (Chinese)',
+    'words': 'prepare one with --config.corpus.words=jieba (Chinese; blanks for text segmented beforehand), or with a tokenizer of subwords',
+    'phrases': 'prepare one with --config.corpus.phrases=lexicon --phrases=FILE (or phrases=jieba, Chinese)',
+    'entities': 'prepare one with --config.corpus.entities=lexicon --entities=FILE (or entities=jieba, Chinese)',
 }
