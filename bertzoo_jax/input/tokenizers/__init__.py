@@ -53,6 +53,14 @@ class Tokenizer:
     """Ids of each text, int32; no special token is added, and text that looks like one is split like any other."""
     return [np.asarray(e.ids, np.int32) for e in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
+  def encode_with_offsets(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(ids, starts, ends) of each text, int32 [T]: token t stands for the characters starts[t] … ends[t] − 1 of the text as given."""
+    out = []
+    for e in self._plain.encode_batch(texts, add_special_tokens=False):
+      offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
+      out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
+    return out
+
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
     """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special token becomes that token."""
     if self._parsing is None:
