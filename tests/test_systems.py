@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import config as configuration
+from bertzoo_jax import errors
 from bertzoo_jax import objectives
 from bertzoo_jax.input import corpus as corpora
 from bertzoo_jax.input import pipeline
@@ -18,13 +19,14 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from tests import test_laws
 
-SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 # Sizes of the papers' networks with their heads, as they train here: BERT §3; RoBERTa without Hugging Face's two padding
 # positions and its segment row (124,697,433 and 355,412,057 with them).
 PARAMETERS = {
     ('bert', 'small'): 29_058_876, ('bert', 'base'): 110_106_428, ('bert', 'large'): 336_226_108,
     ('roberta', 'base'): 124_697_433 - 3 * 768, ('roberta', 'large'): 355_412_057 - 3 * 1024,
 }
+TRAINING = [s for s in test_laws.CONFIGS if importlib.import_module(f'configs.{s}').get_config('tiny').objective.name != 'input_only']
 SIZES = [(system, size) for system in test_laws.CONFIGS for size in importlib.import_module(f'configs.{system}').SIZES]
 
 
@@ -67,7 +69,13 @@ def test_every_published_size_has_the_papers_parameters(system, size):
   assert sum(x.size for x in jax.tree.leaves(shapes)) == PARAMETERS[system, size]
 
 
-@pytest.mark.parametrize('system', test_laws.CONFIGS)
+@pytest.mark.parametrize('system', sorted(set(test_laws.CONFIGS) - set(TRAINING)))
+def test_a_config_that_is_only_input_ready_refuses_to_train(system):
+  with pytest.raises(errors.UserError, match='input ready'):
+    jax.eval_shape(_objective(_config(system, 'tiny'), 200).init, jax.random.key(0))
+
+
+@pytest.mark.parametrize('system', TRAINING)
 def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system):
   config = _config(system, 'tiny')
   objective = _objective(config, 200)
