@@ -5,6 +5,7 @@ of logarithms and not its code, which takes a hundred times as long for characte
 """
 
 import functools
+import warnings
 
 import numpy as np
 
@@ -61,7 +62,9 @@ def plain():
 
 def tagged():
   """The model of jieba.posseg: the states are those four with 64 parts of speech each."""
-  from jieba import posseg
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # its strings are of another age
+    from jieba import posseg
   names = sorted(posseg.emit_P, reverse=True)  # of equal sums the greatest name wins there: here the first
   number = {name: i for i, name in enumerate(names)}
   start_S = np.array([posseg.start_P[name] for name in names])

@@ -18,6 +18,7 @@ CONTINUES_WORD, CONTINUES_PHRASE, CONTINUES_ENTITY, IN_PHRASE, IN_ENTITY = 1, 2,
 _LEVELS = {'phrase': (IN_PHRASE, CONTINUES_PHRASE), 'entity': (IN_ENTITY, CONTINUES_ENTITY)}
 _PHRASE_WORDS = 4  # of a run of nouns, at most
 _SENTENCES = 4096  # marked at a time
+_FEW = 0.02  # of the units of a level; English subwords split a tenth of the words
 
 
 def marker(section, word_starts, phrases=None, entities=None):
@@ -90,15 +91,13 @@ class Marker:
     if self._words == 'blanks':
       texts, borders = zip(*map(_without_blanks, texts))
     text = '\n'.join(texts)
-    tokens = _lay_out(text, texts, encoded)
-    word_C, bits_C = self._segmenter(text) if self._segmenter else (None, None)
-    bad_S = np.zeros(len(texts), bool)
-    if borders is not None:
-      word_C = np.concatenate([np.append(b, True) for b in borders])[:len(text)]
+    tokens, bad_S = _lay_out(text, texts, encoded), np.zeros(len(texts), bool)
+    tagged = self._segmenter(text) if self._segmenter else None  # (where words begin, their parts of speech)
     if self._words == 'pieces':
       continues_T = ~self._word_starts[tokens.ids]
       continues_T[tokens.first] = False
     else:
+      word_C = tagged[0] if borders is None else np.concatenate([np.append(b, True) for b in borders])[:len(text)]
       continues_T, bad_T = _words(tokens, word_C, self._word_starts[tokens.ids])
       bad_S[tokens.sentence[bad_T]] = True
     marks_T = np.zeros(len(tokens.ids), np.uint8)
@@ -108,7 +107,7 @@ class Marker:
       if choice == 'lexicon':
         begin_N, end_N = self._lexicons[level].find(text)
       else:
-        begin_N, end_N = (_noun_phrases if level == 'phrase' else _entities)(word_C if bits_C is not None else None, bits_C)
+        begin_N, end_N = _TAGGED[level](*tagged)
       first_N, last_N, lost_N = _token_ranges(tokens, begin_N, end_N)
       bad_S[np.searchsorted(tokens.borders, begin_N[lost_N], 'right') - 1] = True
       within, continues = _LEVELS[level]
@@ -144,7 +143,10 @@ def _lay_out(text, texts, encoded) -> _Tokens:
   borders = np.concatenate([[0], np.cumsum([len(t) + 1 for t in texts])])[:-1].astype(np.int64)
   sentence = np.repeat(np.arange(len(texts)), lengths)
   ids, start, end = (np.concatenate([np.asarray(e[i], np.int64) for e in encoded]) for i in range(3))
-  start, end = start + borders[sentence], end + borders[sentence]
+  most = np.minimum(borders + np.array([len(t) for t in texts], np.int64), len(codes_C))[sentence]
+  start = np.minimum(start + borders[sentence], np.maximum(most - 1, 0))  # a tokenizer may speak of a blank that it put there
+  end = np.clip(end + borders[sentence], start, np.maximum(most, start))
+  end += (end == start) & (start < most)  # the bytes of a character: only the last of them is said to stand for it
   place_C = np.where(characters.kinds(codes_C) == characters.BLANK, len(codes_C), np.arange(len(codes_C)))
   solid_C = np.append(np.minimum.accumulate(place_C[::-1])[::-1], len(codes_C))  # the first character from here on that is no blank
   blank = solid_C[start] >= end
@@ -164,18 +166,16 @@ def _words(tokens, word_C, starts_word_T):
   word stay together), though the segmenter may join several (3 . 14). Of a token with a border inside, the words that it
   touches are left to the tokenizer, where every Han character stands for itself.
   """
-  word_C = np.array(word_C)
   number_C = np.cumsum(word_C)
   hard_C = word_C.copy()
   hard_C[1:] &= tokens.han[1:] | tokens.han[:-1]
   before_C = np.concatenate([[0], np.cumsum(hard_C)])
   start, last = tokens.start, np.maximum(tokens.end - 1, tokens.start)
-  size = max(len(word_C), 1)
-  straddles_T = ~tokens.blank & (before_C[np.minimum(last + 1, size)] > before_C[np.minimum(start + 1, size)])
-  own_T = starts_word_T | tokens.han[np.minimum(start, size - 1)]  # where words begin without a segmenter
+  straddles_T = ~tokens.blank & (before_C[last + 1] > before_C[start + 1])
+  own_T = starts_word_T | tokens.han[start]  # where words begin without a segmenter
   previous_T = np.concatenate([[0], last[:-1]]) if len(last) else last
-  beside_han_T = own_T | tokens.han[np.minimum(previous_T, size - 1)]
-  begins_T = (number_C[np.minimum(start, size - 1)] > number_C[np.minimum(previous_T, size - 1)]) & beside_han_T
+  beside_han_T = own_T | tokens.han[previous_T]
+  begins_T = (number_C[start] > number_C[previous_T]) & beside_han_T
   if straddles_T.any():
     bad_W = np.zeros(int(number_C[-1]) + 2, np.int64)
     np.add.at(bad_W, number_C[start[straddles_T]], 1)
@@ -241,6 +241,9 @@ def _noun_phrases(word_C, bits_C):
   return begin_W[np.array(first, np.int64)], end_W[np.array(last, np.int64)]
 
 
+_TAGGED = {'phrase': _noun_phrases, 'entity': _entities}
+
+
 def _without_blanks(text):
   """(text without the blanks between CJK characters, bool for each character of it: a word starts here)."""
   codes_C = characters.codes(text)
@@ -286,21 +289,32 @@ def count(tokens, starts, units, word_starts) -> dict[str, int]:
   return out
 
 
-def check(corpus, section) -> None:
-  """A masking that chooses words, phrases or entities needs some of several tokens: UserError where the corpus has none.
+def check(corpus, section) -> tuple[str, ...]:
+  """A masking that chooses words, phrases or entities needs some of several tokens.
 
   Args:
     corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has none and passes).
     section: config.masking.
+
+  Returns:
+    What is to be said: that there are suspiciously few (Chinese text with the tokenizer's own words has some Latin ones).
+
+  Raises:
+    UserError: the corpus has none, or no similar words where the masking wants them.
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None
   if level and report.get(f'multi_piece_{level}', 1) == 0:
-    raise errors.UserError(f'The corpus has no {_ONE[level]} of two or more tokens, so config.masking {fields["name"]!r} would be the masking of single '
-                           f'tokens: {_REMEDIES[level]}, or take masking=token.')
+    raise errors.UserError(f'The corpus has no {_ONE[level]} of two or more tokens, so the masking {fields["name"]!r} would only mask single tokens: '
+                           f'{_REMEDIES[level]}, or take masking=token.')
   if fields.get('substitute') == 'similar' and corpus.similar is None:
     raise errors.UserError('config.masking.substitute is \'similar\' and the corpus has no table of similar words: prepare one with '
                            '--config.corpus.similar=trained, or with vectors or thesaurus and --similar=FILE.')
+  share = report.get(f'multi_piece_{level}', 1) / max(report.get(level, 1), 1)
+  if share < _FEW:
+    return (f'only {100 * share:.2f} % of the corpus\'s {level} have two or more tokens, so the masking {fields["name"]!r} will mostly mask single '
+            f'tokens; if that is not meant, {_REMEDIES[level]}.',)
+  return ()
 
 
 _ONE = {'words': 'word', 'phrases': 'phrase', 'entities': 'entity'}
