@@ -103,6 +103,62 @@ def token(*, rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable
                              sampling=sampling, repeat=repeat))
 
 
+def whole_word(*, rate=0.15, level='word', selection='budget', corruption=(0.8, 0.1, 0.1), corrupted='pieces', substitute='mask',
+               random_tokens='all', max_predictions=0, repeat=0):
+  """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et al. 2019 §3.2).
+
+  level: word | phrase | entity (words where there is none). selection: budget (random order, what exceeds it is skipped)
+  | independent (a coin for each unit; ERNIE's release). corrupted, what one draw of mask, random and keep covers: pieces
+  | units. substitute, what the first share becomes: mask | similar (a word of the corpus's table, MacBERT).
+  max_predictions: 0: from the rate. rate, random_tokens, repeat: see token.
+  """
+  return _part('whole_word', dict(rate=rate, level=level, selection=selection, corruption=corruption, corrupted=corrupted, substitute=substitute,
+                                  random_tokens=random_tokens, max_predictions=max_predictions, repeat=repeat))
+
+
+def ngram(*, rate=0.15, weights=(6, 3, 2), order='shuffled', corruption=(0.8, 0.1, 0.1), corrupted='pieces', substitute='mask',
+          random_tokens='all', max_predictions=0, repeat=0):
+  """Runs of one to N words (Lan et al. 2019 §3.1; Cui et al. 2020 §3.2).
+
+  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n. order: shuffled (ALBERT) | left_to_right (MacBERT). corrupted: pieces |
+  units (words). The others: see whole_word and token.
+  """
+  return _part('ngram', dict(rate=rate, weights=weights, order=order, corruption=corruption, corrupted=corrupted, substitute=substitute,
+                             random_tokens=random_tokens, max_predictions=max_predictions, repeat=repeat))
+
+
+def span(*, rate=0.15, p=0.2, max_words=10, corruption=(0.8, 0.1, 0.1), corrupted='spans', random_tokens='unigrams', overflow='skip',
+         max_pair_targets=15, repeat=0):
+  """Spans of words of geometric length, and the tokens at their borders (Joshi et al. 2020 §3).
+
+  rate: of the text, specials not counted. p, max_words: of the geometric distribution, cut off there and rescaled. corrupted:
+  spans (touching ones are one) | units (words) | pieces. overflow, where a word exceeds the budget: skip | cut (masks its
+  first pieces; the release). max_pair_targets: how far into a span the border objective reaches. The others: see token.
+  """
+  return _part('span', dict(rate=rate, p=p, max_words=max_words, corruption=corruption, corrupted=corrupted, random_tokens=random_tokens,
+                            overflow=overflow, max_pair_targets=max_pair_targets, repeat=repeat))
+
+
+def ngram_windows(*, rate=0.15, max_gram=3, scan='left_to_right', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0):
+  """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020).
+
+  max_gram: 1: single tokens. scan, which windows are used up to the budget: left_to_right (the release; the end of a row
+  is hardly ever masked) | spread (in random order). The others: see token.
+  """
+  return _part('ngram_windows', dict(rate=rate, max_gram=max_gram, scan=scan, corruption=corruption, random_tokens=random_tokens, repeat=repeat))
+
+
+def permutation(*, context=6, max_span=5, num_predictions=85, block=256, span_units='words', repeat=0):
+  """Spans to be said in random order, and who sees whom (Yang et al. 2019).
+
+  context: K, about one token of it is predicted. max_span: words (p ∝ 1/n). num_predictions: of a full row. block: tokens
+  permuted together, blind to later blocks. span_units: words (the paper) | pieces (n pieces from a word's first on; the
+  release). repeat: see token.
+  """
+  return _part('permutation', dict(context=context, max_span=max_span, num_predictions=num_predictions, block=block, span_units=span_units,
+                                   repeat=repeat))
+
+
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +259,7 @@ def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none
 SECTIONS = {
     'tokenizer': (wordpiece, byte_bpe),
     'format': (full_sentences, doc_sentences, segment_pairs, sentence_pairs),
-    'masking': (token,),
+    'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
     'encoder': (transformer,),
     'objective': (mlm, mlm_pair, input_only),
     'optimizer': (adamw, adamw_uncorrected),

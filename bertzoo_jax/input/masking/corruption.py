@@ -55,7 +55,7 @@ def corrupter(corpus, shares, random_tokens):
     (key, positions [B, P], targets [B, P], groups [B, P]) -> what is seen [B, P]; positions of one group share the draw
     of what becomes of them.
   """
-  draw_token = errors.choose(random_tokens, _RANDOM_TOKENS, 'config.masking.random_tokens')(corpus)
+  draw_token = random_token(corpus, random_tokens)
   as_mask, as_random, mask_id = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1]), corpus.special['mask']
 
   def corrupt(key, positions_BP, targets_BP, groups_BP):
@@ -75,6 +75,11 @@ def draw(key, purpose, counters):
 
 
 # --- random tokens ----------------------------------------------------------------------------------------------------
+
+
+def random_token(corpus, name):
+  """uint32 bits of any shape -> random ids int32, of the tokens that `name` says (see `corrupter`)."""
+  return errors.choose(name, _RANDOM_TOKENS, 'config.masking.random_tokens')(corpus)
 
 
 def _uniform(*excluded):

@@ -7,6 +7,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input.masking import contract
 from bertzoo_jax.input.masking import corruption as corruptions
+from bertzoo_jax.input.masking import words
 
 
 def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens, sampling, repeat):
@@ -96,7 +97,7 @@ def choose(key, candidates_BL, count_B, most, first_BL=None):
     first_BL: bool, chosen before any candidate (and counted); None for none.
   """
   length = candidates_BL.shape[1]
-  rank_BL = tf.where(candidates_BL, ranks(key, hashing.SELECT, length), tf.int32.min)
+  rank_BL = tf.where(candidates_BL, words.ranks(key, hashing.SELECT, length), tf.int32.min)
   if first_BL is not None:
     candidates_BL |= first_BL
     rank_BL = tf.where(first_BL, tf.range(length), tf.bitwise.bitwise_or(rank_BL, tf.int32.min))  # candidates below 0, those first from 0 on
@@ -105,11 +106,3 @@ def choose(key, candidates_BL, count_B, most, first_BL=None):
   ahead_BP = tf.where(tf.sequence_mask(count_B, most), tf.int32.min, tf.int32.max)
   least_B = tf.raw_ops.NthElement(input=tf.concat([rank_BL, ahead_BP], 1), n=most - 1, reverse=True)
   return rank_BL >= tf.maximum(least_B, tf.int32.min + 1)[:, None]
-
-
-def ranks(key, purpose, length):
-  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; none is the least or largest int32."""
-  low = (length + 1).bit_length()
-  random_BL = corruptions.draw(key, purpose, tf.range(length)[None])
-  high_BL = tf.bitwise.bitwise_and(random_BL, tf.constant(2**32 - 2**low, tf.uint32))
-  return tf.bitcast(tf.bitwise.bitwise_or(high_BL, tf.constant(np.arange(1, length + 1, dtype=np.uint32))), tf.int32)
