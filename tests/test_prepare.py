@@ -181,7 +181,7 @@ def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
   assert read == wanted
   report, splits = opened.manifest['report'], opened.manifest['splits']
   assert report['documents'] == len(documents) == sum(s.num_documents for s in opened.splits.values())
-  assert report['sentences'] == sum(len(sentences.english(p)) for d in documents for p in d)
+  assert report['sentences'] == sum(len(sentences.splitter('rules:en').split(p)) for d in documents for p in d)
   assert report['bytes'] == sum(len(' '.join(d)) for d in documents)
   assert report['words'] == sum(len(p.replace('.', ' .').split()) for d in documents for p in d)
   assert report['tokens'] == sum(s['tokens'] for s in splits.values()) and report['duplicate_documents'] == 0 and report['unknown'] == 0

@@ -101,7 +101,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
 
 def _tokenise(chunk, tokenizer, splitter, held_out):
   """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes)}, hashes uint64 [D], what was lost)."""
-  split, joiner = sentences.splitter(splitter)
+  split, joiner = sentences.splitter(splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
     hashes[d] = content_hash(document)[0]
