@@ -9,10 +9,10 @@ import numpy as np
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import characters
+from bertzoo_jax.input.similar import vector_files
 from bertzoo_jax.input.similar import words as words_lib
 
 _NEAREST, _ROWS = 10, 256
-_GIVEN = 1_000_000  # vectors read from a file, which has the frequent words first
 _TRAINING = dict(vector_size=100, window=5, min_count=1, sg=0, negative=5, sample=1e-3, seed=1, workers=1)
 _LEAST, _EPOCHS = 5, 5  # rarer words get no vector
 
@@ -40,20 +40,22 @@ def thesaurus(counted, tokenizer, file):
 
 
 def vectors(counted, tokenizer, file):
-  """The nearest by the cosine of vectors in word2vec's format, text or binary, among the frequent words of the corpus."""
-  models = _gensim()
-  try:
-    given = models.KeyedVectors.load_word2vec_format(str(storage.path(file)), binary=_is_binary(file), limit=_GIVEN, unicode_errors='ignore')
-  except (OSError, ValueError, EOFError, UnicodeDecodeError) as e:
-    raise errors.UserError(f'--similar={file} is not a file of word vectors ({e}): word2vec\'s text format has a line of two numbers, then a word '
-                           'and its numbers in each; its binary format the same with numbers as float32.') from e
-  row_of, words_NM = _as_pieces(given.index_to_key, tokenizer)
-  place = np.full(len(words_NM), -1, np.int64)
-  for i, word in enumerate(given.index_to_key):
-    if word in row_of and place[row_of[word]] < 0:
-      place[row_of[word]] = i  # of words that the tokenizer does not tell apart the first, which is the most frequent
-  mine = np.flatnonzero(np.isin(words_lib.hashes(words_NM), words_lib.hashes(counted.words)))
-  return words_NM[mine], _nearest(given.vectors[place[mine]], (words_NM[mine] >= 0).sum(axis=1))
+  """The nearest by the cosine of vectors in word2vec's format, text or binary, among the frequent words of the corpus.
+
+  Text without its first line (GloVe) is read as well. Of words that the tokenizer does not tell apart the first counts.
+  """
+  wished, seen, rows, kept = set(words_lib.hashes(counted.words).tolist()), set(), [], []
+  for words, numbers_WD in vector_files.read(file):
+    row_of, words_NM = _as_pieces(words, tokenizer)
+    hashes = words_lib.hashes(words_NM).tolist()
+    for i, word in enumerate(words):
+      row = row_of.get(word, -1)
+      if row >= 0 and hashes[row] in wished and hashes[row] not in seen:
+        seen.add(hashes[row])
+        rows.append(words_NM[row])
+        kept.append(numbers_WD[i])
+  words_NM = np.array(rows, np.int32).reshape(-1, words_lib.PIECES)
+  return words_NM, _nearest(np.array(kept, np.float32).reshape(len(kept), -1), (words_NM >= 0).sum(axis=1))
 
 
 def trained(counted, tokenizer, file):
@@ -145,20 +147,9 @@ def _cilin(file):
   return groups
 
 
-def _is_binary(file) -> bool:
-  """Whether numbers follow the first word as float32 and not as text."""
-  with storage.path(file).open('rb') as f:
-    f.readline(1 << 10)
-    try:
-      fields = f.readline(1 << 16).decode('utf-8').split()
-      return not (len(fields) > 1 and [float(x) for x in fields[1:3]])
-    except ValueError:
-      return True
-
-
 def _gensim():
   try:
     from gensim import models
   except ImportError as e:
-    raise errors.UserError('Word vectors need gensim: pip install "bertzoo_jax[zh]".') from e
+    raise errors.UserError('Training word vectors needs gensim: pip install "bertzoo_jax[zh]".') from e
   return models
