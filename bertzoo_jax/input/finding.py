@@ -1,29 +1,45 @@
-"""Which files or dataset a --source names: PATTERN[#option] or tfds:NAME[#text_key]; input/sources.py reads them."""
+"""Which files or dataset a --source names: [weight*]PATTERN[#option] or [weight*]tfds:NAME[#text_key]; sources.py reads them.
+
+A local file of that very name comes first, with its * # and [ ]. A name such as 2*x that is both a pattern with files and
+two times one is refused.
+"""
 
 import glob
 import hashlib
+import math
 import os
+import re
 from typing import NamedTuple
 
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 
 _EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
+_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
 
 
 class Source(NamedTuple):
-  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes (tfds: none, and one estimate)."""
+  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes (a dataset: no files, one
+  estimate), `weight`: how many times its documents count (sources.Reader), `dataset` 'tfds:NAME' or ''."""
   name: str
   option: str
   files: tuple[str, ...]
   sizes: tuple[int, ...]
+  weight: float = 1.0
+  dataset: str = ''
+
+  @property
+  def readings(self) -> int:
+    """How many times the source is read."""
+    return math.ceil(self.weight)
 
   @property
   def bytes(self) -> int:
-    return sum(self.sizes)
+    """What a Reader reads, all readings together."""
+    return sum(self.sizes) * self.readings
 
   def facts(self) -> dict:
-    """What identifies the source in a plan and a manifest; of local files both ends are read too."""
+    """What identifies the source in a plan and a manifest; of local files both ends are read too. `bytes` are those of the files."""
     digest = hashlib.blake2b(digest_size=16)
     for file, size in zip(self.files, self.sizes):
       digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
@@ -32,23 +48,44 @@ class Source(NamedTuple):
           digest.update(f.read(_EDGE))
           f.seek(max(size - _EDGE, 0))
           digest.update(f.read(_EDGE))
-    return dict(source=self.name, files=len(self.files), bytes=self.bytes, digest=digest.hexdigest())
+    return dict(source=self.name, files=len(self.files), bytes=sum(self.sizes), weight=self.weight, digest=digest.hexdigest())
 
 
 def find(name: str) -> Source:
   """The files that a source names.
 
   Raises:
-    UserError: none, a folder, or an unknown dataset.
+    UserError: none, a folder, a weight that is none, or an unknown dataset.
   """
-  ways = ((name, ''), name.rpartition('#')[::2], name.partition('#')[::2])
+  heavy = _WEIGHT.fullmatch(name)
+  if not heavy or any(_is_file(way) for way, _ in _ways(name)):
+    return _find(name, name, 1.0)
+  weight, rest = float(heavy[1]), heavy[2]
+  if not 0 < weight < 1e6:
+    raise errors.UserError(f'--source={name}: the weight {heavy[1]} is to be above 0 and below a million.')
+  pattern = name.partition('#')[0]
+  if not storage.is_remote(pattern) and not rest.startswith('tfds:') and _glob(pattern):
+    if not _glob(rest.partition('#')[0]):
+      return _find(name, name, 1.0)
+    raise errors.UserError(f'--source={name} could be {heavy[1]} times {rest!r}, or a pattern that begins with {heavy[1]}*, and both have files: '
+                           f'write {heavy[1]}*./… for the weight, ./{heavy[1]}*… for the pattern.')
+  return _find(name, rest, weight)
+
+
+def _find(name, unweighted, weight):
+  ways = _ways(unweighted)
   pattern, option = next((way for way in ways if _is_file(way[0])), ways[-1])
   if pattern.startswith('tfds:'):
-    return Source(name, option, (), (tfds_builder(pattern)[1],))
+    return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
   files = _glob(pattern)
   if not files:
     raise errors.UserError(f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it alone).')
-  return Source(name, option, tuple(files), tuple(storage.path(f).stat().length for f in files))
+  return Source(name, option, tuple(files), tuple(storage.path(f).stat().length for f in files), weight)
+
+
+def _ways(name):
+  """How a name can be parted into pattern and option."""
+  return (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
 
 
 def _is_file(name) -> bool:

@@ -1,38 +1,39 @@
 """From files and datasets to documents: streams, decodes strictly, and counts whatever it leaves out.
 
-A source is PATTERN[#option] or tfds:NAME[#text_key]. PATTERN is a path or glob, local or gs://; .gz, .bz2 and .xz are
-recognised by content, and so is the kind of a file. A local file of that very name comes first, with its # and [ ].
+A source is [weight*]PATTERN[#option] or [weight*]tfds:NAME[#text_key] (finding.py). Files may be packed with gzip, bzip2, xz
+or Zstandard; that is recognised by content, and so is the kind of a file:
 
     plain text      a paragraph a line, a blank line between documents
       #file         a file a document, blank lines ignored
       #wrapped      a file a document, hard-wrapped: a blank line between paragraphs, their lines joined
     JSON lines      an object a line; #key names the text (default 'text'); line breaks in it part paragraphs
+    parquet         a row a document; #key names the column
+    MediaWiki       a dump in XML: an article a document (mediawiki.py), its running text (wikitext.py)
     WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the repeated title is left out
 
 Lines end in LF, CR LF or CR; a byte-order mark is skipped. A document here is a list of paragraphs without line ends.
 """
 
-import bz2
 import collections
-import gzip
+import hashlib
 import html
+import itertools
 import json
-import lzma
 import re
-import zlib
 
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import finding
+from bertzoo_jax.input import mediawiki
+from bertzoo_jax.input import records
+from bertzoo_jax.input import unpacking
+from bertzoo_jax.input import wikitext
 
 MAX_LINE = 1 << 24  # bytes; a longer line is dropped
 MAX_DOCUMENT = 1 << 25  # bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
 _BLOCK = 1 << 20
-_PATIENCE = 1000  # records without the text's key, before the key is taken for a mistake
 _END = object()  # of a document, in a stream of paragraphs
-_PACKED = {b'\x1f\x8b': gzip.open, b'BZh': bz2.open, b'\xfd7zXZ\x00': lzma.open}
-_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-_JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$')
+_JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$')
 _DOC = re.compile(r'<doc id=".*>\s*$')
 _TITLE = re.compile(r'\btitle="(.*)"\s*>\s*$')
 
@@ -52,16 +53,20 @@ class Dropped:
 class Reader:
   """Streams the documents of sources in order.
 
+  A source of weight w is read floor(w) times, and once more for the documents whose hash, which depends on their text alone,
+  lies below w − floor(w). Copies of a document are a whole reading apart and never share a row.
+
   Attributes:
-    dropped: what was left out so far.
-    place: 'file:line' of the reading.
-    bytes_read: of the files (packed size), for a progress bar.
+    dropped: what was left out so far; a second reading of a source is not counted again.
+    place: 'file:line' of the reading ('file:row' in parquet).
+    copy: which reading of its source this is, from 0.
+    bytes_read: of the files (packed size), for a progress bar; the sources' `bytes` at the end.
   """
 
-  def __init__(self, sources):
-    self.sources, self.dropped, self.bytes_read = tuple(sources), Dropped(), 0
+  def __init__(self, sources, where=()):
+    """Args: sources: of finding.find. where: (key, value) pairs that records must have; values of one key are alternatives."""
+    self.sources, self.where, self.dropped, self.bytes_read, self.copy = tuple(sources), tuple(where), Dropped(), 0, 0
     self._name, self._line = '', 0
-    self._keys, self._lacking, self._keyed = {}, 0, False  # of the JSON records of a source so far
 
   @property
   def place(self) -> str:
@@ -70,47 +75,69 @@ class Reader:
   def documents(self):
     """Yields each document as a list of non-empty paragraphs."""
     for source in self.sources:
-      self._keys, self._lacking, self._keyed = {}, 0, False
-      if source.name.startswith('tfds:'):
-        yield from self._bounded(self._tfds(source))
-        continue
-      for file, size in zip(source.files, source.sizes):
-        before = self.bytes_read
-        yield from self._bounded(self._file(file, source.option, before))
-        self.bytes_read = before + size
-      if self._lacking and not self._keyed:
-        self._refuse_key(source.option or 'text')
+      for self.copy in range(source.readings):
+        share = source.weight - self.copy
+        for document in self._source(source):
+          if share >= 1 or _lot(document) < share:
+            yield document
+          elif not self.copy:
+            self._drop(f'document that weight {source.weight:g} leaves out', sum(len(p.encode('utf-8', 'surrogatepass')) + 1 for p in document))
 
-  def _file(self, file, option, before):
+  def _source(self, source):
+    wanted = records.Wanted(source.option or 'text', self.where)
+    if source.dataset:
+      yield from self._bounded(self._tfds(source, wanted))
+    for file, size in zip(source.files, source.sizes):
+      before = self.bytes_read
+      yield from self._bounded(self._file(file, size, source.option, wanted))
+      self.bytes_read = before + size
+    wanted.end()
+
+  def _file(self, file, size, option, wanted):
+    self._name, self._line = str(file), 0
     try:
       with storage.path(file).open('rb') as raw:
         head = raw.read(8)
         raw.seek(0)
-        unpack = next((f for magic, f in _PACKED.items() if head.startswith(magic)), None)
-        lines = self._lines(unpack(raw) if unpack else raw, raw, before, file)
-        yield from self._documents(lines, file, option)
+        if head.startswith(b'PAR1'):
+          yield from self._texts(self._parquet(raw, file, size, wanted), wanted, 'row')
+        else:
+          yield from self._documents(self._blocks(unpacking.unpack(raw, head), raw), file, option, wanted)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as e:
       raise errors.UserError(f'{file} cannot be read ({e.strerror}).') from e
 
-  def _documents(self, lines, file, option):
-    first, lines = _peek(lines)
+  def _documents(self, blocks, file, option, wanted):
+    head = next(blocks, b'')
+    blocks = itertools.chain([head], blocks)
+    if mediawiki.is_dump(head):
+      self._check(file, 'a MediaWiki dump', option in ('', 'text'), option)
+      return self._mediawiki(blocks)
+    if head.lstrip().startswith(b'<?xml'):
+      raise errors.UserError(f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.')
+    first, lines = _peek(self._lines(blocks))
     if _DOC.match(first):
-      if option not in ('', 'text'):
-        raise errors.UserError(f'{file} is WikiExtractor output, which has no #{option}: leave it out.')
+      self._check(file, 'WikiExtractor output', option in ('', 'text'), option)
       return self._wiki(lines)
     if _JSON_NAME.search(file) or first.startswith('{') and _is_json(first):
-      return self._json(lines, file, option or 'text')
-    if option not in _PLAIN:
-      raise errors.UserError(f'{file} is plain text, which has no #{option}.{errors.did_you_mean(option, filter(None, _PLAIN))}')
+      return self._texts(self._json(lines, wanted), wanted, 'line')
+    self._check(file, 'plain text', option in _PLAIN, option, filter(None, _PLAIN))
     return _PLAIN[option](lines)
+
+  def _check(self, file, kind, known, option, options=()):
+    """Raises UserError for an option that a kind of file lacks, or for `where`, if its documents have no keys."""
+    if not known:
+      remedy = errors.did_you_mean(option, options) or ' Leave it out.'
+      raise errors.UserError(f'{file} is {kind}, which has no #{option}.{remedy}')
+    if self.where:
+      key, value = self.where[0]
+      raise errors.UserError(f'{file} is {kind}, whose documents have no keys: --where {key}={value} is for JSON lines, parquet and tfds records.')
 
   # --- lines ---
 
-  def _lines(self, stream, raw, before, file):
+  def _lines(self, blocks):
     """Yields decoded lines; a bad one is dropped and counted. Holds at most MAX_LINE and a block."""
-    carry, skipped, self._name, self._line = b'', 0, str(file), 0
-    for block in self._blocks(stream, file):
-      self.bytes_read = before + raw.tell()
+    carry, skipped = b'', 0
+    for block in blocks:
       head, newline, tail = block.rpartition(b'\n')
       if newline:
         if skipped:  # the end of an over-long line
@@ -132,22 +159,25 @@ class Reader:
     elif carry:
       yield from self._decode(carry)
 
-  def _blocks(self, stream, file):
+  def _blocks(self, stream, raw):
     """Blocks with every line end as LF; a CR at a block's end is never parted from its LF."""
-    first = True
+    first, before = True, self.bytes_read
     while True:
       try:
         block = stream.read(_BLOCK)
         while block.endswith(b'\r') and (more := stream.read(1)):
           block += more
-      except _DAMAGED as e:
+      except (*unpacking.DAMAGED, OSError) as e:
+        if isinstance(e, OSError) and e.errno is not None:
+          raise
         self._drop(f'rest of a damaged packed file ({type(e).__name__})', 0)
         return
+      self.bytes_read = before + raw.tell()
       if not block:
         return
       if first:
         if block.startswith((b'\xff\xfe', b'\xfe\xff')):
-          self._drop('file in UTF-16 or UTF-32, not UTF-8', storage.path(file).stat().length)
+          self._drop('file in UTF-16 or UTF-32, not UTF-8', storage.path(self._name).stat().length)
           return
         block, first = block.removeprefix(b'\xef\xbb\xbf'), False
       if b'\r' in block:
@@ -178,11 +208,13 @@ class Reader:
           self._drop('line not in UTF-8', len(line))
 
   def _drop(self, reason, size):
-    self.dropped.add(reason, size, self.place)
+    if not self.copy:
+      self.dropped.add(reason, size, self.place)
 
   # --- kinds of files ---
 
-  def _json(self, lines, file, key):
+  def _json(self, lines, wanted):
+    """(object, bytes of its line) of each line."""
     for line in lines:
       if not line.strip():
         continue
@@ -191,22 +223,53 @@ class Reader:
       except (ValueError, RecursionError):
         self._drop('line that is not JSON', len(line))
         continue
-      if isinstance(value, dict) and not self._keyed:
-        self._keyed = key in value
-        self._keys.update(dict.fromkeys(value, self._name))
-        self._lacking += not self._keyed
-        if not self._keyed and self._lacking >= _PATIENCE:
-          self._refuse_key(key)
-      if not isinstance(value, dict) or not isinstance(value.get(key), str):
-        self._drop(f'line without a text under {key!r}', len(line))
-        continue
-      yield from self._clean(value[key])
+      if isinstance(value, dict):
+        wanted.see(value, self._name)
+      yield value, len(line)
 
-  def _refuse_key(self, key):
-    files = list(dict.fromkeys(self._keys.values()))
-    where = f'{files[0]} {"and others have" if len(files) > 1 else "has"}' if files else 'The source has'
-    raise errors.UserError(f'{where} no key {key!r}: name the text with #KEY.{errors.did_you_mean(key, self._keys)} '
-                           f'The keys: {", ".join(list(self._keys)[:50])}.')
+  def _parquet(self, raw, file, size, wanted):
+    """(row, its size, which is not known) of each row."""
+    before = self.bytes_read
+    try:
+      for record, share in records.parquet(raw, file, wanted):
+        self._line += 1
+        self.bytes_read = before + int(size * share)
+        yield record, 0
+    except records.damaged() as e:
+      if isinstance(e, OSError) and e.errno is not None:
+        raise
+      self._drop(f'rest of a damaged parquet file ({type(e).__name__})', 0)
+
+  def _texts(self, items, wanted, what):
+    """Paragraphs and ends of the texts of (record, size)s; `what` a record is called when it is dropped."""
+    for record, size in items:
+      text = wanted.text(record) if isinstance(record, dict) else None
+      if isinstance(record, dict) and (why := wanted.refusal(record)):
+        self._drop(why, size)
+      elif isinstance(text, bytes):
+        try:
+          yield from self._clean(text.decode('utf-8'))
+        except UnicodeDecodeError:
+          self._drop('text not in UTF-8', len(text))
+      elif isinstance(text, str):
+        yield from self._clean(text)
+      else:
+        self._drop(f'{what} without a text under {wanted.key!r}', size)
+
+  def _mediawiki(self, blocks):
+    names = set()
+    try:
+      for page in mediawiki.pages(blocks, names):
+        self._line = page.line
+        for size in page.bad:
+          self._drop('line not in UTF-8', size)
+        if page.why:
+          self._drop(page.why, page.size)
+        else:
+          yield from wikitext.paragraphs(page.text, names)
+          yield _END
+    except mediawiki.Damaged as e:
+      self._drop(f'rest of a damaged XML file ({e})', 0)
 
   def _wiki(self, lines):
     begun, title = False, None
@@ -225,25 +288,27 @@ class Reader:
         found = _TITLE.search(line)
         title = html.unescape(found.group(1)).strip() if found else None
 
-  def _tfds(self, source):
-    pattern = source.name.partition('#')[0]
-    builder, _ = finding.tfds_builder(pattern)
+  def _tfds(self, source, wanted):
+    builder, _ = finding.tfds_builder(source.dataset)
     import tensorflow_datasets as tfds
-    key = source.option or 'text'
-    if not hasattr(builder.info.features, 'keys') or key not in builder.info.features:
-      raise errors.UserError(f'{pattern} has no feature {key!r}: name the text with #KEY. Its features: {", ".join(builder.info.features or ())}.')
+    features, columns = builder.info.features, []
+    for key in wanted.columns():
+      name = key if key in (features or ()) else key.partition('.')[0]
+      if not hasattr(features, 'keys') or name not in features:
+        raise records.no_key(f'{source.dataset} has', key, wanted.key, list(features or ()))
+      columns.append(name)
     dataset = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
-    before, self._name, self._line = self.bytes_read, pattern, 0
-    for example in dataset.map(lambda e: e[key]).prefetch(16).as_numpy_iterator():
-      self._line += 1
-      self.bytes_read += len(example)
-      try:
-        text = example.decode('utf-8')
-      except UnicodeDecodeError:
-        self._drop('text not in UTF-8', len(example))
-        continue
-      yield from self._clean(text)
-    self.bytes_read = before + source.bytes
+    before, self._name, self._line = self.bytes_read, source.dataset, 0
+
+    def examples():
+      for example in dataset.map(lambda e: {name: e[name] for name in columns}).prefetch(16).as_numpy_iterator():
+        self._line += 1
+        size = len(text) if isinstance(text := wanted.text(example), bytes) else 0
+        self.bytes_read += size
+        yield example, size
+
+    yield from self._texts(examples(), wanted, 'example')
+    self.bytes_read = before + sum(source.sizes)
 
   # --- documents ---
 
@@ -281,6 +346,12 @@ def _gather(paragraphs, on_cut, on_empty):
     size += more
   if part:
     yield part
+
+
+def _lot(document) -> float:
+  """A number from 0 to below 1 that depends on a document's text alone, and on nothing that splits or samples it elsewhere."""
+  digest = hashlib.blake2b('\n'.join(document).encode('utf-8', 'surrogatepass'), digest_size=8, person=b'weight').digest()
+  return int.from_bytes(digest, 'little') / 2.0**64
 
 
 def encode(paragraphs: list[str]) -> bytes:

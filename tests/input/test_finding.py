@@ -34,7 +34,7 @@ def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
   for at in (0, 65_535, 199_999, 200_000 - 65_536):
     changed = bytearray(b'a' * 200_000)
     changed[at] = 98
-    assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(source=True, files=True, bytes=True, digest=False)
+    assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(source=True, files=True, bytes=True, weight=True, digest=False)
   assert facts(b'b') != facts(b'c')
 
 

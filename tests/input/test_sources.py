@@ -61,7 +61,7 @@ def test_lines_do_not_depend_on_where_a_block_ends(tmp_path_factory, pieces, blo
   old, sources._BLOCK = sources._BLOCK, block
   try:
     with file.open('rb') as f:
-      lines = list(reader._lines(f, f, 0, file))
+      lines = list(reader._lines(reader._blocks(f, f)))
   finally:
     sources._BLOCK = old
   expected = re.split('\r\n|\r|\n', text)
@@ -208,7 +208,7 @@ def test_a_tensorflow_dataset_is_a_source(tmp_path):
   tfds.folder_dataset.write_metadata(data_dir=str(folder), features=features, split_infos=[info])
   assert read(f'tfds:{folder}') == ([['one', 'two'], ['naïve']], {'empty document': 1})
   assert read(f'tfds:{folder}#title')[0] == [['t']] * 3
-  with pytest.raises(errors.UserError, match="has no feature 'txt'.*text"):
+  with pytest.raises(errors.UserError, match="has no key 'txt'.*text"):
     read(f'tfds:{folder}#txt')
 
 
