@@ -68,23 +68,52 @@ def full_sentences(*, document_separator=True, sentence_separators=False):
   return _part('full_sentences', dict(document_separator=document_separator, sentence_separators=sentence_separators))
 
 
-def doc_sentences(*, max_pieces=8, sentence_separators=False):
-  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to each other."""
-  return _part('doc_sentences', dict(max_pieces=max_pieces, sentence_separators=sentence_separators))
+def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
+  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to each other.
 
-
-def segment_pairs(*, short_rate=0.1, random_next_rate=0.5):
-  """BERT's two segments of several sentences, the second the true next one or a random one (Devlin et al. 2018 A.2).
-
-  short_rate: share of document visits with a random shorter target length. random_next_rate: of the coin for a random
-  second segment (chunks of one sentence always take one, so more than this share ends up random).
+  Also SpanBERT's one segment a document. long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
   """
-  return _part('segment_pairs', dict(short_rate=short_rate, random_next_rate=random_next_rate))
+  return _part('doc_sentences', dict(max_pieces=max_pieces, sentence_separators=sentence_separators, long_sentences=long_sentences))
 
 
-def sentence_pairs(*, random_next_rate=0.5):
+def token_blocks():
+  """One stream of tokens over sentences and documents, cut anywhere (code of DeBERTa's release)."""
+  return _part('token_blocks', {})
+
+
+def segment_pairs(*, pairs='nsp', short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='random'):
+  """BERT's two segments of several sentences (Devlin et al. 2018 A.2).
+
+  pairs: nsp (the second is the true next one or a false one) | sop (in true or swapped order; Lan et al. 2019 §3.1) | none
+  (true, no label). short_rate: share of document visits with a random shorter target length. negative_rate: of the coin
+  for a false or swapped pair. negatives, of nsp: documents (from a random other one) | neighbours (the next row's second
+  segment; code of ERNIE 1.0). lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
+  negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
+  """
+  return _part('segment_pairs', dict(pairs=pairs, short_rate=short_rate, negative_rate=negative_rate, negatives=negatives,
+                                     lone_sentences=lone_sentences))
+
+
+def sentence_pairs(*, negative_rate=0.5):
   """Two single sentences, the second the true next one or a random one of another document (Liu et al. 2019 §4.2)."""
-  return _part('sentence_pairs', dict(random_next_rate=random_next_rate))
+  return _part('sentence_pairs', dict(negative_rate=negative_rate))
+
+
+def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
+  """Running text of one document in one or two segments, never a false pair (Clark et al. 2020; code of ELECTRA's release).
+
+  single_rate: share of rows with one segment. short_rate: share of rows with a random shorter target length.
+  """
+  return _part('adjacent_segments', dict(single_rate=single_rate, short_rate=short_rate))
+
+
+def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
+  """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5; code of XLNet).
+
+  reuse_length: tokens a step moves on, whose states the memory keeps. both_directions: every other lane is read from right
+  to left. random_rate: share of rows whose B is not what follows A.
+  """
+  return _part('memory_segments', dict(reuse_length=reuse_length, both_directions=both_directions, random_rate=random_rate))
 
 
 # --- masking ----------------------------------------------------------------------------------------------------------
@@ -258,7 +287,7 @@ def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none
 # The parts that each swappable section may be.
 SECTIONS = {
     'tokenizer': (wordpiece, byte_bpe),
-    'format': (full_sentences, doc_sentences, segment_pairs, sentence_pairs),
+    'format': (full_sentences, doc_sentences, token_blocks, segment_pairs, sentence_pairs, adjacent_segments, memory_segments),
     'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
     'encoder': (transformer,),
     'objective': (mlm, mlm_pair, input_only),

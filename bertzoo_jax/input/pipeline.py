@@ -50,6 +50,11 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
                            + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
   form = errors.build(format, formats.BY_NAME, 'format', text, length)
+  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
+    raise errors.UserError(f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not split into sentences: '
+                           'prepare it with --config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), or take format=full_sentences.')
+  if form.in_lanes:
+    form = form.in_lanes(batch_size)
   mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   if split != 'train':  # evaluation asks the same of every seed and phase, so that their losses compare
     seed, phase = 0, 0
@@ -73,11 +78,14 @@ class Pipeline:
     self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
     self._has_marks, self._word_starts = corpus.has_marks, corpus.word_starts
     self._length, self._batch_size = length, batch_size
+    self._in_order = form.assemble is not None  # lanes go on from step to step
     self._rows_here = batch_size // host[1]
     self._first_row = host[0] * self._rows_here
     self._lists = _Lists(form, self._epoch_key)
     self.num_predictions = mask.num_predictions
     self.rows_per_epoch = len(self._lists.get(0))
+    if not self.rows_per_epoch:
+      raise errors.UserError(f'The split {split!r} gives no row of this format: bring more text, or another --config.format.')
     self.features = self._describe()
     self._mask = tf.function(mask.apply, input_signature=self._signature())
     self.warnings = tuple(f'Split {split!r}: {sentence}' for sentence in (*form.warnings, *self._small()))
@@ -124,14 +132,14 @@ class Pipeline:
   def evaluation_batches(self, n: int) -> list[dict]:
     """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the same masks.
 
-    More rows than n batches hold: evenly spaced ones. Rows that fill the last batch are copies with masked_weights 0;
+    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that fill the last batch are copies with masked_weights 0;
     pair labels have no weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
     """
     total, size = self.rows_per_epoch, self._batch_size
     whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
     rows = np.arange(whole * size)
     if whole > n:
-      rows = np.arange(n * size) * total // (n * size)
+      rows = np.arange(n * size) if self._in_order else np.arange(n * size) * total // (n * size)
     batches = []
     for first in range(0, len(rows), size):
       here = rows[first:first + size][self._first_row:self._first_row + self._rows_here]
@@ -155,7 +163,8 @@ class Pipeline:
     for e in np.unique(epoch).tolist():
       size = len(self._lists.get(self._repeated(e)))
       mine = epoch == e
-      rows[mine] = hashing.permute(hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e), size, place[mine] % size)
+      shuffle = hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e)
+      rows[mine] = place[mine] if self._in_order else hashing.permute(shuffle, size, place[mine] % size)
       if self._format.every_epoch and place[-1] * 2 > self.rows_per_epoch:
         self._lists.prepare(self._repeated(e + 1))
     return self._rows(epoch, rows)
@@ -165,9 +174,13 @@ class Pipeline:
     for e in np.unique(epoch).tolist():
       e_repeated = self._repeated(e)
       numbers = rows[epoch == e]
-      spans = self._format.spans(self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers)
-      features = rows_lib.assemble(spans, len(numbers), self._length, self._gather, self._special, self._format.packed,
-                                   self._units if self._masking.reads_units else None)
+      rows_of = self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers
+      gather_units = self._units if self._masking.reads_units else None
+      if self._format.assemble:
+        features = self._format.assemble(*rows_of, self._gather, self._special, gather_units)
+      else:
+        features = rows_lib.assemble(self._format.spans(*rows_of), len(numbers), self._length, self._gather, self._special, self._format.packed,
+                                     gather_units)
       row_keys = hashing.fold(hashing.fold(self._epoch_key(e_repeated), hashing.ROW), numbers)
       parts.append((features, np.stack(row_keys, axis=-1)))
     if len(parts) == 1:  # epochs do not decrease along a batch, so the parts are in its order
@@ -202,7 +215,7 @@ class Pipeline:
     out = {name: ((self._rows_here, self._length), np.int32) for name in names}
     if self._format.has_pairs:
       out['pair_labels'] = ((self._rows_here,), np.int32)
-    return out
+    return {**out, **{name: ((self._rows_here, *shape), dtype) for name, (shape, dtype) in self._format.features.items()}}
 
   def _signature(self):
     features = {name: tf.TensorSpec([None, *shape[1:]], dtype) for name, (shape, dtype) in self._unmasked().items()}

@@ -15,7 +15,11 @@ from bertzoo_jax.input import corpus
 from bertzoo_jax.input import formats
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import rows as rows_lib
+from bertzoo_jax.input.formats import pairs
+from configs import parts
 
+# Every format but that of lanes (tests/input/test_memory.py), with the usual values of its fields.
+FIELDS = {c.__name__: {k: v for k, v in c().items() if k != 'name'} for c in parts.SECTIONS['format'] if c is not parts.memory_segments}
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
 KEY = hashing.new_key(11)
@@ -42,7 +46,7 @@ def _documents(lengths):
 def _batch(lengths, length, name, key=KEY, **fields):
   """All rows of a format, in the order of its list: (features, format)."""
   split = _split(lengths)
-  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **fields)
+  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
   rows = form.rows(key)
   spans = form.spans(key, rows, np.arange(len(rows)))
   return rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed), form
@@ -157,7 +161,7 @@ def _truncate_literally(a, b, limit, first):
   return a, b
 
 
-def _segment_pairs_literally(documents, length, short_rate, random_next_rate):
+def _segment_pairs_literally(documents, length, short_rate, negative_rate):
   """create_pretraining_data.py's walk, with the format's draws (each document visit, and each chunk by its first sentence)."""
   rows, first_of_document = [], np.append(0, np.cumsum([len(d) for d in documents]))
   limit = length - 3
@@ -172,7 +176,7 @@ def _segment_pairs_literally(documents, length, short_rate, random_next_rate):
         first = int(first_of_document[d]) + i - len(chunk) + 1
         a_end = 1 if len(chunk) == 1 else 1 + int(hashing.below(np.array([_draw(hashing.CUT, first)]), len(chunk) - 1)[0])
         a = [t for s in chunk[:a_end] for t in s]
-        random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(random_next_rate)
+        random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(negative_rate)
         if random:
           other = documents[_other_document(first, d, len(documents))]
           start = int(hashing.below(np.array([_draw(hashing.SENTENCE, first)]), len(other))[0])
@@ -192,9 +196,9 @@ def _segment_pairs_literally(documents, length, short_rate, random_next_rate):
 
 @some
 @given(documents_of_lengths, st.integers(5, 24), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, random_next_rate):
-  features, _ = _batch(lengths, length, 'segment_pairs', short_rate=short_rate, random_next_rate=random_next_rate)
-  expected = _segment_pairs_literally(_documents(lengths), length, short_rate, random_next_rate)
+def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
+  features, _ = _batch(lengths, length, 'segment_pairs', short_rate=short_rate, negative_rate=negative_rate)
+  expected = _segment_pairs_literally(_documents(lengths), length, short_rate, negative_rate)
   assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in expected]
   assert features['pair_labels'].tolist() == [label for *_, label in expected]
   for row, (a, b, _) in enumerate(expected):
@@ -204,7 +208,7 @@ def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate
 
 
 def test_one_target_length_is_drawn_for_a_document_visit():
-  features, _ = _batch([[1] * 200] * 40, 50, 'segment_pairs', short_rate=1.0, random_next_rate=0.0)
+  features, _ = _batch([[1] * 200] * 40, 50, 'segment_pairs', short_rate=1.0, negative_rate=0.0)
   tokens = _tokens(features)
   document = np.array([(row[1] - 10) // 200 for row in tokens])
   sizes = [{len(row) for row in np.array(tokens, object)[document == d][:-1]} for d in range(40)]
@@ -213,7 +217,7 @@ def test_one_target_length_is_drawn_for_a_document_visit():
 
 
 def test_chunks_left_by_a_random_partner_are_taken_again_so_no_sentence_is_lost():
-  features, _ = _batch([[1] * 90] * 20, 12, 'segment_pairs', short_rate=0.1, random_next_rate=0.5)
+  features, _ = _batch([[1] * 90] * 20, 12, 'segment_pairs', short_rate=0.1, negative_rate=0.5)
   first = [row[:row.index(SEP)] for row in _tokens(features)]
   followed = [row[row.index(SEP) + 1:-1] for row, label in zip(_tokens(features), features['pair_labels']) if not label]
   assert sorted(t for segment in (*first, *followed) for t in segment if t >= 10) == list(range(10, 10 + 1800))
@@ -241,7 +245,7 @@ def _expected_labels(sentences, chunk, rate):
 @pytest.mark.parametrize('rate', [0.2, 0.5])
 def test_the_share_of_random_pairs_is_the_derived_one_above_the_rate(rate):
   documents, sentences = 4000, 11
-  features, _ = _batch([[5] * sentences] * documents, 23, 'segment_pairs', short_rate=0.0, random_next_rate=rate)
+  features, _ = _batch([[5] * sentences] * documents, 23, 'segment_pairs', short_rate=0.0, negative_rate=rate)
   total, random = _expected_labels(sentences, 4, rate)
   labels = features['pair_labels']
   assert random / total > rate + 0.02
@@ -251,7 +255,7 @@ def test_the_share_of_random_pairs_is_the_derived_one_above_the_rate(rate):
 
 def test_random_partners_come_from_other_documents_uniformly():
   documents = 20
-  features, _ = _batch([[5] * 60] * documents, 13, 'segment_pairs', short_rate=0.0, random_next_rate=1.0)
+  features, _ = _batch([[5] * 60] * documents, 13, 'segment_pairs', short_rate=0.0, negative_rate=1.0)
   own, other = np.array([((row[1] - 10) // 300, (row[row.index(SEP) + 1] - 10) // 300) for row in _tokens(features)]).T
   assert (own != other).all()
   counts = np.bincount((other - own) % documents, minlength=documents)[1:]
@@ -259,7 +263,7 @@ def test_random_partners_come_from_other_documents_uniformly():
 
 
 def test_a_single_document_pairs_with_itself_and_says_so():
-  for name, fields in (('segment_pairs', dict(short_rate=0.1, random_next_rate=0.5)), ('sentence_pairs', dict(random_next_rate=0.5))):
+  for name, fields in (('segment_pairs', dict(short_rate=0.1, negative_rate=0.5)), ('sentence_pairs', dict(negative_rate=0.5))):
     features, form = _batch([[4] * 50], 20, name, **fields)
     assert len(form.warnings) == 1 and 'single document' in form.warnings[0]
     assert 0 < features['pair_labels'].mean() < 1
@@ -271,7 +275,7 @@ def test_a_single_document_pairs_with_itself_and_says_so():
 @some
 @given(documents_of_lengths, st.integers(5, 24), st.sampled_from([0.0, 0.5, 1.0]))
 def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(lengths, length, rate):
-  features, _ = _batch(lengths, length, 'sentence_pairs', random_next_rate=rate)
+  features, _ = _batch(lengths, length, 'sentence_pairs', negative_rate=rate)
   documents, rows, first = _documents(lengths), [], 0
   for d, document in enumerate(documents):
     i = 0
@@ -295,7 +299,7 @@ def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(l
 def test_truncated_lengths_are_those_of_the_loop():
   for limit in range(2, 16):
     a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
-    kept = np.stack(formats.truncated_lengths(a, b, limit), -1)
+    kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
     for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
@@ -305,21 +309,13 @@ def test_truncated_lengths_are_those_of_the_loop():
 def test_tokens_are_lost_at_the_front_binomially():
   key = hashing.fold(KEY, np.arange(20_000))
   for tosses in (1, 31, 32, 33, 100):
-    heads = formats.heads(key, np.full(20_000, tosses))
+    heads = pairs.heads(key, np.full(20_000, tosses))
     assert abs(heads.mean() - tosses / 2) < 5 * (tosses / 4 / 20_000)**0.5
     assert abs(heads.var() - tosses / 4) < 0.05 * tosses / 4
-  assert formats.heads(key, np.zeros(20_000, np.int64)).sum() == 0
+  assert pairs.heads(key, np.zeros(20_000, np.int64)).sum() == 0
 
 
 # --- all formats ------------------------------------------------------------------------------------------------------
-
-FIELDS = {
-    'full_sentences': dict(document_separator=True, sentence_separators=False),
-    'doc_sentences': dict(max_pieces=4, sentence_separators=False),
-    'segment_pairs': dict(short_rate=0.1, random_next_rate=0.5),
-    'sentence_pairs': dict(random_next_rate=0.5),
-}
-
 
 @pytest.mark.parametrize('name', FIELDS)
 def test_a_row_does_not_depend_on_its_batch(name):
