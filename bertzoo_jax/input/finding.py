@@ -6,9 +6,11 @@ two times one is refused.
 
 import glob
 import hashlib
+import inspect
 import math
 import os
 import re
+import sys
 from typing import NamedTuple
 
 from bertzoo_jax import errors
@@ -109,8 +111,16 @@ def _glob(pattern):
   return sorted(str(p) for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:])) if not p.is_dir())
 
 
+# --- TensorFlow datasets ----------------------------------------------------------------------------------------------
+
+
 def tfds_builder(pattern):
-  """A dataset's builder, downloaded if it must be, and the size of its train split in bytes."""
+  """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
+
+  Raises:
+    UserError: it cannot be brought, or building it would be a job for a cluster.
+  """
+  _refuse_common_crawl(pattern)
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
@@ -119,12 +129,49 @@ def tfds_builder(pattern):
   try:
     folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
     builder = tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
+    if not builder.is_prepared() and _is_built_with_beam(type(builder)) and not tfds.is_dataset_on_gcs(builder.info.full_name):
+      raise errors.UserError(
+          f'{pattern} is nowhere to be had prepared, and TensorFlow Datasets would build it with Beam for days: build it on a cluster '
+          '(tensorflow.org/datasets/beam_datasets) and set $TFDS_DATA_DIR, or bring its text as JSON lines or parquet.')
     builder.download_and_prepare()
     size = int(builder.info.splits['train'].num_bytes)
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split, a build that needs Beam
+  except errors.UserError:
+    raise
+  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split
     raise errors.UserError(f'{pattern}: TensorFlow Datasets cannot bring it ({type(e).__name__}: {_brief(e)}); '
                            'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.') from e
   return builder, size
+
+
+def _refuse_common_crawl(pattern):
+  """C4 is made by reading terabytes of Common Crawl; told before TensorFlow Datasets is even imported."""
+  dataset, _, config = pattern.removeprefix('tfds:').partition(':')[0].partition('/')
+  if dataset not in ('c4', 'mc4') or _is_prepared(dataset, config):
+    return
+  if dataset == 'mc4' or config.startswith('multilingual'):
+    files, note = 'multilingual/c4-LANG.*.json.gz', ', LANG being a language such as et'
+  elif config in ('realnewslike', 'en.noclean', 'en.noblocklist'):
+    files, note = f'{config}/c4-train.*.json.gz', ''
+  else:
+    files, note = 'en/c4-train.*.json.gz', ', which has no webtextlike' if config.startswith('webtext') else ''
+  raise errors.UserError(
+      f'{pattern} would start a Beam job over terabytes of Common Crawl. Download its result instead, which Hugging Face has as JSON lines: '
+      f"hf download allenai/c4 --repo-type dataset --local-dir c4 --include '{files}'{note}; then take --source 'c4/{files}'. "
+      '(Data that are prepared already are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.)')
+
+
+def _is_prepared(dataset, config):
+  root = storage.path(os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
+  folder = root / dataset / config if config else root / dataset
+  return any(True for levels in ('*', '*/*') for _ in folder.glob(f'{levels}/dataset_info.json'))
+
+
+def _is_built_with_beam(builder) -> bool:
+  try:
+    source = inspect.getsource(sys.modules[builder.__module__])
+  except (OSError, TypeError, KeyError):
+    return False  # made of a folder of files
+  return re.search(r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder', source) is not None
 
 
 def _brief(e):
