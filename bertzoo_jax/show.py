@@ -14,7 +14,6 @@ import zipfile
 import numpy as np
 import rich.console
 import rich.table
-import rich.text
 from absl import flags
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -22,23 +21,15 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at im
 
 from bertzoo_jax import cli  # noqa: E402
 from bertzoo_jax import config as config_lib  # noqa: E402
+from bertzoo_jax import display  # noqa: E402
 from bertzoo_jax import errors  # noqa: E402
+from bertzoo_jax import measures  # noqa: E402
 from bertzoo_jax import storage  # noqa: E402
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
 from bertzoo_jax.input import mirror  # noqa: E402
 from bertzoo_jax.input import pipeline  # noqa: E402
 
 STATS_STEPS = 20  # measured where --stats comes without --steps
-
-_STYLES = {
-    'masked': ('[word]', 'bold red', 'the network sees the mask token and is to say the word'),
-    'replaced': ('{word→seen}', 'bold yellow', 'it sees a random token and is to say the word'),
-    'kept': ('<word>', 'bold green', 'it sees the word and is to say it'),
-    'special': ('[SEP]', 'dim', 'special token'),
-    'first': ('word', '', 'text (of the first segment)'),
-    'second': ('word', 'cyan', 'text of the second segment'),
-}
-_LABELS = {0: 'the second segment follows the first (0)', 1: 'the second segment is random (1)'}
 
 
 def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train', rows=4, stats=False, npz=None, console=None) -> None:
@@ -68,7 +59,7 @@ def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train',
   stage, first, end = _stage(config, steps, phase, split, STATS_STEPS if stats else 1)
   fields = stage.config
   pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
-                        seed=fields.seed, split=split, phase=stage.index)
+                        seed=fields.seed, split=split, phase=stage.index, keep_units=stats and npz is None)
   if split == 'held_out':
     batches = iter(pipe.evaluation_batches(config.run.eval_batches)[first:end])  # those that `pretrain` evaluates
   else:
@@ -79,21 +70,32 @@ def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train',
     size = write_npz(npz, batches, pipe.features, end - first, meta)
     console.print(f'{npz}: steps {first} to {end - 1}, {", ".join(pipe.features)}; {size / 1e6:.1f} MB.')
     return
-  expected = [('corrupted to the mask token', fields.masking.corruption[0]), ('… to a random token', fields.masking.corruption[1]),
-              ('… kept', fields.masking.corruption[2])] if 'corruption' in fields.masking else []
-  meter = _Meter(corpus.special)
+  meter = measures.Meter(corpus.special)
   tokenizer = None if stats else corpus.tokenizer()
   if tokenizer:
-    console.print(_legend())
+    console.print(display.legend(pipe.features))
   step = first
   for step, batch in zip(range(first, end), batches):
     meter.add(batch)
     for row in range(min(rows, len(batch['input_ids'])) if tokenizer else 0):
-      console.print(_heading(step, row, batch))
-      console.print(_row(batch, row, tokenizer, corpus.special))
+      console.print(display.heading(step, row, batch, fields))
+      console.print(display.row(batch, row, tokenizer, corpus.special, fields))
       console.print()
-  console.print(_table(meter.measures(), dict(expected), f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
-                       f'{stage.index}, {split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row at most'))
+  console.print(_table(meter.measures(fields), f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase {stage.index}, '
+                       f'{split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row at most'))
+
+
+def _table(lines, title):
+  table = rich.table.Table('measure', rich.table.Column('measured', justify='right'), rich.table.Column('config', justify='right'), title=title)
+  for name, value, unit, says in lines:
+    table.add_row(name, _written(value, unit), '' if says is None else _written(says, unit))
+  return table
+
+
+def _written(value, unit):
+  if isinstance(value, str):
+    return value
+  return f'{value:.2%}' if unit else f'{value:,}' if isinstance(value, int) else f'{value:,.2f}'
 
 
 def _stage(config, steps, phase, split, count):
@@ -111,108 +113,6 @@ def _stage(config, steps, phase, split, count):
       return stage, *steps
   spans = ', '.join(f'{s.index}: {s.first_step}:{s.end_step}' for s in stages)
   raise errors.UserError(f'--steps={steps[0]}:{steps[1]} is not within one phase; their steps are {spans}.')
-
-
-# --- rows in colour ---------------------------------------------------------------------------------------------------
-
-
-def _legend():
-  text = rich.text.Text()
-  for example, style, meaning in _STYLES.values():
-    text.append(example, style).append(f' {meaning}\n')
-  return text
-
-
-def _heading(step, row, batch):
-  used, predicted = int((batch['pack_ids'][row] > 0).sum()), int(batch['masked_weights'][row].sum())
-  parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']
-  if (pieces := int(batch['pack_ids'][row].max())) > 1:
-    parts.append(f'{pieces} pieces')
-  if 'pair_labels' in batch:
-    parts.append(_LABELS[int(batch['pair_labels'][row])])
-  return rich.text.Text(', '.join(parts), 'bold underline')
-
-
-def _row(batch, row, tokenizer, special):
-  """One row as coloured text; predictions one by one, what lies between decoded in runs."""
-  kinds, targets = _kinds(batch, row, special)
-  ids, packs = batch['input_ids'][row], batch['pack_ids'][row]
-  text, place = rich.text.Text(), 0
-  while place < len(ids) and packs[place]:
-    kind, stop = kinds[place], place + 1
-    while kind in ('first', 'second') and stop < len(ids) and kinds[stop] == kind and packs[stop] == packs[place]:
-      stop += 1
-    if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
-      text.append(' ')
-    if place and packs[place] != packs[place - 1]:
-      text.append('│ ', 'bold magenta')
-    seen = _decode(tokenizer, ids[place:stop])
-    word = _decode(tokenizer, [targets[place]]) if place in targets else seen
-    text.append({'masked': f'[{word}]', 'replaced': f'{{{word}→{seen}}}', 'kept': f'<{word}>'}.get(kind, seen), _STYLES[kind][1])
-    place = stop
-  return text
-
-
-def _kinds(batch, row, special):
-  """The kind of each token of a row (a key of _STYLES), and {position: token to predict}."""
-  ids, segments = batch['input_ids'][row], batch['segment_ids'][row]
-  frame = {special['cls'], special['sep'], special['pad']}
-  kinds = ['special' if i in frame else 'second' if s else 'first' for i, s in zip(ids.tolist(), segments.tolist())]
-  count = int(batch['masked_weights'][row].sum())
-  targets = dict(zip(batch['masked_positions'][row, :count].tolist(), batch['masked_targets'][row, :count].tolist()))
-  for position, target in targets.items():
-    kinds[position] = 'masked' if ids[position] == special['mask'] else 'kept' if ids[position] == target else 'replaced'
-  return kinds, targets
-
-
-def _decode(tokenizer, ids):
-  return tokenizer.decode(ids).strip().removeprefix('##')
-
-
-# --- measures ---------------------------------------------------------------------------------------------------------
-
-
-class _Meter:
-  """Counts over batches."""
-
-  def __init__(self, special):
-    self._mask, self._rows, self._cells, self._sums, self._lengths = special['mask'], 0, 0, {}, []
-
-  def add(self, batch):
-    ids, used, real = batch['input_ids'], batch['pack_ids'] > 0, batch['masked_weights'] > 0
-    seen = np.take_along_axis(ids, batch['masked_positions'], axis=1)
-    counts = dict(tokens=used.sum(), predictions=real.sum(), masked=(real & (seen == self._mask)).sum(), pieces=batch['pack_ids'].max(axis=1).sum(),
-                  kept=(real & (seen == batch['masked_targets']) & (seen != self._mask)).sum())
-    if 'pair_labels' in batch:
-      counts['random'] = batch['pair_labels'].sum()
-      counts['second'] = (batch['segment_ids'] == 1).sum()
-    self._sums = {k: self._sums.get(k, 0) + int(v) for k, v in counts.items()}
-    self._rows, self._cells = self._rows + len(ids), self._cells + ids.size
-    self._lengths.append(used.sum(axis=1))
-
-  def measures(self):
-    """[(what, value, unit)], the shares as numbers from 0 to 1 with the unit '%'."""
-    n, rows = self._sums, max(self._rows, 1)
-    if not n:
-      return []
-    lengths, predictions = np.concatenate(self._lengths), max(n['predictions'], 1)
-    out = [('rows', self._rows, ''), ('tokens a row', lengths.mean(), ''), ('shortest', lengths.min(), ''), ('longest', lengths.max(), ''),
-           ('padding', 1 - n['tokens'] / self._cells, '%'), ('predictions a row', n['predictions'] / rows, ''),
-           ('predicted, of all tokens', n['predictions'] / max(n['tokens'], 1), '%'), ('corrupted to the mask token', n['masked'] / predictions, '%'),
-           ('… to a random token', 1 - (n['masked'] + n['kept']) / predictions, '%'), ('… kept', n['kept'] / predictions, '%')]
-    if n['pieces'] > rows:
-      out.append(('pieces a row', n['pieces'] / rows, ''))
-    if 'random' in n:
-      out += [('random second segments', n['random'] / rows, '%'), ('tokens of the second segment', n['second'] / rows, '')]
-    return out
-
-
-def _table(measures, expected, title):
-  table = rich.table.Table('measure', rich.table.Column('measured', justify='right'), rich.table.Column('config', justify='right'), title=title)
-  write = lambda value, unit: f'{value:.2%}' if unit else f'{value:,.2f}' if isinstance(value, float) else f'{value:,}'
-  for name, value, unit in measures:
-    table.add_row(name, write(value, unit), write(expected[name], unit) if name in expected else '')
-  return table
 
 
 # --- raw batches ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ except (RuntimeError, ValueError):
   pass  # TensorFlow is already running with what it has
 
 
-def build(corpus, *, format, masking, length, batch_size, seed, split='train', host=(0, 1), phase=0):
+def build(corpus, *, format, masking, length, batch_size, seed, split='train', host=(0, 1), phase=0, keep_units=False):
   """The pipeline of one phase of a run.
 
   Args:
@@ -36,6 +36,7 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     seed: of the run; phase: index of the phase, whose rows and masks are its own. Held-out rows depend on neither.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B / count).
+    keep_units: batches also have 'units' [B, L] (input/units.py), for measuring.
 
   Raises:
     UserError: unknown parts, a batch that does not divide, a split without rows, a length too short for the format.
@@ -56,6 +57,8 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
   if form.in_lanes:
     form = form.in_lanes(batch_size)
   mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
+  if keep_units:
+    mask = maskings.keeping_units(mask, length)
   if split != 'train':  # evaluation asks the same of every seed and phase, so that their losses compare
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)

@@ -5,6 +5,7 @@ randomness comes with every row as a key. Schemes that go step by step are loops
 """
 
 from bertzoo_jax.input.masking.contract import Masking
+from bertzoo_jax.input.masking.contract import keeping_units
 from bertzoo_jax.input.masking.ngrams import ngram
 from bertzoo_jax.input.masking.permutations import permutation
 from bertzoo_jax.input.masking.spans import span
@@ -12,7 +13,7 @@ from bertzoo_jax.input.masking.tokens import token
 from bertzoo_jax.input.masking.whole_words import whole_word
 from bertzoo_jax.input.masking.windows import ngram_windows
 
-__all__ = ['BY_NAME', 'Masking']
+__all__ = ['BY_NAME', 'Masking', 'keeping_units']
 
 BY_NAME = {
     'token': token,

@@ -27,6 +27,15 @@ class Masking(NamedTuple):
   reads_units: bool = False
 
 
+def keeping_units(masking, length):
+  """The same masking, that also hands on 'units' [B, L]: for measuring, no network reads them."""
+  def apply(features, keys_B2):
+    read = features if masking.reads_units else {name: x for name, x in features.items() if name != 'units'}
+    return {**masking.apply(read, keys_B2), 'units': features['units']}
+
+  return masking._replace(apply=apply, features={**masking.features, 'units': ((length,), np.int32)}, reads_units=True)
+
+
 def row_key(keys_B2):
   """The key of each row, as a pair of uint32 [B]."""
   return keys_B2[:, 0], keys_B2[:, 1]
