@@ -50,7 +50,7 @@ class Segmenter:
                       segmenter_dictionary=storage.sha256(file))
 
   def __call__(self, text: str):
-    """(bool [C]: a word starts at this character; uint8 [C]: bits of the word that starts there, 0 without tags)."""
+    """(bool [C]: a word starts at this character; uint8 [C]: bits of the word that starts there (0 without tags), else anything)."""
     codes_C = characters.codes(text)
     inside_C = self._inside[np.minimum(codes_C, 0xFFFF)] & (codes_C < 0xFFFF)
     size_C, node_C, edges = _chains(self._dictionary, codes_C, inside_C)
@@ -83,7 +83,6 @@ class Segmenter:
     starts_C[joined] = False
     if self._tags:
       bits_C[tagged] = bits
-      bits_C[joined] = 0
     if len(memory) > _REMEMBERED:
       memory.clear()
 

@@ -55,7 +55,7 @@ class Lexicon:
     entries = sorted(set(entries))
     self._ids, rows, long = {}, [], 0
     for entry in entries:
-      symbols = [entry[a:b] for a, b in zip(*(x.tolist() for x in _symbols(entry)[:2]))]
+      symbols = [entry[a:b] for a, b in zip(*(x.tolist() for x in _symbols(entry)))]
       if 0 < len(symbols) <= _LONGEST:
         rows.append((entry != entry.lower(), [self._ids.setdefault(s, len(self._ids)) for s in symbols]))
       else:
@@ -70,11 +70,11 @@ class Lexicon:
     Of entries that overlap the longest (in symbols) stands, of equally long ones the leftmost; shorter ones may stand in
     what is left. A line break matches nothing. Takes at most 64 steps a character, whatever the text.
     """
-    begin_S, end_S, inside_S = _symbols(text)
+    begin_S, end_S = _symbols(text)
     ids_2S = self._look_up(text, begin_S, end_S)
     levels = []  # where entries of 1, 2, … symbols begin
     for ids_S, (trie, ends_N) in zip(ids_2S, self._tries):
-      for n, (at, node) in enumerate(trie.walk(ids_S, inside_S) if trie else ()):
+      for n, (at, node) in enumerate(trie.walk(ids_S, np.ones(len(ids_S), bool)) if trie else ()):
         levels += [[]] if n == len(levels) else []
         levels[n].append(at[ends_N[node]])
     free_S, found = np.ones(len(begin_S), bool), []
@@ -130,15 +130,15 @@ class Lexicon:
 
 
 def _symbols(text):
-  """(begin, end [S], characters of each symbol; bool [S]: it is no line break)."""
+  """(begin, end [S]): characters of each symbol; a line break is one, which no entry has."""
   codes_C = characters.codes(text)
   kinds_C = characters.kinds(codes_C)
-  letter_C, line_C = kinds_C == characters.LETTER, codes_C == 10
+  letter_C = kinds_C == characters.LETTER
   goes_on_C = letter_C[1:] & letter_C[:-1]
-  here_C = (kinds_C != characters.BLANK) | line_C
+  here_C = (kinds_C != characters.BLANK) | (codes_C == 10)
   begin_S = np.flatnonzero(here_C & ~np.concatenate([[False], goes_on_C])[:len(codes_C)])
   end_S = np.flatnonzero(here_C & ~np.concatenate([goes_on_C, [False]])[:len(codes_C)]) + 1
-  return begin_S, end_S, ~line_C[begin_S]
+  return begin_S, end_S
 
 
 def _apart(at, size):

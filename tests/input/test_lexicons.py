@@ -3,12 +3,14 @@
 import os
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertzoo_jax import errors
 from bertzoo_jax.input import lexicons
+from bertzoo_jax.input import tries
 
 DATA = os.environ.get('BERTZOO_DATA')
 
@@ -82,13 +84,13 @@ def test_entries_over_the_limit_are_left_out_and_counted():
 def test_found_entries_are_entries_that_do_not_overlap_and_leave_none_out(text, entries):
   lexicon = lexicons.Lexicon(entries)
   spans = list(zip(*(x.tolist() for x in lexicon.find(text))))
-  key = lambda s: tuple(s[a:b] for a, b in zip(*(x.tolist() for x in lexicons._symbols(s)[:2])))
+  key = lambda s: tuple(s[a:b] for a, b in zip(*(x.tolist() for x in lexicons._symbols(s))))
   known = {key(e) for e in entries} - {()}
   covered = set()
   for (a, b), (c, _) in zip(spans, spans[1:] + [(len(text), 0)]):
     assert a < b <= c and key(text[a:b]) in known
     covered |= set(range(a, b))
-  begins, ends, _ = (x.tolist() for x in lexicons._symbols(text))
+  begins, ends = (x.tolist() for x in lexicons._symbols(text))
   for i, a in enumerate(begins):
     for b in ends[i:]:
       if key(text[a:b]) in known:
@@ -104,3 +106,13 @@ def test_finding_takes_linear_time_in_hostile_text():
     seconds.append(time.perf_counter() - start)
     assert int((end - begin).sum()) == size
   assert seconds[1] < 30 * seconds[0]  # 8 times the text; a square would be 64
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=9), st.lists(st.integers(-1, 5), max_size=12), st.data())
+def test_a_trie_finds_the_prefixes_of_its_entries_within_what_is_inside(entries, symbols, data):
+  inside = data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols)))
+  trie, node = tries.build(np.array([e + [-1] * (4 - len(e)) for e in entries]), 4)
+  found = {(at, n) for n, (places, _) in enumerate(trie.walk(np.array(symbols, np.int64), np.array(inside, bool)), 1) for at in places.tolist()}
+  prefixes = {tuple(e[:n]) for e in entries for n in range(1, len(e) + 1)}
+  wished = {(a, b - a) for a in range(len(symbols)) for b in range(a + 1, len(symbols) + 1) if tuple(symbols[a:b]) in prefixes and all(inside[a:b])}
+  assert found == wished and trie.size == len(prefixes) and len(set(node.tolist())) == len(set(map(tuple, entries)))

@@ -129,9 +129,9 @@ def test_words_are_counted_over_blocks_and_shards_as_at_once(tmp_path, monkeypat
 
 def test_without_marks_words_begin_where_their_pieces_say(tmp_path):
   (tmp_path / 'train').mkdir()
-  corpus.write_shard(tmp_path / 'train', '00000', np.array(ids('abca甲bc')), np.array([0, 4, 7]), np.array([0, 2]), 5 + len(LETTERS))
+  corpus.write_shard(tmp_path / 'train', '00000', np.array(ids('abcbc甲bc')), np.array([0, 3, 8]), np.array([0, 2]), 5 + len(LETTERS))
   counted = words_lib.count(words_lib.Stream(tmp_path, TOKENIZER.word_starts, [1]))
-  assert sorted(text(counted.words)) == ['a', 'abc', '甲bc']
+  assert sorted(text(counted.words)) == ['abc', 'bc', '甲bc']
 
 
 def test_a_word_is_found_by_its_pieces_and_gets_one_of_its_similar_words_uniformly():
@@ -211,7 +211,8 @@ def test_text_vectors_without_a_first_line_are_read(tmp_path):
 
 def test_a_file_that_holds_no_vectors_is_refused(tmp_path):
   written(tmp_path, ['甲 乙'])
-  for data in (b'hello world\nfoo bar\n', b'', b'2 3\n\xff\xff', '2 2\n甲 1 2\n'.encode(), '甲 1 2\n乙 1\n'.encode(), b'1 9\n' + b'x' * 9000):
+  for data in (b'hello world\nfoo bar\n', b'', b'2 3\n\xff\xff', '2 2\n甲 1 2\n'.encode(), '甲 1 2\n乙 1\n'.encode(), b'1 9\n' + b'x' * 9000,
+               b'1 2\nab ' + b'\0' * 4):
     (tmp_path / 'v').write_bytes(data)
     with pytest.raises(errors.UserError, match='not a file of word vectors'):
       similar.build(parts.corpus(similar='vectors'), tmp_path, TOKENIZER, tmp_path / 'v')

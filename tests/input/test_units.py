@@ -24,7 +24,7 @@ STARTS = np.zeros(5000, bool)
 def toy(text, size=3, joined=()):
   """(ids, starts, ends): Han characters alone or as `joined`, Latin words in pieces of `size` letters, blanks no token."""
   out = []
-  for word in re.finditer('|'.join([*map(re.escape, joined), r'[a-zA-Z0-9]+', r'\S']), text):
+  for word in re.finditer('|'.join([*map(re.escape, joined), r'[^\W_\u4e00-\u9fff]+', r'\S']), text):
     step = len(word.group()) if word.group() in joined else size
     for a in range(word.start(), word.end(), step):
       b = min(a + step, word.end())
@@ -78,6 +78,7 @@ def test_pieces_of_a_latin_word_stay_together_whatever_the_segmenter_says():
   m = marker('jieba')
   assert shown(m, '我来到北京清华大学') == ('|我|来到|北京|清华大学', 0)
   assert shown(m, 'unaffable iPhone6s，卡拉和T恤') == ('|unaffable|iPhone6s|，|卡拉|和|T恤', 0)
+  assert shown(m, '在café和naïveté里') == ('|在|café|和|naïveté|里', 0)
   assert m.facts['segmenter'] == 'jieba' and m.facts['segmenter_version'] and len(m.facts['segmenter_dictionary']) == 64
 
 
@@ -125,7 +126,7 @@ def test_jieba_finds_phrases_and_entities_by_parts_of_speech():
   m = units.marker(parts.corpus(words='jieba', phrases='jieba', entities='jieba'), STARTS)
   assert shown(m, '我来到北京清华大学学习。') == ('|我|来到|([北京]|[清华大学])|学习|。', 0)
   assert m.facts['segmenter'] == 'jieba.posseg'
-  long = shown(m, '中国北京大学医学部研究生院')[0]
+  long = shown(m, '新型冠状病毒肺炎疫情防控工作领导小组办公室')[0]
   assert all(phrase.count('|') <= 3 for phrase in re.findall(r'\(([^)]*)\)', long)) and '(' in long
   pieces = units.marker(parts.corpus(words='pieces', entities='jieba'), STARTS)
   assert shown(pieces, '在北京') == ('|在|[北|京]', 0)
