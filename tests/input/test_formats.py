@@ -48,6 +48,8 @@ def _batch(lengths, length, name, key=KEY, **fields):
   split = _split(lengths)
   form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
   rows = form.rows(key)
+  if not len(rows):  # no chunk is left: the pipeline refuses it
+    return {'input_ids': np.zeros((0, length), np.int32), 'pack_ids': np.zeros((0, length), np.int32), 'pair_labels': np.zeros(0, np.int32)}, form
   spans = form.spans(key, rows, np.arange(len(rows)))
   return rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed), form
 
