@@ -39,7 +39,8 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     keep_units: batches also have 'units' [B, L] (input/units.py), for measuring.
 
   Raises:
-    UserError: unknown parts, a batch that does not divide, a split without rows, a length too short for the format.
+    UserError: unknown parts, a batch that does not divide, a split without rows, a length too short for the format, a masking of
+      words (phrases, entities) over a corpus where none has two tokens.
   """
   index, count = host
   if batch_size < 1 or batch_size % count:
@@ -57,13 +58,14 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
   if form.in_lanes:
     form = form.in_lanes(batch_size)
   mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
+  notes = units_lib.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
   if split != 'train':  # evaluation asks the same of every seed and phase, so that their losses compare
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  return Pipeline(corpus, split, form, mask, key, length, batch_size, (index, count))
+  return Pipeline(corpus, split, form, mask, key, length, batch_size, (index, count), notes)
 
 
 class Pipeline:
@@ -76,7 +78,7 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, corpus, split, form, mask, key, length, batch_size, host):
+  def __init__(self, corpus, split, form, mask, key, length, batch_size, host, notes):
     self._split, self._split_name, self._format, self._masking = corpus.splits[split], split, form, mask
     self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
     self._has_marks, self._word_starts = corpus.has_marks, corpus.word_starts
@@ -91,7 +93,7 @@ class Pipeline:
       raise errors.UserError(f'The split {split!r} gives no row of this format: bring more text, or another --config.format.')
     self.features = self._describe()
     self._mask = tf.function(mask.apply, input_signature=self._signature())
-    self.warnings = tuple(f'Split {split!r}: {sentence}' for sentence in (*form.warnings, *self._small()))
+    self.warnings = tuple(f'Split {split!r}: {sentence}' for sentence in (*form.warnings, *notes, *self._small()))
     for sentence in self.warnings:
       warnings.warn(sentence, stacklevel=3)
 

@@ -300,16 +300,13 @@ def check(corpus, section) -> tuple[str, ...]:
     What is to be said: that there are suspiciously few (Chinese text with the tokenizer's own words has some Latin ones).
 
   Raises:
-    UserError: the corpus has none, or no similar words where the masking wants them.
+    UserError: the corpus has none.
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None
   if level and report.get(f'multi_piece_{level}', 1) == 0:
     raise errors.UserError(f'The corpus has no {_ONE[level]} of two or more tokens, so the masking {fields["name"]!r} would only mask single tokens: '
                            f'{_REMEDIES[level]}, or take masking=token.')
-  if fields.get('substitute') == 'similar' and corpus.similar is None:
-    raise errors.UserError('config.masking.substitute is \'similar\' and the corpus has no table of similar words: prepare one with '
-                           '--config.corpus.similar=trained, or with vectors or thesaurus and --similar=FILE.')
   share = report.get(f'multi_piece_{level}', 1) / max(report.get(level, 1), 1)
   if share < _FEW:
     return (f'only {100 * share:.2f} % of the corpus\'s {level} have two or more tokens, so the masking {fields["name"]!r} will mostly mask single '

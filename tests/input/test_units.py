@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from bertzoo_jax import errors
+from bertzoo_jax.input import corpus as corpora
+from bertzoo_jax.input import pipeline
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input import units
 from configs import parts
@@ -184,8 +186,8 @@ def test_units_of_several_tokens_are_counted():
   assert units.count(np.zeros(0, np.int64), [0], None, starts)['words'] == 0
 
 
-def corpus(similar=None, **report):
-  return types.SimpleNamespace(manifest=dict(report=report), similar=similar)
+def corpus(**report):
+  return types.SimpleNamespace(manifest=dict(report=report))
 
 
 @pytest.mark.parametrize('section, level', [
@@ -202,13 +204,23 @@ def test_a_masking_of_units_that_the_corpus_lacks_is_refused_with_the_remedy(sec
   assert units.check(corpus(), section) == ()
 
 
-def test_maskings_of_tokens_need_no_units_and_similar_words_need_their_table():
+def test_maskings_of_tokens_need_no_units():
   assert units.check(corpus(words=9, multi_piece_words=0), dict(name='token')) == ()
   assert units.check(corpus(words=9, multi_piece_words=0), dict(name='permutation', span_units='pieces')) == ()
-  section = dict(name='ngram', substitute='similar')
-  with pytest.raises(errors.UserError, match='--config.corpus.similar=trained'):
-    units.check(corpus(words=9, multi_piece_words=5), section)
-  assert units.check(corpus(similar='a table', words=9, multi_piece_words=5), section) == ()
+
+
+def test_a_pipeline_refuses_a_masking_of_words_over_a_corpus_without_any_of_two_tokens():
+  special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  held = corpora.in_memory(np.full(400, 9), np.arange(0, 401, 10), np.array([0, 40]), 30, special, word_starts=np.ones(30, bool))
+  sections = dict(format=parts.full_sentences(), length=32, batch_size=2, seed=0)
+  pipeline.build(held, masking=parts.whole_word(), **sections)  # a corpus in memory counted nothing
+  held.manifest['report'] = dict(words=400, multi_piece_words=0)
+  pipeline.build(held, masking=parts.token(), **sections)
+  with pytest.raises(errors.UserError, match='no word of two or more tokens'):
+    pipeline.build(held, masking=parts.whole_word(), **sections)
+  held.manifest['report'] = dict(words=400, multi_piece_words=4)
+  with pytest.warns(UserWarning, match='only 1.00 % of the corpus'):
+    pipeline.build(held, masking=parts.whole_word(), **sections)
 
 
 @pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
