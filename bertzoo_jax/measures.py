@@ -144,7 +144,7 @@ def _follows(here, packs):
 def _word_lines(n, masking):
   runs = max(int(n['word_runs'].sum()), 1)
   says = _lengths(masking)
-  out = [('words of several tokens, of those predicted in part all of them', n['whole'] / max(n['touched'], 1), '%', None),
+  out = [('words of several tokens, all of them predicted or none', n['whole'] / max(n['touched'], 1), '%', None),
          ('runs, words on average', n['run_words'] / runs, '', float(np.dot(says, np.arange(1, len(says) + 1))) if says is not None else None)]
   for words in range(1, _MOST_WORDS + 1):
     if n['word_runs'][words] >= 0.001 * runs or (says is not None and words <= len(says)):

@@ -160,6 +160,8 @@ def xlnet_spans(row, block, goals, context, max_span, pieces, reverse):
         break
       run = [w for w in range(first, len(part.words)) if part.run[w] == part.run[first]]
       begin = part.words[first][0]
+      if (begin + n >= block) if pieces else (first + n >= len(part.words)):
+        break
       if pieces:
         end = min(begin + n, part.words[run[-1]][1])
       else:

@@ -16,8 +16,9 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   Each block of the row is worked on by itself, from its start (from its end where `direction` is 1): n words, n up to
   max_span with p ∝ 1/n, within a context of `context` · n tokens on both sides together, the first of them at the first word
-  behind a uniformly drawn part of that context. A span ends with its run of text and with the block's predictions; what is
-  left of these are random single tokens. Nothing in input_ids changes.
+  behind a uniformly drawn part of that context. A span ends with its run of text and with the block's predictions, and the
+  first that would reach the block's end is left out and ends the search, as in the release; what is left of the predictions
+  are random single tokens. Nothing in input_ids changes.
 
   Args:
     length: L.
@@ -100,9 +101,9 @@ def _spans(key, words, left_R, thresholds, context, extent):
     place_R = column_R + before_R
     word_R = tf.gather(next_RM, tf.minimum(place_R, size - 1), batch_dims=1)
     found_R = (left_R > 0) & (place_R < size) & (word_R < words.first + words.count)
-    word_R = tf.where(found_R, word_R, none)
-    begin_R = tf.gather(words.start, word_R)
-    end_R = extent(words, word_R, n_R, left_R)
+    end_R, inside_R = extent(words, tf.where(found_R, word_R, none), n_R, left_R)
+    found_R &= inside_R
+    begin_R = tf.gather(words.start, tf.where(found_R, word_R, none))
     taken_R = tf.where(found_R, end_R - begin_R, 0)
     ends = tf.stack([row_R * (size + 1) + begin_R, row_R * (size + 1) + end_R], 1)
     edges = tf.tensor_scatter_nd_add(edges, ends[..., None], tf.where(taken_R[:, None] > 0, [[1, -1]], 0))
@@ -115,16 +116,17 @@ def _spans(key, words, left_R, thresholds, context, extent):
 
 
 def _words(words, word_R, n_R, left_R):
-  """The column behind as many of n words as the run and the budget have."""
+  """(the column behind as many of n words as the run and the budget have; whether n words end before the block's last one)."""
   none = words_lib.stand_in(words)
   last_R = tf.minimum(tf.gather(words.last, word_R), word_R + n_R - 1)
   most_R, begin_R = tf.reduce_max(n_R), tf.gather(words.start, word_R)
   word_RN = tf.minimum(word_R[:, None] + tf.range(most_R), none)
   end_RN = tf.gather(words.end, word_RN)
   fits_RN = (word_RN <= last_R[:, None]) & (end_RN - begin_R[:, None] <= left_R[:, None])
-  return tf.reduce_max(tf.where(fits_RN, end_RN, begin_R[:, None]), axis=1)
+  return tf.reduce_max(tf.where(fits_RN, end_RN, begin_R[:, None]), axis=1), word_R + n_R < words.first + words.count
 
 
 def _pieces(words, word_R, n_R, left_R):
-  """The column behind n tokens; n is at most the budget."""
-  return tf.minimum(tf.gather(words.start, word_R) + n_R, tf.gather(words.end, tf.gather(words.last, word_R)))
+  """(the column behind n tokens, of which the budget has enough; whether they end before the block's last one)."""
+  end_R = tf.gather(words.start, word_R) + n_R
+  return tf.minimum(end_R, tf.gather(words.end, tf.gather(words.last, word_R))), end_R < words.of.shape[1]
