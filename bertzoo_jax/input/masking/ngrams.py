@@ -10,6 +10,7 @@ from bertzoo_jax.input.masking import substitutes
 from bertzoo_jax.input.masking import words as words_lib
 
 _UNIT = 1 << 10  # parts of a word in which mean lengths are counted
+_LOOK = 16  # words looked at in a step from left to right: a run begins at every tenth word or so
 
 
 def ngram(length, corpus, *, rate, weights, order, corruption, corrupted, substitute, random_tokens, max_predictions, repeat):
@@ -64,35 +65,43 @@ def _left_to_right(key, words, left_B, thresholds):
   chance (r / E) / (r / E + R − r): so many runs and so many single words that are left would come in random order. The
   budget is spent evenly over the row and, where words fit, completely. A run that exceeds it loses its last words.
   """
-  none, steps, largest = words_lib.stand_in(words), tf.reduce_max(words.count), len(thresholds) - 1
+  none, largest = words_lib.stand_in(words), len(thresholds) - 1
   share = [int(b) - int(a) for a, b in zip(thresholds, thresholds[1:])]
   mean = round(_UNIT * sum((n + 1) * s for n, s in enumerate(share)) / sum(share))
-  columns, more = tf.range(words.of.shape[1])[None], tf.range(largest)
+  columns, look, more = tf.range(words.of.shape[1])[None], tf.range(_LOOK), tf.range(largest)
   flat_K = words.start + words.of.shape[1] * _rows(words)
   at_words = lambda x_BL: tf.gather(tf.reshape(x_BL, [-1]), flat_K)
   coin_K = at_words(tf.cast(corruptions.draw(key, hashing.COIN, columns), tf.int64))
   number = tf.range(none + 1)
   size_K = contract.draw_length(at_words(corruptions.draw(key, hashing.COUNT, columns)), thresholds, words.last - number + 1)
-  tokens_B = tf.reduce_sum(tf.cast(words.of < none, tf.int32), axis=1)
+  tokens_K, behind_B = words.end - words.start, words.first + words.count
+  rest_B = tf.reduce_sum(tf.cast(words.of < none, tf.int32), axis=1)
 
-  def unfinished(t, next_B, rest_B, left_B, taken):
-    return (t < steps) & tf.reduce_any(left_B > 0)
+  def unfinished(word_B, rest_B, left_B, taken):
+    return tf.reduce_any((left_B > 0) & (word_B < behind_B))
 
-  def step(t, next_B, rest_B, left_B, taken):
-    word_B = tf.where(t < words.count, words.first + t, none)
-    r_B, rest64_B = tf.cast(left_B, tf.int64) * _UNIT, tf.cast(rest_B, tf.int64)
-    chance_B = r_B + mean * (rest64_B - tf.cast(left_B, tf.int64))
-    begins_B = (t >= next_B) & (word_B < none) & (tf.gather(coin_K, word_B) * chance_B < tf.bitwise.left_shift(r_B, 32))
-    word_BN = tf.minimum(word_B[:, None] + more, none)
-    cost_BN = tf.gather(words.end, word_BN) - tf.gather(words.start, word_B)[:, None]
-    fits_BN = begins_B[:, None] & (more < tf.gather(size_K, word_B)[:, None]) & (cost_BN <= left_B[:, None])
-    taken = tf.tensor_scatter_nd_update(taken, tf.where(fits_BN, word_BN, none)[..., None], tf.ones_like(fits_BN))
-    next_B = tf.where(begins_B, t + tf.reduce_sum(tf.cast(fits_BN, tf.int32), axis=1), next_B)
-    rest_B -= tf.gather(words.end, word_B) - tf.gather(words.start, word_B)
-    return t + 1, next_B, rest_B, left_B - tf.reduce_max(tf.where(fits_BN, cost_BN, 0), axis=1), taken
+  def step(word_B, rest_B, left_B, taken):  # looks at some words, of which the first that begins a run counts
+    seen_BW = word_B[:, None] + look
+    seen_BW = tf.where(seen_BW < behind_B[:, None], seen_BW, none)
+    passed_BW = tf.cumsum(tf.gather(tokens_K, seen_BW), axis=1)
+    r_B = tf.cast(left_B, tf.int64)
+    rest_BW = tf.cast(rest_B[:, None] - passed_BW + tf.gather(tokens_K, seen_BW), tf.int64)
+    chance_BW = _UNIT * r_B[:, None] + mean * (rest_BW - r_B[:, None])
+    begins_BW = (seen_BW < none) & (tf.gather(coin_K, seen_BW) * chance_BW < tf.bitwise.left_shift(_UNIT * r_B, 32)[:, None])
+    begins_B = tf.reduce_any(begins_BW, axis=1)
+    skipped_B = tf.where(begins_B, tf.argmax(begins_BW, axis=1, output_type=tf.int32), _LOOK)
+    first_B = tf.where(begins_B, tf.minimum(word_B + skipped_B, none), none)
+    run_BN = tf.minimum(first_B[:, None] + more, none)
+    cost_BN = tf.gather(words.end, run_BN) - tf.gather(words.start, first_B)[:, None]
+    fits_BN = begins_B[:, None] & (more < tf.gather(size_K, first_B)[:, None]) & (cost_BN <= left_B[:, None])
+    taken = tf.tensor_scatter_nd_update(taken, tf.where(fits_BN, run_BN, none)[..., None], tf.ones_like(fits_BN))
+    spent_B = tf.reduce_max(tf.where(fits_BN, cost_BN, 0), axis=1)
+    used_B = tf.where(begins_B, tf.maximum(1, tf.reduce_sum(tf.cast(fits_BN, tf.int32), axis=1)), 0)
+    gone_B = tf.reduce_sum(tf.where(look < skipped_B[:, None], tf.gather(tokens_K, seen_BW), 0), axis=1)
+    rest_B -= gone_B + tf.maximum(spent_B, tf.gather(tokens_K, first_B))
+    return word_B + skipped_B + used_B, rest_B, left_B - spent_B, taken
 
-  state = (0, tf.zeros_like(left_B), tokens_B, left_B, tf.zeros([none + 1], tf.bool))
-  taken = tf.while_loop(unfinished, step, state, parallel_iterations=1)[-1]
+  taken = tf.while_loop(unfinished, step, (words.first, rest_B, left_B, tf.zeros([none + 1], tf.bool)), parallel_iterations=1)[-1]
   return taken & (number < none)
 
 
