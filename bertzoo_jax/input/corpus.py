@@ -248,6 +248,17 @@ def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special
   return Corpus(None, manifest, unigrams, splits, starts, units is not None, similar)
 
 
+def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
+  """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about `length` tokens together:
+  enough to build a pipeline in no time."""
+  size = 4 * documents
+  tokens, starts = np.full(size * (length // 4 + 1), corpus.special['unk']), np.arange(size + 1) * (length // 4 + 1)
+  made = in_memory(tokens, starts, np.arange(documents + 1) * 4, corpus.vocab_size, corpus.special, word_starts=corpus.word_starts,
+                   units=np.zeros(len(tokens), np.uint8) if corpus.has_marks else None, similar=corpus.similar)
+  made.manifest['splitter'] = corpus.manifest['splitter']
+  return made
+
+
 def token_dtype(vocab_size: int) -> str:
   """The smallest unsigned dtype that holds every id."""
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
