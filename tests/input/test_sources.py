@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -69,16 +70,36 @@ def test_lines_do_not_depend_on_where_a_block_ends(tmp_path_factory, pieces, blo
   assert not reader.dropped.reasons
 
 
-@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
 def test_packed_files_are_known_by_content_not_by_name(tmp_path, pack):
   assert read(write(tmp_path / 'a', pack('one\n\ntwo'.encode()))) == ([['one'], ['two']], {})
 
 
-def test_a_cut_gzip_gives_what_it_holds_and_is_counted(tmp_path):
-  data = gzip.compress(os.urandom(3000).hex().encode() + b'\n\nend')
-  documents, dropped = read(write(tmp_path / 'a.gz', data[:-20]))
-  assert dropped == {'rest of a damaged packed file (EOFError)': 1}
-  assert len(documents) <= 1
+PACKERS = [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor(write_checksum=True).compress]
+
+
+@pytest.mark.parametrize('pack', PACKERS)
+@pytest.mark.parametrize('damage', ['cut', 'cut at the start', 'flip', 'rubbish behind', 'damaged second stream', 'cut second stream'])
+def test_a_damaged_packed_file_gives_what_it_holds_and_is_counted(tmp_path, pack, damage):
+  data, second = pack(b'one\n\n' + os.urandom(600_000).hex().encode() + b'\n\n'), pack(b'end')
+  flipped = bytearray(data)
+  flipped[len(data) // 2] ^= 255
+  damaged = {'cut': data[:-20], 'cut at the start': data[:12], 'flip': bytes(flipped), 'rubbish behind': data + b'rubbish behind',
+             'damaged second stream': data + b'x' + second[1:], 'cut second stream': data + second[:-3]}[damage]
+  documents, dropped = read(write(tmp_path / 'a', damaged))
+  assert len(dropped) == 1 and 'rest of a damaged packed file' in list(dropped)[0]
+  assert len(documents) <= 3 and (documents[:1] == [['one']] or damage == 'cut at the start' or damage == 'flip' and pack is not gzip.compress)
+
+
+@pytest.mark.parametrize('pack', PACKERS)
+def test_packed_files_may_be_joined(tmp_path, pack):
+  data = pack(b'one\r') + pack(b'\n\r\ntwo') + pack(b'')
+  for end in (b'', b'\0' * 8):  # padding
+    assert read(write(tmp_path / 'a', data + end)) == ([['one'], ['two']], {})
+
+
+def test_a_zstandard_file_may_begin_with_a_frame_of_no_data(tmp_path):
+  assert read(write(tmp_path / 'a', b'\x5a\x2a\x4d\x18\x04\0\0\0what' + zstandard.compress(b'one'))) == ([['one']], {})
 
 
 def test_bad_lines_are_dropped_counted_and_located(tmp_path):
@@ -104,15 +125,16 @@ def test_an_over_long_line_is_dropped_and_its_neighbours_stay(tmp_path, monkeypa
   assert reader.dropped.reasons == {'line over 0 MiB': dict(count=3, bytes=170, first=reader.dropped.reasons['line over 0 MiB']['first'])}
 
 
-def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path):
-  member = gzip.compress(b'a' * (1 << 24), 1)
-  with (tmp_path / 'a.txt.gz').open('wb') as f:
-    f.write(gzip.compress(b'before\n') + member * 64 + gzip.compress(b'\nafter'))
+@pytest.mark.parametrize('pack', [lambda data: gzip.compress(data, 1), zstandard.compress])
+def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, pack):
+  member = pack(b'a' * (1 << 24))
+  with (tmp_path / 'a.txt').open('wb') as f:
+    f.write(pack(b'before\n') + member * 64 + pack(b'\nafter'))
   # VmHWM starts anew with a program; ru_maxrss is inherited from the parent, here a test worker of gigabytes.
   code = ('import re, sys; from bertzoo_jax.input import finding, sources\n'
           'r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)\n'
           'print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)')
-  out = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.txt.gz')], capture_output=True, text=True, check=True).stdout.splitlines()
+  out = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.txt')], capture_output=True, text=True, check=True).stdout.splitlines()
   assert out[0].startswith("[['before', 'after']]") and "'bytes': 1073741824" in out[0]
   assert int(out[1]) < 300, f'{out[1]} MB of memory for a line of 1 GiB'
 
@@ -260,3 +282,149 @@ def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
   file = write(tmp_path / name, 'one\n\ntwo')
   assert read(file)[0] == [['one'], ['two']]
   assert read(f'{file}#file')[0] == [['one', 'two']]
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_documents_come_as_often_as_the_weight_says_a_reading_apart(tmp_path):
+  file = write(tmp_path / 'a.txt', '\n\n'.join(map(str, range(1000))))
+  reader = sources.Reader([finding.find(f'2.25*{file}')])
+  copies = [(document[0], reader.copy) for document in reader.documents()]
+  first = [d for d, copy in copies if copy == 0]
+  assert first == [d for d, copy in copies if copy == 1] == list(map(str, range(1000)))
+  assert 200 < len(copies) - 2000 < 300 and {copy for _, copy in copies} == {0, 1, 2}
+  assert copies == sorted(copies, key=lambda c: (c[1], int(c[0])))
+  assert reader.bytes_read == finding.find(f'2.25*{file}').bytes == 3 * file.stat().st_size
+  assert not reader.dropped.reasons
+
+
+def test_which_documents_a_fraction_takes_depends_on_their_text_alone(tmp_path):
+  numbers = list(map(str, range(1000)))
+  taken = [d[0] for d in read(f'0.25*{write(tmp_path / "a.txt", chr(10).join(n + chr(10) for n in numbers))}')[0]]
+  rows = write(tmp_path / 'b.jsonl', '\n'.join(json.dumps(dict(text=n)) for n in reversed(numbers)))
+  assert [d[0] for d in read(f'0.25*{rows}')[0]] == taken[::-1] and 200 < len(taken) < 300
+  more = {d[0] for d in read(f'0.5*{rows}')[0]}
+  assert set(taken) < more and {d[0] for d in read(f'1.5*{rows}')[0][1000:]} == more
+
+
+def test_what_a_weight_leaves_out_is_counted_and_what_is_dropped_counts_once(tmp_path):
+  file = write(tmp_path / 'a.jsonl', '\n'.join(json.dumps(dict(text=str(n))) for n in range(100)) + '\nno json')
+  documents, dropped = read(f'0.5*{file}')
+  assert dropped == {'line that is not JSON': 1, 'document that weight 0.5 leaves out': 100 - len(documents)} and 30 < len(documents) < 70
+  assert read(f'3*{file}')[1] == {'line that is not JSON': 1}
+
+
+# --- filters and parquet ----------------------------------------------------------------------------------------------
+
+ROWS = [dict(text='eins', lang='de', n=1, ok=True, meta=dict(site='a')), dict(text='üks\nteine', lang='et', n=2, ok=False, meta=dict(site='b')),
+        dict(text=None, lang='et', n=3, ok=None, meta=dict(site='b')), dict(text='kaks', lang='et', n=2, ok=True, meta=None),
+        dict(text='', lang='fi', n=4)]
+
+
+def write_rows(path, kind, rows=ROWS, **options):
+  if kind == 'jsonl':
+    return write(path, '\n'.join(map(json.dumps, rows)))
+  import pyarrow as pa
+  from pyarrow import parquet
+  parquet.write_table(pa.Table.from_pylist(rows), path, **options)
+  return path
+
+
+def wanted(name, *where):
+  reader = sources.Reader([finding.find(str(name))], where)
+  return list(reader.documents()), {reason: d['count'] for reason, d in reader.dropped.reasons.items()}
+
+
+@pytest.mark.parametrize('kind', ['jsonl', 'parquet'])
+def test_filters_keep_the_records_that_have_the_values(tmp_path, kind):
+  file = write_rows(tmp_path / 'a', kind)
+  what = dict(jsonl='line', parquet='row')[kind]
+  assert wanted(file) == ([['eins'], ['üks', 'teine'], ['kaks']], {f"{what} without a text under 'text'": 1, 'empty document': 1})
+  assert wanted(file, ('lang', 'et'), ('n', '2')) == ([['üks', 'teine'], ['kaks']], {'record whose lang is not et': 2, 'record whose n is not 2': 1})
+  assert wanted(file, ('lang', 'de'), ('lang', 'fi'))[0] == [['eins']]  # either
+  assert wanted(file, ('ok', 'true'))[0] == wanted(file, ('ok', 'True'))[0] == [['eins'], ['kaks']]
+  assert wanted(file, ('meta.site', 'b')) == ([['üks', 'teine']], {f"{what} without a text under 'text'": 1, 'record whose meta.site is not b': 3})
+  assert wanted(file, ('lang', 'et'), ('lang', 'eT'))[0] == [['üks', 'teine'], ['kaks']]
+
+
+@pytest.mark.parametrize('kind', ['jsonl', 'parquet'])
+def test_a_key_that_no_record_has_is_told_with_the_keys_there_are(tmp_path, kind):
+  file = write_rows(tmp_path / 'a', kind)
+  with pytest.raises(errors.UserError, match="has no key 'language', which --where asks for.*Did you mean 'lang'.*text, lang, n, ok, meta"):
+    wanted(file, ('language', 'et'))
+  with pytest.raises(errors.UserError, match="has no key 'txt': name the text with #KEY.*Did you mean 'text'"):
+    wanted(f'{file}#txt')
+
+
+def test_filters_are_refused_where_documents_have_no_keys(tmp_path):
+  with pytest.raises(errors.UserError, match='plain text, whose documents have no keys: --where lang=et is for JSON lines'):
+    wanted(write(tmp_path / 'a.txt', 'one'), ('lang', 'et'))
+  with pytest.raises(errors.UserError, match='WikiExtractor output, whose documents have no keys'):
+    wanted(write(tmp_path / 'a', WIKI), ('lang', 'et'))
+
+
+@pytest.mark.parametrize('options', [dict(row_group_size=2), dict(compression='zstd'), dict(data_page_size=10), dict(version='1.0')])
+def test_parquet_is_read_row_by_row_whatever_its_layout(tmp_path, options):
+  rows = [dict(n=n, body=f'text {n}\r\nof two') for n in range(3000)]
+  file = write_rows(tmp_path / 'a', 'parquet', rows, **options)
+  reader = sources.Reader([finding.find(f'{file}#body')])
+  documents, bytes_read = [], []
+  for document in reader.documents():
+    documents.append(document)
+    bytes_read.append(reader.bytes_read)
+  assert documents == [[f'text {n}', 'of two'] for n in range(3000)]
+  assert bytes_read == sorted(bytes_read) and reader.bytes_read == file.stat().st_size and reader.place == f'{file}:3000'
+
+
+def test_a_column_without_text_is_refused_with_the_columns_of_text(tmp_path):
+  file = write_rows(tmp_path / 'a.parquet', 'parquet', [dict(id=1, title='t', body=b'bytes')])
+  with pytest.raises(errors.UserError, match="column 'id' holds int64, no text. Columns of text: title, body"):
+    wanted(f'{file}#id')
+  assert wanted(f'{file}#body')[0] == [['bytes']]
+
+
+def test_text_in_parquet_is_decoded_strictly(tmp_path):
+  import pyarrow as pa
+  from pyarrow import parquet
+  column = pa.array([b'good', b'bad \xff', None, b'nul \0', b'last']).cast(pa.binary())
+  bad = pa.StringArray.from_buffers(5, *column.buffers()[1:], column.buffers()[0], 1)
+  parquet.write_table(pa.table(dict(text=bad)), tmp_path / 'a')
+  assert wanted(tmp_path / 'a') == ([['good'], ['last']], {'text not in UTF-8': 1, "row without a text under 'text'": 1, 'text with a NUL': 1})
+
+
+def test_a_damaged_parquet_file_is_counted_and_the_others_are_read(tmp_path):
+  data = write_rows(tmp_path / 'b.parquet', 'parquet', [dict(text=os.urandom(50).hex()) for _ in range(2000)], write_page_checksum=True).read_bytes()
+  write_rows(tmp_path / 'c.parquet', 'parquet', [dict(text='end')])
+  flipped = bytearray(data)
+  flipped[len(data) // 2] ^= 255
+  for damaged in (data[:-20], data[:len(data) // 2], data[:4], bytes(flipped), b'PAR1' + os.urandom(1000) + b'PAR1', data[:4] + data[5000:]):
+    write(tmp_path / 'b.parquet', damaged)
+    documents, dropped = wanted(tmp_path / '*.parquet')
+    assert documents[-1] == ['end'] and len(documents) <= 2001
+    assert len(dropped) == 1 and 'rest of a damaged parquet file' in list(dropped)[0]
+
+
+_PEAK = """if True:
+  import re, sys
+  from bertzoo_jax.input import finding, sources
+  reader = sources.Reader([finding.find(sys.argv[1])])
+  print(sum(len(p) for document in reader.documents() for p in document), dict(reader.dropped.reasons))
+  print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"""
+
+
+@pytest.mark.parametrize('kind', ['txt', 'zst', 'jsonl', 'parquet', 'xml'])
+def test_ten_times_the_text_takes_the_same_memory(tmp_path, kind):
+  peaks, documents = [], ['\n'.join(os.urandom(100).hex() for _ in range(20)) for _ in range(1500)]  # 6 MB
+  for times in (1, 10):
+    file = tmp_path / f'{times}.{kind}'
+    if kind == 'parquet':  # one row group
+      write_rows(file, kind, [dict(text=d) for d in documents] * times, compression='none', use_dictionary=False)
+    else:
+      form = dict(jsonl=lambda d: json.dumps(dict(text=d)) + '\n', xml=lambda d: f'<page><ns>0</ns><revision><text>{d}</text></revision></page>')
+      text = ''.join(map(form.get(kind, lambda d: d + '\n\n'), documents * times))
+      write(file, zstandard.compress(text.encode()) if kind == 'zst' else f'<mediawiki>{text}</mediawiki>' if kind == 'xml' else text)
+    out = subprocess.run([sys.executable, '-c', _PEAK, str(file)], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert out[0] == f'{6_000_000 * times} {{}}'
+    peaks.append(int(out[1]))
+  assert peaks[1] < peaks[0] + 40, f'{peaks} MB'
