@@ -1,10 +1,11 @@
-"""Token masking beside Hugging Face's collator, in one run: python bench/masking.py [--seconds=6] [--rows=256] [--length=512]
+"""Every masking beside transformers' collators, in one run: python bench/masking.py [--seconds=6] [--rows=256] [--length=512] [--only='token;span']
 
 Ours: batches as training takes them, from `Pipeline.iterate`: row numbers shuffled, tokens gathered from a corpus, keys
-derived, masked. Theirs: transformers' DataCollatorForLanguageModeling(mlm_probability=0.15, return_tensors='pt') on Python
-lists, with special_tokens_mask and without; it chooses each token by a coin of its own, gathers nothing and reads no
-corpus. Both use all cores they want and are measured right after one another, in blocks of half a second; medians and
-quartiles of the blocks, and tokens a CPU second, which a busy machine distorts less.
+derived, masked; a corpus in which every fourth token continues a word. Theirs, on Python lists as a dataset holds them:
+DataCollatorForLanguageModeling(mlm_probability=0.15, return_tensors='pt') with special_tokens_mask, and the same with
+whole_word_mask=True and offset_mapping (DataCollatorForWholeWordMask in transformers 4); it chooses by coins, gathers nothing
+and reads no corpus. All use the cores they want and are measured right after one another, in blocks of half a second; medians
+and quartiles of the blocks, and tokens a CPU second, which a busy machine distorts less.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
@@ -24,32 +26,73 @@ import numpy as np  # noqa: E402
 
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
 from bertzoo_jax.input import pipeline  # noqa: E402
+from bertzoo_jax.input import similar  # noqa: E402
+from bertzoo_jax.input import units  # noqa: E402
 from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
-FORMATS = {'full_sentences': parts.full_sentences(), 'segment_pairs': parts.segment_pairs(), 'doc_sentences': parts.doc_sentences()}
+CONTINUING = 0.25  # share of the tokens
+CASES = {  # name: (format, masking)
+    'token': (parts.full_sentences(), parts.token()),
+    'token, segment pairs': (parts.segment_pairs(), parts.token()),
+    'token, doc sentences': (parts.doc_sentences(), parts.token()),
+    'token, with replacement': (parts.adjacent_segments(), parts.token(sampling='independent', corruption=(0.85, 0.0, 0.15))),
+    'whole word': (parts.segment_pairs(), parts.whole_word()),
+    'whole word, independent': (parts.segment_pairs(), parts.whole_word(selection='independent')),
+    'phrase': (parts.segment_pairs(), parts.whole_word(level='phrase')),
+    'ngram': (parts.segment_pairs(), parts.ngram()),
+    'ngram, left to right': (parts.segment_pairs(), parts.ngram(order='left_to_right', weights=(4, 3, 2, 1))),
+    'ngram, similar words': (parts.segment_pairs(pairs='sop'), parts.ngram(order='left_to_right', weights=(4, 3, 2, 1), corrupted='units',
+                                                                           substitute='similar')),
+    'span': (parts.doc_sentences(), parts.span()),
+    'span, cut': (parts.doc_sentences(), parts.span(overflow='cut')),
+    'ngram windows': (parts.full_sentences(), parts.ngram_windows()),
+    'ngram windows of tokens': (parts.full_sentences(), parts.ngram_windows(max_gram=1)),
+    'ngram windows, spread': (parts.full_sentences(), parts.ngram_windows(scan='spread')),
+    'permutation': (parts.memory_segments(), parts.permutation()),
+    'permutation of pieces': (parts.memory_segments(), parts.permutation(span_units='pieces')),
+}
 
 
 def corpus(sentences=400_000):
-  """A synthetic corpus of 8 M tokens: sentences of 3 to 37, documents of 20 sentences on average."""
+  """A synthetic corpus of 8 M tokens: sentences of 3 to 37, documents of 20 sentences on average, marks of words and phrases."""
   draw = np.random.default_rng(0)
   starts = np.append(0, np.cumsum(draw.integers(3, 38, sentences)))
   documents = np.unique(np.append([0, sentences], draw.integers(0, sentences, sentences // 20)))
-  return corpora.in_memory(draw.integers(104, V, starts[-1]), starts, documents, V, SPECIAL)
+  size = starts[-1]
+  word, phrase = draw.random(size) < CONTINUING, draw.random(size) < 0.3
+  marks = word * units.CONTINUES_WORD + phrase * units.IN_PHRASE + (phrase & np.roll(phrase, 1)) * units.CONTINUES_PHRASE
+  tokens = draw.integers(104, V, size)
+  return corpora.in_memory(tokens, starts, documents, V, SPECIAL, units=marks.astype(np.uint8), similar=_table(draw))
 
 
-def ours(text, form, rows, length):
+def _table(draw, words=50_000):
+  """50,000 words of one to four pieces, ten similar ones each."""
+  from bertzoo_jax.input.similar import words as words_lib
+  sizes = draw.integers(1, 5, words)
+  pieces = np.where(np.arange(similar.PIECES) < sizes[:, None], draw.integers(104, V, (words, similar.PIECES)), -1).astype(np.int32)
+  hashes = words_lib.hashes(pieces)
+  order = np.argsort(hashes)
+  pieces, sizes = pieces[order], sizes[order]
+  near = np.stack([draw.choice(np.flatnonzero(sizes == m), (words, similar.NEAREST)) for m in range(1, 5)])[sizes - 1, np.arange(words)]
+  frequent = [np.flatnonzero(sizes == m) for m in range(1, similar.PIECES + 1)]
+  offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])])
+  return similar.Table(pieces, hashes[order], near.astype(np.int32), np.concatenate(frequent).astype(np.int32), offsets.astype(np.int32))
+
+
+def ours(text, form, masking, rows, length):
   """A function that takes the next batch, endlessly."""
-  pipe = pipeline.build(text, format=form, masking=parts.token(), length=length, batch_size=rows, seed=0)
-  batches = pipe.iterate(0, 10**6)
+  batches = pipeline.build(text, format=form, masking=masking, length=length, batch_size=rows, seed=0).iterate(0, 10**6)
   return lambda: next(batches)
 
 
-def theirs(rows, length, with_mask):
+def theirs(rows, length, whole_words):
   """A function that collates the same examples again."""
   import transformers
   pieces = ['[PAD]', *(f'[unused{i}]' for i in range(99)), '[UNK]', '[CLS]', '[SEP]', '[MASK]']
-  pieces += [f'w{i}' for i in range(V - len(pieces))]
+  pieces += [f'w{i}' for i in range(round((V - len(pieces)) * (1 - CONTINUING)))]
+  first_continuing = len(pieces)
+  pieces += [f'##w{i}' for i in range(V - len(pieces))]
   with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, 'vocab.txt').write_text('\n'.join(pieces))
     tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
@@ -57,9 +100,17 @@ def theirs(rows, length, with_mask):
   ids = np.random.default_rng(0).integers(104, V, (rows, length))
   ids[:, 0], ids[:, -1] = SPECIAL['cls'], SPECIAL['sep']
   frame = [1] + [0] * (length - 2) + [1]
-  examples = [dict(input_ids=r, token_type_ids=[0] * length, attention_mask=[1] * length) | (dict(special_tokens_mask=frame) if with_mask else {})
-              for r in ids.tolist()]
-  collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15, return_tensors='pt')
+  examples = [dict(input_ids=r, token_type_ids=[0] * length, attention_mask=[1] * length, special_tokens_mask=frame) for r in ids.tolist()]
+  fields = dict(mlm_probability=0.15, return_tensors='pt')
+  if not whole_words:
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, **fields)
+  elif hasattr(transformers, 'DataCollatorForWholeWordMask'):
+    collator = transformers.DataCollatorForWholeWordMask(tokenizer, **fields)
+  else:
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True, **fields)
+    for example, row in zip(examples, ids):
+      begins = np.cumsum(5 - (row >= first_continuing))  # tokens of four characters, a blank between words
+      example['offset_mapping'] = np.stack([begins, begins + 4], 1).tolist()
   return lambda: collator(examples)
 
 
@@ -85,19 +136,24 @@ def main():
   parser.add_argument('--seconds', type=float, default=6)
   parser.add_argument('--rows', type=int, default=256)
   parser.add_argument('--length', type=int, default=512)
+  parser.add_argument('--only', default='', help='cases, parted by semicolons; without it all')
   args = parser.parse_args()
-  text = corpus()
-  theirs_of = {f'transformers, lists{", special_tokens_mask" if m else ""}': theirs(args.rows, args.length, m) for m in (True, False)}
+  warnings.simplefilter('ignore')
+  text, tokens = corpus(), args.rows * args.length
+  chosen = {name: case for name, case in CASES.items() if not args.only or name in args.only.split(';')}
   print(f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; blocks of half a second')
-  print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}{"ratio":>8s}')
-  for name, form in FORMATS.items():  # one of ours at a time: its threads compute ahead, also while others are measured
-    found = measure({f'bertzoo_jax, {name}': ours(text, form, args.rows, args.length)}, args.rows * args.length, args.seconds)
-    found |= measure(theirs_of, args.rows * args.length, args.seconds)
-    best = max(statistics.median(wall) for key, (wall, _) in found.items() if key.startswith('transformers'))
-    for key, (wall, cpu) in found.items():
-      low, middle, high = (q / 1e6 for q in np.percentile(wall, (25, 50, 75)))
-      ratio = f'{middle * 1e6 / best:.1f}x' if key.startswith('bertzoo') else ''
-      print(f'{key:42s}{middle:19.2f}{f"{low:.2f} - {high:.2f}":>16s}{statistics.median(cpu) / 1e6:16.2f}{ratio:>8s}', flush=True)
+  print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}')
+  collators = {f'transformers, {kind}': theirs(args.rows, args.length, kind == 'whole words') for kind in ('tokens', 'whole words')}
+  for name, (form, masking) in chosen.items():  # one of ours at a time: its threads compute ahead, also while others are measured
+    report(measure({name: ours(text, form, masking, args.rows, args.length)}, tokens, args.seconds))
+    if name in ('token', 'whole word'):
+      report(measure({k: c for k, c in collators.items() if ('whole' in k) == ('whole' in name)}, tokens, args.seconds))
+
+
+def report(found):
+  for key, (wall, cpu) in found.items():
+    low, middle, high = (q / 1e6 for q in np.percentile(wall, (25, 50, 75)))
+    print(f'{key:42s}{middle:19.2f}{f"{low:.2f} - {high:.2f}":>16s}{statistics.median(cpu) / 1e6:16.2f}', flush=True)
 
 
 if __name__ == '__main__':
