@@ -22,17 +22,20 @@ from bertzoo_jax.input import finding
 from bertzoo_jax.input import meter
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import shards
+from bertzoo_jax.input import similar as similar_lib
 from bertzoo_jax.input import sources
 from bertzoo_jax.input import tokenizers
+from bertzoo_jax.input import units
 
 TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
             errno.ENAMETOOLONG, errno.EIO)
+_COUNTED = tuple(f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_'))
 _HASHES = 1 << 24  # document hashes sorted at a time
 
 
-def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dict:
+def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None) -> dict:
   """Makes (or finishes) the corpus `out`.
 
   Args:
@@ -42,6 +45,8 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
     tokenizer: published files or a folder that holds them; None trains one on the text.
     workers: processes; None for one a core.
     say: takes a line of text.
+    phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
+    similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
 
   Returns:
     The manifest.
@@ -52,10 +57,13 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
   out = storage.path(out)
   if not 0 <= config.corpus.held_out < 1:
     raise errors.UserError(f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 to below 1.')
-  sentences.splitter(config.corpus.splitter)
+  splitter = sentences.splitter(config.corpus.splitter, say).name
+  files = dict(phrases=phrases, entities=entities, similar=similar)
+  units.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
+  similar_lib.check_file(config.corpus, similar)
   found = [finding.find(s) for s in source]
   loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
-  plan = _plan(config, found, loaded)
+  plan = _plan(config, found, loaded, files)
 
   if done := _same_plan(out, plan):
     if not storage.is_remote(out):
@@ -65,8 +73,11 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
     return done
   with _locked(out):
     _tokenizer(out, plan, loaded, config, found, say)
-    reader, records = _shards(out, plan, config, found, workers, say)
+    marker = units.marker(config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities)
+    reader, records = _shards(out, plan, config, found, marker, workers, say)
     manifest = _manifest(out, plan, config, reader.dropped.reasons, records)
+    manifest = dict(manifest, splitter=splitter, units=marker and marker.facts, similar=_similar(out, config, similar, say))
+    manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
     _tidy(out)
   say(describe(manifest, str(out)))
@@ -76,7 +87,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print) -> dic
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(config, found, loaded) -> dict:
+def _plan(config, found, loaded, files) -> dict:
   """What decides every byte of the corpus; an unfinished one is gone on with only under the same plan."""
   total = sum(s.bytes for s in found)
   return dict(
@@ -85,6 +96,7 @@ def _plan(config, found, loaded) -> dict:
       tokenizer=config.tokenizer.to_dict(),
       tokenizer_hash=loaded.hash if loaded else f'trained on at most {TOKENIZER_BYTES} bytes',
       corpus=config.corpus.to_dict(),
+      files={name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file)) for name, file in files.items()},
       # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by a kill.
       chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)))
 
@@ -200,14 +212,15 @@ def _chunks(reader, chunk_bytes):
     yield shards.Chunk(index, documents, first, reader.bytes_read)
 
 
-def _shards(out, plan, config, found, workers, say):
+def _shards(out, plan, config, found, marker, workers, say):
   """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
   for folder in (shards.PARTS, *corpus.SPLITS):
     (out / folder).mkdir(parents=True, exist_ok=True)
   workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())
   reader, records = sources.Reader(found), {}
   with meter.Meter('tokenising', sum(s.bytes for s in found), say) as progress:
-    results = shards.run(_chunks(reader, plan['chunk_bytes']), out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers)
+    chunks = _chunks(reader, plan['chunk_bytes'])
+    results = shards.run(chunks, out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers, marker)
     for index, end, record in results:
       records[index] = record
       progress.update(end)
@@ -229,9 +242,18 @@ def _manifest(out, plan, config, dropped, records) -> dict:
   manifest = dict(
       format_version=corpus.FORMAT_VERSION, tokenizer=meta['section'], corpus=plan['corpus'], vocab_size=len(unigrams), special=meta['special'],
       tokenizer_hash=meta['hash'], dtype=corpus.token_dtype(len(unigrams)), sources=plan['sources'], splits=splits,
-      splitter=plan['corpus']['splitter'], units=None, similar=None, unigrams_sha256=corpus.write_array(out / 'unigrams.npy', unigrams),
-      pieces_sha256=corpus.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)), report=_report(out, records, dropped), plan=plan)
-  return dict(manifest, hash=corpus.identity(manifest))
+      unigrams_sha256=corpus.write_array(out / 'unigrams.npy', unigrams),
+      pieces_sha256=corpus.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)),
+      report=_report(out, records, dropped), plan=plan)
+  return manifest
+
+
+def _similar(out, config, file, say) -> dict | None:
+  """Makes and saves the table of similar words, where the config wishes one: {file: SHA-256}."""
+  if config.corpus.similar != 'none':
+    say(f'Looking for similar words ({config.corpus.similar}).')
+  table = similar_lib.build(config.corpus, out, tokenizers.load(out / 'tokenizer'), file)
+  return table and similar_lib.save(out / 'similar', table)
 
 
 def _part(out, index, kind):
@@ -247,7 +269,7 @@ def _split(name, records) -> dict:
 def _report(out, records, dropped) -> dict:
   """The data report over both splits."""
   parts = [s for r in records for s in r['splits'].values()]
-  totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', 'words')}
+  totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)}
   held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
   dropped = dict(dropped)
   long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
@@ -258,6 +280,7 @@ def _report(out, records, dropped) -> dict:
       **totals,
       unknown_rate=totals['unknown'] / totals['tokens'],
       pieces_per_word=totals['tokens'] / totals['words'],
+      misaligned_sentences=sum(r['misaligned'] for r in records),
       duplicate_documents=_duplicates(out, len(records), totals['documents']),
       held_out_share=held_out / totals['documents'],
       dropped=dropped)
@@ -289,6 +312,10 @@ def describe(manifest: dict, where: str) -> str:
         for name, s in splits.items()),
       f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} pieces a word; '
       f'{report["duplicate_documents"]:,} exact duplicate documents; held out {100 * report["held_out_share"]:.2f} % of documents']
+  if manifest['units']:
+    shares = ', '.join(f'{report[level]:,} {level} ({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
+                       for level in ('words', 'phrases', 'entities') if level == 'words' or manifest['corpus'][level] != 'none')
+    lines.append(f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a token, told by pieces there')
   for reason, d in report['dropped'].items():
     first = f', first at {d["first"]}' if d['first'] else ''
     lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
@@ -305,7 +332,8 @@ def describe(manifest: dict, where: str) -> str:
 
 def main(_):
   try:
-    prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True))
+    prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True),
+            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value)
   except OSError as e:
     if e.errno not in _STORAGE:
       raise
@@ -320,5 +348,8 @@ if __name__ == '__main__':
       'source', None, 'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.', required=True)
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)
   _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'Published vocabulary files, or a folder of them; without it one is trained.')
+  _PHRASES = flags.DEFINE_string('phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.')
+  _ENTITIES = flags.DEFINE_string('entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.')
+  _SIMILAR = flags.DEFINE_string('similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.')
   _WORKERS = flags.DEFINE_integer('workers', None, 'Processes; one a core if not given.', lower_bound=1)
   cli.run(main)

@@ -20,6 +20,7 @@ from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import tokenizers
+from bertzoo_jax.input import units
 
 PARTS = 'parts'  # CORPUS/parts/: records, hashes and unigrams of shards, gone when the corpus is finished
 MAX_SENTENCE = 1 << 16  # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
@@ -71,24 +72,24 @@ def intact(out, record: dict, chunk: Chunk) -> bool:
       (storage.path(out) / file).exists() and storage.sha256(storage.path(out) / file) == digest for file, digest in record['files'].items())
 
 
-def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, held_out: float) -> dict:
+def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, held_out: float, marker: units.Marker | None = None) -> dict:
   """Writes the shard of a chunk and returns its record.
 
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences, tokens, bytes, unknown,
-  words, shard}}, empty (documents without a token), cut (sentences without one), long (sentences over MAX_SENTENCE).
+  shard, and the counts of `units.count`}}, empty (documents without a token), cut (sentences without one), long (sentences
+  over MAX_SENTENCE), misaligned (sentences in which a unit's border fell inside a token).
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
-  splits, hashes, lost = _tokenise(chunk, tokenizer, splitter, held_out)
+  splits, hashes, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
   record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
   counts = np.zeros(tokenizer.vocab_size, np.int64)
-  for split, (tokens, sentence_lengths, document_sizes, size) in splits.items():
+  for split, (tokens, sentence_lengths, document_sizes, size, marks) in splits.items():
     if not len(document_sizes):
       continue
-    shard = corpus.write_shard(out / split, name, tokens, _offsets(sentence_lengths), _offsets(document_sizes), tokenizer.vocab_size)
-    starts = _offsets(sentence_lengths)[:-1]
-    words = int(tokenizer.word_starts[tokens].sum()) + int((~tokenizer.word_starts[tokens[starts]]).sum())  # a sentence starts with a word
-    record['splits'][split] = dict(documents=shard['documents'], sentences=shard['sentences'], tokens=shard['tokens'], bytes=size, words=words,
-                                   unknown=int((tokens == tokenizer.special['unk']).sum()), shard=shard)
+    shard = corpus.write_shard(out / split, name, tokens, _offsets(sentence_lengths), _offsets(document_sizes), tokenizer.vocab_size, marks)
+    record['splits'][split] = dict(documents=shard['documents'], sentences=shard['sentences'], tokens=shard['tokens'], bytes=size,
+                                   unknown=int((tokens == tokenizer.special['unk']).sum()), shard=shard,
+                                   **units.count(tokens, _offsets(sentence_lengths)[:-1], marks, tokenizer.word_starts))
     record['files'].update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
     if split == 'train':
       counts += np.bincount(tokens, minlength=tokenizer.vocab_size)
@@ -99,8 +100,8 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
   return record
 
 
-def _tokenise(chunk, tokenizer, splitter, held_out):
-  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes)}, hashes uint64 [D], what was lost)."""
+def _tokenise(chunk, tokenizer, splitter, held_out, marker):
+  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)}, hashes uint64 [D], what was lost)."""
   split, joiner = sentences.splitter(splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
@@ -110,7 +111,7 @@ def _tokenise(chunk, tokenizer, splitter, held_out):
     found = [part for i, s in enumerate(found) for part in _parts(s if i == 0 else joiner + s)]
     texts += found
     owners += [d] * len(found)
-  ids = [row for batch in _batches(texts) for row in tokenizer.encode(batch)]
+  ids, marks, misaligned = _encode(texts, tokenizer, marker)
   lengths = np.array([len(row) for row in ids], np.int64)
   owners, sizes = np.asarray(owners, np.int64), np.asarray([len(t.encode('utf-8')) for t in texts], np.int64)
   per_document = np.bincount(owners[lengths > 0], minlength=len(chunk.documents))  # sentences that have a token
@@ -119,8 +120,25 @@ def _tokenise(chunk, tokenizer, splitter, held_out):
   for name, chosen in zip(corpus.SPLITS, (~held, held)):
     mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
     tokens = np.concatenate([ids[i] for i in mine]) if len(mine) else np.zeros(0, np.int32)
-    splits[name] = (tokens, lengths[mine], per_document[chosen & (per_document > 0)], int(sizes[mine].sum()))
-  return splits, hashes[per_document > 0], dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()), long=long)
+    mine_marks = None if marker is None else np.concatenate([marks[i] for i in mine]) if len(mine) else np.zeros(0, np.uint8)
+    splits[name] = (tokens, lengths[mine], per_document[chosen & (per_document > 0)], int(sizes[mine].sum()), mine_marks)
+  lost = dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()), long=long, misaligned=misaligned)
+  return splits, hashes[per_document > 0], lost
+
+
+def _encode(texts, tokenizer, marker):
+  """(ids, marks or [], misaligned sentences) of sentences."""
+  ids, marks, misaligned = [], [], 0
+  for batch in _batches(texts):
+    if marker is None:
+      ids += tokenizer.encode(batch)
+      continue
+    encoded = tokenizer.encode_with_offsets([marker.clean(text) for text in batch])
+    found, wrong = marker.mark(batch, encoded)
+    ids += [e[0] for e in encoded]
+    marks += found
+    misaligned += wrong
+  return ids, marks, misaligned
 
 
 def _parts(sentence):
@@ -154,7 +172,7 @@ def _offsets(sizes):
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def run(chunks, out, tokenizer_folder, splitter: str, held_out: float, workers: int):
+def run(chunks, out, tokenizer_folder, splitter: str, held_out: float, workers: int, marker: units.Marker | None = None):
   """Makes the shards of chunks that come one by one; at most two chunks a worker are in memory.
 
   Workers are spawned when there is something for them to do. Each has a pipe of its own: when this process is killed the
@@ -181,7 +199,7 @@ def run(chunks, out, tokenizer_folder, splitter: str, held_out: float, workers: 
         continue
       idle = next((w for w in pool.values() if w.chunk is None), None)
       if idle is None and len(pool) < workers:
-        idle = _Worker(context, (str(out), str(tokenizer_folder), splitter, held_out))
+        idle = _Worker(context, (str(out), str(tokenizer_folder), splitter, held_out, marker))
         pool[idle.pipe] = idle
       if idle is not None:
         idle.give(chunk)
@@ -246,14 +264,14 @@ class _Worker:
     self.process.join()
 
 
-def _serve(pipe, out, tokenizer_folder, splitter, held_out):
+def _serve(pipe, out, tokenizer_folder, splitter, held_out, marker):
   tokenizer = None
   try:
     while True:
       chunk = pipe.recv()
       try:
         tokenizer = tokenizer or tokenizers.load(tokenizer_folder)
-        answer = (None, write(out, chunk, tokenizer, splitter, held_out))
+        answer = (None, write(out, chunk, tokenizer, splitter, held_out, marker))
       except errors.UserError as e:
         answer = (e, None)
       except Exception as e:  # whatever it is, the parent must name the chunk
