@@ -108,7 +108,7 @@ def _corruption(n, masking, predictions):
 
 def _tenths(predicted_RL):
   """[10]: the share of each tenth of full rows that is predicted, summed over the rows."""
-  if not len(predicted_RL):
+  if not len(predicted_RL) or predicted_RL.shape[1] < _TENTHS:
     return np.zeros(_TENTHS)
   return np.array([part.mean() for part in np.array_split(predicted_RL.sum(axis=0), _TENTHS)])
 

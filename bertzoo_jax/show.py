@@ -86,7 +86,9 @@ def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train',
 
 
 def _table(lines, title):
-  table = rich.table.Table('measure', rich.table.Column('measured', justify='right'), rich.table.Column('config', justify='right'), title=title)
+  runs = 'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts them'
+  table = rich.table.Table('measure', rich.table.Column('measured', justify='right'), rich.table.Column('config', justify='right'), title=title,
+                           caption=runs if any(name.startswith('runs') for name, *_ in lines) else None)
   for name, value, unit, says in lines:
     table.add_row(name, _written(value, unit), '' if says is None else _written(says, unit))
   return table

@@ -12,11 +12,13 @@ import pytest
 import rich.console
 
 from bertzoo_jax import errors
+from bertzoo_jax import measures
 from bertzoo_jax import prepare
 from bertzoo_jax import show
 from bertzoo_jax.input import corpus as corpora
 from bertzoo_jax.input import pipeline
 from configs import bert
+from configs import parts
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -153,3 +155,90 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
   assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
   done = subprocess.run([*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True)  # refused before TensorFlow starts work
   assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5') and 'Traceback' not in done.stderr
+
+
+# --- every masking ----------------------------------------------------------------------------------------------------
+
+
+MASKINGS = {
+    'token': parts.token(), 'whole_word': parts.whole_word(), 'ngram': parts.ngram(), 'span': parts.span(), 'ngram_windows': parts.ngram_windows(),
+    'permutation': parts.permutation(num_predictions=10, block=32),
+}
+
+
+def _with(masking, form=None):
+  config = _config(batch_size=32)
+  config.masking = masking
+  if form is not None:
+    config.format = form
+  return config
+
+
+def _measured(text, name):
+  return float(re.search(rf'│ {re.escape(name)} *│ *([\d.]+)', text)[1])
+
+
+@pytest.mark.parametrize('name', MASKINGS)
+def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus, name):
+  config = _with(MASKINGS[name])
+  text = _show(corpus, config, rows=2)
+  pipe = pipeline.build(corpora.open(corpus), format=config.format, masking=config.masking, length=64, batch_size=32, seed=0)
+  batch = pipe.batch(0)
+  for row, line in enumerate(re.findall(r'^(\[CLS\].*\[SEP\])$', text, re.MULTILINE)):
+    marks = re.findall(r'\[(?!CLS\]|SEP\])[^\]]+\]|\{[^}]*→[^}]*\}|<[^>]+>', line)
+    assert len(marks) == batch['masked_weights'][row].sum() > 0
+    if name == 'permutation':
+      places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
+      assert sorted(places) == sorted([*range(1, 6), *range(1, len(places) - 4)])  # 1, 2, … in each of the two blocks
+
+
+@pytest.mark.parametrize('name', MASKINGS)
+def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
+  text = _show(corpus, _with(MASKINGS[name]), stats=True, steps=(0, 12))
+  assert _measured(text, 'predicted padding') == 0 == _measured(text, 'predicted special tokens')
+  whole = _measured(text, 'words of several tokens, all of them predicted or none')
+  assert whole == 100 if name not in ('token', 'permutation') else whole < 75
+  if name in ('ngram', 'span', 'ngram_windows', 'permutation'):
+    says = re.search(r'│ runs of 1 word *│ *([\d.]+)% │ *([\d.]+)% │', text)
+    assert abs(float(says[1]) - float(says[2])) < 30  # rows are short, so budgets cut many
+  if name == 'span':
+    assert 50 < _measured(text, 'predictions with borders') < 100
+  if name == 'permutation':
+    assert 'corrupted' not in text and 10 < _measured(text, 'tokens of its row that a prediction sees') < 64
+  else:
+    assert abs(_measured(text, 'corrupted to the mask token') - 80) < 5
+
+
+def test_tokens_beside_a_span_are_underlined(corpus):
+  console = rich.console.Console(file=io.StringIO(), width=160, highlight=False, soft_wrap=True, force_terminal=True, color_system='standard')
+  show.show(_with(MASKINGS['span']), corpus, rows=2, console=console)
+  assert console.file.getvalue().count('\x1b[4m') > 4
+
+
+def test_a_row_read_from_the_right_is_printed_from_the_left(corpus):
+  config = _with(parts.permutation(num_predictions=10, block=32), parts.memory_segments(reuse_length=32))
+  text = _show(corpus, config, rows=2)
+  assert 'row 1: 64 tokens, 10 to predict, read from right to left (printed from left to right), begins without memory' in text
+  right = text.split('row 1:')[1].split('\n')[1]
+  assert right.startswith('[CLS] [SEP]')
+  opened = corpora.open(corpus)
+  pipe = pipeline.build(opened, format=config.format, masking=config.masking, length=64, batch_size=32, seed=0)
+  ids = [i for i in pipe.batch(0)['input_ids'][1][::-1].tolist() if i not in opened.special.values()]
+  plain = re.sub(r'<([^ ]*) \d+>', r'\1', right.replace('[SEP]', '').replace('[CLS]', ''))
+  assert re.sub(r'\s|##', '', plain) == re.sub(r'\s|##', '', opened.tokenizer().decode(ids))
+
+
+def test_swapped_segments_are_called_swapped(corpus):
+  form = parts.segment_pairs(pairs='sop', lone_sentences='skip')
+  assert 'the segments are swapped (1)' in (text := _show(corpus, _with(parts.ngram(), form), rows=8)) and 'in order (0)' in text
+  assert 40 < _measured(_show(corpus, _with(parts.ngram(), form), stats=True, steps=(0, 8)), 'swapped segments') < 60
+
+
+def test_similar_words_are_measured_as_other_words():
+  special, meter = dict(pad=0, unk=1, cls=2, sep=3, mask=4), measures.Meter(dict(pad=0, unk=1, cls=2, sep=3, mask=4))
+  batch = dict(input_ids=np.array([[special['cls'], 9, 11, 12, special['sep']]]), pack_ids=np.ones((1, 5), int), masked_positions=np.array([[1, 2]]),
+               masked_targets=np.array([[10, 11]]), masked_weights=np.ones((1, 2)))
+  meter.add(batch)
+  fields = _with(parts.whole_word(corrupted='units', substitute='similar'))
+  found = {name: (value, says) for name, value, _, says in meter.measures(fields)}
+  assert found['replaced by other words'] == (0.5, 0.9) and found['… kept'] == (0.5, 0.1)
