@@ -30,8 +30,9 @@ _TAG = re.compile(r'</?[a-zA-Z][\w-]*(?:\s[^<>]*)?/?>')
 _EMPTY = re.compile(r'[(（][\s,;:，；：、]*+[)）]')
 _LEADING = re.compile(r'([(（])[\s,;:，；：、]++')
 _TRAILING = re.compile(r'(?<![\s,;，；、])[\s,;，；、]++([)）])')
-_BLANKS = re.compile(r'[ \t]{2,}+')
-_BEFORE_STOP = re.compile(r'(?<=[^ \t])[ \t]+([,.])(?=\s|$)')
+_LOOSE = tuple(mark + end for mark in ' \xa0,;，；、' for end in ')）')
+_BLANKS = re.compile(' {2,}+')
+_BEFORE_STOP = re.compile(r'(?<=[^ ]) ([,.])(?=\s|$)')
 
 # Files, categories and media in the names of many wikis, old ones too; a dump names its own.
 NAMES = frozenset('file image media category fichier datei bild archivo imagen medio ficheiro immagine bestand dosya resim tiedosto kuva fil файл '
@@ -61,13 +62,19 @@ def paragraphs(text: str, names=frozenset()) -> list[str]:
 
 def _running(line) -> str:
   """A line of running text made tidy; '' for any other."""
-  line = line.strip()
+  line = line.replace('\t', ' ').strip()
   if not line or line[0] in '*#:;|' or line.startswith('{|') or line[0] == '=' and line[-1] == '=':
     return ''
   line = html.unescape(line.lstrip('-') if line.startswith('----') else line)
   if '(' in line or '（' in line:
-    line = _TRAILING.sub(r'\1', _LEADING.sub(r'\1', _EMPTY.sub('', line)))
-  line = _BEFORE_STOP.sub(r'\1', _BLANKS.sub(' ', line)).strip()
+    line = _LEADING.sub(r'\1', _EMPTY.sub('', line))
+  if any(end in line for end in _LOOSE):  # to ask costs a tenth of to substitute
+    line = _TRAILING.sub(r'\1', line)
+  if '  ' in line:
+    line = _BLANKS.sub(' ', line)
+  if ' ,' in line or ' .' in line:
+    line = _BEFORE_STOP.sub(r'\1', line)
+  line = line.strip()
   return ' '.join(line.splitlines()) if any(map(str.isalnum, line)) else ''
 
 
