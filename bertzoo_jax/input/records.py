@@ -3,6 +3,7 @@
 import json
 
 from bertzoo_jax import errors
+from bertzoo_jax.input import finding
 
 _PATIENCE = 1000  # records without a key, before the key is taken for a mistake
 _BATCH = 1 << 20  # bytes of parquet, about, that become Python objects at a time
@@ -139,3 +140,24 @@ def _rows(metadata) -> int:
   groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
   longest = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1)
   return int(min(max(_BATCH / max(longest, 1), 1), 1024))
+
+
+# --- TensorFlow datasets ----------------------------------------------------------------------------------------------
+
+
+def examples(dataset: str, wanted: Wanted):
+  """Yields the examples of a dataset's train split in order, with the features asked for.
+
+  Raises:
+    UserError: no such dataset, or no such feature.
+  """
+  builder, _ = finding.tfds_builder(dataset)
+  import tensorflow_datasets as tfds
+  features, names = builder.info.features, []
+  known = list(features) if hasattr(features, 'keys') else []
+  for key in wanted.columns():
+    names.append(key if key in known else key.partition('.')[0])
+    if names[-1] not in known:
+      raise no_key(f'{dataset} has', key, wanted.key, known)
+  data = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
+  yield from data.map(lambda example: {name: example[name] for name in names}).prefetch(16).as_numpy_iterator()

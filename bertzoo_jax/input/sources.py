@@ -86,7 +86,7 @@ class Reader:
   def _source(self, source):
     wanted = records.Wanted(source.option or 'text', self.where)
     if source.dataset:
-      yield from self._bounded(self._tfds(source, wanted))
+      yield from self._bounded(self._texts(self._tfds(source, wanted), wanted, 'example'))
     for file, size in zip(source.files, source.sizes):
       before = self.bytes_read
       yield from self._bounded(self._file(file, size, source.option, wanted))
@@ -289,25 +289,13 @@ class Reader:
         title = html.unescape(found.group(1)).strip() if found else None
 
   def _tfds(self, source, wanted):
-    builder, _ = finding.tfds_builder(source.dataset)
-    import tensorflow_datasets as tfds
-    features, columns = builder.info.features, []
-    for key in wanted.columns():
-      name = key if key in (features or ()) else key.partition('.')[0]
-      if not hasattr(features, 'keys') or name not in features:
-        raise records.no_key(f'{source.dataset} has', key, wanted.key, list(features or ()))
-      columns.append(name)
-    dataset = builder.as_dataset(split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1))
+    """(example, bytes of its text) of each example."""
     before, self._name, self._line = self.bytes_read, source.dataset, 0
-
-    def examples():
-      for example in dataset.map(lambda e: {name: e[name] for name in columns}).prefetch(16).as_numpy_iterator():
-        self._line += 1
-        size = len(text) if isinstance(text := wanted.text(example), bytes) else 0
-        self.bytes_read += size
-        yield example, size
-
-    yield from self._texts(examples(), wanted, 'example')
+    for example in records.examples(source.dataset, wanted):
+      size = len(text) if isinstance(text := wanted.text(example), bytes) else 0
+      self._line += 1
+      self.bytes_read += size
+      yield example, size
     self.bytes_read = before + sum(source.sizes)
 
   # --- documents ---
