@@ -42,6 +42,23 @@ def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_pre
                                 min_frequency=min_frequency))
 
 
+def sentencepiece(*, vocab_size=30000, model='unigram', specials='bracketed', lowercase=True, strip_accents=True, collapse_blanks=True,
+                  straight_quotes=False, normalization='nmt_nfkc', digit_commas='split', coverage=0.99995, symbols='()"-.–£€'):
+  """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its release).
+
+  vocab_size: pieces, specials included. model: unigram | bpe. specials: bracketed (<pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
+  [MASK] 4) | angled (<unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop> 8, and A <sep> B <sep> <cls>; XLNet) |
+  mask_last ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK] behind all others; DeBERTa v2). Then what is done to a text, in this
+  order. collapse_blanks: all white space to single blanks. straight_quotes: `` and '' become ". strip_accents: NFKD without
+  combining marks. lowercase. normalization, the model's own (a published model brings its own): nmt_nfkc | nfkc |
+  nmt_nfkc_cf | nfkc_cf | identity. digit_commas: split (no piece with a comma behind a digit at its end is used) | keep.
+  coverage: share of all characters that training gives a piece. symbols: characters that are always pieces of their own.
+  """
+  return _part('sentencepiece', dict(
+      vocab_size=vocab_size, model=model, specials=specials, lowercase=lowercase, strip_accents=strip_accents, collapse_blanks=collapse_blanks,
+      straight_quotes=straight_quotes, normalization=normalization, digit_commas=digit_commas, coverage=coverage, symbols=symbols))
+
+
 def corpus(*, splitter='rules:en', held_out=0.01, min_chars=0, duplicates='documents+paragraphs', words='pieces', phrases='none', entities='none',
            similar='none'):
   """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
@@ -286,7 +303,7 @@ def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none
 
 # The parts that each swappable section may be.
 SECTIONS = {
-    'tokenizer': (wordpiece, byte_bpe),
+    'tokenizer': (wordpiece, byte_bpe, sentencepiece),
     'format': (full_sentences, doc_sentences, token_blocks, segment_pairs, sentence_pairs, adjacent_segments, memory_segments),
     'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
     'encoder': (transformer,),

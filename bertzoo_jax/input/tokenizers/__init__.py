@@ -1,8 +1,8 @@
-"""Tokenizers: text → ids. WordPiece and byte-level BPE, trained here or read from published files.
+"""Tokenizers: text → ids. WordPiece, byte-level BPE and SentencePiece, trained here or read from published files.
 
 A kind of tokenizer (one function in BY_NAME, in a file of its own, its arguments the fields of the config section) returns
 a `kinds.Kind`: what trains a vocabulary, reads and writes its files, and builds the engine of the `tokenizers` library.
-`Tokenizer` is what everybody else uses; another engine (SentencePiece) needs another kind only.
+`Tokenizer` is what everybody else uses.
 """
 
 import collections
@@ -16,6 +16,7 @@ from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input.tokenizers import byte_bpe
 from bertzoo_jax.input.tokenizers import kinds
+from bertzoo_jax.input.tokenizers import sentence_pieces
 from bertzoo_jax.input.tokenizers import wordpiece
 
 
@@ -25,8 +26,8 @@ class Tokenizer:
   Attributes:
     section: the config section as a dict.
     pieces: the piece of every id; vocab_size: how many.
-    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
-    hash: SHA-256 of section, pieces and merges.
+    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}, with some layouts also 'eod' and 'eop' (end of a document, of a paragraph).
+    hash: SHA-256 of section, pieces, merges and the model's file.
     word_starts: bool [V], whether a piece starts a word.
   """
 
@@ -43,7 +44,8 @@ class Tokenizer:
       twice = [p for p, n in collections.Counter(self.pieces).items() if n > 1]
       raise errors.UserError(f'The vocabulary has {twice[0]!r} twice: every piece must stand once.')
     self.special = {role: ids[piece] for role, piece in self._kind.special.items()}
-    self.hash = hashlib.sha256(json.dumps([self.section, self.pieces, vocabulary.merges], sort_keys=True).encode()).hexdigest()
+    model = [hashlib.sha256(vocabulary.model).hexdigest()] if vocabulary.model else []
+    self.hash = hashlib.sha256(json.dumps([self.section, self.pieces, vocabulary.merges, *model], sort_keys=True).encode()).hexdigest()
     special = set(self.special.values())
     self.word_starts = np.array([i in special or self._kind.starts_word(p) for i, p in enumerate(self.pieces)])
     self._plain = self._kind.engine(vocabulary)
@@ -84,8 +86,9 @@ class Tokenizer:
     """Writes tokenizer.json, the vocabulary files of its kind and bertzoo.json (last, so that it marks a whole folder)."""
     folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in self._kind.files(self.vocabulary).items():
-      storage.write_text(folder / name, text)
+    for name, content in self._kind.files(self.vocabulary).items():
+      write = storage.write_bytes if isinstance(content, bytes) else storage.write_text
+      write(folder / name, content)
     storage.write_text(folder / 'tokenizer.json', self.parsing_engine().to_str(pretty=True) + '\n')
     storage.write_json(folder / 'bertzoo.json', dict(section=self.section, special=self.special, hash=self.hash))
 
@@ -111,7 +114,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
   Args:
     path: a folder that `save` wrote; or published files, as a file, a folder, or several of these joined by commas:
       vocab.txt; vocab.json or encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt;
-      or tokenizer.json.
+      or tokenizer.json; or a SentencePiece model (*.model). hf:DIR is the folder DIR.
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
@@ -164,7 +167,7 @@ def _files(path) -> dict:
   """{file name: path} of files and folders joined by commas."""
   files = {}
   for part in str(path).split(','):
-    p = storage.path(part.strip())
+    p = storage.path(part.strip().removeprefix('hf:'))
     if p.is_dir():
       files.update({f.name: f for f in p.iterdir() if not f.is_dir()})
     elif p.exists():
@@ -174,4 +177,4 @@ def _files(path) -> dict:
   return files
 
 
-BY_NAME = {'wordpiece': wordpiece.wordpiece, 'byte_bpe': byte_bpe.byte_bpe}
+BY_NAME = {'wordpiece': wordpiece.wordpiece, 'byte_bpe': byte_bpe.byte_bpe, 'sentencepiece': sentence_pieces.sentencepiece}

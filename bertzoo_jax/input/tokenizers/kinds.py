@@ -15,16 +15,17 @@ ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
 
 class Vocabulary(NamedTuple):
-  """pieces[id], and the merges of a BPE in order (else empty)."""
+  """pieces[id], the merges of a byte-level BPE in order (else empty), and the file of a SentencePiece model (else empty)."""
   pieces: list[str]
   merges: list[tuple[str, str]] = []
+  model: bytes = b''
 
 
 class Kind(NamedTuple):
   """What is particular to a kind of tokenizer, with its config fields bound.
 
   special: {role: piece}. train(texts) → Vocabulary. read({file name: path}) → Vocabulary, or None if the files are not of
-  this kind. check(pieces) refuses a published vocabulary made for other fields. files(vocabulary) → {file name: text}.
+  this kind. check(pieces) refuses a published vocabulary made for other fields. files(vocabulary) → {file name: text or bytes}.
   engine(vocabulary) → tokenizers.Tokenizer that knows no special text.
   wrap(special ids) → post-processor that puts [CLS] … [SEP] around. starts_word(piece) → bool. mask_eats_blank: whether the
   mask's text swallows a blank before it. reads: the files that `read` understands, in words.
@@ -84,6 +85,18 @@ def normalizer(normalization, then):
   first = errors.choose(normalization, first, 'normalization')
   chain = [n for n in (first and first(), then) if n is not None]
   return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
+
+
+def check_case(pieces, lowercase):
+  """Refuses a cased vocabulary under lower-casing, where a third of it could never occur, and the reverse."""
+  words = [p for p in pieces if p.isalpha()]
+  upper = sum(p != p.lower() for p in words)
+  if lowercase and upper > 0.05 * len(words):
+    raise errors.UserError(f'The vocabulary is cased ({upper} pieces with capitals): set --config.tokenizer.lowercase=False '
+                           '--config.tokenizer.strip_accents=False.')
+  if not lowercase and upper == 0 and any(p.isascii() for p in words):
+    raise errors.UserError('The vocabulary is uncased (no piece has a capital): set --config.tokenizer.lowercase=True '
+                           '--config.tokenizer.strip_accents=True.')
 
 
 def without_long_words(split, most):

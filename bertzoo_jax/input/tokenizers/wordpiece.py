@@ -62,7 +62,7 @@ def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalizat
     return kinds.Vocabulary(pieces)
 
   def check(pieces):
-    _check_case(pieces, lowercase)
+    kinds.check_case(pieces, lowercase)
 
   def wrap(ids):
     return processors.TemplateProcessing(single='[CLS]:0 $A:0 [SEP]:0', pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
@@ -104,15 +104,3 @@ def _stands_alone(c, split_chinese) -> bool:
 
 _CJK = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
         (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
-
-
-def _check_case(pieces, lowercase):
-  """Refuses a cased vocabulary under lower-casing, where a third of it could never occur."""
-  words = [p for p in pieces if p.isalpha()]
-  upper = sum(p != p.lower() for p in words)
-  if lowercase and upper > 0.05 * len(words):
-    raise errors.UserError(f'The vocabulary is cased ({upper} pieces with capitals): set --config.tokenizer.lowercase=False '
-                           '--config.tokenizer.strip_accents=False.')
-  if not lowercase and upper == 0 and any(p.isascii() for p in words):
-    raise errors.UserError('The vocabulary is uncased (no piece has a capital): set --config.tokenizer.lowercase=True '
-                           '--config.tokenizer.strip_accents=True.')
