@@ -23,7 +23,6 @@ import re
 
 from bertzoo_jax import errors
 from bertzoo_jax import storage
-from bertzoo_jax.input import finding
 from bertzoo_jax.input import mediawiki
 from bertzoo_jax.input import records
 from bertzoo_jax.input import unpacking
