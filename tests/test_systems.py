@@ -18,6 +18,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from tests import test_laws
+from tests.input import test_masking_replacement
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 # Sizes of the papers' networks with their heads, as they train here: BERT §3; RoBERTa without Hugging Face's two padding
@@ -49,7 +50,8 @@ def _objective(config, vocab_size):
 def _pipelines(config, vocab_size):
   draw = np.random.default_rng(0)
   starts = np.append(0, np.cumsum(draw.integers(1, 20, 400)))
-  corpus = corpora.in_memory(draw.integers(5, vocab_size, starts[-1]), starts, np.arange(0, 401, 8), vocab_size, SPECIAL)
+  corpus = corpora.in_memory(draw.integers(5, vocab_size, starts[-1]), starts, np.arange(0, 401, 8), vocab_size, SPECIAL,
+                             similar=test_masking_replacement._table())
   for phase in configuration.phases(config):
     yield pipeline.build(corpus, format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=8,
                          seed=config.seed, phase=phase.index)

@@ -1,0 +1,67 @@
+"""Every system's rows, from the text that ships: what the README calls input ready."""
+
+import importlib
+import io
+import pathlib
+import re
+import warnings
+
+import ml_collections
+import pytest
+import rich.console
+
+from bertzoo_jax import config as configuration
+from bertzoo_jax import prepare
+from bertzoo_jax import show
+from bertzoo_jax.input import corpus as corpora
+from bertzoo_jax.input import pipeline
+from tests import test_laws
+from tests import test_systems
+
+ROOT = pathlib.Path(__file__).parents[1]
+SAMPLE = ROOT / 'data' / 'sample'
+README = (ROOT / 'README.md').read_text()
+
+
+@pytest.fixture(scope='module')
+def corpus_of(tmp_path_factory):
+  """The sample as the corpus of a config; configs with the same tokenizer and corpus sections share one."""
+  made = {}
+
+  def make(config):
+    chinese = 'zh' in config.corpus.splitter
+    key = configuration.to_json(ml_collections.ConfigDict(dict(tokenizer=config.tokenizer, corpus=config.corpus)))
+    if key not in made:
+      made[key] = tmp_path_factory.mktemp('corpus') / 'corpus'
+      files = ('zh_*.txt',) if chinese else ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
+      prepare.prepare(config, [str(SAMPLE / f) for f in files], str(made[key]), say=lambda _: None)
+    return made[key]
+
+  return make
+
+
+def test_every_system_has_a_tiny_config_and_a_row_in_the_readme():
+  assert set(test_laws.CONFIGS) == set(test_laws.SYSTEMS)
+  for system in test_laws.SYSTEMS:
+    row = next(line for line in README.splitlines() if f'`configs/{system}.py:' in line and line.startswith('|'))
+    assert re.search(r'\*\*(works|input ready)\*\*', row), row
+
+
+@pytest.mark.parametrize('system', test_laws.CONFIGS)
+def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_prints_them(system, corpus_of):
+  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{system}').get_config('tiny')).lock()
+  path = corpus_of(config)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    corpus = corpora.open(path)
+    for phase in configuration.phases(config):
+      fields = phase.config
+      pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
+                            seed=fields.seed, phase=phase.index)
+      batch = pipe.batch(0)
+      assert set(test_systems._objective(phase.config, corpus.vocab_size).reads) <= set(batch)
+      assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features
+      assert batch['masked_weights'].sum() > 0.1 * (batch['pack_ids'] > 0).sum()
+      console = rich.console.Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+      show.show(config, str(path), phase=phase.index, rows=1, console=console)
+      assert 'row 0' in console.file.getvalue()
