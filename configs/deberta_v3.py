@@ -1,0 +1,34 @@
+"""DeBERTaV3 (He et al. 2021, arXiv:2111.09543): its rows. Both networks, replaced-token detection and the shared embeddings are still to be written.
+
+    python -m bertzoo_jax.show --config configs/deberta_v3.py:tiny --corpus CORPUS
+
+SentencePiece as v2; contiguous full sentences; single tokens, 15 %, all of them [MASK], none random or kept (rtd_task.py of the
+release), chosen from left to right in windows of 6 as in configs/deberta.py.
+"""
+
+from configs import parts
+
+
+def _tiny():
+  """Rows of 64 tokens of the English sample."""
+  return parts.experiment(
+      tokenizer=parts.sentencepiece(vocab_size=4096, specials='mask_last', lowercase=False, strip_accents=False, digit_commas='keep'),
+      corpus=parts.corpus(held_out=0.06),
+      format=parts.full_sentences(),
+      masking=parts.ngram_windows(max_gram=1, corruption=(1.0, 0.0, 0.0)),
+      encoder=parts.transformer(num_layers=2, hidden_size=128, num_heads=2, intermediate_size=512, dropout=0.0, attention_dropout=0.0),
+      objective=parts.input_only(),
+      optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
+      length=64,
+      batch_size=64,
+      phases=((2000, {}),),
+      hf='DebertaV2Model',
+      run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
+
+
+SIZES = {'tiny': _tiny}
+
+
+def get_config(argument='tiny'):
+  return parts.argument(argument, SIZES)
