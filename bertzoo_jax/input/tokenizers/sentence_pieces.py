@@ -128,7 +128,8 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
     split.append(pre_tokenizers.Split(hf.Regex('|'.join(map(_escaped, sorted(users, key=len, reverse=True)))), 'isolated'))
   # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling them.
   spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
-  built.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')])
+  split += [pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
+  built.pre_tokenizer = pre_tokenizers.Sequence(split)
   built.decoder = decoders.Metaspace(BLANK, prepend)
   return built
 
@@ -146,8 +147,12 @@ def _before(lowercase, strip_accents, collapse_blanks, straight_quotes):
 
 
 def _own(file):
-  """The model's own normalization."""
-  out = [normalizers.Precompiled(file.charsmap)] if file.charsmap else []
+  """The model's own normalization.
+
+  Precompiled looks up whole characters with their marks, and of one with two marks it may lose the second: composed ones
+  (NFC), which the model's table would compose as well, are safe.
+  """
+  out = [normalizers.NFC(), normalizers.Precompiled(file.charsmap)] if file.charsmap else []
   if file.remove_blanks:
     out += [normalizers.Replace(hf.Regex(' {2,}'), ' '), normalizers.Replace(hf.Regex('^ | $'), '')]
   return out
