@@ -85,3 +85,16 @@ def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
       assert found[r, low:high].sum() == min(goals[b], len(text))
     topped_up += found[r].sum() - len(spans)
   assert 0.05 * found.sum() < topped_up < 0.5 * found.sum()
+
+
+@pytest.mark.parametrize('section,define', [
+    (parts.ngram(weights=(1, 1, 1, 3), rate=0.5), lambda row: reference.shuffled(row, 0.5, (1, 1, 1, 3))),
+    (parts.span(rate=0.5), lambda row: reference.span(row, 0.5, 0.2, 10, False)),
+    (parts.whole_word(), lambda row: reference.whole_word(row, 0.15)),
+], ids=lambda x: getattr(x, 'name', ''))
+def test_nothing_crosses_the_border_of_a_piece_even_without_a_special_token_there(section, define):
+  features, keys = masking_rows.some_layout(150, LENGTH, 4, long=0.7)
+  features['pack_ids'] = np.where(features['pack_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0).astype(np.int32)
+  found = masking_rows.chosen(masking_rows.run(_build(section), features, keys))
+  for r in range(150):
+    assert np.flatnonzero(found[r]).tolist() == sorted(define(reference.Row(features, keys, r))), f'row {r}'
