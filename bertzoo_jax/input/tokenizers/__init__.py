@@ -16,7 +16,7 @@ from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input.tokenizers import byte_bpe
 from bertzoo_jax.input.tokenizers import kinds
-from bertzoo_jax.input.tokenizers import spiece
+from bertzoo_jax.input.tokenizers import sentence_pieces
 from bertzoo_jax.input.tokenizers import wordpiece
 
 
@@ -177,4 +177,4 @@ def _files(path) -> dict:
   return files
 
 
-BY_NAME = {'wordpiece': wordpiece.wordpiece, 'byte_bpe': byte_bpe.byte_bpe, 'sentencepiece': spiece.sentencepiece}
+BY_NAME = {'wordpiece': wordpiece.wordpiece, 'byte_bpe': byte_bpe.byte_bpe, 'sentencepiece': sentence_pieces.sentencepiece}

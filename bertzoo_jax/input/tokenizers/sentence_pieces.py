@@ -1,215 +1,255 @@
-"""SentencePiece, unigram and BPE, through the library of that name: its ids are its own, whatever the text.
+"""SentencePiece (Kudo & Richardson 2018): vocabularies of its library, segmented by the `tokenizers` library.
 
-Loading refuses a model made for other fields; training streams the text. tokenizer.json comes from `fast_pieces`.
+The `sentencepiece` library trains; its file is kept as spiece.model. Text is segmented by the same engine that
+tokenizer.json holds, so that what was trained on is what an export does. It is the library's own segmentation but for what
+input/README.md lists (tests/input/test_sentence_pieces.py measures it).
 """
 
-import string
+import functools
+import io
+import re
+import sys
 import unicodedata
+from typing import NamedTuple
 
-import numpy as np
-import sentencepiece as library
+import tokenizers as hf
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
 from tokenizers import processors
 
 from bertzoo_jax import errors
-from bertzoo_jax.input.tokenizers import cleaning
-from bertzoo_jax.input.tokenizers import fast_pieces
 from bertzoo_jax.input.tokenizers import kinds
-from bertzoo_jax.input.tokenizers import model_files
-from bertzoo_jax.input.tokenizers import piece_training
+from bertzoo_jax.input.tokenizers import spiece_file
 
-BLANK = '\u2581'
-_MARKS = frozenset(string.punctuation)
-_LATIN = frozenset(string.ascii_letters) | _MARKS | {'\u20ac', '\u00a3'}
+BLANK = '▁'  # U+2581, a blank in a piece
+_DEAD = -1000.0  # of a piece that is never used; far below any log-probability, far above an overflow
+_LONGEST = 1000  # characters of a word that takes part in training
+_RESERVED = '\u2585'  # the library drops a sentence with it
 
 
-def sentencepiece(*, vocab_size, model, specials, symbols, normalization, lowercase, strip_accents, blanks, quotes, digit_commas, word_starts,
-                  coverage, sample, seed) -> kinds.Kind:
-  """SentencePiece (Kudo and Richardson 2018); the fields are described in configs/parts.py.
+class _Layout(NamedTuple):
+  """Where special pieces stand. order: from id 0 on; last: behind all others ('' if none); special: {role: piece};
+  template: of one and of two texts, piece:segment. numbered: {name of the library's: piece}, the others are its control symbols."""
+  order: tuple[str, ...]
+  last: str
+  special: dict[str, str]
+  numbered: dict[str, str]
+  single: str
+  pair: str
 
-  `encode` gives the library's ids of the cleaned text, except that no text spells a special piece, not even one that the
-  model has as a user-defined symbol.
-  """
+
+_SINGLE, _PAIR = '[CLS]:0 $A:0 [SEP]:0', '[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1'
+
+
+LAYOUTS = {
+    'bracketed': _Layout(('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]'), '', dict(pad='<pad>', unk='<unk>', cls='[CLS]', sep='[SEP]', mask='[MASK]'),
+                         dict(pad='<pad>', unk='<unk>'), _SINGLE, _PAIR),
+    'angled': _Layout(('<unk>', '<s>', '</s>', '<cls>', '<sep>', '<pad>', '<mask>', '<eod>', '<eop>'), '',
+                      dict(pad='<pad>', unk='<unk>', cls='<cls>', sep='<sep>', mask='<mask>', eod='<eod>', eop='<eop>'),
+                      dict(unk='<unk>', bos='<s>', eos='</s>'), '$A:0 <sep>:0 <cls>:2', '$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2'),
+    'mask_last': _Layout(('[PAD]', '[CLS]', '[SEP]', '[UNK]'), '[MASK]', dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]'),
+                         dict(pad='[PAD]', bos='[CLS]', eos='[SEP]', unk='[UNK]'), _SINGLE, _PAIR),
+}
+_RULES = {name: name for name in ('nmt_nfkc', 'nfkc', 'nmt_nfkc_cf', 'nfkc_cf', 'identity')}
+_DIGIT_COMMAS = {'split': True, 'keep': False}
+
+
+def sentencepiece(*, vocab_size, model, specials, lowercase, strip_accents, collapse_blanks, straight_quotes, normalization, digit_commas, coverage,
+                  symbols) -> kinds.Kind:
+  """A unigram language model (Kudo 2018) or BPE over raw text, blanks included. The fields are described in configs/parts.py."""
   kinds.check_range('vocab_size', vocab_size, 1)
-  kinds.check_range('sample', sample, 1)
-  starts = errors.choose(word_starts, WORD_STARTS, 'tokenizer.word_starts')
-  errors.choose(digit_commas, {'keep': 0, 'split': 1}, 'tokenizer.digit_commas')
-  errors.choose(model, {'unigram': 0, 'bpe': 1}, 'tokenizer.model')
-  clean = cleaning.Cleaner(blanks, quotes, strip_accents, lowercase)
-  first, last = _layout(specials)
-  special = dict(first + last)
-  own = symbols.split()
+  kinds.check_range('coverage', coverage, 0.5, 1)
+  layout = errors.choose(specials, LAYOUTS, 'layout of special pieces (config.tokenizer.specials)')
+  model = errors.choose(model, {'unigram': 'unigram', 'bpe': 'bpe'}, 'SentencePiece model (config.tokenizer.model)')
+  rule = errors.choose(normalization, _RULES, 'normalization')
+  split_commas = errors.choose(digit_commas, _DIGIT_COMMAS, 'way with commas behind digits (config.tokenizer.digit_commas)')
+  before = _before(lowercase, strip_accents, collapse_blanks, straight_quotes)
 
   def train(texts):
-    fields = piece_training.Fields(vocab_size - len(last), model, first, own, normalization, coverage, sample, seed)
-    return vocabulary(piece_training.train(fields, (clean(text) for text in kinds.once(texts)), len(last)))
-
-  def vocabulary(data, path='the model'):
-    held = model_files.parse(data, path)
-    texts = [p.text for p in held.pieces]
-    return kinds.Vocabulary(texts + [piece for _, piece in last if piece not in texts], model=data)
+    data = _train(kinds.once(texts), before, model, rule, vocab_size, layout, coverage, symbols)
+    return _vocabulary(data, 'what was trained', layout)
 
   def read(files):
     names = sorted(name for name in files if name.endswith('.model'))
     if not names:
       return None
     if len(names) > 1:
-      raise errors.UserError(f'There are {len(names)} models ({", ".join(names)}): name the one that is meant.')
-    found, path = vocabulary(files[names[0]].read_bytes(), files[names[0]]), files[names[0]]
-    _check_model(model_files.parse(found.model), path, model, normalization, first, last)
-    return found
-
-  def encoder(found):
-    return Encoder(found, set(special.values()), clean, digit_commas == 'split')
-
-  def engine(found):
-    return fast_pieces.build(model_files.parse(found.model), found.pieces, special, clean.normalizers(), digit_commas == 'split')
+      raise errors.UserError(f'There are several SentencePiece models, {", ".join(names)}: name one of them.')
+    return _vocabulary(files[names[0]].read_bytes(), str(files[names[0]]), layout)
 
   def check(pieces):
-    kinds.check_case(pieces, lowercase, strip_accents)
+    _check_layout(pieces, specials, layout)
+    kinds.check_case([p.lstrip(BLANK) for p in pieces], lowercase)
 
   def wrap(ids):
-    cls, sep = special['cls'], special['sep']
-    return processors.TemplateProcessing(single=f'{cls}:0 $A:0 {sep}:0', pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
-                                         special_tokens=[(cls, ids['cls']), (sep, ids['sep'])])
+    ids = {piece: ids[role] for role, piece in layout.special.items() if f'{piece}:' in layout.pair}
+    return processors.TemplateProcessing(single=layout.single, pair=layout.pair, special_tokens=list(ids.items()))
 
-  return kinds.Kind(special, train, read, check, lambda found: {'spiece.model': found.model}, engine, wrap, starts, True,
-                    reads='one .model (spiece.model, spm.model, sentencepiece.bpe.model …)', encoder=encoder)
-
-
-class Encoder:
-  """A model at work: texts to ids, and back."""
-
-  def __init__(self, vocabulary: kinds.Vocabulary, special: set[str], clean: cleaning.Cleaner, split_commas: bool):
-    self._model = library.SentencePieceProcessor(model_proto=model_files.hide(vocabulary.model, special))
-    self._pieces, self._clean = vocabulary.pieces, clean
-    self._known = self._model.vocab_size()
-    self._split = {}
-    if split_commas:
-      ids = {piece: i for i, piece in enumerate(vocabulary.pieces)}
-      unknown = self._model.unk_id()
-      self._split = {i: [ids.get(p, unknown) for p in self._without_comma(piece)] for i, piece in enumerate(vocabulary.pieces[:self._known])
-                     if len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit()}
-    self._ends_in_comma = np.zeros(self._known, bool)
-    self._ends_in_comma[list(self._split)] = True
-
-  def _without_comma(self, piece):
-    """A piece that ends in a digit and a comma, as two or more (code of Yang et al. 2019): the digits split anew, the comma."""
-    inner = self._model.encode(piece[:-1].replace(BLANK, ''), return_type=str)
-    if piece[0] != BLANK and inner[0][0] == BLANK:
-      inner = inner[1:] if len(inner[0]) == 1 else [inner[0][1:], *inner[1:]]
-    return [*inner, ',']
-
-  def encode(self, texts):
-    """Ids of each text, int32."""
-    rows = self._model.encode([self._clean(t) for t in texts], return_type='numpy', num_threads=1)
-    return [self._with_commas(row) for row in rows] if self._split else rows
-
-  def encode_with_offsets(self, texts):
-    """(ids, starts, ends) of each text, int32, in characters of the text as given."""
-    out = []
-    for text in texts:
-      clean, starts, ends = self._clean.aligned(text)
-      row = self._model.encode(clean, return_type='offset_mapping', num_threads=1)
-      ids, spans = np.asarray(row['ids'], np.int32), np.asarray(row['offsets'], np.int32).reshape(-1, 2)
-      if self._split and self._ends_in_comma[ids].any():
-        ids, spans = self._spans_with_commas(ids, spans)
-      out.append((ids, *_through(spans, starts, ends, len(text))))
-    return out
-
-  def decode(self, ids):
-    """The text of ids, special pieces spelt out."""
-    words, run = [], []
-    for i in [*ids, None]:
-      special = i is None or i >= self._known or self._model.is_control(i) or self._model.is_unknown(i)
-      if not special:
-        run.append(i)
-        continue
-      words += [self._model.decode(run)] if run else []
-      words += [] if i is None else [self._pieces[i]]
-      run = []
-    return ' '.join(words)
-
-  def _with_commas(self, row):
-    if not self._ends_in_comma[row].any():
-      return row
-    return np.asarray([j for i in row.tolist() for j in self._split.get(i, (i,))], np.int32)
-
-  def _spans_with_commas(self, ids, spans):
-    """As `_with_commas`, and the characters: of the pieces in place of one, the last ones have as many as they are long."""
-    out, places = [], []
-    for i, (start, end) in zip(ids.tolist(), spans.tolist()):
-      parts = self._split.get(i, (i,))
-      cuts = [end]
-      for part in parts[:0:-1]:
-        cuts.append(max(start, cuts[-1] - len(self._pieces[part])))
-      cuts.append(start)
-      out += parts
-      places += list(zip(cuts[:0:-1], cuts[-2::-1]))
-    return np.asarray(out, np.int32), np.asarray(places, np.int32)
+  return kinds.Kind(layout.special, train, read, check, lambda v: {'spiece.model': v.model},
+                    lambda v: engine(v, before, [*layout.order, layout.last], split_commas), wrap, starts_word, True,
+                    reads='a SentencePiece model (spiece.model, spm.model)')
 
 
-def _through(spans, starts, ends, length):
-  """Spans of the cleaned text as spans of the text: (starts, ends)."""
-  if not len(spans):
-    return np.zeros(0, np.int32), np.zeros(0, np.int32)
-  if not len(starts):
-    return spans[:, 0] * 0, spans[:, 1] * 0
-  at = np.append(starts, ends[-1])
-  first = at[spans[:, 0]]
-  return first.astype(np.int32), np.where(spans[:, 1] > spans[:, 0], ends[np.maximum(spans[:, 1] - 1, 0)], first).astype(np.int32)
+def starts_word(piece) -> bool:
+  """Whether a piece starts a word: it begins with a blank, or has neither letter, mark nor digit (code of ALBERT and XLNet), or
+  begins with an ideograph."""
+  return piece[0] == BLANK or not any(unicodedata.category(c)[0] in 'LMN' for c in piece) or unicodedata.name(piece[0], '').startswith('CJK UNI')
 
 
-# --- which pieces start a word ----------------------------------------------------------------------------------------
+# --- the engine ---
 
 
-def _by_blank_or_ascii_mark(piece):
-  return piece[0] in BLANK + '<' or piece in _MARKS
+def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
+  """A `tokenizers` engine that segments as the SentencePiece model does.
+
+  Args:
+    vocabulary: kinds.Vocabulary with the model's bytes.
+    before: list of normalizers that come before the model's own.
+    special: pieces that no text may spell.
+    split_commas: whether pieces that end in a digit and a comma are never used.
+  """
+  file = spiece_file.parse(vocabulary.model)
+  dead = [kind == spiece_file.UNUSED or split_commas and len(p) > 1 and p[-1] == ',' and p[-2].isdigit() for p, kind in zip(file.pieces, file.types)]
+  unknown = file.pieces[file.types.index(spiece_file.UNKNOWN)]
+  if file.model == 'unigram':
+    scored = [(p, _DEAD if d else s) for p, s, d in zip(file.pieces, file.scores, dead)]
+    scored += [(p, 0.0) for p in vocabulary.pieces[len(scored):]]
+    built = hf.Tokenizer(models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback))
+  else:
+    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+    built = hf.Tokenizer(models.BPE(ids, _merges(file, dead), unk_token=unknown, fuse_unk=True, byte_fallback=file.byte_fallback))
+  built.normalizer = normalizers.Sequence([*before, *_own(file)])
+  prepend = 'always' if file.dummy_prefix else 'never'
+  split = [pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
+  users = [p for p, kind in zip(file.pieces, file.types) if kind == spiece_file.USER and p not in special]
+  if file.model == 'bpe' and users:  # unigram takes them by their score, 0
+    split.append(pre_tokenizers.Split(hf.Regex('|'.join(map(_escaped, sorted(users, key=len, reverse=True)))), 'isolated'))
+  # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling them.
+  spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
+  split += [pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
+  built.pre_tokenizer = pre_tokenizers.Sequence(split)
+  built.decoder = decoders.Metaspace(BLANK, prepend)
+  return built
 
 
-def _by_blank_mark_or_foreign_letter(piece):
-  return _by_blank_or_ascii_mark(piece) or piece in _LATIN - set(string.ascii_letters) or not set(piece) <= _LATIN
+def _before(lowercase, strip_accents, collapse_blanks, straight_quotes):
+  """The normalizers ahead of the model's own, in the order of the released code."""
+  out = []
+  if collapse_blanks:
+    out.append(normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
+  if straight_quotes:
+    out += [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+  if strip_accents:
+    out += [normalizers.NFKD(), normalizers.Replace(hf.Regex(_class(unicodedata.combining)), '')]
+  return out + [normalizers.Lowercase()] if lowercase else out
 
 
-def _by_blank_or_any_mark(piece):
-  # All of ASCII that is neither letter nor digit is punctuation here, as in BERT's splitting.
-  return piece[0] == BLANK or len(piece) == 1 and (piece in _MARKS or unicodedata.category(piece)[0] in 'PZC')
+def _own(file):
+  """The model's own normalization.
+
+  Precompiled looks up whole characters with their marks, and of one with two marks it may lose the second: composed ones
+  (NFC), which the model's table would compose as well, are safe.
+  """
+  out = [normalizers.NFC(), normalizers.Precompiled(file.charsmap)] if file.charsmap else []
+  if file.remove_blanks:
+    out += [normalizers.Replace(hf.Regex(' {2,}'), ' '), normalizers.Replace(hf.Regex('^ | $'), '')]
+  return out
 
 
-WORD_STARTS = {'ascii': _by_blank_or_ascii_mark, 'letters': _by_blank_mark_or_foreign_letter, 'unicode': _by_blank_or_any_mark}
+@functools.cache
+def _class(holds) -> str:
+  """A regular expression for the characters of which `holds` is true."""
+  codes = [c for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000 and holds(chr(c))]
+  firsts = [c for i, c in enumerate(codes) if i == 0 or codes[i - 1] != c - 1]
+  lasts = [c for i, c in enumerate(codes) if i + 1 == len(codes) or codes[i + 1] != c + 1]
+  return '[' + ''.join(f'\\x{{{a:x}}}-\\x{{{b:x}}}' for a, b in zip(firsts, lasts)) + ']'
 
 
-# --- fields and models ------------------------------------------------------------------------------------------------
+def _escaped(text):
+  return re.sub(r'([^\w\s])', r'\\\1', text)
 
 
-def _layout(specials):
-  """([(role, piece)] at the head of the vocabulary, [(role, piece)] after the learnt ones)."""
-  words = specials.split()
-  at = words.index('...') if '...' in words else len(words)
-  parts = [[tuple(word.split('=', 1)) for word in half] for half in (words[:at], words[at + 1:])]
-  roles = [pair[0] for half in parts for pair in half]
-  known = (*kinds.ROLES, 'bos', 'eos', 'eod', 'eop')
-  wrong = [r for r in roles if r not in known] or [r for r in kinds.ROLES if r not in roles] or [r for r in roles if roles.count(r) > 1]
-  if wrong or any(len(pair) != 2 or not pair[1] for half in parts for pair in half) or 'unk' not in dict(parts[0]):
-    raise errors.UserError(f'config.tokenizer.specials={specials!r}: write role=piece for each of {", ".join(kinds.ROLES)} once (and bos, eos, eod, '
-                           'eop where there are such), in the order of their ids; ... stands for the pieces learnt, and unk comes before them.')
-  return parts
+def _merges(file, dead):
+  """Merges of two pieces into a third, in the order of the third's score: what the library tries, said in pairs."""
+  known = {p: s for p, s, kind in zip(file.pieces, file.scores, file.types) if kind in (spiece_file.NORMAL, spiece_file.USER)}
+  merges = []
+  for piece, score, kind, unused in zip(file.pieces, file.scores, file.types, dead):
+    if kind == spiece_file.NORMAL and not unused:
+      merges += [(-score, i, piece[:i], piece[i:]) for i in range(1, len(piece)) if piece[:i] in known and piece[i:] in known]
+  return [(a, b) for _, _, a, b in sorted(merges, key=lambda m: m[0])]
 
 
-def _check_model(held, path, model, normalization, first, last):
-  """Refuses a model whose kind, rule or special pieces are not the config's."""
-  if held.kind != model:
-    raise errors.UserError(f'{path} is a {held.kind} model, the config wishes {model}: '
-                           + (f'set --config.tokenizer.model={held.kind}.' if held.kind in ('unigram', 'bpe') else 'only unigram and bpe are known here.'))
-  if held.normalization != normalization:
-    raise errors.UserError(f'{path} normalizes by {held.normalization!r}, the config wishes {normalization!r}: '
-                           f'set --config.tokenizer.normalization={held.normalization}.')
-  if held.suffix:
-    raise errors.UserError(f'{path} has blanks at the ends of its pieces (treat_whitespace_as_suffix), which is not supported: train one without.')
-  texts = [p.text for p in held.pieces]
-  wrong = [(piece, i) for i, (_, piece) in enumerate(first) if texts[i:i + 1] != [piece]]
-  wrong += [(piece, len(texts) + i) for i, (_, piece) in enumerate(last) if piece in texts and texts.index(piece) != len(texts) - len(last) + i]
-  if wrong:
-    (piece, i), there = wrong[0], f'at {texts.index(wrong[0][0])}' if wrong[0][0] in texts else 'nowhere'
-    heads = [p.text for p in held.pieces[:len(first) + 4] if p.kind != model_files.NORMAL]
-    raise errors.UserError(f'{path} has the special piece {piece!r} {there}, config.tokenizer.specials at {i}; it begins with {" ".join(heads)}: '
-                           'write config.tokenizer.specials in that order (as --config.tokenizer.specials="role=piece …").')
+# --- reading and training ---
+
+
+def _vocabulary(data, name, layout):
+  file = spiece_file.parse(data, name)
+  if file.suffix_blanks:
+    raise errors.UserError(f'{name} has its blanks behind words (treat_whitespace_as_suffix), which is not supported: train one without.')
+  if spiece_file.UNKNOWN not in file.types:
+    raise errors.UserError(f'{name} has no piece for what is unknown: take another.')
+  pieces = list(file.pieces)
+  if layout.last and layout.last not in pieces:
+    pieces.append(layout.last)
+  return kinds.Vocabulary(pieces, [], data)
+
+
+def _check_layout(pieces, specials, layout):
+  """UserError unless the special pieces stand where the layout has them."""
+  if not _misplaced(pieces, layout):
+    return
+  id, piece = _misplaced(pieces, layout)
+  there = f'id {id} is {pieces[id]!r}' if id < len(pieces) else f'there are {len(pieces)} pieces'
+  fitting = [name for name, other in LAYOUTS.items() if not _misplaced(pieces, other)]
+  remedy = f'set --config.tokenizer.specials={fitting[0]}' if fitting else f'no layout ({", ".join(LAYOUTS)}) fits, take a vocabulary made for one'
+  raise errors.UserError(f'The layout {specials!r} has {piece!r} at id {id}, but in this vocabulary {there}: {remedy}.')
+
+
+def _misplaced(pieces, layout):
+  """(id, piece) of the first special piece that is elsewhere, or None."""
+  wished = {**dict(enumerate(layout.order)), **({len(pieces) - 1: layout.last} if layout.last else {})}
+  return next(((id, piece) for id, piece in wished.items() if pieces[id:id + 1] != [piece]), None)
+
+
+def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) -> bytes:
+  import sentencepiece as library  # only training needs it
+
+  meta = {'pad_id': -1, 'bos_id': -1, 'eos_id': -1, 'control_symbols': [p for p in layout.order if p not in layout.numbered.values()]}
+  for name, piece in layout.numbered.items():
+    meta |= {f'{name}_id': layout.order.index(piece), f'{name}_piece': piece}
+  out, extra = io.BytesIO(), bool(layout.last)
+  try:
+    library.SentencePieceTrainer.train(
+        sentence_iterator=_sentences(texts, normalizers.Sequence(before)), model_writer=out, model_type=model, vocab_size=vocab_size - extra,
+        character_coverage=coverage, normalization_rule_name=rule, user_defined_symbols=list(symbols), **meta, minloglevel=4,
+        # Sums of floats depend on how many threads share them.
+        num_threads=4, max_sentence_length=4 * _LONGEST * _LONGEST)
+  except RuntimeError as e:
+    raise _refusal(str(e), vocab_size, extra) from e
+  return out.getvalue()
+
+
+def _sentences(texts, clean):
+  """The texts as the library is to see them; words over _LONGEST characters, and those with a character it reserves, stay away."""
+  for text in texts:
+    text = clean.normalize_str(text)
+    if len(text) > _LONGEST or _RESERVED in text:
+      text = ' '.join(word for word in text.split() if len(word) <= _LONGEST and _RESERVED not in word)
+    if text:
+      yield text
+
+
+def _refusal(message, vocab_size, extra) -> errors.UserError:
+  """What the trainer's message means."""
+  if most := re.search(r'set it to a value <= (\d+)', message):
+    most = int(most[1]) + extra
+    return errors.UserError(f'The text yields at most {most} pieces, the config wishes {vocab_size}: set --config.tokenizer.vocab_size={most}, '
+                            'or give more text.')
+  if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
+    return errors.UserError(f'The characters of the text alone take {int(required[1]) + extra} pieces, the config wishes {vocab_size}: raise '
+                            '--config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.')
+  if 'sentences_.empty()' in message:
+    return errors.UserError('There is no text to train a tokenizer on: check --source.')
+  return errors.UserError(f'SentencePiece cannot train on this text with this config.tokenizer: {message.splitlines()[0]}')
