@@ -18,12 +18,13 @@ from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import duplicates
 from bertzoo_jax.input import finding
 from bertzoo_jax.input import meter
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import shards
 from bertzoo_jax.input import similar as similar_lib
-from bertzoo_jax.input import sources
+from bertzoo_jax.input import texts
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input import units
 
@@ -32,10 +33,11 @@ CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
             errno.ENAMETOOLONG, errno.EIO)
 _COUNTED = tuple(f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_'))
-_HASHES = 1 << 24  # document hashes sorted at a time
+_MEMORY = dict(wordpiece=2.0, byte_bpe=2.0, sentencepiece=8.0)  # bytes that training takes for one of text, at most
 
 
-def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None) -> dict:
+def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None,
+            where=(), exclude=(), only=None) -> dict:
   """Makes (or finishes) the corpus `out`.
 
   Args:
@@ -47,9 +49,12 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
     similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
+    where: list of 'key=value' that a record must have; values of one key are alternatives.
+    exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are left out.
+    only: 'tokenizer' writes nothing but the tokenizer, into `out`.
 
   Returns:
-    The manifest.
+    The manifest; with `only`, None.
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
@@ -59,11 +64,16 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     raise errors.UserError(f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 to below 1.')
   splitter = sentences.splitter(config.corpus.splitter, say).name
   files = dict(phrases=phrases, entities=entities, similar=similar)
+  errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
+  where, excluded = texts.conditions(where), [finding.find(e) for e in exclude]
   units.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
   similar_lib.check_file(config.corpus, similar)
   found = [finding.find(s) for s in source]
   loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
-  plan = _plan(config, found, loaded, files)
+  plan = _plan(config, found, loaded, files, where, excluded)
+  text = texts.Text(found, where, excluded, config.corpus, out, say)
+  if only:
+    return _only_tokenizer(out, loaded, config, text, say)
 
   if done := _same_plan(out, plan):
     if not storage.is_remote(out):
@@ -72,10 +82,10 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     _tidy(out)
     return done
   with _locked(out):
-    _tokenizer(out, plan, loaded, config, found, say)
+    _tokenizer(out, plan, loaded, config, text, say)
     marker = units.marker(config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities)
-    reader, records = _shards(out, plan, config, found, marker, workers, say)
-    manifest = _manifest(out, plan, config, reader.dropped.reasons, records)
+    reader, records = _shards(out, plan, config, text, marker, workers, say)
+    manifest = _manifest(out, plan, config, reader.dropped.reasons, records, text.repeated)
     manifest = dict(manifest, splitter=splitter, units=marker and marker.facts, similar=_similar(out, config, similar, say))
     manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
@@ -87,7 +97,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(config, found, loaded, files) -> dict:
+def _plan(config, found, loaded, files, where, excluded) -> dict:
   """What decides every byte of the corpus; an unfinished one is gone on with only under the same plan."""
   total = sum(s.bytes for s in found)
   return dict(
@@ -96,6 +106,8 @@ def _plan(config, found, loaded, files) -> dict:
       tokenizer=config.tokenizer.to_dict(),
       tokenizer_hash=loaded.hash if loaded else f'trained on at most {TOKENIZER_BYTES} bytes',
       corpus=config.corpus.to_dict(),
+      where=[list(w) for w in where],
+      exclude=[s.facts() for s in excluded],
       files={name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file)) for name, file in files.items()},
       # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by a kill.
       chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)))
@@ -156,27 +168,40 @@ def _tidy(out) -> None:
 # --- the tokenizer ----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(out, plan, loaded, config, found, say) -> None:
+def _tokenizer(out, plan, loaded, config, text, say) -> None:
   """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's documents."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
-  if loaded is None:
-    total = sum(s.bytes for s in found)
-    share = min(1.0, TOKENIZER_BYTES / total) if total else 1.0
-    say(f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces'
-        + (f' on {100 * share:.1f} % of the documents.' if share < 1 else '.'))
-    joiner = sentences.splitter(config.corpus.splitter)[1] or '\n'
-    with meter.Meter('reading for the tokenizer', total, say) as progress:
-      loaded = tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(found, config.corpus.held_out, share, joiner, progress))
+  loaded = loaded or _train(config, text, say)
   storage.write_json(out / 'plan.json', plan)  # only now is there anything worth going on with
   loaded.save(out / 'tokenizer')
 
 
-def _training_texts(found, held_out, share, joiner, progress):
+def _only_tokenizer(out, loaded, config, text, say) -> None:
+  if out.exists() and any(out.iterdir()):
+    raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
+  loaded = loaded or _train(config, text, say)
+  loaded.save(out)
+  say(f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus with --tokenizer={out}.')
+
+
+def _train(config, text, say):
+  """Trains the config's tokenizer on the documents of train, of a large text on a sample of them."""
+  total = text.bytes
+  share = min(1.0, TOKENIZER_BYTES / total) if total else 1.0
+  say(f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces on {share * total / 1e6:,.1f} MB of text'
+      + (f' ({100 * share:.1f} % of the documents, drawn by their content)' if share < 1 else '')
+      + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.3:,.1f} GiB of memory.')
+  joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
+  with meter.Meter('reading for the tokenizer', total, say) as progress:
+    return tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(text, config.corpus.held_out, share, joiner, progress))
+
+
+def _training_texts(text, held_out, share, joiner, progress):
   """Text of the documents of train, or of a sample of them chosen by content; held-out text never shapes the tokenizer."""
-  reader, empty = sources.Reader(found), True
-  for document, _ in _documents(reader):
+  reader, empty = text.reader(), True
+  for document, _ in text.documents(reader):
     progress.update(reader.bytes_read)
     content, lot = shards.content_hash(document)
     if not shards.below(content, held_out) and shards.below(lot, share):
@@ -189,37 +214,14 @@ def _training_texts(found, held_out, share, joiner, progress):
 # --- the shards -------------------------------------------------------------------------------------------------------
 
 
-def _documents(reader):
-  """(document as bytes, file) of the reader's documents that are valid Unicode."""
-  for paragraphs in reader.documents():
-    try:
-      yield sources.encode(paragraphs), reader.place
-    except UnicodeEncodeError:
-      reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
-
-
-def _chunks(reader, chunk_bytes):
-  """Documents in chunks of at least `chunk_bytes` each: their borders depend on the text alone."""
-  index, documents, size, first = 0, [], 0, ''
-  for document, place in _documents(reader):
-    first = first or place
-    documents.append(document)
-    size += len(document)
-    if size >= chunk_bytes:
-      yield shards.Chunk(index, documents, first, reader.bytes_read)
-      index, documents, size, first = index + 1, [], 0, ''
-  if documents:
-    yield shards.Chunk(index, documents, first, reader.bytes_read)
-
-
-def _shards(out, plan, config, found, marker, workers, say):
+def _shards(out, plan, config, text, marker, workers, say):
   """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
   for folder in (shards.PARTS, *corpus.SPLITS):
     (out / folder).mkdir(parents=True, exist_ok=True)
   workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())
-  reader, records = sources.Reader(found), {}
-  with meter.Meter('tokenising', sum(s.bytes for s in found), say) as progress:
-    chunks = _chunks(reader, plan['chunk_bytes'])
+  reader, records = text.reader(), {}
+  with meter.Meter('tokenising', text.bytes, say) as progress:
+    chunks = text.chunks(reader, plan['chunk_bytes'])
     results = shards.run(chunks, out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers, marker)
     for index, end, record in results:
       records[index] = record
@@ -230,7 +232,7 @@ def _shards(out, plan, config, found, marker, workers, say):
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def _manifest(out, plan, config, dropped, records) -> dict:
+def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
   unigrams = sum((_part(out, i, 'unigrams') for i in range(len(records))), np.zeros(config.tokenizer.vocab_size, np.int64))
   splits = {name: _split(name, records) for name in corpus.SPLITS}
@@ -244,7 +246,7 @@ def _manifest(out, plan, config, dropped, records) -> dict:
       tokenizer_hash=meta['hash'], dtype=corpus.token_dtype(len(unigrams)), sources=plan['sources'], splits=splits,
       unigrams_sha256=corpus.write_array(out / 'unigrams.npy', unigrams),
       pieces_sha256=corpus.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)),
-      report=_report(out, records, dropped), plan=plan)
+      report=_report(records, dropped, repeated), plan=plan)
   return manifest
 
 
@@ -266,7 +268,7 @@ def _split(name, records) -> dict:
   return {**{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')}, 'shards': [m['shard'] for m in mine]}
 
 
-def _report(out, records, dropped) -> dict:
+def _report(records, dropped, repeated) -> dict:
   """The data report over both splits."""
   parts = [s for r in records for s in r['splits'].values()]
   totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)}
@@ -281,20 +283,10 @@ def _report(out, records, dropped) -> dict:
       unknown_rate=totals['unknown'] / totals['tokens'],
       pieces_per_word=totals['tokens'] / totals['words'],
       misaligned_sentences=sum(r['misaligned'] for r in records),
-      duplicate_documents=_duplicates(out, len(records), totals['documents']),
+      duplicate_documents=repeated[0],
+      duplicate_paragraphs=repeated[1],
       held_out_share=held_out / totals['documents'],
       dropped=dropped)
-
-
-def _duplicates(out, num_parts, documents) -> int:
-  """Documents whose text stood in the corpus before; sorts a slice of the hashes at a time, so memory is bounded."""
-  slices = np.uint64(-(-documents // _HASHES) or 1)
-  repeated = 0
-  for i in range(int(slices)):
-    hashes = [h[h % slices == i] for h in (_part(out, p, 'hashes') for p in range(num_parts))]
-    hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
-    repeated += len(hashes) - len(np.unique(hashes))
-  return repeated
 
 
 def _empty(dropped) -> errors.UserError:
@@ -311,7 +303,8 @@ def describe(manifest: dict, where: str) -> str:
       *(f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences {s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
         for name, s in splits.items()),
       f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} pieces a word; '
-      f'{report["duplicate_documents"]:,} exact duplicate documents; held out {100 * report["held_out_share"]:.2f} % of documents']
+      f'{report["duplicate_documents"]:,} exact duplicate documents, {report["duplicate_paragraphs"]:,} paragraphs; '
+      f'held out {100 * report["held_out_share"]:.2f} % of documents']
   if manifest['units']:
     shares = ', '.join(f'{report[level]:,} {level} ({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
                        for level in ('words', 'phrases', 'entities') if level == 'words' or manifest['corpus'][level] != 'none')
@@ -333,7 +326,7 @@ def describe(manifest: dict, where: str) -> str:
 def main(_):
   try:
     prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True),
-            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value)
+            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value, where=_WHERE.value, exclude=_EXCLUDE.value, only=_ONLY.value)
   except OSError as e:
     if e.errno not in _STORAGE:
       raise
@@ -351,5 +344,8 @@ if __name__ == '__main__':
   _PHRASES = flags.DEFINE_string('phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.')
   _ENTITIES = flags.DEFINE_string('entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.')
   _SIMILAR = flags.DEFINE_string('similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.')
+  _WHERE = flags.DEFINE_multi_string('where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.')
+  _EXCLUDE = flags.DEFINE_multi_string('exclude', [], 'Texts, as a source, whose documents and longer paragraphs are left out; may be repeated.')
+  _ONLY = flags.DEFINE_enum('only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.')
   _WORKERS = flags.DEFINE_integer('workers', None, 'Processes; one a core if not given.', lower_bound=1)
   cli.run(main)

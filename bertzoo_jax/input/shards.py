@@ -22,7 +22,7 @@ from bertzoo_jax.input import sentences
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input import units
 
-PARTS = 'parts'  # CORPUS/parts/: records, hashes and unigrams of shards, gone when the corpus is finished
+PARTS = 'parts'  # CORPUS/parts/: records and unigrams of shards, what is repeated, gone when the corpus is finished
 MAX_SENTENCE = 1 << 16  # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
 _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 def content_hash(document: bytes) -> tuple[int, int]:
   """Two independent 64-bit hashes of a document's text, blind to its blanks and line breaks and to Unicode composition.
 
-  The first names its content (duplicates) and decides whether it is held out, the second whether it trains the tokenizer.
+  The first decides whether it is held out, the second whether it trains the tokenizer.
   """
   text = unicodedata.normalize('NFC', ' '.join(document.decode('utf-8').split()))
   digest = hashlib.blake2b(text.encode('utf-8'), digest_size=16).digest()
@@ -80,7 +80,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
   over MAX_SENTENCE), misaligned (sentences in which a unit's border fell inside a token).
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
-  splits, hashes, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
+  splits, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
   record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
   counts = np.zeros(tokenizer.vocab_size, np.int64)
   for split, (tokens, sentence_lengths, document_sizes, size, marks) in splits.items():
@@ -93,15 +93,14 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
     record['files'].update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
     if split == 'train':
       counts += np.bincount(tokens, minlength=tokenizer.vocab_size)
-  for kind, array in (('unigrams', counts), ('hashes', hashes)):
-    file = f'{PARTS}/{name}.{kind}.npy'
-    record['files'][file] = corpus.write_array(out / file, array)
+  file = f'{PARTS}/{name}.unigrams.npy'
+  record['files'][file] = corpus.write_array(out / file, counts)
   corpus.write_file(out / PARTS / f'{name}.json', json.dumps(record).encode())
   return record
 
 
 def _tokenise(chunk, tokenizer, splitter, held_out, marker):
-  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)}, hashes uint64 [D], what was lost)."""
+  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)}, what was lost)."""
   split, joiner = sentences.splitter(splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
@@ -123,7 +122,7 @@ def _tokenise(chunk, tokenizer, splitter, held_out, marker):
     mine_marks = None if marker is None else np.concatenate([marks[i] for i in mine]) if len(mine) else np.zeros(0, np.uint8)
     splits[name] = (tokens, lengths[mine], per_document[chosen & (per_document > 0)], int(sizes[mine].sum()), mine_marks)
   lost = dict(empty=int((per_document == 0).sum()), cut=int((lengths == 0).sum()), long=long, misaligned=misaligned)
-  return splits, hashes[per_document > 0], lost
+  return splits, lost
 
 
 def _encode(texts, tokenizer, marker):

@@ -58,13 +58,14 @@ class Reader:
   Attributes:
     dropped: what was left out so far; a second reading of a source is not counted again.
     place: 'file:line' of the reading ('file:row' in parquet).
-    copy: which reading of its source this is, from 0.
+    copy: which reading of its source this is, from 0. reading: 2¹⁶ · number of the source + copy.
     bytes_read: of the files (packed size), for a progress bar; the sources' `bytes` at the end.
   """
 
   def __init__(self, sources, where=()):
     """Args: sources: of finding.find. where: (key, value) pairs that records must have; values of one key are alternatives."""
     self.sources, self.where, self.dropped, self.bytes_read, self.copy = tuple(sources), tuple(where), Dropped(), 0, 0
+    self.reading = 0
     self._name, self._line = '', 0
 
   @property
@@ -73,8 +74,9 @@ class Reader:
 
   def documents(self):
     """Yields each document as a list of non-empty paragraphs."""
-    for source in self.sources:
+    for number, source in enumerate(self.sources):
       for self.copy in range(source.readings):
+        self.reading = (number << 16) + min(self.copy, 2**16 - 1)
         share = source.weight - self.copy
         for document in self._source(source):
           if share >= 1 or _lot(document) < share:
