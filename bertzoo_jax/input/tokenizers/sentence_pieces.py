@@ -26,6 +26,11 @@ from bertzoo_jax.input.tokenizers import spiece_file
 BLANK = '▁'  # U+2581, a blank in a piece
 _DEAD = -1000.0  # of a piece that is never used; far below any log-probability, far above an overflow
 _LONGEST = 1000  # characters of a word that takes part in training
+_TILDE, _HIDDEN = '～', '\U000f0000'  # what the library's tables keep of NFKC's compatibility characters, and a private stand-in
+_MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
+# Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a word (Unicode, Final_Sigma).
+_CASED, _BETWEEN = r'[\p{Lu}\p{Ll}\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’]"
+_LAST_SIGMA = f'(?<={_CASED}|{_CASED}{_BETWEEN})Σ(?!{_BETWEEN}*{_CASED})'
 _RESERVED = '\u2585'  # the library drops a sentence with it
 
 
@@ -143,18 +148,36 @@ def _before(lowercase, strip_accents, collapse_blanks, straight_quotes):
     out += [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
   if strip_accents:
     out += [normalizers.NFKD(), normalizers.Replace(hf.Regex(_class(unicodedata.combining)), '')]
-  return out + [normalizers.Lowercase()] if lowercase else out
+  if lowercase:
+    out += [normalizers.Replace(hf.Regex(_LAST_SIGMA), 'ς'), normalizers.Lowercase()]
+  return out
 
 
 def _own(file):
   """The model's own normalization.
 
-  Precompiled looks up whole characters with their marks, and of one with two marks it may lose the second: composed ones
-  (NFC), which the model's table would compose as well, are safe.
+  Precompiled looks up characters together with their marks, and loses a mark that the table does not have with them; nor
+  does it see marks and jamo beyond six bytes. NFKC, which the library's tables are made of, composes them first.
   """
-  out = [normalizers.NFC(), normalizers.Precompiled(file.charsmap)] if file.charsmap else []
+  out = []
+  if file.charsmap:
+    differing = _not_nfkc(file.charsmap)
+    compose = normalizers.NFKC() if len(differing) <= _MOST_DIFFERING else normalizers.NFC()
+    hide = [normalizers.Replace(_TILDE, _HIDDEN)] if _TILDE in differing else []
+    out = [*hide, compose, *([normalizers.Replace(_HIDDEN, _TILDE)] if hide else []), normalizers.Precompiled(file.charsmap)]
   if file.remove_blanks:
     out += [normalizers.Replace(hf.Regex(' {2,}'), ' '), normalizers.Replace(hf.Regex('^ | $'), '')]
+  return out
+
+
+@functools.lru_cache(4)
+def _not_nfkc(charsmap) -> set[str]:
+  """The characters that NFKC changes and this table not likewise: the full-width tilde and those younger than the table."""
+  table, out = normalizers.Precompiled(charsmap), set()
+  for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
+    composed = unicodedata.normalize('NFKC', c)
+    if composed != c and table.normalize_str(composed) != table.normalize_str(c):
+      out.add(c)
   return out
 
 
