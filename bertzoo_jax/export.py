@@ -63,7 +63,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     weights.save(directory / 'model.safetensors', tensors)
     _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
     for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=config['encoder']['max_positions'],
-                                         segments=hf_json['type_vocab_size']).items():
+                                         segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
       _write(directory / name, text)
     rows = _verify(directory, architecture, params, config, special, tokenizer)
     _write(directory / 'README.md', card.text(
@@ -163,8 +163,8 @@ def _copy(source, target: pathlib.Path) -> pathlib.Path:
   return target
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-  path.write_text(text, encoding='utf-8', newline='\n')
+def _write(path: pathlib.Path, content: str | bytes) -> None:
+  path.write_bytes(content.encode('utf-8') if isinstance(content, str) else content)
 
 
 def _install(directory: pathlib.Path, out) -> None:

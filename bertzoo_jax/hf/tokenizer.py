@@ -2,17 +2,48 @@
 
 Two traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the class that
 tokenizer_config.json names, so a pipeline of one's own survives only as PreTrainedTokenizerFast. And older tools want
-special_tokens_map.json and the bare vocabulary beside tokenizer.json.
+special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a SentencePiece model) beside
+tokenizer.json.
 """
 
 import json
 import pathlib
+from typing import NamedTuple
 
 from bertzoo_jax import errors
 from bertzoo_jax.hf import pieces as pieces_of
 
 # Our names of the special pieces and transformers'.
 _ROLES = {'unk': 'unk_token', 'pad': 'pad_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
+
+# What a text and a pair look like, as names of special pieces and segments; {} is the segment of the second text.
+_WRAPS = {
+    'roberta': ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'),
+    'xlnet': ('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2'),
+}
+_WRAP = ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 B:{} sep:{}')
+_MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
+
+
+class _Shape(NamedTuple):
+  """What a model type wants around its texts.
+
+  pairs_doubled: two separators between two texts. classifier_last: A [SEP] B [SEP] [CLS], the classifier in a segment of
+  its own, padding on the left (Yang et al. 2019). bos, eos: tokens that transformers knows by these names. model: what
+  transformers calls the file of a SentencePiece model.
+  """
+  pairs_doubled: bool = False
+  classifier_last: bool = False
+  bos: str = ''
+  eos: str = ''
+  model: str = _MODEL
+
+
+_SHAPES = {
+    'roberta': _Shape(pairs_doubled=True, bos='cls_token', eos='sep_token'),
+    'xlnet': _Shape(classifier_last=True, bos='<s>', eos='</s>'),
+    'deberta-v2': _Shape(model='spm.model'),
+}
 
 
 def read(directory) -> tuple[dict, dict]:
@@ -26,41 +57,61 @@ def read(directory) -> tuple[dict, dict]:
   return tokenizer, special
 
 
-def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_length: int, segments: int) -> dict[str, str]:
-  """{file name: text} of the tokenizer.
+def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_length: int, segments: int,
+          model: bytes = b'') -> dict[str, str | bytes]:
+  """{file name: content} of the tokenizer.
 
   Args:
     tokenizer: tokenizer.json.
-    special: ids by name: pad, unk, cls, sep, mask.
-    model_type: 'roberta' joins pairs as <s> A </s></s> B </s>, all else as [CLS] A [SEP] B [SEP].
-    max_length: tokens the model takes.
-    segments: rows of the segment table; with two, the second text is segment 1.
+    special: ids by name: pad, unk, cls, sep, mask, and what else is never text.
+    model_type: of transformers; 'roberta' joins pairs as <s> A </s></s> B </s>, 'xlnet' as A <sep> B <sep> <cls> with padding
+      on the left, all else as [CLS] A [SEP] B [SEP].
+    max_length: tokens the model takes; 0 for any number.
+    segments: rows of the segment table; with two, the second text is segment 1. 'xlnet' has no table and always segments.
+    model: the SentencePiece model (see `sentencepiece_model`), empty for the other kinds.
   """
+  shape = _SHAPES.get(model_type, _Shape())
+  segments = 3 if shape.classifier_last else segments
   pieces = vocabulary(tokenizer)
   strings = {role: pieces[special[ours]] for ours, role in _ROLES.items()}
+  byte_level = (tokenizer.get('pre_tokenizer') or {}).get('type') == 'ByteLevel'
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
-  tokenizer['post_processor'] = _post_processor(strings, special, pairs_doubled=model_type == 'roberta', segments=segments,
-                                                byte_level=tokenizer['model']['type'] == 'BPE')
-  bos_eos = {'bos_token': strings['cls_token'], 'eos_token': strings['sep_token']} if model_type == 'roberta' else {}
+  byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
+  tokenizer['post_processor'] = _post_processor(strings, special, model_type, segments, byte_level)
+  more = {}
+  if model_type == 'roberta':
+    more = {'bos_token': strings['cls_token'], 'eos_token': strings['sep_token']}
+  if others := [pieces[i] for role, i in special.items() if role not in _ROLES]:
+    more['additional_special_tokens'] = others
+  left = model_type == 'xlnet'
   config = {
       'tokenizer_class': 'PreTrainedTokenizerFast',
       'model_max_length': max_length,
       'model_input_names': ['input_ids', *(['token_type_ids'] if segments > 1 else []), 'attention_mask'],
-      'padding_side': 'right',
+      'padding_side': 'left' if left else 'right',
+      **({'pad_token_type_id': 3} if left else {}),
       'truncation_side': 'right',
       'clean_up_tokenization_spaces': False,
-      **strings, **bos_eos,
+      **strings, **more,
   }
-  out = {'tokenizer.json': tokenizer, 'tokenizer_config.json': config, 'special_tokens_map.json': {**strings, **bos_eos}}
+  out = {'tokenizer.json': tokenizer, 'tokenizer_config.json': config, 'special_tokens_map.json': {**strings, **ends}}
   out = {name: json.dumps(content, ensure_ascii=False, indent=2) + '\n' for name, content in out.items()}
   if tokenizer['model']['type'] == 'WordPiece':
     out['vocab.txt'] = ''.join(f'{p}\n' for p in pieces)
-  elif tokenizer['model']['type'] == 'BPE':
+  elif byte_level:
     merges = [m if isinstance(m, str) else ' '.join(m) for m in tokenizer['model']['merges']]
     out['vocab.json'] = json.dumps({p: i for i, p in enumerate(pieces)}, ensure_ascii=False)
     out['merges.txt'] = '#version: 0.2\n' + ''.join(f'{m}\n' for m in merges)
+  if model:
+    out[shape.model] = model
   return out
+
+
+def sentencepiece_model(directory) -> bytes:
+  """The SentencePiece model of a corpus' or workdir's tokenizer folder; empty where the tokenizer is of another kind."""
+  path = pathlib.Path(directory) / _MODEL
+  return path.read_bytes() if path.exists() else b''
 
 
 def vocabulary(tokenizer: dict) -> list[str]:
@@ -79,15 +130,12 @@ def _added_tokens(tokenizer: dict, special: dict[str, int], pieces: list[str]) -
   return [added[i] for i in sorted(added)]
 
 
-def _post_processor(strings, special, *, pairs_doubled: bool, segments: int, byte_level: bool) -> dict:
-  cls, sep = ({'SpecialToken': {'id': strings[f'{r}_token'], 'type_id': 0}} for r in ('cls', 'sep'))
-  second = 1 if segments > 1 else 0
-  sep_b = {'SpecialToken': {'id': strings['sep_token'], 'type_id': second}}
-  text, text_b = {'Sequence': {'id': 'A', 'type_id': 0}}, {'Sequence': {'id': 'B', 'type_id': second}}
+def _post_processor(strings, special, model_type, segments, byte_level) -> dict:
+  single, pair = (_template(text.format(*[1 if segments > 1 else 0] * 3), strings) for text in _WRAPS.get(model_type, _WRAP))
   template = {
       'type': 'TemplateProcessing',
-      'single': [cls, text, sep],
-      'pair': [cls, text, sep, *([{'SpecialToken': {'id': strings['sep_token'], 'type_id': second}}] if pairs_doubled else []), text_b, sep_b],
+      'single': single,
+      'pair': pair,
       'special_tokens': {
           strings[f'{r}_token']: {'id': strings[f'{r}_token'], 'ids': [special[r]], 'tokens': [strings[f'{r}_token']]} for r in ('cls', 'sep')},
   }
@@ -96,3 +144,12 @@ def _post_processor(strings, special, *, pairs_doubled: bool, segments: int, byt
   # Pieces of a byte-level BPE begin with the blank before a word; offsets should not.
   trim = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': True}
   return {'type': 'Sequence', 'processors': [trim, template]}
+
+
+def _template(text, strings) -> list[dict]:
+  """'cls:0 A:0' as what a post-processor holds."""
+  out = []
+  for name, segment in (word.split(':') for word in text.split()):
+    kind, name = ('Sequence', name) if name in 'AB' else ('SpecialToken', strings[f'{name}_token'])
+    out.append({kind: {'id': name, 'type_id': int(segment)}})
+  return out
