@@ -67,6 +67,7 @@ def test_a_name_that_begins_like_a_weight_is_a_pattern_where_that_has_files(tmp_
   assert finding.find('20*./_a.txt').weight == 20
   assert finding.find('./20*_a.txt')[2:5] == (('./2015_a.txt',), (4,), 1.0)
   (tmp_path / '3*b.txt').write_text('its very name')
+  (tmp_path / 'b.txt').write_text('text')
   assert finding.find('3*b.txt')[2:5] == (('3*b.txt',), (13,), 1.0)
   with pytest.raises(errors.UserError, match="--source=7\\*c.txt: no file matches 'c.txt'"):
     finding.find('7*c.txt')

@@ -125,11 +125,11 @@ def test_an_over_long_line_is_dropped_and_its_neighbours_stay(tmp_path, monkeypa
   assert reader.dropped.reasons == {'line over 0 MiB': dict(count=3, bytes=170, first=reader.dropped.reasons['line over 0 MiB']['first'])}
 
 
-@pytest.mark.parametrize('pack', [lambda data: gzip.compress(data, 1), zstandard.compress])
-def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, pack):
-  member = pack(b'a' * (1 << 24))
-  with (tmp_path / 'a.txt').open('wb') as f:
-    f.write(pack(b'before\n') + member * 64 + pack(b'\nafter'))
+@pytest.mark.parametrize('open_packed', [lambda name: gzip.open(name, 'wb', 1), lambda name: zstandard.open(name, 'wb')])
+def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, open_packed):
+  with open_packed(tmp_path / 'a.txt') as f:
+    for data in (b'before\n', *[b'a' * (1 << 24)] * 64, b'\nafter'):
+      f.write(data)
   # VmHWM starts anew with a program; ru_maxrss is inherited from the parent, here a test worker of gigabytes.
   code = ('import re, sys; from bertzoo_jax.input import finding, sources\n'
           'r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)\n'
@@ -379,7 +379,8 @@ def test_parquet_is_read_row_by_row_whatever_its_layout(tmp_path, options):
     documents.append(document)
     bytes_read.append(reader.bytes_read)
   assert documents == [[f'text {n}', 'of two'] for n in range(3000)]
-  assert bytes_read == sorted(bytes_read) and reader.bytes_read == file.stat().st_size and reader.place == f'{file}:3000'
+  assert bytes_read == sorted(bytes_read) and 0 < bytes_read[1500] < file.stat().st_size == reader.bytes_read
+  assert reader.place == f'{file}:3000'
 
 
 def test_a_column_without_text_is_refused_with_the_columns_of_text(tmp_path):

@@ -33,6 +33,7 @@ from bertzoo_jax.input import wikitext
     ('A {{never closed b', 'A {{never closed b'),
     ('A }} b [[never closed c', 'A }} b never closed c'),
     ('A <ref>never closed b', 'A never closed b'),
+    ('A <ref>never <math>x</math>closed', 'A never closed'),
     ('A <!-- never closed b', 'A'),
     ('{| \n! never closed\n|-\n| cell', '! never closed'),
     ('<p>One</p><div>two</div>', 'One|two'),
@@ -48,7 +49,8 @@ def test_a_wiki_names_its_own_files():
 
 
 @pytest.mark.parametrize('hard', [
-    '{{', '}}', '{{{', '[[', '[[a|', ']]', '<ref>', '<ref></ref>', '<nowiki>', '<!--', "'", '{|\n', '{{\n{|\n', '(', '(,', '( ', ' ,', '-{', '[http:',
+    '{{', '}}', '{{{', '[[', '[[a|', '[[a|b and c', ']]', '<ref>', '<ref></ref>', '<nowiki>', '<!--',
+    "'", '{|\n', '{{\n{|\n', '(', '(,', '( ', ' ,', '-{', '[http:',
     '[http: ', '<', '<a ', '__', '__a', '&', '\n', '=', ' ', '[[File:', '\t\n', '-{zh-a:;}-', '<table>', '<p', '#', '|}\n', '-- '])
 def test_hostile_text_takes_linear_time(hard):
   start = time.monotonic()
