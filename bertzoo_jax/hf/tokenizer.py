@@ -15,33 +15,26 @@ from bertzoo_jax.hf import pieces as pieces_of
 
 # Our names of the special pieces and transformers'.
 _ROLES = {'unk': 'unk_token', 'pad': 'pad_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
-
-# What a text and a pair look like, as names of special pieces and segments; {} is the segment of the second text.
-_WRAPS = {
-    'roberta': ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'),
-    'xlnet': ('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2'),
-}
-_WRAP = ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 B:{} sep:{}')
 _MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
 
 
 class _Shape(NamedTuple):
   """What a model type wants around its texts.
 
-  pairs_doubled: two separators between two texts. classifier_last: A [SEP] B [SEP] [CLS], the classifier in a segment of
-  its own, padding on the left (Yang et al. 2019). bos, eos: tokens that transformers knows by these names. model: what
-  transformers calls the file of a SentencePiece model.
+  single, pair: names of special pieces and texts, with their segments; {} is the segment of the second text. padding: side.
+  bos, eos: what transformers is to know by these names, a role or a piece. model: its name for a SentencePiece model.
   """
-  pairs_doubled: bool = False
-  classifier_last: bool = False
+  single: str = 'cls:0 A:0 sep:0'
+  pair: str = 'cls:0 A:0 sep:0 B:{} sep:{}'
+  padding: str = 'right'
   bos: str = ''
   eos: str = ''
   model: str = _MODEL
 
 
 _SHAPES = {
-    'roberta': _Shape(pairs_doubled=True, bos='cls_token', eos='sep_token'),
-    'xlnet': _Shape(classifier_last=True, bos='<s>', eos='</s>'),
+    'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls_token', eos='sep_token'),
+    'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left', bos='<s>', eos='</s>'),
     'deberta-v2': _Shape(model='spm.model'),
 }
 
@@ -71,31 +64,26 @@ def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_leng
     model: the SentencePiece model (see `sentencepiece_model`), empty for the other kinds.
   """
   shape = _SHAPES.get(model_type, _Shape())
-  segments = 3 if shape.classifier_last else segments
+  segments = 3 if 'cls:2' in shape.single else segments
   pieces = vocabulary(tokenizer)
   strings = {role: pieces[special[ours]] for ours, role in _ROLES.items()}
-  byte_level = (tokenizer.get('pre_tokenizer') or {}).get('type') == 'ByteLevel'
+  byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
-  byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
-  tokenizer['post_processor'] = _post_processor(strings, special, model_type, segments, byte_level)
-  more = {}
-  if model_type == 'roberta':
-    more = {'bos_token': strings['cls_token'], 'eos_token': strings['sep_token']}
+  tokenizer['post_processor'] = _post_processor(strings, special, shape, segments, byte_level)
+  more = {f'{end}_token': strings.get(name, name) for end, name in (('bos', shape.bos), ('eos', shape.eos)) if name in {*strings, *pieces} - {''}}
   if others := [pieces[i] for role, i in special.items() if role not in _ROLES]:
     more['additional_special_tokens'] = others
-  left = model_type == 'xlnet'
   config = {
       'tokenizer_class': 'PreTrainedTokenizerFast',
-      'model_max_length': max_length,
+      **({'model_max_length': max_length} if max_length else {}),
       'model_input_names': ['input_ids', *(['token_type_ids'] if segments > 1 else []), 'attention_mask'],
-      'padding_side': 'left' if left else 'right',
-      **({'pad_token_type_id': 3} if left else {}),
+      'padding_side': shape.padding,
       'truncation_side': 'right',
       'clean_up_tokenization_spaces': False,
       **strings, **more,
   }
-  out = {'tokenizer.json': tokenizer, 'tokenizer_config.json': config, 'special_tokens_map.json': {**strings, **ends}}
+  out = {'tokenizer.json': tokenizer, 'tokenizer_config.json': config, 'special_tokens_map.json': {**strings, **more}}
   out = {name: json.dumps(content, ensure_ascii=False, indent=2) + '\n' for name, content in out.items()}
   if tokenizer['model']['type'] == 'WordPiece':
     out['vocab.txt'] = ''.join(f'{p}\n' for p in pieces)
@@ -130,12 +118,12 @@ def _added_tokens(tokenizer: dict, special: dict[str, int], pieces: list[str]) -
   return [added[i] for i in sorted(added)]
 
 
-def _post_processor(strings, special, model_type, segments, byte_level) -> dict:
-  single, pair = (_template(text.format(*[1 if segments > 1 else 0] * 3), strings) for text in _WRAPS.get(model_type, _WRAP))
+def _post_processor(strings, special, shape, segments, byte_level) -> dict:
+  second = 1 if segments > 1 else 0
   template = {
       'type': 'TemplateProcessing',
-      'single': single,
-      'pair': pair,
+      'single': _template(shape.single, strings),
+      'pair': _template(shape.pair.replace('{}', str(second)), strings),
       'special_tokens': {
           strings[f'{r}_token']: {'id': strings[f'{r}_token'], 'ids': [special[r]], 'tokens': [strings[f'{r}_token']]} for r in ('cls', 'sep')},
   }
