@@ -15,7 +15,7 @@ def corpus(**fields):
   return corpora.in_memory(tokens, [0, len(tokens)], [0, 1], V, SPECIAL, **fields)
 
 
-def layout(rows, length, seed=0, long=0.4, direction=False):
+def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   """Features before masking, and keys.
 
   Args:
@@ -24,6 +24,7 @@ def layout(rows, length, seed=0, long=0.4, direction=False):
     seed: of tokens, marks and keys.
     long: share of tokens that continue a word.
     direction: whether rows have one, at random.
+    unknown: share of unknown tokens.
   """
   draw = np.random.default_rng(seed)
   ids, pack = np.full((len(rows), length), SPECIAL['pad'], np.int32), np.zeros((len(rows), length), np.int32)
@@ -34,7 +35,7 @@ def layout(rows, length, seed=0, long=0.4, direction=False):
       ids[r, at] = SPECIAL['cls']
       at += 1
       for run in runs:
-        ids[r, at:at + run] = draw.integers(104, V, run)
+        ids[r, at:at + run] = np.where(draw.random(run) < unknown, SPECIAL['unk'], draw.integers(104, V, run))
         at += run
         ids[r, at] = SPECIAL['sep']
         at += 1
@@ -75,7 +76,7 @@ def some_layout(rows, length, seed=0, **fields):
       if left < 2:
         break
     out.append(pieces)
-  return layout(out, length, seed, **fields)
+  return layout(out, length, seed, **dict(unknown=0.05) | fields)
 
 
 def full(rows, length, seed=0, **fields):

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bertzoo_jax import errors
 from bertzoo_jax.input import masking
 from bertzoo_jax.input import similar
+from bertzoo_jax.input.masking import corruption
 from configs import parts
 from tests.input import masking_reference as reference
 from tests.input import masking_rows
@@ -58,6 +60,14 @@ def test_what_one_draw_covers_becomes_all_the_same_and_the_shares_are_those_decl
     assert abs((first == kind).mean() - share) < 5 * (share * (1 - share) / n)**0.5 + 2 / V, kind
 
 
+def test_a_position_in_several_slots_is_replaced_once():
+  features, keys = masking_rows.full(500, 128)
+  out = masking_rows.run(_build(parts.token(sampling='independent', rate=0.4, corruption=(0.85, 0.0, 0.15))), features, keys)
+  what, found = _what(out, features), masking_rows.chosen(out)
+  assert out['masked_weights'].sum() > 1.1 * found.sum() and not (what == 3).any()
+  assert abs((what[found] == 1).mean() - 0.85) < 0.01
+
+
 def test_random_tokens_by_unigrams_are_as_frequent_as_in_the_corpus():
   features, keys = masking_rows.full(3000, 128)
   out = masking_rows.run(_build(parts.span(corruption=(0.0, 1.0, 0.0), rate=0.4)), features, keys)
@@ -68,6 +78,11 @@ def test_random_tokens_by_unigrams_are_as_frequent_as_in_the_corpus():
   some = expected > 0
   statistic = ((seen - expected)[some]**2 / expected[some]).sum()
   assert abs(statistic - some.sum()) < 5 * (2 * some.sum())**0.5
+
+
+def test_the_least_and_the_largest_bits_are_the_first_and_the_last_token_that_occurs():
+  ends = corruption.random_token(CORPUS, 'unigrams')(tf.constant([[0, 2**32 - 1]], tf.uint32))
+  assert ends.numpy().tolist() == [[104, V - 1]]
 
 
 def test_every_position_of_a_span_has_a_random_token_of_its_own():
