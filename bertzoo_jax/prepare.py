@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 
 import numpy as np
 from absl import flags
@@ -17,6 +18,7 @@ from bertzoo_jax import cli
 from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
+from bertzoo_jax.input import beam
 from bertzoo_jax.input import corpus
 from bertzoo_jax.input import duplicates
 from bertzoo_jax.input import finding
@@ -37,7 +39,7 @@ _MEMORY = dict(wordpiece=2.0, byte_bpe=2.0, sentencepiece=8.0)  # bytes that tra
 
 
 def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None,
-            where=(), exclude=(), only=None) -> dict:
+            where=(), exclude=(), only=None, runner='local', beam_args=()) -> dict:
   """Makes (or finishes) the corpus `out`.
 
   Args:
@@ -51,6 +53,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
     where: list of 'key=value' that a record must have; values of one key are alternatives.
     exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are left out.
+    runner: 'local', processes of this machine, or 'beam', with beam_args as of a Beam pipeline; the bytes are the same.
     only: 'tokenizer' writes nothing but the tokenizer, into `out`.
 
   Returns:
@@ -84,7 +87,13 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
   with _locked(out):
     _tokenizer(out, plan, loaded, config, text, say)
     marker = units.marker(config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities)
-    reader, records = _shards(out, plan, config, text, marker, workers, say)
+    if runner == 'beam':
+      for folder in (shards.PARTS, *corpus.SPLITS):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+      fields = plan['chunk_bytes'], out, config.corpus.splitter, config.corpus.held_out, marker
+      reader, records = beam.run(text, *fields, list(beam_args), say)
+    else:
+      reader, records = _shards(out, plan, config, text, marker, workers, say)
     manifest = _manifest(out, plan, config, reader.dropped.reasons, records, text.repeated)
     manifest = dict(manifest, splitter=splitter, units=marker and marker.facts, similar=_similar(out, config, similar, say))
     manifest['hash'] = corpus.identity(manifest)
@@ -201,7 +210,7 @@ def _train(config, text, say):
 def _training_texts(text, held_out, share, joiner, progress):
   """Text of the documents of train, or of a sample of them chosen by content; held-out text never shapes the tokenizer."""
   reader, empty = text.reader(), True
-  for document, _ in text.documents(reader):
+  for document, *_ in text.documents(reader):
     progress.update(reader.bytes_read)
     content, lot = shards.content_hash(document)
     if not shards.below(content, held_out) and shards.below(lot, share):
@@ -326,7 +335,8 @@ def describe(manifest: dict, where: str) -> str:
 def main(_):
   try:
     prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True),
-            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value, where=_WHERE.value, exclude=_EXCLUDE.value, only=_ONLY.value)
+            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value, where=_WHERE.value, exclude=_EXCLUDE.value, only=_ONLY.value,
+            runner=_RUNNER.value, beam_args=shlex.split(_BEAM_ARGS.value))
   except OSError as e:
     if e.errno not in _STORAGE:
       raise
@@ -347,5 +357,7 @@ if __name__ == '__main__':
   _WHERE = flags.DEFINE_multi_string('where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.')
   _EXCLUDE = flags.DEFINE_multi_string('exclude', [], 'Texts, as a source, whose documents and longer paragraphs are left out; may be repeated.')
   _ONLY = flags.DEFINE_enum('only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.')
+  _RUNNER = flags.DEFINE_enum('runner', 'local', ['local', 'beam'], 'Who makes the shards: processes of this machine, or Apache Beam.')
+  _BEAM_ARGS = flags.DEFINE_string('beam_args', '', "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.")
   _WORKERS = flags.DEFINE_integer('workers', None, 'Processes; one a core if not given.', lower_bound=1)
   cli.run(main)

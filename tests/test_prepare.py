@@ -415,3 +415,45 @@ def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
       prepare_lib.prepare(tiny(held_out=0.0), [text], tmp_path / str(len(seen)), say=lambda _: None)
   everything, sample, again = seen
   assert len(everything) == 120 and 20 < len(sample) < 60 and sample == again == [t for t in everything if t in sample]
+
+
+def test_beam_makes_the_same_bytes_and_keeps_finished_shards(tmp_path, monkeypatch):
+  for i in range(3):
+    write_text(tmp_path / f't{i}.txt', documents=60, seed=i)
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  source = [f'2*{tmp_path}/t0.txt', f'{tmp_path}/t*.txt']  # copies, repeats, and chunks over the borders of files
+  silent = lambda _: None
+  prepare_lib.prepare(tiny(), source, tmp_path / 'local', workers=2, say=silent)
+  made = []
+  monkeypatch.setattr(shards, 'write', lambda *a, write=shards.write: made.append(a[1].index) or write(*a) if len(made) < 9 else 1 / 0)
+  with pytest.raises(errors.UserError, match='finished shards are kept'):
+    prepare_lib.prepare(tiny(), source, tmp_path / 'beam', runner='beam', beam_args=['--runner=BundleBasedDirectRunner'], say=silent)
+  monkeypatch.undo()
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  kept = {p: p.stat().st_mtime_ns for p in (tmp_path / 'beam').glob('train/*.tokens.npy')}
+  prepare_lib.prepare(tiny(), source, tmp_path / 'beam', runner='beam', beam_args=['--runner=BundleBasedDirectRunner'], say=silent)
+  assert contents(tmp_path / 'beam') == contents(tmp_path / 'local') and len(contents(tmp_path / 'beam')) > 30
+  assert len(kept) >= 8 and all(p.stat().st_mtime_ns == t for p, t in kept.items())
+
+
+def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):
+  rows = [dict(text=f'{i} ' + ' '.join(WORDS), lang='et' if i % 2 else 'de') for i in range(40)]
+  (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  (tmp_path / 'eval.txt').write_text(rows[1]['text'])
+  make = lambda out, **more: prepare_lib.prepare(
+      tiny(vocab_size=70, held_out=0.0), [str(tmp_path / 'a.jsonl')], tmp_path / out, workers=1, say=lambda _: None, **more)
+  manifest = make('c', where=['lang=et'], exclude=[str(tmp_path / 'eval.txt')])
+  assert manifest['report']['documents'] == 19 and manifest['report']['dropped']['document of --exclude']['count'] == 1
+  with pytest.raises(errors.UserError, match='other sources or settings'):
+    make('c', where=['lang=de'])
+  with pytest.raises(errors.UserError, match='key=value'):
+    make('d', where=['lang'])
+
+
+def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):
+  said = []
+  assert prepare_lib.prepare(tiny(), [text], tmp_path / 'tokenizer', only='tokenizer', say=said.append) is None
+  assert 'GiB of memory' in said[0] and not (tmp_path / 'tokenizer' / 'plan.json').exists()
+  assert tokenizers.load(tmp_path / 'tokenizer').hash == tokenizers.load(clean[0] / 'tokenizer').hash
+  with pytest.raises(errors.UserError, match='not empty'):
+    prepare_lib.prepare(tiny(), [text], tmp_path / 'tokenizer', only='tokenizer')

@@ -25,11 +25,13 @@ _BLOCK = 1 << 16  # entries written at a time
 
 
 class Found(NamedTuple):
-  """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST characters, in reading order."""
+  """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST characters, in reading order;
+  and how many of these two are repeats, the copies of a weight not counted again."""
   documents: np.ndarray
   paragraphs: np.ndarray
   excluded_documents: np.ndarray
   excluded_paragraphs: np.ndarray
+  repeats: np.ndarray
 
 
 def normal(text: str) -> str:
@@ -56,11 +58,18 @@ def find(reader, excluded, say_read) -> Found:
         paragraphs.add(h, reader.reading, 0)
     hashes, readings, counts = documents.close()
     twice, bad = _repeated(hashes, readings), _among(hashes, excluded)
+    repeats = [_first_copies(readings, twice)]
     gone = np.zeros(len(hashes), bool)
     gone[twice] = gone[bad] = True
     owner_gone = np.repeat(gone, counts)
     hashes, readings, _ = paragraphs.close()
-    return Found(np.setdiff1d(twice, bad), _repeated(hashes, readings, owner_gone), bad, _among(hashes, excluded))
+    again = _repeated(hashes, readings, owner_gone)
+    repeats.append(_first_copies(readings, again))
+    return Found(np.setdiff1d(twice, bad), again, bad, _among(hashes, excluded), np.array(repeats))
+
+
+def _first_copies(readings, numbers) -> int:
+  return int((readings[numbers] & 0xFFFF == 0).sum())
 
 
 def hashes_of(reader) -> set[int]:
@@ -72,11 +81,26 @@ def hashes_of(reader) -> set[int]:
   return out
 
 
-def kept(reader, found: Found, choice: str, min_chars: int):
-  """Yields the documents that stay, without the paragraphs that do not; what is left out is counted in `reader.dropped`."""
+class Start(NamedTuple):
+  """Where a reading begins: a position of sources.Reader, and how many documents and longer paragraphs come before it."""
+  position: tuple[int, int, int] = (0, 0, 0)
+  documents: int = 0
+  paragraphs: int = 0
+
+
+BEGINNING = Start()
+
+
+def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGINNING):
+  """Yields (number of the document, Start of its file, document) of those that stay, without the paragraphs that do not.
+
+  What is left out is counted in `reader.dropped`.
+  """
   drops_documents, drops_paragraphs = errors.choose(choice, CHOICES, 'config.corpus.duplicates')
-  number, place = -1, 0
-  for number, paras in enumerate(reader.documents()):
+  place, of_file = start.paragraphs, start
+  for number, paras in enumerate(reader.documents(start.position), start.documents):
+    if reader.position != of_file.position:
+      of_file = Start(reader.position, number, place)
     first, place = place, place + sum(len(p) >= LEAST for p in paras)
     if _has(found.excluded_documents, number):
       _drop(reader, 'document of --exclude', paras)
@@ -88,7 +112,7 @@ def kept(reader, found: Found, choice: str, min_chars: int):
         paras = _without(paras, first, reader, 'paragraph that stands in the text before', found.paragraphs, place)
       paras = [p for p in paras if p is not None]
       if paras and sum(map(len, paras)) >= min_chars:
-        yield paras
+        yield number, of_file, paras
       elif paras:
         _drop(reader, f'document under {min_chars} characters', paras)
 

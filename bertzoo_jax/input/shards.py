@@ -18,6 +18,7 @@ import numpy as np
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import duplicates
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input import units
@@ -27,13 +28,24 @@ MAX_SENTENCE = 1 << 16  # characters; a longer sentence is cut, for an encoding 
 _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
+class Begin(NamedTuple):
+  """Where a chunk begins: its index, from 0; the number of its first document; where that document's file starts."""
+  index: int = 0
+  document: int = 0
+  file: duplicates.Start = duplicates.BEGINNING
+
+
+BEGINNING = Begin()
+
+
 class Chunk(NamedTuple):
-  """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first` says where it begins;
-  `end`: bytes of the sources read when it was full."""
+  """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first` says where it begins, in
+  words, `begin` for a second reading; `end`: bytes of the sources read when it was full."""
   index: int
   documents: list[bytes]
   first: str
   end: int
+  begin: Begin = BEGINNING
 
   def digest(self) -> str:
     digest = hashlib.blake2b(digest_size=16)

@@ -59,23 +59,27 @@ class Reader:
     dropped: what was left out so far; a second reading of a source is not counted again.
     place: 'file:line' of the reading ('file:row' in parquet).
     copy: which reading of its source this is, from 0. reading: 2¹⁶ · number of the source + copy.
+    position: (number of the source, copy, number of the file) of the reading.
     bytes_read: of the files (packed size), for a progress bar; the sources' `bytes` at the end.
   """
 
   def __init__(self, sources, where=()):
     """Args: sources: of finding.find. where: (key, value) pairs that records must have; values of one key are alternatives."""
     self.sources, self.where, self.dropped, self.bytes_read, self.copy = tuple(sources), tuple(where), Dropped(), 0, 0
-    self.reading = 0
+    self.reading, self.position = 0, (0, 0, 0)
     self._name, self._line = '', 0
 
   @property
   def place(self) -> str:
     return f'{self._name}:{self._line}' if self._line else self._name
 
-  def documents(self):
-    """Yields each document as a list of non-empty paragraphs."""
+  def documents(self, start=(0, 0, 0)):
+    """Yields each document as a list of non-empty paragraphs, from the position `start` on."""
     for number, source in enumerate(self.sources):
       for self.copy in range(source.readings):
+        if (number, self.copy) < start[:2]:
+          continue
+        self.position = (number, self.copy, start[2] if (number, self.copy) == start[:2] else 0)
         self.reading = (number << 16) + min(self.copy, 2**16 - 1)
         share = source.weight - self.copy
         for document in self._source(source):
@@ -85,14 +89,15 @@ class Reader:
             self._drop(f'document that weight {source.weight:g} leaves out', sum(len(p.encode('utf-8', 'surrogatepass')) + 1 for p in document))
 
   def _source(self, source):
-    wanted = records.Wanted(source.option or 'text', self.where)
+    wanted, first = records.Wanted(source.option or 'text', self.where), self.position[2]
     if source.dataset:
       yield from self._bounded(self._texts(self._tfds(source, wanted), wanted, 'example'))
-    for file, size in zip(source.files, source.sizes):
-      before = self.bytes_read
-      yield from self._bounded(self._file(file, size, source.option, wanted))
-      self.bytes_read = before + size
-    wanted.end()
+    for i in range(first, len(source.files)):
+      before, self.position = self.bytes_read, (*self.position[:2], i)
+      yield from self._bounded(self._file(source.files[i], source.sizes[i], source.option, wanted))
+      self.bytes_read = before + source.sizes[i]
+    if not first:
+      wanted.end()
 
   def _file(self, file, size, option, wanted):
     self._name, self._line = str(file), 0

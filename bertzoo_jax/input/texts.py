@@ -1,5 +1,7 @@
 """The text of a corpus as `prepare` reads it, as often as it must: filtered, without repeats, in chunks of documents."""
 
+import copy
+
 from bertzoo_jax import errors
 from bertzoo_jax.input import duplicates
 from bertzoo_jax.input import meter
@@ -31,32 +33,44 @@ class Text:
   def reader(self) -> sources.Reader:
     return sources.Reader(self._found, self._where)
 
-  def documents(self, reader):
-    """(document as bytes, place) of the documents that stay and are valid Unicode."""
-    for paragraphs in duplicates.kept(reader, self._survey(), self._section.duplicates, self._section.min_chars):
+  def documents(self, reader, start=duplicates.BEGINNING):
+    """(document as bytes, place, its number, where its file starts) of the documents that stay and are valid Unicode."""
+    for number, of_file, paragraphs in duplicates.kept(reader, self._survey(), self._section.duplicates, self._section.min_chars, start):
       try:
-        yield sources.encode(paragraphs), reader.place
+        yield sources.encode(paragraphs), reader.place, number, of_file
       except UnicodeEncodeError:
         reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
 
-  def chunks(self, reader, chunk_bytes):
-    """Documents in chunks of at least `chunk_bytes` each: their borders depend on the text alone."""
-    index, documents, size, first = 0, [], 0, ''
-    for document, place in self.documents(reader):
-      first = first or place
+  def chunks(self, reader, chunk_bytes, begin=shards.BEGINNING):
+    """Documents in chunks of at least `chunk_bytes` each, from the chunk that begins at `begin` on.
+
+    Their borders depend on the text alone.
+    """
+    index, documents, size, first, own = begin.index, [], 0, '', begin
+    for document, place, number, of_file in self.documents(reader, begin.file):
+      if number < begin.document:
+        continue
+      if not documents:
+        first, own = place, shards.Begin(index, number, of_file)
       documents.append(document)
       size += len(document)
       if size >= chunk_bytes:
-        yield shards.Chunk(index, documents, first, reader.bytes_read)
-        index, documents, size, first = index + 1, [], 0, ''
+        yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+        index, documents, size = index + 1, [], 0
     if documents:
-      yield shards.Chunk(index, documents, first, reader.bytes_read)
+      yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+
+  def for_workers(self):
+    """The same text, to be sent to other processes: they read what comes again from CORPUS."""
+    self._survey()
+    text = copy.copy(self)
+    text._say = text._repeated = None
+    return text
 
   @property
   def repeated(self) -> tuple[int, int]:
     """Documents, and longer paragraphs, that stand in the text before."""
-    found = self._survey()
-    return len(found.documents), len(found.paragraphs)
+    return tuple(self._survey().repeats.tolist())
 
   def _survey(self):
     if self._repeated is None:

@@ -21,11 +21,17 @@ class Reader:
   def __init__(self, sources_of, weights):
     self._sources, self._weights, self.dropped, self.bytes_read, self.place = sources_of, weights, sources.Dropped(), 0, 'here:1'
 
-  def documents(self):
+  position = (0, 0, 0)
+
+  def documents(self, start=None):
     for number, (documents, weight) in enumerate(zip(self._sources, self._weights)):
       for self.copy in range(weight):
         self.reading = (number << 16) + self.copy
         yield from map(list, documents)
+
+
+def _kept(*arguments):
+  return [document for _, _, document in duplicates.kept(*arguments)]
 
 
 def _literally(sources_of, weights, choice):
@@ -58,7 +64,7 @@ def test_what_stays_is_what_a_reader_with_a_perfect_memory_keeps(sources_of, wei
   finally:
     duplicates._SLICE = before
   reader = Reader(sources_of, weights)
-  assert list(duplicates.kept(reader, found, choice, 0)) == _literally(sources_of, weights, choice)
+  assert _kept(reader, found, choice, 0) == _literally(sources_of, weights, choice)
   if choice == 'keep':
     assert not reader.dropped.reasons
 
@@ -68,18 +74,18 @@ def test_excluded_documents_and_paragraphs_are_left_out_and_counted():
   excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]], [1]))
   reader = Reader([documents], [1])
   found = duplicates.find(reader, excluded, lambda _: None)
-  assert list(duplicates.kept(reader, found, 'documents+paragraphs', 0)) == [[LONG[0], 'Yes.'], ['Yes.']]
+  assert _kept(reader, found, 'documents+paragraphs', 0) == [[LONG[0], 'Yes.'], ['Yes.']]
   assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == {'document of --exclude': 2}
   reader = Reader([[[LONG[0], LONG[2]]]], [1])
   found = duplicates.find(reader, excluded, lambda _: None)
-  assert list(duplicates.kept(reader, found, 'keep', 0)) == [[LONG[0]]]
+  assert _kept(reader, found, 'keep', 0) == [[LONG[0]]]
   assert reader.dropped.reasons['paragraph of --exclude']['count'] == 1
 
 
 def test_short_documents_are_dropped_and_counted():
   reader = Reader([[['Yes.'], [LONG[0]]]], [1])
   found = duplicates.find(reader, set(), lambda _: None)
-  assert list(duplicates.kept(reader, found, 'keep', 5)) == [[LONG[0]]]
+  assert _kept(reader, found, 'keep', 5) == [[LONG[0]]]
   assert reader.dropped.reasons['document under 5 characters']['count'] == 1
 
 
@@ -90,7 +96,7 @@ def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
   duplicates.save(tmp_path, found)
   for ours, theirs in zip(found, duplicates.load(tmp_path)):
     np.testing.assert_array_equal(ours, theirs)
-  (tmp_path / 'repeated_excluded_paragraphs.npy').unlink()
+  (tmp_path / 'repeated_repeats.npy').unlink()
   assert duplicates.load(tmp_path) is None
 
 
@@ -99,5 +105,5 @@ def test_the_copies_of_a_weight_are_no_repeats(tmp_path, weight):
   (tmp_path / 'a.txt').write_text('\n\n'.join([*LONG, LONG[0]]))
   found = [finding.find(f'{weight}*{tmp_path / "a.txt"}')]
   seen = duplicates.find(sources.Reader(found), set(), lambda _: None)
-  kept = list(duplicates.kept(sources.Reader(found), seen, 'documents+paragraphs', 0))
+  kept = _kept(sources.Reader(found), seen, 'documents+paragraphs', 0)
   assert len(kept) >= 4 * int(float(weight)) and kept[:4] == [[p] for p in LONG] and kept[4:5] != [[LONG[0]]] * (weight == '1')
