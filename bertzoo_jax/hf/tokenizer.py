@@ -22,7 +22,7 @@ class _Shape(NamedTuple):
   """What a model type wants around its texts.
 
   single, pair: names of special pieces and texts, with their segments; {} is the segment of the second text. padding: side.
-  bos, eos: what transformers is to know by these names, a role or a piece. model: its name for a SentencePiece model.
+  bos, eos: roles that transformers is also to know by these names. model: its name for a SentencePiece model.
   """
   single: str = 'cls:0 A:0 sep:0'
   pair: str = 'cls:0 A:0 sep:0 B:{} sep:{}'
@@ -33,8 +33,8 @@ class _Shape(NamedTuple):
 
 
 _SHAPES = {
-    'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls_token', eos='sep_token'),
-    'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left', bos='<s>', eos='</s>'),
+    'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
+    'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left'),
     'deberta-v2': _Shape(model='spm.model'),
 }
 
@@ -71,7 +71,7 @@ def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_leng
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
   tokenizer['post_processor'] = _post_processor(strings, special, shape, segments, byte_level)
-  more = {f'{end}_token': strings.get(name, name) for end, name in (('bos', shape.bos), ('eos', shape.eos)) if name in {*strings, *pieces} - {''}}
+  more = {f'{end}_token': strings[f'{role}_token'] for end, role in (('bos', shape.bos), ('eos', shape.eos)) if role}
   if others := [pieces[i] for role, i in special.items() if role not in _ROLES]:
     more['additional_special_tokens'] = others
   config = {
