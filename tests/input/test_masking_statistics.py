@@ -90,3 +90,8 @@ def test_spans_hold_four_in_five_targets_of_a_permutation(span_units, long):
   features, keys = masking_rows.full(200, LENGTH, long=long)
   spans = [reference.xlnet_spans(reference.Row(features, keys, r), 256, (43, 42), 6, 5, span_units == 'pieces', False) for r in range(200)]
   assert 0.80 < np.mean([len(s) for s in spans]) / 85 < 0.86
+
+
+def test_the_budget_of_spans_is_the_least_number_that_reaches_the_rate():
+  assert contract.upwards(100, 0.15)[[0, 1, 20, 21, 40, 60, 100]].tolist() == [0, 1, 3, 4, 6, 9, 15]
+  assert contract.upwards(100, 0.07)[100] == 7  # 0.07 · 100 is a little more than 7 in floating point
