@@ -10,6 +10,7 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.input import tokenizers
 from configs import parts
+from tests.input.test_tokenizers import NASTY
 
 transformers = pytest.importorskip('transformers', reason='reading tokenizers back needs transformers')
 
@@ -19,7 +20,14 @@ SECTIONS = {
     'wordpiece': parts.wordpiece(vocab_size=900),
     'wordpiece of its own': parts.wordpiece(vocab_size=900, strip_accents=False, normalization='nfkc', split_chinese=False),
     'byte_bpe': parts.byte_bpe(vocab_size=700),
+    'unigram': parts.sentencepiece(vocab_size=700),
+    'unigram, classifier last': parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False, straight_quotes=True),
+    'unigram, mask last': parts.sentencepiece(vocab_size=700, specials='mask_last', lowercase=False, strip_accents=False, collapse_blanks=False,
+                                              digit_commas='keep', symbols=''),
+    'bpe': parts.sentencepiece(vocab_size=700, model='bpe'),
 }
+# Vocabulary files beside tokenizer.json, by kind.
+BARE = {'wordpiece': {'vocab.txt'}, 'byte_bpe': {'vocab.json', 'merges.txt'}, 'sentencepiece': {'spiece.model'}}
 
 
 @pytest.fixture(scope='module', params=SECTIONS)
@@ -33,9 +41,11 @@ def trained(request, tmp_path_factory):
 
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
-  written = hf_tokenizer.files(content, special, model_type=model_type, max_length=64, segments=segments)
-  for name, text in written.items():
-    (target / name).write_text(text, encoding='utf-8', newline='\n')
+  model = hf_tokenizer.sentencepiece_model(folder)
+  written = hf_tokenizer.files(content, special, model_type=model_type, max_length=64, segments=segments, model=model)
+  for name, content in written.items():
+    (target / name).write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
+  (target / 'config.json').write_text(json.dumps({'model_type': model_type}))
   return set(written)
 
 
@@ -43,7 +53,6 @@ def export(folder, target, model_type, segments):
 def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
-  (tmp_path / 'config.json').write_text(json.dumps({'model_type': model_type}))
   rows = verify.compare_tokens(tmp_path, tokenizer.encode_as_transformers, tokenizer.special, model_type == 'roberta')
   assert all(r.holds for r in rows), verify.table(rows)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -70,11 +79,45 @@ def test_the_bare_vocabulary_is_written_for_older_tools(trained, tmp_path):
   tokenizer, folder = trained
   names = export(folder, tmp_path, 'bert', 2)
   assert {'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json'} < names
-  if 'vocab.txt' in names:
+  kind = tokenizer.section['name']
+  assert {n for n in names if not n.endswith('.json') or n == 'vocab.json'} == BARE[kind]
+  if kind == 'wordpiece':
     assert (tmp_path / 'vocab.txt').read_text().split('\n')[:-1] == tokenizer.pieces
+  elif kind == 'sentencepiece':
+    assert (tmp_path / 'spiece.model').read_bytes() == tokenizer.vocabulary.model
   else:
     ids = json.loads((tmp_path / 'vocab.json').read_text())
     assert sorted(ids, key=ids.get) == tokenizer.pieces and (tmp_path / 'merges.txt').read_text().startswith('#version')
+
+
+def test_texts_without_specials_have_the_ids_of_the_corpus(trained, tmp_path):
+  tokenizer, folder = trained
+  export(folder, tmp_path, 'bert', 2)
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  special = [tokenizer.pieces[i] for i in tokenizer.special.values()]
+  texts = [t for t in NASTY if not any(s in t for s in special)] + SAMPLE.split('\n')[:200]
+  for text, ids in zip(texts, tokenizer.encode(texts)):
+    assert reloaded(text, add_special_tokens=False)['input_ids'] == ids.tolist(), repr(text)
+
+
+def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_left(trained, tmp_path):
+  tokenizer, folder = trained
+  export(folder, tmp_path, 'xlnet', 0)
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  cls, sep, pad = (tokenizer.special[r] for r in ('cls', 'sep', 'pad'))
+  a, b = (reloaded(t, add_special_tokens=False)['input_ids'] for t in ('The time', 'machine'))
+  one, two = reloaded('The time'), reloaded('The time', 'machine')
+  assert (one['input_ids'], one['token_type_ids']) == ([*a, sep, cls], [0] * (len(a) + 1) + [2])
+  assert (two['input_ids'], two['token_type_ids']) == ([*a, sep, *b, sep, cls], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2])
+  rows = reloaded(['The time', 'machine ' * 9], padding=True)
+  assert rows['input_ids'][0][:3] == [pad] * 3 and rows['input_ids'][0][-1] == cls and rows['attention_mask'][0][0] == 0
+
+
+def test_a_sentencepiece_model_has_the_name_that_transformers_gives_it(tmp_path):
+  tokenizer = tokenizers.train(dict(SECTIONS['unigram']), lambda: iter(SAMPLE.split('\n\n')))
+  tokenizer.save(tmp_path / 'ours')
+  (tmp_path / 'theirs').mkdir()
+  assert 'spm.model' in export(tmp_path / 'ours', tmp_path / 'theirs', 'deberta-v2', 0)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
