@@ -43,7 +43,8 @@ def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_pre
 
 
 def sentencepiece(*, vocab_size=30000, model='unigram', specials='bracketed', lowercase=True, strip_accents=True, collapse_blanks=True,
-                  straight_quotes=False, normalization='nmt_nfkc', digit_commas='split', coverage=0.99995, symbols='()"-.–£€'):
+                  straight_quotes=False, normalization='nmt_nfkc', digit_commas='split', word_starts='letters', coverage=0.99995,
+                  symbols='()"-.–£€'):
   """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its release).
 
   vocab_size: pieces, specials included. model: unigram | bpe. specials: bracketed (<pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
@@ -52,11 +53,14 @@ def sentencepiece(*, vocab_size=30000, model='unigram', specials='bracketed', lo
   order. collapse_blanks: all white space to single blanks. straight_quotes: `` and '' become ". strip_accents: NFKD without
   combining marks. lowercase. normalization, the model's own (a published model brings its own): nmt_nfkc | nfkc |
   nmt_nfkc_cf | nfkc_cf | identity. digit_commas: split (no piece with a comma behind a digit at its end is used) | keep.
+  word_starts, pieces that start a word besides those with a blank in front: letters (punctuation, and what has other than
+  English letters) | ascii (ASCII punctuation; XLNet) | unicode (any punctuation alone; DeBERTa).
   coverage: share of all characters that training gives a piece. symbols: characters that are always pieces of their own.
   """
   return _part('sentencepiece', dict(
       vocab_size=vocab_size, model=model, specials=specials, lowercase=lowercase, strip_accents=strip_accents, collapse_blanks=collapse_blanks,
-      straight_quotes=straight_quotes, normalization=normalization, digit_commas=digit_commas, coverage=coverage, symbols=symbols))
+      straight_quotes=straight_quotes, normalization=normalization, digit_commas=digit_commas, word_starts=word_starts,
+      coverage=coverage, symbols=symbols))
 
 
 def corpus(*, splitter='rules:en', held_out=0.01, min_chars=0, duplicates='documents+paragraphs', words='pieces', phrases='none', entities='none',

@@ -8,6 +8,7 @@ input/README.md lists (tests/input/test_sentence_pieces.py measures it).
 import functools
 import io
 import re
+import string
 import sys
 import unicodedata
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from bertzoo_jax.input.tokenizers import spiece_file
 
 BLANK = '▁'  # U+2581, a blank in a piece
 _DEAD = -1000.0  # of a piece that is never used; far below any log-probability, far above an overflow
-_LONGEST = 1000  # characters of a word that takes part in training
+_LONGEST = 1000  # characters of a word in training
 _TILDE, _HIDDEN = '～', '\U000f0000'  # what the library's tables keep of NFKC's compatibility characters, and a private stand-in
 _MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
 # Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a word (Unicode, Final_Sigma).
@@ -61,8 +62,8 @@ _RULES = {name: name for name in ('nmt_nfkc', 'nfkc', 'nmt_nfkc_cf', 'nfkc_cf', 
 _DIGIT_COMMAS = {'split': True, 'keep': False}
 
 
-def sentencepiece(*, vocab_size, model, specials, lowercase, strip_accents, collapse_blanks, straight_quotes, normalization, digit_commas, coverage,
-                  symbols) -> kinds.Kind:
+def sentencepiece(*, vocab_size, model, specials, lowercase, strip_accents, collapse_blanks, straight_quotes, normalization, digit_commas,
+                  word_starts, coverage, symbols) -> kinds.Kind:
   """A unigram language model (Kudo 2018) or BPE over raw text, blanks included. The fields are described in configs/parts.py."""
   kinds.check_range('vocab_size', vocab_size, 1)
   kinds.check_range('coverage', coverage, 0.5, 1)
@@ -70,6 +71,7 @@ def sentencepiece(*, vocab_size, model, specials, lowercase, strip_accents, coll
   model = errors.choose(model, {'unigram': 'unigram', 'bpe': 'bpe'}, 'SentencePiece model (config.tokenizer.model)')
   rule = errors.choose(normalization, _RULES, 'normalization')
   split_commas = errors.choose(digit_commas, _DIGIT_COMMAS, 'way with commas behind digits (config.tokenizer.digit_commas)')
+  starts_word = errors.choose(word_starts, WORD_STARTS, 'rule for words (config.tokenizer.word_starts)')
   before = _before(lowercase, strip_accents, collapse_blanks, straight_quotes)
 
   def train(texts):
@@ -97,10 +99,26 @@ def sentencepiece(*, vocab_size, model, specials, lowercase, strip_accents, coll
                     reads='a SentencePiece model (spiece.model, spm.model)')
 
 
-def starts_word(piece) -> bool:
-  """Whether a piece starts a word: it begins with a blank, or has neither letter, mark nor digit (code of ALBERT and XLNet), or
-  begins with an ideograph."""
-  return piece[0] == BLANK or not any(unicodedata.category(c)[0] in 'LMN' for c in piece) or unicodedata.name(piece[0], '').startswith('CJK UNI')
+# --- which pieces start a word ---
+
+
+def _ascii(piece):
+  return piece[0] in f'{BLANK}<' or piece in _PUNCTUATION
+
+
+def _letters(piece):
+  return _ascii(piece) or not set(piece) <= _ENGLISH or piece in ('€', '£')
+
+
+def _unicode(piece):
+  return piece[0] == BLANK or len(piece) == 1 and (piece in _PUNCTUATION or unicodedata.category(piece)[0] in 'PZC')
+
+
+_PUNCTUATION = frozenset(string.punctuation)
+_ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION | {'€', '£'}
+# Besides pieces with a blank in front: ASCII punctuation (code of XLNet), also what has any but English letters and
+# punctuation (ALBERT), any punctuation alone (DeBERTa).
+WORD_STARTS = {'ascii': _ascii, 'letters': _letters, 'unicode': _unicode}
 
 
 # --- the engine ---
@@ -119,8 +137,10 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   dead = [kind == spiece_file.UNUSED or split_commas and len(p) > 1 and p[-1] == ',' and p[-2].isdigit() for p, kind in zip(file.pieces, file.types)]
   unknown = file.pieces[file.types.index(spiece_file.UNKNOWN)]
   if file.model == 'unigram':
-    scored = [(p, _DEAD if d else s) for p, s, d in zip(file.pieces, file.scores, dead)]
-    scored += [(p, 0.0) for p in vocabulary.pieces[len(scored):]]
+    most = max((s for s, kind in zip(file.scores, file.types) if kind == spiece_file.NORMAL), default=0.0)
+    scores = [_DEAD if d else len(p.encode()) * most - 0.1 if kind == spiece_file.USER else s  # a symbol's score: unigram_model.cc
+              for p, s, kind, d in zip(file.pieces, file.scores, file.types, dead)]
+    scored = list(zip(vocabulary.pieces, [*scores, *[0.0] * (len(vocabulary.pieces) - len(scores))]))
     built = hf.Tokenizer(models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback))
   else:
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
@@ -129,7 +149,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   prepend = 'always' if file.dummy_prefix else 'never'
   split = [pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
   users = [p for p, kind in zip(file.pieces, file.types) if kind == spiece_file.USER and p not in special]
-  if file.model == 'bpe' and users:  # unigram takes them by their score, 0
+  if file.model == 'bpe' and users:  # unigram takes them by their score
     split.append(pre_tokenizers.Split(hf.Regex('|'.join(map(_escaped, sorted(users, key=len, reverse=True)))), 'isolated'))
   # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling them.
   spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
@@ -242,24 +262,40 @@ def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) ->
   meta = {'pad_id': -1, 'bos_id': -1, 'eos_id': -1, 'control_symbols': [p for p in layout.order if p not in layout.numbered.values()]}
   for name, piece in layout.numbered.items():
     meta |= {f'{name}_id': layout.order.index(piece), f'{name}_piece': piece}
-  out, extra = io.BytesIO(), bool(layout.last)
+  out, extra, texts = io.BytesIO(), bool(layout.last), _Texts(texts)
   try:
     library.SentencePieceTrainer.train(
         sentence_iterator=_sentences(texts, normalizers.Sequence(before)), model_writer=out, model_type=model, vocab_size=vocab_size - extra,
         character_coverage=coverage, normalization_rule_name=rule, user_defined_symbols=list(symbols), **meta, minloglevel=4,
         # Sums of floats depend on how many threads share them.
-        num_threads=4, max_sentence_length=4 * _LONGEST * _LONGEST)
+        num_threads=4, max_sentence_length=1 << 30)
   except RuntimeError as e:
+    if texts.error is not None:
+      raise texts.error from None
     raise _refusal(str(e), vocab_size, extra) from e
   return out.getvalue()
 
 
+class _Texts:
+  """An iterator whose error the library would hide."""
+
+  def __init__(self, texts):
+    self._texts, self.error = texts, None
+
+  def __iter__(self):
+    try:
+      yield from self._texts
+    except Exception as e:
+      self.error = e
+      raise
+
+
 def _sentences(texts, clean):
-  """The texts as the library is to see them; words over _LONGEST characters, and those with a character it reserves, stay away."""
+  """The texts as the library is to see them: cut at the character it reserves, and within words over _LONGEST characters."""
   for text in texts:
-    text = clean.normalize_str(text)
-    if len(text) > _LONGEST or _RESERVED in text:
-      text = ' '.join(word for word in text.split() if len(word) <= _LONGEST and _RESERVED not in word)
+    text = clean.normalize_str(text).replace(_RESERVED, ' ')
+    if len(text) > _LONGEST:
+      text = re.sub(f'(\\S{{{_LONGEST}}})(?=\\S)', r'\1 ', text)
     if text:
       yield text
 
