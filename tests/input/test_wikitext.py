@@ -49,13 +49,19 @@ def test_a_wiki_names_its_own_files():
 
 
 @pytest.mark.parametrize('hard', [
-    '{{', '}}', '{{{', '[[', '[[a|', '[[a|b and c', ']]', '<ref>', '<ref></ref>', '<nowiki>', '<!--',
+    '{{', '}}', '{{{', '[[', '[[a|', ']]', '<ref>', '<ref></ref>', '<nowiki>', '<!--',
     "'", '{|\n', '{{\n{|\n', '(', '(,', '( ', ' ,', '-{', '[http:',
     '[http: ', '<', '<a ', '__', '__a', '&', '\n', '=', ' ', '[[File:', '\t\n', '-{zh-a:;}-', '<table>', '<p', '#', '|}\n', '-- '])
 def test_hostile_text_takes_linear_time(hard):
   start = time.monotonic()
   for text in (hard * (300_000 // len(hard)), hard * 50_000 + '}}' * 50_000 + '|}\n' * 50_000 + ']]' * 50_000 + '</table>' + ')' * 50_000):
     wikitext.paragraphs(text)
+  assert time.monotonic() - start < 6
+
+
+def test_links_within_links_take_linear_time():
+  start = time.monotonic()
+  wikitext.paragraphs('[[a|b and c and so on, a longer label ' * 120_000 + ']]' * 120_000)
   assert time.monotonic() - start < 6
 
 
