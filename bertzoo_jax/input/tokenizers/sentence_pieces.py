@@ -1,8 +1,13 @@
 """SentencePiece (Kudo & Richardson 2018): vocabularies of its library, segmented by the `tokenizers` library.
 
-The `sentencepiece` library trains; its file is kept as spiece.model. Text is segmented by the same engine that
-tokenizer.json holds, so that what was trained on is what an export does. It is the library's own segmentation but for what
-input/README.md lists (tests/input/test_sentence_pieces.py measures it).
+The `sentencepiece` library trains; its file is kept as spiece.model. Text is segmented by the engine that tokenizer.json
+holds, so that a model reads in an export what it was trained on. Its ids are those of the library (and of the released code of
+ALBERT and XLNet ahead of it) but for
+* combining marks out of Unicode's order, or behind a compatibility character (`ﬁ` and an acute): NFKC comes first here;
+* characters younger than the library's table, which NFKC knows;
+* segmentations of equal score, which are the same pieces in another order (runs of one letter);
+* digit_commas='split': the released code cuts a comma off a piece that has won, here the piece cannot win;
+* text that spells a special piece, or U+2581 in a model without normalization.
 """
 
 import functools
@@ -309,6 +314,6 @@ def _refusal(message, vocab_size, extra) -> errors.UserError:
   if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
     return errors.UserError(f'The characters of the text alone take {int(required[1]) + extra} pieces, the config wishes {vocab_size}: raise '
                             '--config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.')
-  if 'sentences_.empty()' in message:
+  if 'sentences_.empty()' in message or 'all_chars_count' in message:
     return errors.UserError('There is no text to train a tokenizer on: check --source.')
   return errors.UserError(f'SentencePiece cannot train on this text with this config.tokenizer: {message.splitlines()[0]}')
