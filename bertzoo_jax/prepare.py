@@ -86,10 +86,11 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     return done
   with _locked(out):
     _tokenizer(out, plan, loaded, config, text, say)
+    for folder in (shards.PARTS, *corpus.SPLITS):
+      (out / folder).mkdir(parents=True, exist_ok=True)
+    text.save()
     marker = units.marker(config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities)
     if runner == 'beam':
-      for folder in (shards.PARTS, *corpus.SPLITS):
-        (out / folder).mkdir(parents=True, exist_ok=True)
       fields = plan['chunk_bytes'], out, config.corpus.splitter, config.corpus.held_out, marker
       reader, records = beam.run(text, *fields, list(beam_args), say)
     else:
@@ -225,8 +226,6 @@ def _training_texts(text, held_out, share, joiner, progress):
 
 def _shards(out, plan, config, text, marker, workers, say):
   """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
-  for folder in (shards.PARTS, *corpus.SPLITS):
-    (out / folder).mkdir(parents=True, exist_ok=True)
   workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())
   reader, records = text.reader(), {}
   with meter.Meter('tokenising', text.bytes, say) as progress:

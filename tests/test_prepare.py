@@ -15,8 +15,10 @@ import pytest
 from bertzoo_jax import errors
 from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import finding
 from bertzoo_jax.input import sentences
 from bertzoo_jax.input import shards
+from bertzoo_jax.input import texts
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input.tokenizers import kinds
 from configs import bert
@@ -434,6 +436,18 @@ def test_beam_makes_the_same_bytes_and_keeps_finished_shards(tmp_path, monkeypat
   prepare_lib.prepare(tiny(), source, tmp_path / 'beam', runner='beam', beam_args=['--runner=BundleBasedDirectRunner'], say=silent)
   assert contents(tmp_path / 'beam') == contents(tmp_path / 'local') and len(contents(tmp_path / 'beam')) > 30
   assert len(kept) >= 8 and all(p.stat().st_mtime_ns == t for p, t in kept.items())
+
+
+def test_repeats_are_looked_for_once_also_by_an_attempt_that_trained_its_tokenizer_and_was_stopped(text, clean, tmp_path, monkeypatch):
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+    stopped.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    prepare_lib.prepare(tiny(), [text], tmp_path / 'c', say=lambda _: None)
+  for_others = texts.Text([finding.find(text)], (), [], tiny().corpus, tmp_path / 'c', print).for_workers()
+  monkeypatch.setattr(prepare_lib.texts.duplicates, 'find', lambda *_: 1 / 0)
+  assert len(list(for_others.documents(for_others.reader()))) == 120
+  prepare_lib.prepare(tiny(), [text], tmp_path / 'c', workers=1, say=lambda _: None)
+  assert contents(tmp_path / 'c') == contents(clean[0])
 
 
 def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):

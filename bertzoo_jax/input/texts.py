@@ -60,9 +60,15 @@ class Text:
     if documents:
       yield shards.Chunk(index, documents, first, reader.bytes_read, own)
 
+  def save(self) -> None:
+    """Writes what comes again into CORPUS, whose plan is there: a later attempt, or another process, need not look again."""
+    folder = self._out / shards.PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    if duplicates.load(folder) is None:
+      duplicates.save(folder, self._survey())
+
   def for_workers(self):
-    """The same text, to be sent to other processes: they read what comes again from CORPUS."""
-    self._survey()
+    """The same text, to be sent to other processes: they read what was saved."""
     text = copy.copy(self)
     text._say = text._repeated = None
     return text
@@ -73,14 +79,12 @@ class Text:
     return tuple(self._survey().repeats.tolist())
 
   def _survey(self):
-    if self._repeated is None:
-      folder = self._out / shards.PARTS
-      self._repeated = duplicates.load(folder)
+    if self._repeated is None and (self._out / 'plan.json').exists():  # without it nothing here is of this plan
+      self._repeated = duplicates.load(self._out / shards.PARTS)
+    if self._repeated is None and self._say is None:
+      raise errors.UserError(f'{self._out}/{shards.PARTS} is not what the launching machine wrote: can the workers read --out?')
     if self._repeated is None:
       excluded = duplicates.hashes_of(sources.Reader(self._excluded)) if self._excluded else set()
       with meter.Meter('looking for duplicates', self.bytes, self._say) as progress:
         self._repeated = duplicates.find(self.reader(), excluded, progress.update)
-      if (self._out / 'plan.json').exists():  # under this plan; a later attempt need not look again
-        folder.mkdir(exist_ok=True)
-        duplicates.save(folder, self._repeated)
     return self._repeated
