@@ -172,6 +172,15 @@ def xlnet_spans(row, block, goals, context, max_span, pieces, reverse):
   return out
 
 
+def single_tokens(row, number, low, high, block, goal, spans):
+  """What fills a block's predictions up: of its text outside of spans the tokens with the largest ranks."""
+  part = _Block(row, number, {})
+  shift = (block + 1).bit_length()
+  rank = {c: (part.bits(hashing.SELECT, c - low) >> shift << shift | c - low + 1) % 2**31 for c in row.text if low <= c < high and c not in spans}
+  missing = goal - sum(low <= c < high for c in spans)
+  return set(sorted(rank, key=rank.get, reverse=True)[:max(missing, 0)])
+
+
 class _Block(Row):
   """A block of a row in its reading order: columns from 0, words as they come in that order."""
 
