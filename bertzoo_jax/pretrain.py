@@ -161,7 +161,7 @@ def _from_corpus(config, path, cache_dir, host):
   from bertzoo_jax.input import corpus as corpora  # here, so that --batches works where TensorFlow is not installed
   from bertzoo_jax.input import mirror
   from bertzoo_jax.input import pipeline
-  corpus = corpora.open(mirror.local(path, cache_dir))
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
 
   corpora.verify(corpus.path)

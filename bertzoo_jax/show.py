@@ -54,7 +54,7 @@ def show(config, path, *, cache_dir=None, steps=None, phase=None, split='train',
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(f'{npz} exists and is not overwritten: give another name, or remove it first.')
-  corpus = corpora.open(mirror.local(path, cache_dir))
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   stage, first, end = _stage(config, steps, phase, split, STATS_STEPS if stats else 1)
   fields = stage.config

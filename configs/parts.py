@@ -287,7 +287,7 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
 
 def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', attention='xla', prng='rbg', log_every=100, eval_every=10_000,
         eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='',
-        compile_cache='~/.cache/bertzoo_jax/xla'):
+        compile_cache='~/.cache/bertzoo_jax/xla', corpus_cache='disk'):
   """Machinery: how a run is carried out. Changing it changes nothing beyond rounding and the draw of dropout.
 
   mesh: devices along (data, model); -1 takes what is left. dtype: of matrix products. accumulation: microbatches a
@@ -296,11 +296,12 @@ def run(*, mesh=(-1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none
   evaluates at the end only. eval_batches: of held-out rows, at most. save_minutes: between checkpoints. keep: newest
   checkpoints kept; keep_every: every so many steps one is kept for good (0: none). on_nonfinite: stop | skip (leave the
   update out and count it). wandb: project name, empty for none. compile_cache: where compiled programs are kept.
+  corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
   return ml_collections.ConfigDict(dict(
       mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, attention=attention, prng=prng, log_every=log_every,
       eval_every=eval_every, eval_batches=eval_batches, save_minutes=save_minutes, keep=keep, keep_every=keep_every, on_nonfinite=on_nonfinite,
-      tensorboard=tensorboard, wandb=wandb, compile_cache=compile_cache))
+      tensorboard=tensorboard, wandb=wandb, compile_cache=compile_cache, corpus_cache=corpus_cache))
 
 
 # --- an experiment ----------------------------------------------------------------------------------------------------

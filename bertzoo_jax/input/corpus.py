@@ -12,10 +12,12 @@ its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sen
 """
 
 import concurrent.futures
+import functools
 import hashlib
 import io
 import json
 import os
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,36 +27,55 @@ from bertzoo_jax import storage
 
 FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
-_ARRAYS = ('tokens', 'sentences', 'documents')
+_OFFSETS = np.uint32  # of the offsets within a shard
+PART_SENTENCES = 1 << 26  # indexed at a time: half a GiB of offsets
 _IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits', 'splitter', 'units', 'similar')
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
+
+
+class Shard(NamedTuple):
+  """The arrays of a shard: tokens [T], sentences [S+1] token offsets, documents [D+1] sentence offsets, units [T] or None."""
+  tokens: np.ndarray
+  sentences: np.ndarray
+  documents: np.ndarray
+  units: np.ndarray | None = None
 
 
 class Split:
   """The tokens of one split, in the order of its shards, and where its sentences and documents start.
 
+  A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of its own, so that what
+  is indexed at a time fits into memory and still comes from everywhere.
+
   Attributes:
-    num_tokens: T.
+    num_tokens: T. num_sentences: S. num_documents: D.
     bytes: of the UTF-8 text that was tokenised (0 where unknown).
-    sentence_starts: int64 [S+1], token offsets; the last is T.
-    document_starts: int64 [D+1], sentence indices; the last is S.
+    num_parts: 1 up to PART_SENTENCES sentences.
   """
 
-  def __init__(self, tokens: list, sentence_starts: np.ndarray, document_starts: np.ndarray, bytes: int = 0, units: list | None = None):
-    """`tokens` is a list of one-dimensional arrays (memory maps), one a shard; `units` as well, or None."""
-    self._shards = [t for t in tokens if len(t)]
-    self._units = units and [u for u in units if len(u)]
+  def __init__(self, shards: list[Shard], bytes: int = 0):
+    self._all = [s for s in shards if len(s.tokens)]
+    self._shards = [s.tokens for s in self._all]
+    self._units = [s.units for s in self._all]
     self._starts = np.concatenate([[0], np.cumsum([len(t) for t in self._shards])]).astype(np.int64)
-    self.num_tokens = int(self._starts[-1])
-    self.sentence_starts, self.document_starts, self.bytes = sentence_starts, document_starts, bytes
+    self.num_tokens, self.bytes = int(self._starts[-1]), bytes
+    self.num_sentences, self.num_documents = (sum(len(a) - 1 for a in arrays) for arrays in zip(*((s.sentences, s.documents) for s in self._all))
+                                              ) if self._all else (0, 0)
+    self.num_parts = max(1, min(-(-self.num_sentences // PART_SENTENCES), len(self._all)))
 
-  @property
-  def num_sentences(self) -> int:
-    return len(self.sentence_starts) - 1
+  def part(self, number: int) -> 'Split':
+    """Part `number` of num_parts; the split itself where there is one."""
+    return Split(self._all[number::self.num_parts]) if self.num_parts > 1 else self
 
-  @property
-  def num_documents(self) -> int:
-    return len(self.document_starts) - 1
+  @functools.cached_property
+  def sentence_starts(self) -> np.ndarray:
+    """int64 [S+1], token offsets; the last is T."""
+    return _joined([s.sentences for s in self._all])
+
+  @functools.cached_property
+  def document_starts(self) -> np.ndarray:
+    """int64 [D+1], sentence indices; the last is S."""
+    return _joined([s.documents for s in self._all])
 
   def gather(self, positions) -> np.ndarray:
     """The tokens at `positions` (int64, any shape) as int32 of the same shape.
@@ -101,6 +122,18 @@ class Split:
     return out_L
 
 
+def _joined(offsets) -> np.ndarray:
+  """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0 upwards."""
+  out, at = np.zeros(1 + sum(len(o) - 1 for o in offsets), np.int64), 0
+  for o in offsets:
+    mine = out[at:at + len(o)]
+    np.add(o[1:], out[at], out=mine[1:], dtype=np.int64)
+    if o[0] != 0 or (mine[1:] < mine[:-1]).any():
+      raise errors.UserError('The offsets of a shard do not run upwards: the corpus is damaged, prepare it again into a new folder.')
+    at += len(o) - 1
+  return out
+
+
 class Corpus:
   """An open corpus.
 
@@ -137,17 +170,23 @@ class Corpus:
     return tokenizers.load(self.path / 'tokenizer')
 
 
-def open(path) -> Corpus:
+def open(path, cache: str = 'disk') -> Corpus:
   """Opens a corpus that `prepare` wrote, memory-mapped, and checks every file's size against the manifest.
+
+  Args:
+    path: of the corpus, on a local disk.
+    cache: 'disk': tokens are read from their files as they are needed, which the system keeps in memory while there is room;
+      'ram': they are read now.
 
   Raises:
     UserError: no corpus there, an unfinished one, another format version, a changed manifest, or a shard that is missing or cut.
   """
   path = storage.path(path)
+  in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
   manifest = read_manifest(path)
   if storage.is_remote(path):
     raise errors.UserError(f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).')
-  splits = {name: _open_split(path / name, manifest, name) for name in SPLITS}
+  splits = {name: _open_split(path / name, manifest, name, in_ram) for name in SPLITS}
   unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
   word_starts = np.asarray(_load(path / 'pieces.npy', np.uint8, manifest['vocab_size'])) > 0
   return Corpus(path, manifest, np.asarray(unigrams), splits, word_starts, bool(manifest['units']))
@@ -234,12 +273,12 @@ def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special
   other = held_out or ([], [0], [0], [])
   for name, arrays in zip(SPLITS, ((tokens, sentence_starts, document_starts, units), other)):
     ids, sentences, documents = (np.asarray(a, np.int64) for a in arrays[:3])
-    marks = None if units is None else [np.asarray(arrays[3] if len(arrays) > 3 else np.zeros(len(ids)), np.uint8)]
+    marks = None if units is None else np.asarray(arrays[3] if len(arrays) > 3 else np.zeros(len(ids)), np.uint8)
     if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
       raise ValueError(f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}')
     if sentences[0] != 0 or sentences[-1] != len(ids) or documents[0] != 0 or documents[-1] != len(sentences) - 1:
       raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
-    splits[name] = Split([ids.astype(dtype)], sentences, documents, units=marks)
+    splits[name] = Split([Shard(ids.astype(dtype), sentences, documents, marks)])
   unigrams = np.bincount(np.asarray(tokens, np.int64), minlength=vocab_size)
   digest = hashlib.sha256(b''.join(np.asarray(a, np.int64).tobytes() for a in (tokens, sentence_starts, document_starts))).hexdigest()
   manifest = dict(format_version=FORMAT_VERSION, vocab_size=vocab_size, special=dict(special), dtype=dtype, hash=digest, splits={}, report={},
@@ -267,28 +306,22 @@ def token_dtype(vocab_size: int) -> str:
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def _open_split(folder, manifest, name) -> Split:
-  entry = manifest['splits'][name]
-  tokens, sentences, documents, units = [], [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [] if manifest['units'] else None
-  num_tokens = num_sentences = 0
+def _open_split(folder, manifest, name, in_ram) -> Split:
+  entry, shards = manifest['splits'][name], []
+  in_parts = sum(s['sentences'] for s in entry['shards']) > PART_SENTENCES  # then they are looked through as they are needed
   for shard in entry['shards']:
     sizes = dict(tokens=shard['tokens'], sentences=shard['sentences'] + 1, documents=shard['documents'] + 1)
-    dtypes = dict(tokens=np.dtype(manifest['dtype']), sentences=np.int64, documents=np.int64)
-    arrays = {a: _load(folder / f'{shard["name"]}.{a}.npy', dtypes[a], sizes[a]) for a in _ARRAYS}
-    if not _runs(arrays['sentences'], shard['tokens']) or not _runs(arrays['documents'], shard['sentences']):
+    dtypes = dict(tokens=np.dtype(manifest['dtype']), sentences=_OFFSETS, documents=_OFFSETS)
+    if manifest['units']:
+      sizes['units'], dtypes['units'] = shard['tokens'], np.uint8
+    arrays = {a: _load(folder / f'{shard["name"]}.{a}.npy', dtypes[a], sizes[a]) for a in sizes}
+    ends = (arrays['sentences'], shard['tokens']), (arrays['documents'], shard['sentences'])
+    if not all(o[0] == 0 and o[-1] == end and (in_parts or (o[1:] >= o[:-1]).all()) for o, end in ends):
       raise errors.UserError(f'The offsets of shard {folder / shard["name"]} do not fit its tokens: prepare the corpus again into a new folder.')
-    tokens.append(arrays['tokens'])
-    if units is not None:
-      units.append(_load(folder / f'{shard["name"]}.units.npy', np.uint8, shard['tokens']))
-    sentences.append(arrays['sentences'][1:] + num_tokens)
-    documents.append(arrays['documents'][1:] + num_sentences)
-    num_tokens += shard['tokens']
-    num_sentences += shard['sentences']
-  return Split(tokens, np.concatenate(sentences), np.concatenate(documents), entry['bytes'], units)
-
-
-def _runs(offsets, end) -> bool:
-  return bool(offsets[0] == 0 and offsets[-1] == end and (offsets[1:] >= offsets[:-1]).all())
+    if in_ram:
+      arrays = {a: np.array(array) if a in ('tokens', 'units') else array for a, array in arrays.items()}
+    shards.append(Shard(**arrays))
+  return Split(shards, entry['bytes'])
 
 
 def _load(path, dtype, length):
@@ -326,9 +359,11 @@ def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, do
   """
   if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
     raise ValueError(f'shard {name}: ids from {tokens.min()} to {tokens.max()} in a vocabulary of {vocab_size}')
+  if len(tokens) >= 2**32:
+    raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')
   if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
     raise ValueError(f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences')
-  arrays = dict(tokens=tokens.astype(token_dtype(vocab_size)), sentences=sentences.astype(np.int64), documents=documents.astype(np.int64))
+  arrays = dict(tokens=tokens.astype(token_dtype(vocab_size)), sentences=sentences.astype(_OFFSETS), documents=documents.astype(_OFFSETS))
   if units is not None:
     if len(units) != len(tokens):
       raise ValueError(f'shard {name}: {len(units)} marks for {len(tokens)} tokens')

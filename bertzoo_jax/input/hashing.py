@@ -10,7 +10,7 @@ import numpy as np
 
 # What a draw is for: two draws of one row never share bits.
 PHASE, SHUFFLE, EPOCH, ROW, SHORT, TARGET, COIN, CUT, DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(1, 17)
-COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR = range(17, 22)
+COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS = range(17, 23)
 
 _STEP, _MIX_1, _MIX_2, _CROSS = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0x85EBCA6B  # 2³²/φ; C. Wellons's "lowbias32"; murmur3
 _ROUNDS = 10  # of the shuffle: four pass for random to an eye on a few outputs, small ranges need more

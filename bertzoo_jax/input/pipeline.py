@@ -1,18 +1,19 @@
 """batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of (corpus, config, seed, step).
 
 Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed, epoch)(n mod N) of that
-epoch's own list: a surplus is not visited, a shortage wraps. B rows of the global batch, b of this host, L length,
-P predictions.
+epoch's own list: a surplus is not visited, a shortage wraps. A very large split is visited part by part (corpus.Split).
+B rows of the global batch, b of this host, L length, P predictions.
 """
 
+import functools
 import math
-import threading
 import warnings
 
 import numpy as np
 import tensorflow as tf
 
 from bertzoo_jax import errors
+from bertzoo_jax.input import epochs
 from bertzoo_jax.input import formats
 from bertzoo_jax.input import hashing
 from bertzoo_jax.input import masking as maskings
@@ -47,16 +48,19 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     raise errors.UserError(f'config.batch_size is {batch_size}: a positive multiple of the {count} host processes is needed.')
   if split not in corpus.splits:
     raise errors.UserError(f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}')
-  text = rows_lib.text_of(corpus.splits[split])
-  if not text.num_sentences:
+  if not corpus.splits[split].num_tokens:
     raise errors.UserError(f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
                            + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.'))
-  form = errors.build(format, formats.BY_NAME, 'format', text, length)
+
+  def form_of(part):
+    text = rows_lib.text_of(part)
+    form = errors.build(format, formats.BY_NAME, 'format', text, length)
+    return form.in_lanes(batch_size) if form.in_lanes else form
+
+  form = form_of(corpus.splits[split].part(0))
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not split into sentences: '
                            'prepare it with --config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), or take format=full_sentences.')
-  if form.in_lanes:
-    form = form.in_lanes(batch_size)
   mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   notes = units_lib.check(corpus, masking)
   if keep_units:
@@ -65,7 +69,7 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  return Pipeline(corpus, split, form, mask, key, length, batch_size, (index, count), notes)
+  return Pipeline(corpus, split, form, form_of, mask, key, length, batch_size, (index, count), notes)
 
 
 class Pipeline:
@@ -78,7 +82,7 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, corpus, split, form, mask, key, length, batch_size, host, notes):
+  def __init__(self, corpus, split, form, form_of, mask, key, length, batch_size, host, notes):
     self._split, self._split_name, self._format, self._masking = corpus.splits[split], split, form, mask
     self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
     self._has_marks, self._word_starts = corpus.has_marks, corpus.word_starts
@@ -86,9 +90,11 @@ class Pipeline:
     self._in_order = form.assemble is not None  # lanes go on from step to step
     self._rows_here = batch_size // host[1]
     self._first_row = host[0] * self._rows_here
-    self._lists = _Lists(form, self._epoch_key)
+    self._parts = epochs.Parts(self._split, form, form_of)
+    self._lists = epochs.Lists(self._parts, self._epoch_key)
     self.num_predictions = mask.num_predictions
-    self.rows_per_epoch = len(self._lists.get(0))
+    self._rows_of_parts = self._parts.rows(len(self._lists.get(0)), batch_size if self._in_order else 1)
+    self.rows_per_epoch = int(self._rows_of_parts.sum())
     if not self.rows_per_epoch:
       raise errors.UserError(f'The split {split!r} gives no row of this format: bring more text, or another --config.format.')
     self.features = self._describe()
@@ -137,8 +143,8 @@ class Pipeline:
   def evaluation_batches(self, n: int) -> list[dict]:
     """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the same masks.
 
-    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that fill the last batch are copies with masked_weights 0;
-    pair labels have no weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
+    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that fill the last batch are
+    copies with masked_weights 0; pair labels have no weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
     """
     total, size = self.rows_per_epoch, self._batch_size
     whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
@@ -148,7 +154,7 @@ class Pipeline:
     batches = []
     for first in range(0, len(rows), size):
       here = rows[first:first + size][self._first_row:self._first_row + self._rows_here]
-      batch = self._finish(*self._rows(np.zeros_like(here), here % total))
+      batch = self._finish(*self._rows(0, here % total, shuffled=False))
       batch['masked_weights'] = batch['masked_weights'] * (here < total)[:, None].astype(np.float32)
       batches.append(batch)
     return batches
@@ -164,52 +170,74 @@ class Pipeline:
       raise ValueError(f'step {step}: steps count from 0')
     example = step * self._batch_size + self._first_row + np.arange(self._rows_here, dtype=np.int64)
     epoch, place = np.divmod(example, self.rows_per_epoch)
-    rows = np.empty_like(place)
-    for e in np.unique(epoch).tolist():
-      size = len(self._lists.get(self._repeated(e)))
-      mine = epoch == e
-      shuffle = hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e)
-      rows[mine] = place[mine] if self._in_order else hashing.permute(shuffle, size, place[mine] % size)
-      if self._format.every_epoch and place[-1] * 2 > self.rows_per_epoch:
-        self._lists.prepare(self._repeated(e + 1))
-    return self._rows(epoch, rows)
+    return self._rows(epoch, place, shuffled=not self._in_order)
 
-  def _rows(self, epoch, rows):
-    parts = []
-    for e in np.unique(epoch).tolist():
+  def _rows(self, epoch, place, shuffled):
+    """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else of the order of its lists."""
+    pieces = []
+    for e, part, here in self._stretches(np.broadcast_to(epoch, place.shape), place):
       e_repeated = self._repeated(e)
-      numbers = rows[epoch == e]
-      rows_of = self._epoch_key(e_repeated), self._lists.get(e_repeated), numbers
-      gather_units = self._units if self._masking.reads_units else None
-      if self._format.assemble:
-        features = self._format.assemble(*rows_of, self._gather, self._special, gather_units)
+      rows, split, form = self._lists.get(e_repeated, part), self._parts.split(part), self._parts.form(part)
+      numbers = here % len(rows)
+      if shuffled:
+        numbers = hashing.permute(self._part_key(hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e), part), len(rows), numbers)
+      key = self._epoch_key(e_repeated, part)
+      gather = functools.partial(self._gather, split)
+      units = functools.partial(self._units, split) if self._masking.reads_units else None
+      if form.assemble:
+        features = form.assemble(key, rows, numbers, gather, self._special, units)
       else:
-        features = rows_lib.assemble(self._format.spans(*rows_of), len(numbers), self._length, self._gather, self._special, self._format.packed,
-                                     gather_units)
-      row_keys = hashing.fold(hashing.fold(self._epoch_key(e_repeated), hashing.ROW), numbers)
-      parts.append((features, np.stack(row_keys, axis=-1)))
-    if len(parts) == 1:  # epochs do not decrease along a batch, so the parts are in its order
-      return parts[0]
-    return {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}, np.concatenate([p[1] for p in parts])
+        features = rows_lib.assemble(form.spans(key, rows, numbers), len(numbers), self._length, gather, self._special, form.packed, units)
+      row_keys = hashing.fold(hashing.fold(key, hashing.ROW), numbers)
+      pieces.append((features, np.stack(row_keys, axis=-1)))
+      if shuffled and here[-1] * 2 > self._rows_of_parts[part]:
+        self._lists.prepare(*self._after(e, part))
+    if len(pieces) == 1:
+      return pieces[0]
+    return {name: np.concatenate([p[0][name] for p in pieces]) for name in pieces[0][0]}, np.concatenate([p[1] for p in pieces])
+
+  def _stretches(self, epoch, place):
+    """(epoch, part, places in the part) of rows that stand next to each other in a batch and in a part: neither decreases along it."""
+    for e in np.unique(epoch).tolist():
+      mine, order = place[epoch == e], self._order(e)
+      ends = np.cumsum(self._rows_of_parts[order])
+      slot = ends.searchsorted(mine, 'right')
+      for s in dict.fromkeys(slot.tolist()):
+        yield e, int(order[s]), mine[slot == s] - (ends[s] - self._rows_of_parts[order[s]])
+
+  def _order(self, epoch):
+    """The order in which an epoch visits the parts."""
+    count = len(self._rows_of_parts)
+    key = hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), epoch)
+    return hashing.permute(hashing.fold(key, hashing.PARTS), count, np.arange(count)) if count > 1 else np.zeros(1, np.int64)
+
+  def _after(self, epoch, part):
+    """The list that comes after that of a part in an epoch: (epoch, part)."""
+    order = self._order(epoch).tolist()
+    at = order.index(part) + 1
+    return (self._repeated(epoch), order[at]) if at < len(order) else (self._repeated(epoch + 1), int(self._order(epoch + 1)[0]))
 
   def _repeated(self, epoch):
     return epoch % self._masking.repeat if self._masking.repeat else epoch
 
-  def _epoch_key(self, epoch):
-    return hashing.fold(hashing.fold(self._key, hashing.EPOCH), epoch)
+  def _epoch_key(self, epoch, part=0):
+    return self._part_key(hashing.fold(hashing.fold(self._key, hashing.EPOCH), epoch), part)
 
-  def _gather(self, positions):
-    tokens = self._split.gather(positions)
+  def _part_key(self, key, part):
+    return hashing.fold(key, part) if self._split.num_parts > 1 else key
+
+  def _gather(self, split, positions):
+    tokens = split.gather(positions)
     if tokens.max() >= self._vocab_size:
       where = int(positions.reshape(-1)[tokens.argmax()])
       raise errors.UserError(f'Token {where} of the split {self._split_name!r} is {int(tokens.max())}, in a vocabulary of {self._vocab_size}: the '
                              'corpus is damaged or not of this tokenizer; prepare it again into a new folder.')
     return tokens
 
-  def _units(self, positions, tokens):
+  def _units(self, split, positions, tokens):
     """The marks of tokens: those of the corpus, or word starts as the pieces tell them."""
     if self._has_marks:
-      return self._split.gather_units(positions)
+      return split.gather_units(positions)
     return np.where(self._word_starts[tokens], 0, units_lib.CONTINUES_WORD).astype(np.int32)
 
   # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -237,59 +265,3 @@ class Pipeline:
     if self.rows_per_epoch < self._batch_size:
       return (f'there are {self.rows_per_epoch} rows, less than a batch of {self._batch_size}: rows repeat in a batch.',)
     return ()
-
-
-class _Lists:
-  """The row lists of epochs: the last few, and the next one, built in the background."""
-
-  def __init__(self, form, epoch_key, kept=2):
-    self._form, self._epoch_key, self._kept = form, epoch_key, kept
-    self._lock, self._built, self._building = threading.Lock(), {}, {}
-
-  def get(self, epoch):
-    """The list of an epoch; waits for it, or builds it."""
-    epoch = epoch if self._form.every_epoch else 0
-    with self._lock:
-      if epoch in self._built:
-        self._built[epoch] = self._built.pop(epoch)  # most recently used last
-        return self._built[epoch]
-      thread = self._start(epoch)
-    thread.join()
-    if thread.failure:
-      raise thread.failure
-    return thread.rows
-
-  def prepare(self, epoch):
-    """Starts building the list of an epoch in a thread of its own, unless it is there."""
-    with self._lock:
-      if epoch not in self._built:
-        self._start(epoch)
-
-  def _start(self, epoch):
-    if epoch not in self._building:
-      self._building[epoch] = _Builder(self._build, epoch)
-      self._building[epoch].start()
-    return self._building[epoch]
-
-  def _build(self, epoch):
-    rows = self._form.rows(self._epoch_key(epoch))
-    with self._lock:
-      self._built[epoch] = rows
-      while len(self._built) > self._kept:
-        self._built.pop(next(iter(self._built)))
-      self._building.pop(epoch)
-    return rows
-
-
-class _Builder(threading.Thread):
-  """A thread that keeps what its function returned or raised."""
-
-  def __init__(self, build, epoch):
-    super().__init__(daemon=True)
-    self._build, self._epoch, self.rows, self.failure = build, epoch, None, None
-
-  def run(self):
-    try:
-      self.rows = self._build(self._epoch)
-    except Exception as e:
-      self.failure = e

@@ -26,7 +26,8 @@ def write(folder, shards, vocab_size=100, held_out=()):
           folder / split, f'{i:05d}', np.concatenate([*map(np.asarray, lines)]), np.cumsum([0, *map(len, lines)]),
           np.cumsum([0, *map(len, documents)]), vocab_size))
     splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
-  manifest = dict(format_version=corpus.FORMAT_VERSION, splitter='lines', units=None, similar=None, tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
+  manifest = dict(format_version=corpus.FORMAT_VERSION, splitter='lines', units=None, similar=None,
+                  tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
                   dtype=corpus.token_dtype(vocab_size), splits=splits)
   manifest['unigrams_sha256'] = corpus.write_array(folder / 'unigrams.npy', np.zeros(vocab_size, np.int64))
   manifest['pieces_sha256'] = corpus.write_array(folder / 'pieces.npy', np.ones(vocab_size, np.uint8))
@@ -60,7 +61,7 @@ def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
 @settings(max_examples=200, deadline=None)
 def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   shards = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(sizes)]
-  joined, split = np.concatenate(shards), corpus.Split(shards, np.zeros(1, np.int64), np.zeros(1, np.int64))
+  joined, split = np.concatenate(shards), corpus.Split([corpus.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards])
   shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
   size = int(np.prod(shape))
   positions = np.array(data.draw(st.lists(st.integers(0, len(joined) - 1), min_size=size, max_size=size))).reshape(shape)
@@ -184,9 +185,24 @@ def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
                                             ('documents', [1, 2, 3])])
 def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
   write(tmp_path, SHARDS)
-  np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.int64))
+  np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.uint32))
   with pytest.raises(errors.UserError, match='do not fit'):
     corpus.open(tmp_path)
+
+
+def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypatch):
+  monkeypatch.setattr(corpus, 'PART_SENTENCES', 4)
+  for cache in ('disk', 'ram'):
+    train = corpus.open(write(tmp_path / cache, SHARDS), cache).splits['train']
+    parts = [train.part(k) for k in range(train.num_parts)]
+    assert [p.gather(np.arange(p.num_tokens)).tolist() for p in parts] == [[5, 6, 7, 8, 9, 10, 17, 18], [11, 12, 13, 14, 15, 16]]
+    assert parts[0].sentence_starts.tolist() == [0, 3, 4, 6, 8] and parts[0].document_starts.tolist() == [0, 2, 3, 4]
+    assert isinstance(train._shards[0], np.memmap) == (cache == 'disk')
+  with pytest.raises(errors.UserError, match='corpus_cache'):
+    corpus.open(tmp_path / 'disk', 'tape')
+  np.save(tmp_path / 'disk' / 'train' / '00000.sentences.npy', np.array([0, 4, 3, 6], np.uint32))
+  with pytest.raises(errors.UserError, match='do not run upwards'):
+    corpus.open(tmp_path / 'disk').splits['train'].part(0).sentence_starts  # noqa: B018
 
 
 def test_verify_names_the_first_of_several_that_differ(tmp_path):

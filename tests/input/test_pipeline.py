@@ -10,6 +10,7 @@ import pytest
 
 from bertzoo_jax import errors
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import epochs
 from bertzoo_jax.input import pipeline
 from configs import parts
 
@@ -260,10 +261,47 @@ def test_the_next_list_is_built_in_the_background_and_old_ones_go():
   pipe = _build('segment_pairs', batch_size=1)
   n = pipe.rows_per_epoch
   pipe.batch(n // 4)
-  assert set(pipe._lists._built) == {0}
+  assert set(pipe._lists._built) == {(0, 0)}
   pipe.batch(n - 1)
-  for thread in [t for t in threading.enumerate() if t.daemon and isinstance(t, pipeline._Builder)]:
+  for thread in [t for t in threading.enumerate() if t.daemon and isinstance(t, epochs._Builder)]:
     thread.join()
-  assert set(pipe._lists._built) == {0, 1}
+  assert set(pipe._lists._built) == {(0, 0), (1, 0)}
   pipe.batch(5 * n)
   assert len(pipe._lists._built) == 2
+
+
+# --- parts of a large split -------------------------------------------------------------------------------------------
+
+
+def _in_parts(monkeypatch, name, **fields):
+  """A pipeline over five shards in three parts."""
+  monkeypatch.setattr(corpus, 'PART_SENTENCES', 130)
+  shards = [corpus.Shard(*(np.asarray(a) for a in _text(12, seed))) for seed in range(5)]
+  text = corpus.in_memory(*_text(), V, SPECIAL)
+  text.splits['train'] = corpus.Split(shards)
+  assert text.splits['train'].num_parts == 3
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return pipeline.build(text, format=FORMATS[name], masking=MASKING, **(dict(length=32, batch_size=4, seed=3) | fields))
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(name, monkeypatch):
+  pipe = _in_parts(monkeypatch, name)
+  steps = 2 * pipe.rows_per_epoch // 4 + 2
+  walked = list(pipe.iterate(0, steps))
+  hosts = [_in_parts(monkeypatch, name, host=(i, 2)) for i in range(2)]
+  for step in (steps - 1, 0, steps // 2, steps // 3):
+    _same(walked[step], _in_parts(monkeypatch, name).batch(step))
+    pieces = [host.batch(step) for host in hosts]
+    _same(walked[step], {k: np.concatenate([p[k] for p in pieces]) for k in pieces[0]})
+
+
+def test_an_epoch_visits_every_part_and_nearly_every_row_of_it(monkeypatch):
+  pipe = _in_parts(monkeypatch, 'full_sentences', batch_size=1)
+  lists = [len(pipe._lists.get(0, part)) for part in range(3)]
+  assert abs(pipe.rows_per_epoch - sum(lists)) < 0.25 * sum(lists)
+  rows = [pipe.batch(step) for step in range(pipe.rows_per_epoch)]
+  seen = {r['input_ids'].tobytes() for r in rows}
+  assert len(seen) > 0.8 * len(rows)
+  assert [int(p) for p in pipe._order(0)] != [int(p) for p in pipe._order(1)] or [int(p) for p in pipe._order(1)] != [int(p) for p in pipe._order(2)]
