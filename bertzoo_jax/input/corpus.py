@@ -28,7 +28,7 @@ from bertzoo_jax import storage
 FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
 _OFFSETS = np.uint32  # of the offsets within a shard
-PART_SENTENCES = 1 << 26  # indexed at a time: half a GiB of offsets
+PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
 _IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits', 'splitter', 'units', 'similar')
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
 

@@ -24,7 +24,8 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   documents = np.append(0, np.cumsum([len(document) for document in lengths])).astype(np.int64)
   split = corpus.in_memory(10 + np.arange(sentences[-1]), sentences, documents, 10 + int(sentences[-1]), special).splits['train']
   text = rows_lib.text_of(split)
-  form = memory.memory_segments(text, length, reuse_length=reuse_length, **(dict(both_directions=True, random_rate=0.5) | fields)).in_lanes(batch_size)
+  fields = dict(both_directions=True, random_rate=0.5) | fields
+  form = memory.memory_segments(text, length, reuse_length=reuse_length, **fields).in_lanes(batch_size)
   rows = form.rows(KEY)
   mark = lambda positions, ids: np.where(positions % 3, units.CONTINUES_WORD, 0).astype(np.int32)  # words of three tokens
   features = form.assemble(KEY, rows, np.arange(len(rows)), split.gather, special, mark)
