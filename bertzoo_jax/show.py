@@ -3,6 +3,10 @@
 Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where segments and pieces
 begin. --stats measures rates and lengths instead; --npz writes raw batches, for `pretrain --batches` on a machine without
 TensorFlow and for comparison with other implementations.
+
+    python -m bertzoo_jax.show --tokenizers A --tokenizers hf:B --source F [--source F2]
+
+compares tokenizers on a text: corpora, folders of `prepare`, vocabulary files, Hugging Face directories or names.
 """
 
 import json
@@ -28,6 +32,7 @@ from bertzoo_jax import storage  # noqa: E402
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
 from bertzoo_jax.input import mirror  # noqa: E402
 from bertzoo_jax.input import pipeline  # noqa: E402
+from bertzoo_jax.input.tokenizers import compare  # noqa: E402
 
 STATS_STEPS = 20  # measured where --stats comes without --steps
 
@@ -170,14 +175,31 @@ def _range(text):
   return int(first), int(end)
 
 
+def compare_tokenizers(names, source, section=None, console=None) -> None:
+  """Prints measures of tokenizers on a text, and a line of it in each (input/tokenizers/compare.py). UserError for a wrong name."""
+  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  if not source:
+    raise errors.UserError('--source is missing: name the text on which --tokenizers are compared.')
+  results, size = compare.compare(names, source, section)
+  console.print(compare.table(results, size))
+  for line in compare.samples(results):
+    console.print(line)
+
+
 def main(_):
+  if _TOKENIZERS.value:
+    compare_tokenizers(_TOKENIZERS.value, _SOURCE.value, _CONFIG.value and _CONFIG.value.tokenizer.to_dict())
+    return
+  for name, value in (('config', _CONFIG.value), ('corpus', _CORPUS.value)):
+    if value is None:
+      raise errors.UserError(f'--{name} is missing (see --help).')
   show(_CONFIG.value, _CORPUS.value, cache_dir=_CACHE_DIR.value, steps=_range(_STEPS.value), phase=_PHASE.value, split=_SPLIT.value,
        rows=_ROWS.value, stats=_STATS.value, npz=_NPZ.value)
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.', required=True)
+  _CONFIG = cli.define_config(required=False)
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
   _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
   _STEPS = flags.DEFINE_string('steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).')
   _PHASE = flags.DEFINE_integer('phase', None, 'Index of the phase; without it that of the first step.')
@@ -185,4 +207,7 @@ if __name__ == '__main__':
   _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
   _STATS = flags.DEFINE_bool('stats', False, f'Measure rates and lengths (over {STATS_STEPS} steps without --steps) instead of printing rows.')
   _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
+  _TOKENIZERS = flags.DEFINE_multi_string('tokenizers', None, 'A tokenizer to compare, a flag each: a corpus, a folder, a vocabulary file, '
+                                          'hf:DIR or hf:OWNER/NAME. With --config, bare files are read as config.tokenizer says.')
+  _SOURCE = flags.DEFINE_multi_string('source', None, 'Text for --tokenizers, as for `prepare`.')
   cli.run(main)

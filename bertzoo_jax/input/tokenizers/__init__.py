@@ -15,6 +15,7 @@ import tokenizers as hf
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.input.tokenizers import byte_bpe
+from bertzoo_jax.input.tokenizers import hub
 from bertzoo_jax.input.tokenizers import kinds
 from bertzoo_jax.input.tokenizers import sentence_pieces
 from bertzoo_jax.input.tokenizers import wordpiece
@@ -114,7 +115,8 @@ def load(path, section: dict | None = None) -> Tokenizer:
   Args:
     path: a folder that `save` wrote; or published files, as a file, a folder, or several of these joined by commas:
       vocab.txt; vocab.json or encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt;
-      or tokenizer.json; or a SentencePiece model (*.model). hf:DIR is the folder DIR.
+      or tokenizer.json; or a SentencePiece model (*.model). hf:DIR or hf:OWNER/NAME is a
+      folder of Hugging Face's, whose tokenizer.json then has to split plain text alike (hub.py).
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
@@ -133,6 +135,8 @@ def load(path, section: dict | None = None) -> Tokenizer:
   kind.check(vocabulary.pieces)
   tokenizer = Tokenizer(section, vocabulary)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
+  if 'hf:' in str(path) and 'tokenizer.json' in files:
+    hub.check(path, kinds.read_text(files['tokenizer.json']), tokenizer.encode)
   return tokenizer
 
 
@@ -167,7 +171,8 @@ def _files(path) -> dict:
   """{file name: path} of files and folders joined by commas."""
   files = {}
   for part in str(path).split(','):
-    p = storage.path(part.strip().removeprefix('hf:'))
+    name = part.strip()
+    p = hub.folder(name[3:]) if name.startswith('hf:') else storage.path(name)
     if p.is_dir():
       files.update({f.name: f for f in p.iterdir() if not f.is_dir()})
     elif p.exists():

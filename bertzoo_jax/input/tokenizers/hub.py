@@ -1,0 +1,61 @@
+"""Tokenizer folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME, fetched once."""
+
+import re
+
+import tokenizers as hf
+
+from bertzoo_jax import errors
+from bertzoo_jax import storage
+
+# What tokenizers are read from; weights stay where they are.
+PATTERNS = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.txt', 'vocab.json', 'merges.txt',
+            '*.model')
+
+
+# Text that every pipeline made for a vocabulary splits alike; case, accents and blanks show in it.
+PLAIN = ('The quick Brown fox jumps', 'a naïve café', "It's 5 o'clock, isn't it?", ' two  blanks')
+
+
+def folder(name: str):
+  """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files, kept where that library keeps them.
+
+  Raises:
+    UserError: neither, or the hub does not answer.
+  """
+  path = storage.path(name)
+  if path.exists():
+    return path
+  if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name):
+    raise errors.UserError(f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub either: correct the name.')
+  try:
+    import huggingface_hub
+  except ImportError as e:
+    raise errors.UserError(f'hf:{name} is no folder here, and fetching it needs a package: pip install huggingface_hub.') from e
+  try:
+    return storage.path(huggingface_hub.snapshot_download(name, allow_patterns=list(PATTERNS)))
+  except Exception as e:  # of many libraries: the network's, the hub's, the cache's
+    cause = ' '.join(str(e).split())[:160] or type(e).__name__
+    raise errors.UserError(f'hf:{name} is no folder here, and the hub gives no such files ({cause} …): correct the name, or download its files '
+                           'elsewhere and give their folder as hf:DIR.') from e
+
+
+def check(name, text: str, encode) -> None:
+  """UserError where a folder's own tokenizer splits plain text otherwise than the config's does: then the config is another's.
+
+  Args:
+    name: of the folder, for the message.
+    text: its tokenizer.json.
+    encode: texts → lists of ids, as the config says.
+  """
+  try:
+    engine = hf.Tokenizer.from_str(text)
+  except Exception as e:  # the library raises nothing more particular
+    raise errors.UserError(f'{name}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) reads ({e}).') from e
+  engine.no_truncation()
+  engine.no_padding()
+  theirs = engine.encode_batch(list(PLAIN), add_special_tokens=False)
+  for plain, ours, row in zip(PLAIN, encode(list(PLAIN)), theirs):
+    if list(ours) != row.ids:
+      here = ' '.join(engine.id_to_token(int(i)) or '?' for i in ours)
+      raise errors.UserError(f'{name} splits {plain!r} into {" ".join(row.tokens)}, config.tokenizer into {here}: set its fields (lowercase, '
+                             'strip_accents, add_prefix_space, normalization …) to those that the vocabulary was made with.')
