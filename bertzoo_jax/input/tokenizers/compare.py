@@ -4,6 +4,7 @@ A word is what stands between blanks; a character of a script without blanks (Ha
 """
 
 import collections
+import json
 from typing import NamedTuple
 
 import numpy as np
@@ -149,8 +150,8 @@ def read(name: str, section: dict | None = None) -> Reading:
 
 def _of_json(name, path):
   model = kinds.read_model(path)
-  try:
-    engine = hf.Tokenizer.from_str(kinds.read_text(path))
+  try:  # without the post-processor, which may cut blanks off the offsets
+    engine = hf.Tokenizer.from_str(json.dumps({**kinds.read_json(path), 'post_processor': None}))
   except Exception as e:  # the library raises nothing more particular
     raise errors.UserError(f'{path} is not a tokenizer.json that this version of tokenizers ({hf.__version__}) reads: {e}.') from e
   engine.no_truncation()
