@@ -4,6 +4,7 @@
     CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
     CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
     CORPUS/similar/        the similar words of input/similar.py, where the corpus has them
+    CORPUS/verified.json   which files `verify` has found right on this disk (no part of the corpus)
     CORPUS/tokenizer/      what `tokenizers.load` reads
     CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy   (units, uint8 [T] of input/units.py, where it has marks)
 
@@ -12,126 +13,23 @@ its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sen
 """
 
 import concurrent.futures
-import functools
 import hashlib
 import io
 import json
 import os
-from typing import NamedTuple
 
 import numpy as np
 
 from bertzoo_jax import config as config_lib
 from bertzoo_jax import errors
 from bertzoo_jax import storage
+from bertzoo_jax.input import splits as splits_lib
 
 FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
-_OFFSETS = np.uint32  # of the offsets within a shard
-PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
 _IDENTITY = ('format_version', 'tokenizer', 'corpus', 'vocab_size', 'special', 'tokenizer_hash', 'dtype', 'splits', 'splitter', 'units', 'similar')
+_VERIFIED = 'verified.json'
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
-
-
-class Shard(NamedTuple):
-  """The arrays of a shard: tokens [T], sentences [S+1] token offsets, documents [D+1] sentence offsets, units [T] or None."""
-  tokens: np.ndarray
-  sentences: np.ndarray
-  documents: np.ndarray
-  units: np.ndarray | None = None
-
-
-class Split:
-  """The tokens of one split, in the order of its shards, and where its sentences and documents start.
-
-  A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of its own, so that what
-  is indexed at a time fits into memory and still comes from everywhere.
-
-  Attributes:
-    num_tokens: T. num_sentences: S. num_documents: D.
-    bytes: of the UTF-8 text that was tokenised (0 where unknown).
-    num_parts: 1 up to PART_SENTENCES sentences.
-  """
-
-  def __init__(self, shards: list[Shard], bytes: int = 0):
-    self._all = [s for s in shards if len(s.tokens)]
-    self._shards = [s.tokens for s in self._all]
-    self._units = [s.units for s in self._all]
-    self._starts = np.concatenate([[0], np.cumsum([len(t) for t in self._shards])]).astype(np.int64)
-    self.num_tokens, self.bytes = int(self._starts[-1]), bytes
-    self.num_sentences, self.num_documents = (sum(len(a) - 1 for a in arrays) for arrays in zip(*((s.sentences, s.documents) for s in self._all))
-                                              ) if self._all else (0, 0)
-    self.num_parts = max(1, min(-(-self.num_sentences // PART_SENTENCES), len(self._all)))
-
-  def part(self, number: int) -> 'Split':
-    """Part `number` of num_parts; the split itself where there is one."""
-    return Split(self._all[number::self.num_parts]) if self.num_parts > 1 else self
-
-  @functools.cached_property
-  def sentence_starts(self) -> np.ndarray:
-    """int64 [S+1], token offsets; the last is T."""
-    return _joined([s.sentences for s in self._all])
-
-  @functools.cached_property
-  def document_starts(self) -> np.ndarray:
-    """int64 [D+1], sentence indices; the last is S."""
-    return _joined([s.documents for s in self._all])
-
-  def gather(self, positions) -> np.ndarray:
-    """The tokens at `positions` (int64, any shape) as int32 of the same shape.
-
-    Fastest where the last axis of two or more holds a row of neighbours: the shard is then looked up once a row.
-
-    Raises:
-      IndexError: a position below 0 or beyond the last token.
-    """
-    return self._gather(self._shards, positions)
-
-  def gather_units(self, positions) -> np.ndarray:
-    """The unit marks at `positions`, as `gather`; only where the corpus has marks."""
-    return self._gather(self._units, positions)
-
-  def _gather(self, shards, positions):
-    positions = np.asarray(positions, np.int64)
-    if positions.size == 0:
-      return np.zeros(positions.shape, np.int32)
-    rows_RL = positions.reshape(-1, positions.shape[-1] if positions.ndim > 1 else positions.size)
-    low_R, high_R = rows_RL.min(axis=1), rows_RL.max(axis=1)
-    if low_R.min() < 0 or high_R.max() >= self.num_tokens:
-      raise IndexError(f'positions {low_R.min()} to {high_R.max()} are not all in a split of {self.num_tokens} tokens')
-    if len(shards) == 1:
-      return shards[0][positions].astype(np.int32)
-    out_RL = np.empty(rows_RL.shape, shards[0].dtype)
-    shard_R = self._starts.searchsorted(low_R, 'right') - 1
-    local_RL = rows_RL - self._starts[shard_R][:, None]
-    crosses_R = high_R >= self._starts[shard_R + 1]
-    for row, shard in enumerate(shard_R.tolist()):
-      if not crosses_R[row]:
-        shards[shard].take(local_RL[row], out=out_RL[row], mode='clip')  # in range, as checked above; 'clip' needs no buffer
-    for row in np.flatnonzero(crosses_R).tolist():
-      out_RL[row] = self._gather_run(shards, rows_RL[row])
-    return out_RL.reshape(positions.shape).astype(np.int32)
-
-  def _gather_run(self, shards, positions_L) -> np.ndarray:
-    """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
-    shard_L = self._starts.searchsorted(positions_L, 'right') - 1
-    local_L, out_L = positions_L - self._starts[shard_L], np.empty(len(positions_L), shards[0].dtype)
-    edges = [0, *(np.flatnonzero(np.diff(shard_L)) + 1).tolist(), len(positions_L)]
-    for a, b in zip(edges[:-1], edges[1:]):
-      shards[shard_L[a]].take(local_L[a:b], out=out_L[a:b], mode='clip')
-    return out_L
-
-
-def _joined(offsets) -> np.ndarray:
-  """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0 upwards."""
-  out, at = np.zeros(1 + sum(len(o) - 1 for o in offsets), np.int64), 0
-  for o in offsets:
-    mine = out[at:at + len(o)]
-    np.add(o[1:], out[at], out=mine[1:], dtype=np.int64)
-    if o[0] != 0 or (mine[1:] < mine[:-1]).any():
-      raise errors.UserError('The offsets of a shard do not run upwards: the corpus is damaged, prepare it again into a new folder.')
-    at += len(o) - 1
-  return out
 
 
 class Corpus:
@@ -171,7 +69,7 @@ class Corpus:
 
 
 def open(path, cache: str = 'disk') -> Corpus:
-  """Opens a corpus that `prepare` wrote, memory-mapped, and checks every file's size against the manifest.
+  """Opens a corpus that `prepare` wrote, and checks every file's size against the manifest; arrays are mapped when they are first asked for.
 
   Args:
     path: of the corpus, on a local disk.
@@ -186,10 +84,14 @@ def open(path, cache: str = 'disk') -> Corpus:
   manifest = read_manifest(path)
   if storage.is_remote(path):
     raise errors.UserError(f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).')
-  splits = {name: _open_split(path / name, manifest, name, in_ram) for name in SPLITS}
-  unigrams = _load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
-  word_starts = np.asarray(_load(path / 'pieces.npy', np.uint8, manifest['vocab_size'])) > 0
-  return Corpus(path, manifest, np.asarray(unigrams), splits, word_starts, bool(manifest['units']))
+  opened = {}
+  for name in SPLITS:
+    entry = manifest['splits'][name]
+    shards = [splits_lib.StoredShard(path / name, shard, manifest['dtype'], bool(manifest['units']), in_ram) for shard in entry['shards']]
+    opened[name] = splits_lib.Split(shards, entry['bytes'])
+  unigrams = splits_lib.load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
+  word_starts = splits_lib.load(path / 'pieces.npy', np.uint8, manifest['vocab_size']) > 0
+  return Corpus(path, manifest, unigrams, opened, word_starts, bool(manifest['units']))
 
 
 def check(corpus: Corpus, *, tokenizer, splitting) -> None:
@@ -243,16 +145,45 @@ def files(manifest: dict) -> dict[str, str]:
 
 
 def verify(path) -> None:
-  """Compares every file's SHA-256 with the manifest (reads the whole corpus). Raises UserError naming the first that differs."""
+  """Compares every file's SHA-256 with the manifest. Raises UserError naming the first that differs.
+
+  The first time this reads the whole corpus. What was found right is noted in CORPUS/verified.json (where that may be
+  written) with size, time of change and inode, and is not read again while these stay as they are.
+  """
   path = storage.path(path)
   wished = files(read_manifest(path))
+  noted, stamps = _noted(path), {file: _stamp(path / file) for file in wished}
+  suspects = [file for file in wished if stamps[file] is None or noted.get(file) != [wished[file], *stamps[file]]]
+  if not suspects:
+    return
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    found = pool.map(lambda file: storage.sha256(path / file) if (path / file).exists() else None, wished)
-    wrong, digest = next(((file, digest) for file, digest in zip(wished, found) if digest != wished[file]), (None, None))
+    found = pool.map(lambda file: storage.sha256(path / file) if stamps[file] else None, suspects)
+    wrong, digest = next(((file, digest) for file, digest in zip(suspects, found) if digest != wished[file]), (None, None))
     pool.shutdown(cancel_futures=True)
   if wrong:
     state = 'damaged (its SHA-256 is not the manifest\'s)' if digest else 'missing'
     raise errors.UserError(f'{path / wrong} is {state}: prepare the corpus again into a new folder.')
+  try:
+    write_file(path / _VERIFIED, json.dumps({file: [wished[file], *stamps[file]] for file in wished}).encode())
+  except OSError:
+    pass  # a folder that may only be read: then it is read at each start
+
+
+def _noted(path) -> dict:
+  try:
+    noted = json.loads((path / _VERIFIED).read_text())
+    return noted if isinstance(noted, dict) else {}
+  except (OSError, ValueError):
+    return {}
+
+
+def _stamp(file):
+  """What tells that a file was not written to, or None where there is none."""
+  try:
+    found = os.stat(os.fspath(file))
+  except OSError:
+    return None
+  return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special: dict, held_out: tuple | None = None, word_starts=None, units=None,
@@ -278,7 +209,7 @@ def in_memory(tokens, sentence_starts, document_starts, vocab_size: int, special
       raise ValueError(f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}')
     if sentences[0] != 0 or sentences[-1] != len(ids) or documents[0] != 0 or documents[-1] != len(sentences) - 1:
       raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
-    splits[name] = Split([Shard(ids.astype(dtype), sentences, documents, marks)])
+    splits[name] = splits_lib.Split([splits_lib.Shard(ids.astype(dtype), sentences, documents, marks)])
   unigrams = np.bincount(np.asarray(tokens, np.int64), minlength=vocab_size)
   digest = hashlib.sha256(b''.join(np.asarray(a, np.int64).tobytes() for a in (tokens, sentence_starts, document_starts))).hexdigest()
   manifest = dict(format_version=FORMAT_VERSION, vocab_size=vocab_size, special=dict(special), dtype=dtype, hash=digest, splits={}, report={},
@@ -301,41 +232,6 @@ def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
 def token_dtype(vocab_size: int) -> str:
   """The smallest unsigned dtype that holds every id."""
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
-
-
-# --- opening ----------------------------------------------------------------------------------------------------------
-
-
-def _open_split(folder, manifest, name, in_ram) -> Split:
-  entry, shards = manifest['splits'][name], []
-  in_parts = sum(s['sentences'] for s in entry['shards']) > PART_SENTENCES  # then they are looked through as they are needed
-  for shard in entry['shards']:
-    sizes = dict(tokens=shard['tokens'], sentences=shard['sentences'] + 1, documents=shard['documents'] + 1)
-    dtypes = dict(tokens=np.dtype(manifest['dtype']), sentences=_OFFSETS, documents=_OFFSETS)
-    if manifest['units']:
-      sizes['units'], dtypes['units'] = shard['tokens'], np.uint8
-    arrays = {a: _load(folder / f'{shard["name"]}.{a}.npy', dtypes[a], sizes[a]) for a in sizes}
-    ends = (arrays['sentences'], shard['tokens']), (arrays['documents'], shard['sentences'])
-    if not all(o[0] == 0 and o[-1] == end and (in_parts or (o[1:] >= o[:-1]).all()) for o, end in ends):
-      raise errors.UserError(f'The offsets of shard {folder / shard["name"]} do not fit its tokens: prepare the corpus again into a new folder.')
-    if in_ram:
-      arrays = {a: np.array(array) if a in ('tokens', 'units') else array for a, array in arrays.items()}
-    shards.append(Shard(**arrays))
-  return Split(shards, entry['bytes'])
-
-
-def _load(path, dtype, length):
-  """A memory map of a .npy file that must hold `length` numbers of `dtype`."""
-  try:
-    array = np.load(path, mmap_mode='r', allow_pickle=False)
-  except FileNotFoundError as e:
-    raise errors.UserError(f'{path} is missing: copy the corpus again, or prepare it into a new folder.') from e
-  except (ValueError, OSError, EOFError) as e:
-    raise errors.UserError(f'{path} is cut or damaged: copy the corpus again, or prepare it into a new folder.') from e
-  if array.dtype != dtype or array.shape != (length,):
-    raise errors.UserError(f'{path} holds {array.size} numbers of {array.dtype}, the manifest says {length} of {np.dtype(dtype)}: '
-                           'copy the corpus again, or prepare it into a new folder.')
-  return array
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -363,7 +259,8 @@ def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, do
     raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')
   if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
     raise ValueError(f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences')
-  arrays = dict(tokens=tokens.astype(token_dtype(vocab_size)), sentences=sentences.astype(_OFFSETS), documents=documents.astype(_OFFSETS))
+  arrays = {'tokens': tokens.astype(token_dtype(vocab_size)), 'sentences': sentences.astype(splits_lib.OFFSETS),
+            'documents': documents.astype(splits_lib.OFFSETS)}
   if units is not None:
     if len(units) != len(tokens):
       raise ValueError(f'shard {name}: {len(units)} marks for {len(tokens)} tokens')

@@ -1,6 +1,11 @@
 """The corpus on disk: reads what was written, and refuses what was damaged."""
 
+import errno
 import json
+import os
+import resource
+import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from bertzoo_jax import errors
+from bertzoo_jax import storage
 from bertzoo_jax.input import corpus
+from bertzoo_jax.input import splits
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -61,7 +68,7 @@ def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
 @settings(max_examples=200, deadline=None)
 def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   shards = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(sizes)]
-  joined, split = np.concatenate(shards), corpus.Split([corpus.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards])
+  joined, split = np.concatenate(shards), splits.Split([splits.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards])
   shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
   size = int(np.prod(shape))
   positions = np.array(data.draw(st.lists(st.integers(0, len(joined) - 1), min_size=size, max_size=size))).reshape(shape)
@@ -186,22 +193,22 @@ def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
 def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
   write(tmp_path, SHARDS)
   np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.uint32))
-  with pytest.raises(errors.UserError, match='do not fit'):
-    corpus.open(tmp_path)
+  train = corpus.open(tmp_path).splits['train']
+  with pytest.raises(errors.UserError, match=f'00000.{array}.npy do not run up'):
+    getattr(train, f'{array[:-1]}_starts')
 
 
 def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypatch):
-  monkeypatch.setattr(corpus, 'PART_SENTENCES', 4)
+  monkeypatch.setattr(splits, 'PART_SENTENCES', 4)
   for cache in ('disk', 'ram'):
     train = corpus.open(write(tmp_path / cache, SHARDS), cache).splits['train']
     parts = [train.part(k) for k in range(train.num_parts)]
     assert [p.gather(np.arange(p.num_tokens)).tolist() for p in parts] == [[5, 6, 7, 8, 9, 10, 17, 18], [11, 12, 13, 14, 15, 16]]
     assert parts[0].sentence_starts.tolist() == [0, 3, 4, 6, 8] and parts[0].document_starts.tolist() == [0, 2, 3, 4]
-    assert isinstance(train._shards[0], np.memmap) == (cache == 'disk')
   with pytest.raises(errors.UserError, match='corpus_cache'):
     corpus.open(tmp_path / 'disk', 'tape')
   np.save(tmp_path / 'disk' / 'train' / '00000.sentences.npy', np.array([0, 4, 3, 6], np.uint32))
-  with pytest.raises(errors.UserError, match='do not run upwards'):
+  with pytest.raises(errors.UserError, match='do not run up'):
     corpus.open(tmp_path / 'disk').splits['train'].part(0).sentence_starts  # noqa: B018
 
 
@@ -216,3 +223,76 @@ def test_verify_names_the_first_of_several_that_differ(tmp_path):
   (tmp_path / 'again' / 'train' / '00000.documents.npy').unlink()
   with pytest.raises(errors.UserError, match='00000.documents.npy is missing'):
     corpus.verify(tmp_path / 'again')
+
+
+def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+  hashed, sha256 = [], storage.sha256
+  monkeypatch.setattr(storage, 'sha256', lambda path: hashed.append(path.name) or sha256(path))
+  corpus.verify(tmp_path)
+  assert len(hashed) == 2 + 3 * 3
+  corpus.verify(tmp_path)
+  assert len(hashed) == 11
+  file = tmp_path / 'train' / '00001.tokens.npy'
+  data = file.read_bytes()
+  file.write_bytes(data)  # the same bytes at another time
+  corpus.verify(tmp_path)
+  assert hashed[11:] == ['00001.tokens.npy']
+  file.write_bytes(data[:-1] + b'x')
+  with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+  file.write_bytes(data)
+  for text in ('{"x"', '[]'):  # a note that is none is none
+    (tmp_path / 'verified.json').write_text(text)
+    corpus.verify(tmp_path)
+  assert len(hashed) == 13 + 2 * 11
+  shutil.copytree(tmp_path, tmp_path.parent / 'copy')  # with its note: another disk is another matter
+  corpus.verify(tmp_path.parent / 'copy')
+  assert len(hashed) == 13 + 3 * 11
+
+
+def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+
+  def refused(path, data):
+    raise PermissionError(13, 'Permission denied')
+  monkeypatch.setattr(corpus, 'write_file', refused)
+  corpus.verify(tmp_path)
+  assert not (tmp_path / 'verified.json').exists()
+
+
+def test_a_split_of_thousands_of_shards_holds_few_files_open(tmp_path):
+  write(tmp_path, [[[[5 + i % 9]]] for i in range(300)])
+  opened = corpus.open(tmp_path).splits['train']
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 20, hard))
+  try:
+    assert opened.gather(np.arange(300)).tolist() == [5 + i % 9 for i in range(300)]
+    assert opened.sentence_starts.tolist() == list(range(301))
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_large_arrays_are_mapped_when_they_are_asked_for_and_go_with_their_part(tmp_path, monkeypatch):
+  monkeypatch.setattr(splits, '_MAPPED_BYTES', 1)
+  monkeypatch.setattr(splits, 'PART_SENTENCES', 2)
+  write(tmp_path, SHARDS)
+  disk, ram = (corpus.open(tmp_path, cache).splits['train'] for cache in ('disk', 'ram'))
+  part = disk.part(0)
+  assert not part._open
+  part.gather([0, 1])
+  assert {name for name, _ in part._open} == {'tokens'} and isinstance(part._open['tokens', 0], np.memmap)
+  gone = weakref.ref(part._open['tokens', 0])
+  del part
+  assert gone() is None and not disk._open
+  assert not isinstance(ram._shards[0].tokens, np.memmap) and ram._shards[0].tokens is ram._shards[0].tokens
+
+
+def test_too_many_open_files_are_told_with_the_remedy(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+
+  def none_left(*args, **kwargs):
+    raise OSError(errno.EMFILE, 'Too many open files')
+  monkeypatch.setattr(np, 'load', none_left)
+  with pytest.raises(errors.UserError, match='ulimit -n'):
+    corpus.open(tmp_path)

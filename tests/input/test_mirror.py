@@ -22,7 +22,8 @@ def remote(tmp_path, monkeypatch):
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
   digest = corpus.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
   manifest = dict(format_version=corpus.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=32, special={}, tokenizer_hash='', dtype='uint16',
-                  splits=splits, unigrams_sha256=digest)
+                  splits=splits, splitter='lines', units=None, similar=None, unigrams_sha256=digest,
+                  pieces_sha256=corpus.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)))
   storage.write_json(folder / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
   monkeypatch.setattr(storage, 'is_remote', lambda p: 'bucket' in str(p))
   return folder
@@ -45,7 +46,7 @@ def test_a_mirror_that_was_cut_short_fetches_only_what_is_missing(remote, tmp_pa
   (folder / 'train' / '00001.tokens.npy').unlink()
   said = []
   mirror.local(remote, tmp_path / 'cache', say=said.append)
-  assert '1 of 19 files' in said[0]
+  assert '1 of 20 files' in said[0]
   corpus.verify(folder)
 
 

@@ -12,6 +12,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.input import corpus
 from bertzoo_jax.input import epochs
 from bertzoo_jax.input import pipeline
+from bertzoo_jax.input import splits
 from configs import parts
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -249,7 +250,7 @@ def test_the_smallest_corpora_make_batches(name, lengths):
 @pytest.mark.parametrize('name', ['full_sentences', 'segment_pairs'])
 def test_an_id_beyond_the_vocabulary_is_refused_on_the_host_with_its_place(name):
   text = corpus.in_memory(*_text(), V, SPECIAL)
-  text.splits['train']._shards[0][17] = V  # as a damaged shard would
+  text.splits['train']._shards[0].tokens[17] = V  # as a damaged shard would
   pipe = pipeline.build(text, format=FORMATS[name], masking=MASKING, length=32, batch_size=8, seed=0)
   steps = pipe.rows_per_epoch // 8 + 1
   for read in (lambda: [pipe.batch(s) for s in range(steps)], lambda: list(pipe.iterate(0, steps))):
@@ -275,10 +276,10 @@ def test_the_next_list_is_built_in_the_background_and_old_ones_go():
 
 def _in_parts(monkeypatch, name, **fields):
   """A pipeline over five shards in three parts."""
-  monkeypatch.setattr(corpus, 'PART_SENTENCES', 130)
-  shards = [corpus.Shard(*(np.asarray(a) for a in _text(12, seed))) for seed in range(5)]
+  monkeypatch.setattr(splits, 'PART_SENTENCES', 130)
+  shards = [splits.Shard(*(np.asarray(a) for a in _text(12, seed))) for seed in range(5)]
   text = corpus.in_memory(*_text(), V, SPECIAL)
-  text.splits['train'] = corpus.Split(shards)
+  text.splits['train'] = splits.Split(shards)
   assert text.splits['train'].num_parts == 3
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
