@@ -4,7 +4,7 @@ Rows come decoded and in colour: what is masked, replaced and kept, which tokens
 begin. --stats measures rates and lengths instead; --npz writes raw batches, for `pretrain --batches` on a machine without
 TensorFlow and for comparison with other implementations.
 
-    python -m bertzoo_jax.show --tokenizers A --tokenizers hf:B --source F [--source F2]
+    python -m bertzoo_jax.show --tokenizers A,B,hf:C --source F [--source F2]
 
 compares tokenizers on a text: corpora, folders of `prepare`, vocabulary files, Hugging Face directories or names.
 """
@@ -207,7 +207,7 @@ if __name__ == '__main__':
   _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
   _STATS = flags.DEFINE_bool('stats', False, f'Measure rates and lengths (over {STATS_STEPS} steps without --steps) instead of printing rows.')
   _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
-  _TOKENIZERS = flags.DEFINE_multi_string('tokenizers', None, 'A tokenizer to compare, a flag each: a corpus, a folder, a vocabulary file, '
-                                          'hf:DIR or hf:OWNER/NAME. With --config, bare files are read as config.tokenizer says.')
+  _TOKENIZERS = flags.DEFINE_list('tokenizers', None, 'Tokenizers to compare, joined by commas: corpora, folders, vocabulary files, hf:DIR or '
+                                  'hf:OWNER/NAME. With --config, bare files are read as config.tokenizer says.')
   _SOURCE = flags.DEFINE_multi_string('source', None, 'Text for --tokenizers, as for `prepare`.')
   cli.run(main)

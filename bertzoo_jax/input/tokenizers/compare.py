@@ -1,4 +1,4 @@
-"""Tokenizers beside each other on the same text: show --tokenizers A --tokenizers hf:B --source F.
+"""Tokenizers beside each other on the same text: show --tokenizers A,B,hf:C --source F.
 
 A word is what stands between blanks; a character of a script without blanks (Han, kana, Thai …) is a word of its own.
 """
