@@ -31,6 +31,7 @@ from bertzoo_jax.input.tokenizers import spiece_file
 
 BLANK = '▁'  # U+2581, a blank in a piece
 _DEAD = -1000.0  # of a piece that is never used; far below any log-probability, far above an overflow
+_SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
 _LONGEST = 1000  # characters of a word in training
 _TILDE, _HIDDEN = '～', '\U000f0000'  # what the library's tables keep of NFKC's compatibility characters, and a private stand-in
 _MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
@@ -142,9 +143,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   dead = [kind == spiece_file.UNUSED or split_commas and len(p) > 1 and p[-1] == ',' and p[-2].isdigit() for p, kind in zip(file.pieces, file.types)]
   unknown = file.pieces[file.types.index(spiece_file.UNKNOWN)]
   if file.model == 'unigram':
-    most = max((s for s, kind in zip(file.scores, file.types) if kind == spiece_file.NORMAL), default=0.0)
-    scores = [_DEAD if d else len(p.encode()) * most - 0.1 if kind == spiece_file.USER else s  # a symbol's score: unigram_model.cc
-              for p, s, kind, d in zip(file.pieces, file.scores, file.types, dead)]
+    scores = [_DEAD if d else _SYMBOL if kind == spiece_file.USER else s for s, kind, d in zip(file.scores, file.types, dead)]
     scored = list(zip(vocabulary.pieces, [*scores, *[0.0] * (len(vocabulary.pieces) - len(scores))]))
     built = hf.Tokenizer(models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback))
   else:
@@ -153,9 +152,6 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   built.normalizer = normalizers.Sequence([*before, *_own(file)])
   prepend = 'always' if file.dummy_prefix else 'never'
   split = [pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
-  users = [p for p, kind in zip(file.pieces, file.types) if kind == spiece_file.USER and p not in special]
-  if file.model == 'bpe' and users:  # unigram takes them by their score
-    split.append(pre_tokenizers.Split(hf.Regex('|'.join(map(_escaped, sorted(users, key=len, reverse=True)))), 'isolated'))
   # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling them.
   spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
   split += [pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
@@ -191,7 +187,7 @@ def _own(file):
     hide = [normalizers.Replace(_TILDE, _HIDDEN)] if _TILDE in differing else []
     out = [*hide, compose, *([normalizers.Replace(_HIDDEN, _TILDE)] if hide else []), normalizers.Precompiled(file.charsmap)]
   if file.remove_blanks:
-    out += [normalizers.Replace(hf.Regex(' {2,}'), ' '), normalizers.Replace(hf.Regex('^ | $'), '')]
+    out += [normalizers.Replace(hf.Regex(' {2,}'), ' '), normalizers.Replace(hf.Regex(r'\A | \z'), '')]
   return out
 
 
@@ -236,6 +232,8 @@ def _vocabulary(data, name, layout):
   file = spiece_file.parse(data, name)
   if file.suffix_blanks:
     raise errors.UserError(f'{name} has its blanks behind words (treat_whitespace_as_suffix), which is not supported: train one without.')
+  if file.model == 'bpe' and any(kind == spiece_file.USER and len(p) > 1 and p not in layout.special.values() for p, kind in zip(*file[:3:2])):
+    raise errors.UserError(f'{name} is a bpe model with user-defined symbols of several characters, which is not supported: train one without.')
   if spiece_file.UNKNOWN not in file.types:
     raise errors.UserError(f'{name} has no piece for what is unknown: take another.')
   pieces = list(file.pieces)
