@@ -128,7 +128,7 @@ def _same_plan(out, plan) -> dict | None:
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
-    if out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir()):
+    if _holds_other_files(out):
       raise errors.UserError(f'--out={out} holds other files: choose an empty folder or a new name.')
     return None
   differing = config_lib.differences(config_lib.flatten(there), config_lib.flatten(plan))
@@ -136,6 +136,10 @@ def _same_plan(out, plan) -> dict | None:
     state = 'a corpus' if manifest else 'an unfinished corpus'
     raise errors.UserError(f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose another --out, or delete it.')
   return manifest
+
+
+def _holds_other_files(out) -> bool:
+  return out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir())
 
 
 def _unfinished_plan(out) -> dict | None:
@@ -169,7 +173,9 @@ def _tidy(out) -> None:
   """Removes what only an unfinished corpus needs, and what killed writers left."""
   for folder in (out, *(out / d for d in ('tokenizer', shards.PARTS, *corpus.SPLITS))):
     for file in list(folder.iterdir()) if folder.exists() else ():
-      if file.name.endswith('.part') or file.name in ('plan.json', '.lock') or folder.name == shards.PARTS:
+      if file.name == texts.SURVEY:
+        file.rmtree()
+      elif file.name.endswith('.part') or file.name in ('plan.json', '.lock') or folder.name == shards.PARTS:
         file.unlink(missing_ok=True)
   if (out / shards.PARTS).exists():  # not in an object store, whose folders are their files
     (out / shards.PARTS).rmdir()
@@ -189,7 +195,7 @@ def _tokenizer(out, plan, loaded, config, text, say) -> None:
 
 
 def _only_tokenizer(out, loaded, config, text, say) -> None:
-  if out.exists() and any(out.iterdir()):
+  if _holds_other_files(out):
     raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
   loaded = loaded or _train(config, text, say)
   loaded.save(out)
@@ -216,7 +222,7 @@ def _training_texts(text, held_out, share, joiner, progress):
     content, lot = shards.content_hash(document)
     if not shards.below(content, held_out) and shards.below(lot, share):
       empty = False
-      yield document.decode('utf-8').replace('\n', joiner)
+      yield from shards.parts(document.decode('utf-8').replace('\n', joiner))  # a trainer takes a hundred times a text's size
   if empty:
     raise _empty(reader.dropped.reasons)
 

@@ -14,6 +14,7 @@ import pytest
 
 from bertzoo_jax import errors
 from bertzoo_jax import prepare as prepare_lib
+from bertzoo_jax.input import beam
 from bertzoo_jax.input import corpus
 from bertzoo_jax.input import finding
 from bertzoo_jax.input import sentences
@@ -57,7 +58,8 @@ def tiny(vocab_size=100, held_out=0.1, config=bert):
 
 
 def contents(folder):
-  return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
+  """Files and their bytes, but for the marker of who opened the corpus."""
+  return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file() and p.name != 'verified.json'}
 
 
 def drive(source, out, workers=2):
@@ -448,6 +450,39 @@ def test_repeats_are_looked_for_once_also_by_an_attempt_that_trained_its_tokeniz
   assert len(list(for_others.documents(for_others.reader()))) == 120
   prepare_lib.prepare(tiny(), [text], tmp_path / 'c', workers=1, say=lambda _: None)
   assert contents(tmp_path / 'c') == contents(clean[0])
+
+
+def test_what_is_held_out_has_one_copy_whatever_the_weight(text, clean, tmp_path):
+  report = {}
+  for weight in (1, 3):
+    report[weight] = prepare_lib.prepare(tiny(), [f'{weight}*{text}'], tmp_path / str(weight), tokenizer=str(clean[0] / 'tokenizer'), workers=1,
+                                         say=lambda _: None)['splits']
+  once, thrice = report[1], report[3]
+  assert once['held_out']['documents'] > 5 and thrice['train']['documents'] == 3 * once['train']['documents']
+  assert {**thrice['held_out'], 'shards': 0} == {**once['held_out'], 'shards': 0}
+
+
+@pytest.mark.parametrize('options, wrong', [
+    (['--runner=DataflowRunner', '--project=p', '--region=r', '--worker_machine_type=n2-standard-8', '--no_use_public_ips',
+      '--experiment=use_runner_v2'], None),
+    (['--runner=FlinkRunner', '--flink_master=m:8081', '--environment_type=LOOPBACK'], None),
+    (['--runer=DirectRunner'], '--runer, which')])
+def test_options_of_beam_are_taken_and_others_named(options, wrong):
+  options_lib = pytest.importorskip('apache_beam.options.pipeline_options')
+  if wrong:
+    with pytest.raises(errors.UserError, match=wrong):
+      beam._options(options_lib, options)
+  else:
+    assert beam._options(options_lib, options).get_all_options()['runner'] == options[0].partition('=')[2]
+
+
+def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(prepare_lib.tokenizers, 'train', lambda section, get: seen.extend(get()) or 1 / 0)
+  monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
+  with pytest.raises(ZeroDivisionError):
+    prepare_lib.prepare(tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c', say=lambda _: None)
+  assert max(map(len, seen)) <= 64 and ''.join(seen) == ' '.join(line for line in open(text).read().split('\n') if line)
 
 
 def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):

@@ -36,12 +36,7 @@ def run(text: texts.Text, chunk_bytes: int, out, splitter: str, held_out: float,
     from apache_beam.options import pipeline_options
   except ImportError as e:
     raise errors.UserError(f'--runner=beam needs Apache Beam ({e}): pip install -c constraints.txt -e \'.[beam]\'.') from e
-  try:
-    parsed = pipeline_options.PipelineOptions(options)
-    if unknown := [o for o in options if o.startswith('--') and o[2:].partition('=')[0] not in parsed.get_all_options(retain_unknown_options=False)]:
-      raise errors.UserError(f'--beam_args has {unknown[0]!r}, which Beam does not know.')
-  except SystemExit as e:
-    raise errors.UserError(f'--beam_args={" ".join(options)} is not what Beam understands: write it as for any Beam pipeline.') from e
+  parsed = _options(pipeline_options, options)
   reader, begins = text.reader(), []
   with meter.Meter('looking where shards begin', text.bytes, say) as progress:
     for chunk in text.chunks(reader, chunk_bytes):
@@ -63,6 +58,17 @@ def run(text: texts.Text, chunk_bytes: int, out, splitter: str, held_out: float,
     raise errors.UserError(f'Shard {records.index(None)} is not at {out} after the Beam pipeline: can its workers write there? '
                            'Where they are other machines, an object store is needed.')
   return reader, records
+
+
+def _options(library, options):
+  try:
+    parsed = library.PipelineOptions(options)
+    unknown = set(parsed.get_all_options(retain_unknown_options=True)) - set(parsed.get_all_options())
+  except SystemExit as e:
+    raise errors.UserError(f'--beam_args={" ".join(options)} is not what Beam understands: write it as for any Beam pipeline.') from e
+  if unknown:
+    raise errors.UserError(f'--beam_args has --{min(unknown)}, which Beam does not know.')
+  return parsed
 
 
 def _by_file(begins):

@@ -1,14 +1,13 @@
 """What of a text stands in it before, or in texts that must not be trained on: documents and paragraphs to be left out.
 
-Two readings. The first hashes every document and every longer paragraph and writes the hashes to a file; repeats are found by
-sorting one slice of the hashes at a time, so that memory does not grow with the text. The second reading (`kept`) leaves out
-what was found. Texts are the same if they are so but for blanks, line breaks and Unicode composition. The first place stays;
-the copies that a source's weight makes are meant, and are no repeats.
+Two readings. The first hashes every document and every longer paragraph and writes the hashes to files, equal ones to the same;
+repeats are found by sorting one file at a time, so that memory grows with what is repeated alone (8 bytes each). The second
+reading (`kept`) leaves out what was found. Texts are the same if they are so but for blanks, line breaks and Unicode
+composition. The first place stays; the copies that a source's weight makes are meant, and are no repeats.
 """
 
 import hashlib
-import pathlib
-import tempfile
+import os
 import unicodedata
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from bertzoo_jax.input import corpus
 
 LEAST = 100  # characters; a shorter paragraph may come again ("Yes.", a heading, a date) and stays
 CHOICES = {'documents+paragraphs': (True, True), 'documents': (True, False), 'keep': (False, False)}
-_SLICE = 1 << 24  # hashes sorted at a time
 _BLOCK = 1 << 16  # entries written at a time
 
 
@@ -39,37 +37,50 @@ def normal(text: str) -> str:
   return unicodedata.normalize('NFC', ' '.join(text.split()))
 
 
-def find(reader, excluded, say_read) -> Found:
+def find(reader, excluded, say_read, folder, parts=1) -> Found:
   """Reads all documents and finds what comes again, and what `excluded` holds.
 
   Args:
     reader: sources.Reader.
     excluded: set of hashes from `hashes_of`.
     say_read: called with the bytes read so far.
+    folder: for hashes on disk, 28 bytes a document and longer paragraph; made here, what it held is lost, gone at the end.
+    parts: files that the hashes are parted into; one is in memory at a time.
   """
-  with tempfile.TemporaryDirectory() as folder:
-    folder = pathlib.Path(folder)
-    documents, paragraphs = _Log(folder / 'documents'), _Log(folder / 'paragraphs')
-    for paras in reader.documents():
-      say_read(reader.bytes_read)
-      long, whole = _hashes(paras)
-      documents.add(whole, reader.reading, len(long))
-      for h in long:
-        paragraphs.add(h, reader.reading, 0)
-    hashes, readings, counts = documents.close()
-    twice, bad = _repeated(hashes, readings), _among(hashes, excluded)
-    repeats = [_first_copies(readings, twice)]
-    gone = np.zeros(len(hashes), bool)
-    gone[twice] = gone[bad] = True
-    owner_gone = np.repeat(gone, counts)
-    hashes, readings, _ = paragraphs.close()
-    again = _repeated(hashes, readings, owner_gone)
-    repeats.append(_first_copies(readings, again))
-    return Found(np.setdiff1d(twice, bad), again, bad, _among(hashes, excluded), np.array(repeats))
+  _clear(folder)
+  folder.mkdir(parents=True)
+  documents, paragraphs = _Log(folder / 'documents', parts), _Log(folder / 'paragraphs', parts)
+  for number, paras in enumerate(reader.documents()):
+    say_read(reader.bytes_read)
+    long, whole = _hashes(paras)
+    documents.add(whole, number, reader.reading)
+    for h in long:
+      paragraphs.add(h, number, reader.reading)
+  excluded = np.array(sorted(excluded), np.uint64)
+  twice, bad, repeats = _search(documents, excluded, np.zeros(0, np.int64))
+  again, bad_paragraphs, more = _search(paragraphs, excluded, np.union1d(twice, bad))
+  _clear(folder)
+  return Found(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, np.array([repeats, more]))
 
 
-def _first_copies(readings, numbers) -> int:
-  return int((readings[numbers] & 0xFFFF == 0).sum())
+def _clear(folder):
+  if folder.exists():
+    folder.rmtree()
+
+
+def _search(log, excluded, gone):
+  """(numbers that repeat earlier ones; numbers among `excluded`; how many of the first are no copies of a weight).
+
+  Those of documents in `gone` neither repeat nor are repeated.
+  """
+  again, bad, repeats = [], [], 0
+  for entries in log.parts():
+    bad.append(entries['number'][np.isin(entries['hash'], excluded)])
+    entries = entries[~np.isin(entries['document'], gone)]
+    entries = entries[_repeated(entries['hash'], entries['reading'])]
+    again.append(entries['number'])
+    repeats += int((entries['reading'] & 0xFFFF == 0).sum())
+  return np.sort(np.concatenate(again)), np.sort(np.concatenate(bad)), repeats
 
 
 def hashes_of(reader) -> set[int]:
@@ -142,33 +153,17 @@ def _hashes(paras):
   return [digest(n) for p, n in zip(paras, normals) if len(p) >= LEAST], digest(' '.join(normals))
 
 
-def _repeated(hashes, readings, gone=None):
-  """Numbers of the entries that repeat an earlier one, ascending. Those of `gone` neither repeat nor are repeated."""
-  slices = np.uint64(-(-len(hashes) // _SLICE) or 1)
-  out = []
-  for i in range(int(slices)):
-    mine = np.concatenate([first + np.flatnonzero(hashes[first:first + _SLICE] % slices == i) for first in range(0, len(hashes), _SLICE)] or [[]])
-    mine = mine.astype(np.int64)
-    if gone is not None:
-      mine = mine[~gone[mine]]
-    mine = mine[np.argsort(hashes[mine], kind='stable')]
-    if not len(mine):
-      continue
-    h, reading = hashes[mine], readings[mine]
-    new = np.append(True, h[1:] != h[:-1])
-    owner = reading[np.maximum.accumulate(np.where(new, np.arange(len(mine)), 0))]
-    # A reading is (source, copy): what stays is the first of each copy of the source that has it first.
-    stays = (reading >> 16 == owner >> 16) & (new | np.append(True, reading[1:] != reading[:-1]))
-    out.append(mine[~stays])
-  return np.sort(np.concatenate(out)) if out else np.zeros(0, np.int64)
-
-
-def _among(hashes, excluded):
-  if not excluded:
+def _repeated(hashes, readings):
+  """Which entries, in reading order, repeat an earlier one: their indices."""
+  if not len(hashes):
     return np.zeros(0, np.int64)
-  table = np.array(sorted(excluded), np.uint64)
-  return np.concatenate([first + np.flatnonzero(np.isin(hashes[first:first + _SLICE], table)) for first in range(0, len(hashes), _SLICE)]
-                        or [np.zeros(0, np.int64)]).astype(np.int64)
+  order = np.argsort(hashes, kind='stable')
+  h, reading = hashes[order], readings[order]
+  new = np.append(True, h[1:] != h[:-1])
+  owner = reading[np.maximum.accumulate(np.where(new, np.arange(len(h)), 0))]
+  # A reading is (source, copy): what stays is the first of each copy of the source that has it first.
+  stays = (reading >> 16 == owner >> 16) & (new | np.append(True, reading[1:] != reading[:-1]))
+  return order[~stays]
 
 
 def _has(numbers, number) -> bool:
@@ -198,26 +193,32 @@ def _drop(reader, reason, paras):
 
 
 class _Log:
-  """Entries (hash, reading, count) in files of raw numbers: written in blocks, read back as memory maps."""
+  """Hashes of documents or paragraphs, numbered as they come, in files by what remains of them when divided."""
 
-  _DTYPES = np.uint64, np.uint32, np.uint32
+  _ENTRY = np.dtype([('hash', np.uint64), ('number', np.int64), ('document', np.int64), ('reading', np.uint32)])
 
-  def __init__(self, path):
-    self._files = [open(f'{path}.{i}', 'wb') for i in range(3)]
-    self._buffer = []
+  def __init__(self, folder, parts):
+    folder.mkdir()
+    self._files = [os.fspath(folder / f'{i:04d}') for i in range(parts)]
+    self._buffer, self._count = [], 0
 
-  def add(self, *entry):
-    self._buffer.append(entry)
+  def add(self, hash, document, reading):
+    self._buffer.append((hash, self._count, document, reading))
+    self._count += 1
     if len(self._buffer) == _BLOCK:
       self._flush()
 
   def _flush(self):
-    for file, values, dtype in zip(self._files, zip(*self._buffer), self._DTYPES):
-      np.array(values, dtype).tofile(file)
-    self._buffer = []
+    entries, self._buffer = np.array(self._buffer, self._ENTRY), []
+    part = entries['hash'] % np.uint64(len(self._files))
+    order = np.argsort(part, kind='stable')
+    borders = np.searchsorted(part[order], np.arange(len(self._files) + 1, dtype=np.uint64))
+    for file, first, end in zip(self._files, borders[:-1], borders[1:]):
+      with open(file, 'ab') as f:  # so many files cannot all stay open
+        entries[order[first:end]].tofile(f)
 
-  def close(self):
+  def parts(self):
+    """The entries of each file in turn, which are in the order in which they came."""
     self._flush()
     for file in self._files:
-      file.close()
-    return [np.memmap(f.name, d, 'r') if pathlib.Path(f.name).stat().st_size else np.zeros(0, d) for f, d in zip(self._files, self._DTYPES)]
+      yield np.fromfile(file, self._ENTRY)

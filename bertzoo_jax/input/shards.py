@@ -119,7 +119,7 @@ def _tokenise(chunk, tokenizer, splitter, held_out, marker):
     hashes[d] = content_hash(document)[0]
     found = [s for paragraph in document.decode('utf-8').split('\n') for s in split(paragraph)]
     long += sum(len(s) > MAX_SENTENCE for s in found)
-    found = [part for i, s in enumerate(found) for part in _parts(s if i == 0 else joiner + s)]
+    found = [part for i, s in enumerate(found) for part in parts(s if i == 0 else joiner + s)]
     texts += found
     owners += [d] * len(found)
   ids, marks, misaligned = _encode(texts, tokenizer, marker)
@@ -152,16 +152,16 @@ def _encode(texts, tokenizer, marker):
   return ids, marks, misaligned
 
 
-def _parts(sentence):
-  """A sentence in parts that join to it: cut before a blank, or anywhere where there is none."""
-  start, parts = 0, []
+def parts(sentence: str) -> list[str]:
+  """A sentence in parts of at most MAX_SENTENCE that join to it: cut before a blank, or anywhere where there is none."""
+  start, found = 0, []
   while len(sentence) - start > MAX_SENTENCE:
     window = sentence[start:start + MAX_SENTENCE]
     head = window.rsplit(None, 1)
     end = start + (len(head[0]) if len(head) > 1 else MAX_SENTENCE)
-    parts.append(sentence[start:end])
+    found.append(sentence[start:end])
     start = end
-  return [*parts, sentence[start:]]
+  return [*found, sentence[start:]]
 
 
 def _batches(texts):

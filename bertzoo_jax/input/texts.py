@@ -1,12 +1,19 @@
 """The text of a corpus as `prepare` reads it, as often as it must: filtered, without repeats, in chunks of documents."""
 
+import contextlib
 import copy
+import tempfile
+
+import numpy as np
 
 from bertzoo_jax import errors
+from bertzoo_jax import storage
 from bertzoo_jax.input import duplicates
 from bertzoo_jax.input import meter
 from bertzoo_jax.input import shards
 from bertzoo_jax.input import sources
+
+SURVEY = 'survey.part'  # CORPUS/survey.part/: hashes of the text while what comes again is looked for
 
 
 def conditions(where) -> tuple[tuple[str, str], ...]:
@@ -34,12 +41,18 @@ class Text:
     return sources.Reader(self._found, self._where)
 
   def documents(self, reader, start=duplicates.BEGINNING):
-    """(document as bytes, place, its number, where its file starts) of the documents that stay and are valid Unicode."""
+    """(document as bytes, place, its number, where its file starts) of the documents that stay and are valid Unicode.
+
+    Of what is held out there is one copy, whatever the weight of its source.
+    """
     for number, of_file, paragraphs in duplicates.kept(reader, self._survey(), self._section.duplicates, self._section.min_chars, start):
       try:
-        yield sources.encode(paragraphs), reader.place, number, of_file
+        document = sources.encode(paragraphs)
       except UnicodeEncodeError:
         reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
+        continue
+      if not reader.copy or not shards.below(shards.content_hash(document)[0], self._section.held_out):
+        yield document, reader.place, number, of_file
 
   def chunks(self, reader, chunk_bytes, begin=shards.BEGINNING):
     """Documents in chunks of at least `chunk_bytes` each, from the chunk that begins at `begin` on.
@@ -85,6 +98,16 @@ class Text:
       raise errors.UserError(f'{self._out}/{shards.PARTS} is not what the launching machine wrote: can the workers read --out?')
     if self._repeated is None:
       excluded = duplicates.hashes_of(sources.Reader(self._excluded)) if self._excluded else set()
-      with meter.Meter('looking for duplicates', self.bytes, self._say) as progress:
-        self._repeated = duplicates.find(self.reader(), excluded, progress.update)
+      with meter.Meter('looking for duplicates', self.bytes, self._say) as progress, self._scratch() as folder:
+        parts = int(np.clip(self.bytes >> 27, 1, 4096))  # of some 100 MB, up to half a terabyte
+        self._repeated = duplicates.find(self.reader(), excluded, progress.update, folder, parts)
     return self._repeated
+
+  @contextlib.contextmanager
+  def _scratch(self):
+    """A local folder for hashes: in CORPUS, where a killed run leaves it to the next, as long as that is local."""
+    if storage.is_remote(self._out):
+      with tempfile.TemporaryDirectory() as folder:
+        yield storage.path(folder) / SURVEY
+    else:
+      yield self._out / SURVEY

@@ -1,7 +1,11 @@
 """What comes again is left out where it comes again: in any slices, from any source, however weighted."""
 
+import os
+import tempfile
+
 import numpy as np
 import pytest
+from etils import epath
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,6 +34,13 @@ class Reader:
         yield from map(list, documents)
 
 
+def _find(reader, excluded=frozenset(), parts=1):
+  with tempfile.TemporaryDirectory() as folder:
+    found = duplicates.find(reader, excluded, lambda _: None, epath.Path(folder) / 'hashes', parts)
+    assert not os.listdir(folder)
+  return found
+
+
 def _kept(*arguments):
   return [document for _, _, document in duplicates.kept(*arguments)]
 
@@ -56,13 +67,9 @@ def _literally(sources_of, weights, choice):
 
 
 @settings(max_examples=300, deadline=None)
-@given(texts, st.lists(st.integers(1, 3), min_size=3, max_size=3), st.sampled_from(sorted(duplicates.CHOICES)), st.sampled_from([1, 3, 1 << 24]))
-def test_what_stays_is_what_a_reader_with_a_perfect_memory_keeps(sources_of, weights, choice, slice_of):
-  before, duplicates._SLICE = duplicates._SLICE, slice_of
-  try:
-    found = duplicates.find(Reader(sources_of, weights), set(), lambda _: None)
-  finally:
-    duplicates._SLICE = before
+@given(texts, st.lists(st.integers(1, 3), min_size=3, max_size=3), st.sampled_from(sorted(duplicates.CHOICES)), st.sampled_from([1, 3, 40]))
+def test_what_stays_is_what_a_reader_with_a_perfect_memory_keeps(sources_of, weights, choice, parts):
+  found = _find(Reader(sources_of, weights), parts=parts)
   reader = Reader(sources_of, weights)
   assert _kept(reader, found, choice, 0) == _literally(sources_of, weights, choice)
   if choice == 'keep':
@@ -73,25 +80,25 @@ def test_excluded_documents_and_paragraphs_are_left_out_and_counted():
   documents = [[LONG[0], 'Yes.'], [LONG[1]], ['  ' + LONG[2]], ['Yes.']]
   excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]], [1]))
   reader = Reader([documents], [1])
-  found = duplicates.find(reader, excluded, lambda _: None)
+  found = _find(reader, excluded)
   assert _kept(reader, found, 'documents+paragraphs', 0) == [[LONG[0], 'Yes.'], ['Yes.']]
   assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == {'document of --exclude': 2}
   reader = Reader([[[LONG[0], LONG[2]]]], [1])
-  found = duplicates.find(reader, excluded, lambda _: None)
+  found = _find(reader, excluded)
   assert _kept(reader, found, 'keep', 0) == [[LONG[0]]]
   assert reader.dropped.reasons['paragraph of --exclude']['count'] == 1
 
 
 def test_short_documents_are_dropped_and_counted():
   reader = Reader([[['Yes.'], [LONG[0]]]], [1])
-  found = duplicates.find(reader, set(), lambda _: None)
+  found = _find(reader)
   assert _kept(reader, found, 'keep', 5) == [[LONG[0]]]
   assert reader.dropped.reasons['document under 5 characters']['count'] == 1
 
 
 def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
   reader = Reader([[[LONG[0]], [LONG[0]], [LONG[1], LONG[0]]]], [1])
-  found = duplicates.find(reader, set(), lambda _: None)
+  found = _find(reader)
   assert found.documents.tolist() == [1] and found.paragraphs.tolist() == [3]
   duplicates.save(tmp_path, found)
   for ours, theirs in zip(found, duplicates.load(tmp_path)):
@@ -104,6 +111,6 @@ def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
 def test_the_copies_of_a_weight_are_no_repeats(tmp_path, weight):
   (tmp_path / 'a.txt').write_text('\n\n'.join([*LONG, LONG[0]]))
   found = [finding.find(f'{weight}*{tmp_path / "a.txt"}')]
-  seen = duplicates.find(sources.Reader(found), set(), lambda _: None)
+  seen = _find(sources.Reader(found))
   kept = _kept(sources.Reader(found), seen, 'documents+paragraphs', 0)
   assert len(kept) >= 4 * int(float(weight)) and kept[:4] == [[p] for p in LONG] and kept[4:5] != [[LONG[0]]] * (weight == '1')
