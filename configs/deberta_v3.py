@@ -12,7 +12,8 @@ from configs import parts
 def _tiny():
   """Rows of 64 tokens of the English sample."""
   return parts.experiment(
-      tokenizer=parts.sentencepiece(vocab_size=4096, specials='mask_last', lowercase=False, strip_accents=False, digit_commas='keep'),
+      tokenizer=parts.sentencepiece(vocab_size=4096, specials='mask_last', lowercase=False, strip_accents=False, digit_commas='keep',
+                                    word_starts='unicode'),
       corpus=parts.corpus(held_out=0.06),
       format=parts.full_sentences(),
       masking=parts.ngram_windows(max_gram=1, corruption=(1.0, 0.0, 0.0)),

@@ -15,7 +15,7 @@ from configs import parts
 def _tiny():
   """Rows of 64 tokens of the English sample."""
   return parts.experiment(
-      tokenizer=parts.sentencepiece(vocab_size=4096, specials='angled', lowercase=False, straight_quotes=True),
+      tokenizer=parts.sentencepiece(vocab_size=4096, specials='angled', lowercase=False, straight_quotes=True, word_starts='ascii'),
       corpus=parts.corpus(held_out=0.06),
       format=parts.memory_segments(reuse_length=32),
       masking=parts.permutation(num_predictions=10, block=32),
