@@ -81,6 +81,22 @@ def test_seeking_equals_walking(name):
   _same(walked[border], _build(name).batch(border))
 
 
+@pytest.mark.parametrize('masking', [parts.whole_word(selection='independent'), parts.span(), parts.permutation(num_predictions=6, block=16)],
+                         ids=lambda section: section.name)
+@pytest.mark.parametrize('name', FORMATS)
+def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):
+  starts = np.arange(V) % 3 > 0
+  text = corpus.in_memory(*_text(), V, SPECIAL, word_starts=starts)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    whole, half = (pipeline.build(text, format=FORMATS[name], masking=masking, length=32, batch_size=8, seed=3, host=host)
+                   for host in ((0, 1), (1, 2)))
+  step = _border(whole)
+  _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))  # another host, with other rows beside
+  for one, two in zip(whole.iterate(step - 1, step + 2), (whole.batch(s) for s in (step - 1, step, step + 1)), strict=True):
+    _same(one, two)  # other threads, ahead
+
+
 def test_a_batch_may_be_longer_than_an_epoch():
   pipe = _build('full_sentences', documents=4, batch_size=64)
   assert pipe.rows_per_epoch < 32 and 'less than a batch' in pipe.warnings[0]
