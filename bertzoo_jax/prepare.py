@@ -30,12 +30,12 @@ from bertzoo_jax.input import texts
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.input import units
 
-TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
+TOKENIZER_BYTES, TOKENIZER_MEMORY = 1 << 30, 8 << 30  # of text, and of memory, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
             errno.ENAMETOOLONG, errno.EIO)
 _COUNTED = tuple(f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_'))
-_MEMORY = dict(wordpiece=2.0, byte_bpe=2.0, sentencepiece=8.0)  # bytes that training takes for one of text, at most
+_MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)  # bytes that training takes for one of text, measured on 40 MB
 
 
 def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None,
@@ -114,7 +114,7 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
       format_version=corpus.FORMAT_VERSION,
       sources=[s.facts() for s in found],
       tokenizer=config.tokenizer.to_dict(),
-      tokenizer_hash=loaded.hash if loaded else f'trained on at most {TOKENIZER_BYTES} bytes',
+      tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
       corpus=config.corpus.to_dict(),
       where=[list(w) for w in where],
       exclude=[s.facts() for s in excluded],
@@ -204,14 +204,19 @@ def _only_tokenizer(out, loaded, config, text, say) -> None:
 
 def _train(config, text, say):
   """Trains the config's tokenizer on the documents of train, of a large text on a sample of them."""
-  total = text.bytes
-  share = min(1.0, TOKENIZER_BYTES / total) if total else 1.0
+  total = text.size
+  share = min(1.0, _most(config) / total) if total else 1.0
   say(f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces on {share * total / 1e6:,.1f} MB of text'
       + (f' ({100 * share:.1f} % of the documents, drawn by their content)' if share < 1 else '')
-      + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.3:,.1f} GiB of memory.')
+      + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.2:,.1f} GiB of memory.')
   joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
-  with meter.Meter('reading for the tokenizer', total, say) as progress:
+  with meter.Meter('reading for the tokenizer', text.bytes, say) as progress:
     return tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(text, config.corpus.held_out, share, joiner, progress))
+
+
+def _most(config) -> int:
+  """Bytes of text that a tokenizer is trained on, at most."""
+  return int(min(TOKENIZER_BYTES, TOKENIZER_MEMORY / _MEMORY[config.tokenizer.name]))
 
 
 def _training_texts(text, held_out, share, joiner, progress):

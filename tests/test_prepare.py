@@ -1,5 +1,6 @@
 """prepare: one corpus for any number of workers and any number of kills, and one sentence for every mistake."""
 
+import gzip
 import json
 import os
 import random
@@ -483,6 +484,22 @@ def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypat
   with pytest.raises(ZeroDivisionError):
     prepare_lib.prepare(tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c', say=lambda _: None)
   assert max(map(len, seen)) <= 64 and ''.join(seen) == ' '.join(line for line in open(text).read().split('\n') if line)
+
+
+def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_files_are_packed(text, tmp_path, monkeypatch):
+  with gzip.open(tmp_path / 'a.txt.gz', 'wb') as f:
+    f.write(open(text, 'rb').read())
+  said, seen = [], []
+  monkeypatch.setattr(prepare_lib.tokenizers, 'train', lambda section, get: seen.append(len(list(get()))) or 1 / 0)
+  for i, (name, memory) in enumerate((('wordpiece', 8 << 30), ('wordpiece', 60_000), ('sentencepiece', 60_000))):
+    monkeypatch.setattr(prepare_lib, 'TOKENIZER_MEMORY', memory)
+    config = tiny(held_out=0.0)
+    config.tokenizer.name = name
+    for source in (text, tmp_path / 'a.txt.gz'):
+      with pytest.raises(ZeroDivisionError):
+        prepare_lib.prepare(config, [str(source)], tmp_path / f'c{i}', say=lambda line: said.append(line.split('pieces')[1]))
+  assert seen[::2] == seen[1::2] and said[::2] == said[1::2]
+  assert seen[0] == 120 and 25 < seen[2] < 100 and 0 < seen[4] < 15, seen
 
 
 def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):

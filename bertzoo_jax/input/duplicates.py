@@ -24,12 +24,12 @@ _BLOCK = 1 << 16  # entries written at a time
 
 class Found(NamedTuple):
   """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST characters, in reading order;
-  and how many of these two are repeats, the copies of a weight not counted again."""
+  `counts`: how many of the first two there are, the copies of a weight not counted again; bytes of text read, all copies."""
   documents: np.ndarray
   paragraphs: np.ndarray
   excluded_documents: np.ndarray
   excluded_paragraphs: np.ndarray
-  repeats: np.ndarray
+  counts: np.ndarray
 
 
 def normal(text: str) -> str:
@@ -50,8 +50,10 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
   _clear(folder)
   folder.mkdir(parents=True)
   documents, paragraphs = _Log(folder / 'documents', parts), _Log(folder / 'paragraphs', parts)
+  size = 0
   for number, paras in enumerate(reader.documents()):
     say_read(reader.bytes_read)
+    size += _size(paras)
     long, whole = _hashes(paras)
     documents.add(whole, number, reader.reading)
     for h in long:
@@ -60,7 +62,7 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
   twice, bad, repeats = _search(documents, excluded, np.zeros(0, np.int64))
   again, bad_paragraphs, more = _search(paragraphs, excluded, np.union1d(twice, bad))
   _clear(folder)
-  return Found(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, np.array([repeats, more]))
+  return Found(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, np.array([repeats, more, size]))
 
 
 def _clear(folder):
@@ -189,7 +191,11 @@ def _without(paras, first, reader, reason, numbers, end):
 
 def _drop(reader, reason, paras):
   if not reader.copy:  # the copies of a weight are not counted again
-    reader.dropped.add(reason, sum(len(p.encode('utf-8', 'surrogatepass')) + 1 for p in paras), reader.place)
+    reader.dropped.add(reason, _size(paras), reader.place)
+
+
+def _size(paras) -> int:
+  return sum((len(p) if p.isascii() else len(p.encode('utf-8', 'surrogatepass'))) + 1 for p in paras)
 
 
 class _Log:

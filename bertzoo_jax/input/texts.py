@@ -28,7 +28,7 @@ class Text:
   """The documents of a plan: those of the sources, without what comes again or is to be excluded.
 
   Attributes:
-    bytes: of the sources.
+    bytes: of the sources' files.
   """
 
   def __init__(self, found, where, excluded, section, out, say):
@@ -89,7 +89,12 @@ class Text:
   @property
   def repeated(self) -> tuple[int, int]:
     """Documents, and longer paragraphs, that stand in the text before."""
-    return tuple(self._survey().repeats.tolist())
+    return tuple(self._survey().counts[:2].tolist())
+
+  @property
+  def size(self) -> int:
+    """Bytes of text once it is unpacked and its markup gone, with what comes again."""
+    return int(self._survey().counts[2])
 
   def _survey(self):
     if self._repeated is None and (self._out / 'plan.json').exists():  # without it nothing here is of this plan

@@ -103,7 +103,7 @@ def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
   duplicates.save(tmp_path, found)
   for ours, theirs in zip(found, duplicates.load(tmp_path)):
     np.testing.assert_array_equal(ours, theirs)
-  (tmp_path / 'repeated_repeats.npy').unlink()
+  (tmp_path / 'repeated_counts.npy').unlink()
   assert duplicates.load(tmp_path) is None
 
 
