@@ -46,7 +46,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     config: an experiment; its sections `tokenizer` and `corpus` are used.
     source: list of PATTERN[#option] or tfds:NAME[#text_key], as in input/sources.py.
     out: the corpus's folder, local or gs://.
-    tokenizer: published files or a folder that holds them; None trains one on the text.
+    tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains one on the text.
     workers: processes; None for one a core.
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
@@ -360,7 +360,7 @@ if __name__ == '__main__':
   _SOURCE = flags.DEFINE_multi_string(
       'source', None, 'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.', required=True)
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)
-  _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'Published vocabulary files, or a folder of them; without it one is trained.')
+  _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.')
   _PHRASES = flags.DEFINE_string('phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.')
   _ENTITIES = flags.DEFINE_string('entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.')
   _SIMILAR = flags.DEFINE_string('similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.')
