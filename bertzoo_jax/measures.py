@@ -34,7 +34,7 @@ class Meter:
                   on_special=(predicted & used & ~text).sum(), on_padding=(predicted & ~used).sum(), twice=real.sum() - predicted.sum(),
                   full=full.sum(), tenths=_tenths(predicted[full]))
     if 'units' in batch:
-      counts |= _words(batch['units'], batch['pack_ids'], text, predicted)
+      counts |= _words(_in_reading_order(batch), batch['pack_ids'], text, predicted)
     if 'pair_labels' in batch:
       counts |= dict(labels=batch['pair_labels'].sum(), second=(batch['segment_ids'] == 1).sum())
     if 'span_right' in batch:
@@ -74,7 +74,8 @@ class Meter:
       out.append(('pieces a row', n['pieces'] / rows, '', None))
     if 'labels' in n:
       swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
-      says = fields.format.negative_rate if 'negative_rate' in fields.format else None
+      lone = 'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'  # they all get label 1
+      says = None if lone else fields.format.negative_rate
       out += [('swapped segments' if swapped else 'random second segments', n['labels'] / rows, '%', says),
               ('tokens of the second segment', n['second'] / rows, '', None)]
     if 'bordered' in n:
@@ -84,6 +85,16 @@ class Meter:
     if 'in_sight' in n:
       out.append(('tokens of its row that a prediction sees', n['in_sight'] / predictions, '', None))
     return out
+
+
+def _in_reading_order(batch):
+  """The unit marks, of rows read from right to left too such that a token continues the one before it."""
+  marks = batch['units']
+  if 'direction' not in batch:
+    return marks
+  joins = units_lib.CONTINUES_WORD | units_lib.CONTINUES_PHRASE | units_lib.CONTINUES_ENTITY
+  turned = np.pad(marks, ((0, 0), (1, 0)))[:, :-1] & joins | marks & ~joins
+  return np.where(batch['direction'][:, None] > 0, turned, marks)
 
 
 def restored(batch):

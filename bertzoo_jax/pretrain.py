@@ -212,6 +212,10 @@ def _stage(config, phase, data, mesh, end) -> stages.Stage:
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
                            f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
+  if unread := [name for name in ('order', 'resets') if name in phase_data.features and name not in objective.reads]:
+    part = {'order': f'masking={phase.config.masking.name}', 'resets': f'format={phase.config.format.name}'}[unread[0]]
+    raise errors.UserError(f'{part} is for a network that reads {unread[0]!r}, and objective={phase.config.objective.name} does not (it would see '
+                           'what it is to predict, or segments it has not): take another masking and format.')
   if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
     raise errors.UserError(f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 for none.')
   schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))

@@ -7,7 +7,7 @@ n-gram masking with p(n) ∝ 1/n up to 3 words (§4.1, eq. 1), 512 tokens a row 
 
 Not as in the released code: a chunk of one sentence makes no row (the release gives it a random partner, labelled as
 swapped: --config.format.lone_sentences=random); predictions are not cut at 20 a row
-(--config.masking.max_predictions=20).
+(--config.masking.max_predictions=20), are drawn anew in every epoch, and no n-gram crosses a separator.
 """
 
 from configs import parts

@@ -6,9 +6,10 @@ Chinese characters; 15 % masked as single characters, then as whole phrases, the
 long each stage lasted is not published (here a third each). ReLU, norm epsilon 1e-5. Network and objective are BERT's, so it
 trains now; the dialogue objective (§3.3) is not there.
 
-Not as there: phrases and entities come from jieba's parts of speech, or from lexicons of your own (--config.corpus.entities=lexicon and
+Not as there: traditional characters stay; in the later stages jieba's words are the units of the text that lies in no phrase or
+entity; phrases and entities come from jieba's parts of speech, or from lexicons of your own (--config.corpus.entities=lexicon and
 prepare's --entities FILE); Baidu's segmenter was not released. The released code draws a coin for every unit and has no
-budget (--config.masking.selection=independent) and takes false second halves from the next row
+budget (--config.masking.selection=independent), draws random ids from 1 on and takes false second halves from the next row
 (--config.format.negatives=neighbours).
 """
 

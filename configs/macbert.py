@@ -8,7 +8,8 @@ objective are BERT's, so it trains now, with AdamW (LAMB there).
 
 Not as there: similar words come from vectors trained on this very text (the paper's toolkit needs a licence; --config.corpus.similar
 takes word vectors or a thesaurus of your own), and have as many pieces as the word they replace, a rule the paper leaves
-open. jieba segments (LTP there).
+open; the paper's limit of 10 % for words without a similar one, which get a random one, is not enforced (in this small
+sample a fifth of the words has none). 15 % counts the row's special tokens too. jieba segments (LTP there).
 """
 
 from configs import parts

@@ -189,7 +189,7 @@ def span(*, rate=0.15, p=0.2, max_words=10, corruption=(0.8, 0.1, 0.1), corrupte
                             overflow=overflow, max_pair_targets=max_pair_targets, repeat=repeat))
 
 
-def ngram_windows(*, rate=0.15, max_gram=3, scan='left_to_right', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0):
+def ngram_windows(*, rate=0.15, max_gram=3, scan='spread', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0):
   """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020).
 
   max_gram: 1: single tokens. scan, which windows are used up to the budget: left_to_right (the release; the end of a row

@@ -3,7 +3,7 @@
     python -m bertzoo_jax.show --config configs/spanbert.py:tiny --corpus CORPUS
 
 Cased WordPiece; one segment of contiguous sentences of one document (the ends of documents share rows, blind to each
-other); spans of whole words with lengths from a geometric distribution, p = 0.2, up to 10 words (§3.1), 15 % of the tokens, a
+other); spans of whole words with lengths from a geometric distribution, p = 0.2, up to 10 words (§3.1), 15 % of the text's tokens, a
 whole span masked, replaced or kept together; no sentence pairs (§3.3). With `,objective=mlm` it trains now: "span
 masking (1seq)" of Table 7.
 

@@ -6,7 +6,8 @@ Cased SentencePiece of 32,000 pieces; rows of a reused part and two segments, [r
 batch one stream that goes on from row to row, half of the lanes read from right to left (§2.5, §3.1; code of the release). One
 in six tokens is predicted, in spans of up to 5 words, in a random order that goes on within each half.
 
-Not as in the released code: a span is n words, not n pieces from a word's start (--config.masking.span_units=pieces).
+Not as in the released code: every other lane is mirrored, not the second half of a host's rows; a separator or classifier is
+never picked as a target; a span is n words, not n pieces from a word's start (--config.masking.span_units=pieces).
 """
 
 from configs import parts

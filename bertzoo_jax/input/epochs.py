@@ -25,7 +25,7 @@ class Parts:
     """Rows an epoch visits of each part, int64: of part 0 what its list holds, of the others as many a token.
 
     Counting theirs would mean to index the whole split; parts are alike, so what this misses is a small share of an epoch,
-    drawn anew each time. `multiple`: of which the rows of a part are to be a multiple, where there are several.
+    drawn anew each time (of lanes, always their ends). `multiple`: of which the rows of a part are to be a multiple, where there are several.
     """
     if self.count == 1:
       return np.array([of_first])

@@ -1,7 +1,7 @@
 """batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of (corpus, config, seed, step).
 
 Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed, epoch)(n mod N) of that
-epoch's own list: a surplus is not visited, a shortage wraps. A very large split is visited part by part (corpus.Split).
+epoch's own list: a surplus is not visited, a shortage wraps. A very large split is visited part by part (splits.Split).
 B rows of the global batch, b of this host, L length, P predictions.
 """
 
@@ -55,12 +55,15 @@ def build(corpus, *, format, masking, length, batch_size, seed, split='train', h
   def form_of(part):
     text = rows_lib.text_of(part)
     form = errors.build(format, formats.BY_NAME, 'format', text, length)
-    return form.in_lanes(batch_size) if form.in_lanes else form
+    return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
   form = form_of(corpus.splits[split].part(0))
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not split into sentences: '
                            'prepare it with --config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), or take format=full_sentences.')
+  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
+    raise errors.UserError(f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block {masking["block"]}: the reused part '
+                           'has to hold whole blocks, or what the memory keeps is permuted with what it does not.')
   mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   notes = units_lib.check(corpus, masking)
   if keep_units:
@@ -178,6 +181,9 @@ class Pipeline:
     for e, part, here in self._stretches(np.broadcast_to(epoch, place.shape), place):
       e_repeated = self._repeated(e)
       rows, split, form = self._lists.get(e_repeated, part), self._parts.split(part), self._parts.form(part)
+      if not len(rows):
+        raise errors.UserError(f'Part {part} of the split {self._split_name!r} gives no row of this format in epoch {e}: bring more text, or another '
+                               '--config.format.')
       numbers = here % len(rows)
       if shuffled:
         numbers = hashing.permute(self._part_key(hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e), part), len(rows), numbers)

@@ -319,7 +319,7 @@ _LEVEL_OF = {
     'whole_word': lambda f: {'word': 'words', 'phrase': 'phrases', 'entity': 'entities'}.get(f['level']),
     'ngram': lambda f: 'words',
     'span': lambda f: 'words',
-    'ngram_windows': lambda f: 'words',
+    'ngram_windows': lambda f: 'words' if f['max_gram'] > 1 else None,
     'permutation': lambda f: 'words' if f['span_units'] == 'words' else None,
 }
 _REMEDIES = {

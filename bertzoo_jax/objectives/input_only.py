@@ -16,6 +16,7 @@ def input_only(*, encoder, attend=None, constrain=None, reads) -> objective.Obje
   """
   def refuse(*_, **__):
     raise errors.UserError('This config is input ready: prepare and show work, its network and objective are still to be written. '
-                           'Train its rows with another objective: add ,objective=mlm to --config.')
+                           'BERT\'s network trains on the rows of maskings that hide what they ask for: add ,objective=mlm to --config, and '
+                           '--config.hf=BertForMaskedLM.')
 
   return objective.Objective(init=refuse, totals=refuse, carry=refuse, loss=refuse, reads=tuple(reads))

@@ -188,7 +188,8 @@ def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
     corpus.open(tmp_path)
 
 
-@pytest.mark.parametrize('array, offsets', [('sentences', [1, 4, 4, 6]), ('sentences', [0, 4, 3, 6]), ('sentences', [0, 4, 4, 5]), ('documents', [0, 4, 3]),
+@pytest.mark.parametrize('array, offsets', [('sentences', [1, 4, 4, 6]), ('sentences', [0, 4, 3, 6]), ('sentences', [0, 4, 4, 5]),
+                                            ('documents', [0, 4, 3]),
                                             ('documents', [1, 2, 3])])
 def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
   write(tmp_path, SHARDS)

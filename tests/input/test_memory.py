@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from bertzoo_jax import errors
 from bertzoo_jax.input import corpus
 from bertzoo_jax.input import hashing
+from bertzoo_jax.input import pipeline
 from bertzoo_jax.input import rows as rows_lib
 from bertzoo_jax.input import units
 from bertzoo_jax.input.formats import memory
+from configs import parts
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5)
 KEY = hashing.new_key(4)
@@ -25,7 +27,7 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   split = corpus.in_memory(10 + np.arange(sentences[-1]), sentences, documents, 10 + int(sentences[-1]), special).splits['train']
   text = rows_lib.text_of(split)
   fields = dict(both_directions=True, random_rate=0.5) | fields
-  form = memory.memory_segments(text, length, reuse_length=reuse_length, **fields).in_lanes(batch_size)
+  form = memory.memory_segments(text, length, reuse_length=reuse_length, **fields).in_lanes(batch_size, 'eod' in special)
   rows = form.rows(KEY)
   mark = lambda positions, ids: np.where(positions % 3, units.CONTINUES_WORD, 0).astype(np.int32)  # words of three tokens
   features = form.assemble(KEY, rows, np.arange(len(rows)), split.gather, special, mark)
@@ -124,3 +126,25 @@ def test_too_little_text_for_the_lanes_is_refused_with_the_batch_that_would_do()
     _make([[5] * 14], batch_size=64)
   with pytest.raises(errors.UserError, match='reuse_length is 20'):
     _make([[5] * 100], reuse_length=20)
+
+
+@pytest.mark.parametrize('masking', [parts.whole_word(), parts.ngram(), parts.span()], ids=lambda m: m.name)
+def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
+  tokens = 10 + np.arange(6000)
+  marks = np.where((tokens - 10) % 3, units.CONTINUES_WORD, 0)  # words of three tokens, sentences of two words
+  text = corpus.in_memory(tokens, np.arange(0, 6001, 6), np.arange(0, 1001, 50), 6010, SPECIAL, units=marks)
+  pipe = pipeline.build(text, format=parts.memory_segments(reuse_length=24), masking=masking, length=64, batch_size=8, seed=0)
+  seen = 0
+  for step in range(6):
+    batch = pipe.batch(step)
+    ids = batch['input_ids'].copy()
+    for row, places, targets, weights in zip(ids, batch['masked_positions'], batch['masked_targets'], batch['masked_weights']):
+      row[places[weights > 0]] = targets[weights > 0]
+    for row, places, weights, direction in zip(ids, batch['masked_positions'], batch['masked_weights'], batch['direction']):
+      chosen = set(places[weights > 0].tolist())
+      for i in {*range(1, 62)} - {23, 24}:  # the reused part ends at 24, and no word goes on over that
+        word = row[i - 1:i + 2][::-1 if direction else 1]
+        if word.min() >= 10 and (word[0] - 10) % 3 == 0 and word.tolist() == list(range(word[0], word[0] + 3)):
+          assert len(chosen & {i - 1, i, i + 1}) in (0, 3)
+          seen += bool(direction)
+  assert seen > 200

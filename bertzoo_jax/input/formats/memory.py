@@ -41,17 +41,16 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
     raise errors.UserError(f'config.format.reuse_length is {reuse_length}: from 1 to config.length − 5 ({length - 5}) is needed.')
   room = length - reuse_length - 3
 
-  def in_lanes(batch_size):
+  def in_lanes(batch_size, ends):
     streams = -(-batch_size // 2) if both_directions else batch_size
-    base = Stream(text, streams, False)
+    stream = Stream(text, streams, ends)
     # An epoch's lanes begin up to a reused part later than the one before, so that rows differ.
-    steps = (base.lane_length - 2 * reuse_length - room) // reuse_length + 1
+    steps = (stream.lane_length - 2 * reuse_length - room) // reuse_length + 1
     if steps < 1:
-      raise errors.UserError(f'The text has {base.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
-                             f'lower config.batch_size to at most {max(1, base.size // (2 * reuse_length + room)) * (1 + both_directions)}.')
+      raise errors.UserError(f'The text has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
+                             f'lower config.batch_size to at most {max(1, stream.size // (2 * reuse_length + room)) * (1 + both_directions)}.')
 
     def assemble(key, rows, numbers, gather, special, gather_units):
-      stream = Stream(text, streams, 'eod' in special)
       step, lane = np.divmod(numbers, batch_size)
       mirrored = (lane % 2 == 1) & both_directions
       lane_begin = (lane // 2 if both_directions else lane) * stream.lane_length

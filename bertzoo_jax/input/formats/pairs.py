@@ -8,6 +8,7 @@ from bertzoo_jax.input import rows as rows_lib
 from bertzoo_jax.input.formats import format as formats
 
 _MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
+_SAMPLE = 1_000_000  # sentences looked at for a remark
 _TRIES = 10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
 
 
@@ -29,7 +30,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       of the chunk that are left are taken again by the next row. 'neighbours': it is the B of the next row of the list
       (code of ERNIE 1.0, which pairs the left of one row with the right of the next).
     lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and in ALBERT's release under
-      sop. 'skip': they make no row.
+      sop. 'skip': they make no row, which is said at the start; so under none.
 
   Raises:
     UserError: a field that is out of its range, a length that holds no pair.
@@ -40,6 +41,11 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
   for name, value, known in (('pairs', pairs, ('nsp', 'sop', 'none')), ('negatives', negatives, ('documents', 'neighbours')),
                              ('lone_sentences', lone_sentences, ('random', 'skip'))):
     errors.choose(value, dict.fromkeys(known), f'config.format.{name}')
+  if negatives == 'neighbours' and pairs != 'nsp':
+    raise errors.UserError(f'config.format.negatives is \'neighbours\' and pairs {pairs!r}: only nsp has false halves, '
+                           'set pairs=nsp or negatives=documents.')
+  if pairs == 'none':
+    lone_sentences = 'skip'  # no label would say that a random partner does not follow
   starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
   returns = pairs == 'nsp' and negatives == 'documents'  # what a false B displaced is taken again
 
@@ -97,7 +103,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     return _pair(key, first, limit, starts[begin_a], starts[end_a] - starts[begin_a], starts[begin_b], starts[end_b] - starts[begin_b],
                  None if pairs == 'none' else false | swapped)
 
-  return formats.Format(rows, spans, every_epoch=True, has_pairs=pairs != 'none', packed=False, warnings=_pair_warnings(text, lone_sentences),
+  return formats.Format(rows, spans, every_epoch=True, has_pairs=pairs != 'none', packed=False, warnings=_pair_warnings(text, lone_sentences, limit),
                         needs_sentences=True)
 
 
@@ -133,7 +139,8 @@ def sentence_pairs(text, length, *, negative_rate):
     return _pair(key, first, length - 3, starts[first], starts[first + 1] - starts[first], starts[partner],
                  starts[partner + 1] - starts[partner], random)
 
-  return formats.Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, warnings=_pair_warnings(text, 'random'), needs_sentences=True)
+  return formats.Format(rows, spans, every_epoch=True, has_pairs=True, packed=False, needs_sentences=True,
+                        warnings=_pair_warnings(text, 'random', length - 3))
 
 
 def _random_run(key, text, first, document, tokens):
@@ -175,11 +182,15 @@ def heads(key, tosses):
   return np.bincount(row, weights=ones, minlength=len(tosses)).astype(np.int64)
 
 
-def _pair_warnings(text, lone_sentences):
+def _pair_warnings(text, lone_sentences, limit):
   """What makes the labels of pairs easy or wrong."""
   found = []
   if text.num_documents == 1:
     found.append('there is a single document: random partners come from it too, and may be the true next ones.')
+  if lone_sentences == 'skip':
+    sizes = np.diff(text.sentence_starts[:1 + min(text.num_sentences, _SAMPLE)])
+    if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
+      found.append(f'{lost:.1%} of the tokens lie in sentences as long as a row, which are alone in their chunk and make no row.')
   alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
   if alone > _MOST_ALONE:
     fate = 'makes no row' if lone_sentences == 'skip' else 'gets a random partner (label 1)'

@@ -40,7 +40,7 @@ def ngram(length, corpus, *, rate, weights, order, corruption, corrupted, substi
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL, ids_BL = features.pop('units'), features['pack_ids'], features['input_ids']
+    marks_BL, pack_BL, ids_BL = words_lib.marks(features), features['pack_ids'], features['input_ids']
     words = words_lib.find(words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word'))
     left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
     chosen_BL = words_lib.tokens(words, select(key, words, left_B, thresholds))

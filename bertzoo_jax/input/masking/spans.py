@@ -49,7 +49,7 @@ def span(length, corpus, *, rate, p, max_words, corruption, corrupted, random_to
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL = features.pop('units'), features['pack_ids']
+    marks_BL, pack_BL = words_lib.marks(features), features['pack_ids']
     text_BL = words_lib.text(features, corpus.special)
     words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
     left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(text_BL, tf.int32), axis=1))

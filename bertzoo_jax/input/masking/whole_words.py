@@ -39,7 +39,7 @@ def whole_word(length, corpus, *, rate, level, selection, corruption, corrupted,
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL, ids_BL = features.pop('units'), features['pack_ids'], features['input_ids']
+    marks_BL, pack_BL, ids_BL = words_lib.marks(features), features['pack_ids'], features['input_ids']
     text_BL = words_lib.text(features, corpus.special)
     units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, level))
     words = units if level == 'word' else words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))

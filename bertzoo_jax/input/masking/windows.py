@@ -38,7 +38,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
     features, key = dict(features), contract.row_key(keys_B2)
     pack_BL = features['pack_ids']
     text_BL = words_lib.text(features, corpus.special, also=('mask', 'unk'))
-    continues_BL = words_lib.continues(features.pop('units'), 'word') if max_gram > 1 else tf.zeros_like(text_BL)
+    continues_BL = words_lib.continues(words_lib.marks(features), 'word') if max_gram > 1 else tf.zeros_like(text_BL)
     words = words_lib.find(text_BL, pack_BL, continues_BL)
     left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
     first_TB, size_TB = _windows(key, words, thresholds, int(1 / rate), length)

@@ -41,6 +41,18 @@ def text(features, special, also=()):
   return out_BL
 
 
+def marks(features):
+  """Takes 'units' out of the features: int32 [B, L] in the order of reading, so that in a row which is read from right to left
+  too a token continues the one before it."""
+  units_BL = features.pop('units')
+  if 'direction' not in features:
+    return units_BL
+  joins = units.CONTINUES_WORD | units.CONTINUES_PHRASE | units.CONTINUES_ENTITY
+  before_BL = tf.bitwise.bitwise_and(tf.pad(units_BL, [[0, 0], [1, 0]])[:, :-1], joins)
+  turned_BL = tf.bitwise.bitwise_or(before_BL, tf.bitwise.bitwise_and(units_BL, units.IN_PHRASE | units.IN_ENTITY))
+  return tf.where(features['direction'][:, None] > 0, turned_BL, units_BL)
+
+
 def continues(units_BL, level):
   """bool [B, L]: the token belongs to the same word, phrase or entity as the one before it.
 

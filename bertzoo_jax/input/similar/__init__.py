@@ -20,7 +20,7 @@ from bertzoo_jax.input import hashing
 from bertzoo_jax.input.similar import providers
 from bertzoo_jax.input.similar import words as words_lib
 
-PIECES, NEAREST = words_lib.PIECES, 10
+PIECES, NEAREST = words_lib.PIECES, words_lib.NEAREST
 _FREQUENT = 10_000  # of each length, for random words
 
 

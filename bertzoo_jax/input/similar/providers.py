@@ -12,7 +12,7 @@ from bertzoo_jax.input import characters
 from bertzoo_jax.input.similar import vector_files
 from bertzoo_jax.input.similar import words as words_lib
 
-_NEAREST, _ROWS = 10, 256
+_ROWS = 256
 _TRAINING = dict(vector_size=100, window=5, min_count=1, sg=0, negative=5, sample=1e-3, seed=1, workers=1)
 _LEAST, _EPOCHS = 5, 5  # rarer words get no vector
 
@@ -32,9 +32,9 @@ def thesaurus(counted, tokenizer, file):
     rows = [row_of[w] for w in words if w in row_of]
     for row in rows:
       found[row].update((other, None) for other in rows if other != row and sizes[other] == sizes[row])
-  similar_ND = np.full((len(words_NM), _NEAREST), -1, np.int64)
+  similar_ND = np.full((len(words_NM), words_lib.NEAREST), -1, np.int64)
   for row, others in enumerate(found):
-    others = list(others)[:_NEAREST]
+    others = list(others)[:words_lib.NEAREST]
     similar_ND[row, :len(others)] = others
   return words_NM, similar_ND
 
@@ -93,12 +93,12 @@ class _Sentences:
 
 def _nearest(vectors_ND, sizes_N):
   """Rows of the nearest vectors by cosine among words of the same size, int64 [N, 10]; equally near ones in their order."""
-  similar_ND = np.full((len(vectors_ND), _NEAREST), -1, np.int64)
+  similar_ND = np.full((len(vectors_ND), words_lib.NEAREST), -1, np.int64)
   norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
   unit_ND = (vectors_ND / np.maximum(norms, 1e-30)).astype(np.float32)
   for size in np.unique(sizes_N):
     mine = np.flatnonzero((sizes_N == size) & (norms[:, 0] > 0))
-    kept = min(_NEAREST, len(mine) - 1)
+    kept = min(words_lib.NEAREST, len(mine) - 1)
     for a in range(0, len(mine) if kept > 0 else 0, _ROWS):
       rows = mine[a:a + _ROWS]
       cosine = unit_ND[rows] @ unit_ND[mine].T

@@ -8,6 +8,7 @@ import numpy as np
 from bertzoo_jax import storage
 from bertzoo_jax.input import units as units_lib
 
+NEAREST = 10  # similar words of a word, at most
 PIECES = 8
 FACTOR = -7046029254386353131  # odd; 2⁶⁴/φ as a signed number
 _BLOCK = 1 << 19  # tokens read at a time
