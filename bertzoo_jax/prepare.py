@@ -35,6 +35,7 @@ CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
             errno.ENAMETOOLONG, errno.EIO)
 _COUNTED = tuple(f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_'))
+_LONG_WORDS = 6  # tokens a word: more are hardly words
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)  # bytes that training takes for one of text, measured on 40 MB
 
 
@@ -68,7 +69,7 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
   splitter = sentences.splitter(config.corpus.splitter, say).name
   files = dict(phrases=phrases, entities=entities, similar=similar)
   errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
-  where, excluded = texts.conditions(where), [finding.find(e) for e in exclude]
+  where, excluded = texts.conditions(where), [_excluded(e) for e in exclude]
   units.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
   similar_lib.check_file(config.corpus, similar)
   found = [finding.find(s) for s in source]
@@ -102,6 +103,13 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     _tidy(out)
   say(describe(manifest, str(out)))
   return manifest
+
+
+def _excluded(name):
+  try:
+    return finding.find(name)
+  except errors.UserError as e:
+    raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -333,6 +341,9 @@ def describe(manifest: dict, where: str) -> str:
     lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
   if not report['dropped']:
     lines.append('  dropped: nothing')
+  if report['pieces_per_word'] > _LONG_WORDS:
+    lines.append(f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text blanks between its words, and is '
+                 f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into what a row may mask.')
   if report['unknown_rate'] > 0.5:
     lines.append('  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, and a model will learn next to '
                  'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage or max_word_chars).')
