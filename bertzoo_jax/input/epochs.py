@@ -9,7 +9,7 @@ class Parts:
   """The parts of a split with the format of each; the last two stay in memory."""
 
   def __init__(self, split, first_form, form_of):
-    """Args: split: corpus.Split. first_form: the format over part 0. form_of: part (a Split) -> its format."""
+    """Args: split: splits.Split. first_form: the format over part 0. form_of: part (a Split) -> its format."""
     self._split, self._form_of, self._lock = split, form_of, threading.Lock()
     self._made = {0: (split.part(0), first_form)}
     self.count = split.num_parts
