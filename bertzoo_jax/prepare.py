@@ -179,7 +179,7 @@ def _locked(out):
 
 def _tidy(out) -> None:
   """Removes what only an unfinished corpus needs, and what killed writers left."""
-  for folder in (out, *(out / d for d in ('tokenizer', shards.PARTS, *corpus.SPLITS))):
+  for folder in (out, *(out / d for d in ('tokenizer', 'similar', shards.PARTS, *corpus.SPLITS))):
     for file in list(folder.iterdir()) if folder.exists() else ():
       if file.name == texts.SURVEY:
         file.rmtree()
