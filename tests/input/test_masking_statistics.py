@@ -63,7 +63,8 @@ def test_budgets_are_spent_and_never_exceeded_evenly_over_the_row(section, rows)
 
 @pytest.mark.parametrize('max_gram,last', [(1, 0.010), (3, 0.020)])
 def test_windows_from_left_to_right_leave_the_end_of_full_rows_unmasked_as_the_release_does(max_gram, last):
-  found, most = _predicted(parts.ngram_windows(max_gram=max_gram), masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
+  masking = parts.ngram_windows(max_gram=max_gram, scan='left_to_right')
+  found, most = _predicted(masking, masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
   tenths = _tenths(found)
   assert most == 77 and abs(tenths[:9] - 0.167).max() < 0.01
   assert abs(tenths[9] - last) < 0.004

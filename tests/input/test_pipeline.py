@@ -81,7 +81,7 @@ def test_seeking_equals_walking(name):
   _same(walked[border], _build(name).batch(border))
 
 
-@pytest.mark.parametrize('masking', [parts.whole_word(selection='independent'), parts.span(), parts.permutation(num_predictions=6, block=16)],
+@pytest.mark.parametrize('masking', [parts.whole_word(selection='independent'), parts.span(), parts.permutation(num_predictions=6, block=8)],
                          ids=lambda section: section.name)
 @pytest.mark.parametrize('name', FORMATS)
 def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):

@@ -193,7 +193,7 @@ def corpus(**report):
 @pytest.mark.parametrize('section, level', [
     (dict(name='whole_word', level='word', substitute='mask'), 'words'), (dict(name='whole_word', level='phrase', substitute='mask'), 'phrases'),
     (dict(name='whole_word', level='entity', substitute='mask'), 'entities'), (dict(name='ngram', substitute='mask'), 'words'),
-    (dict(name='span'), 'words'), (dict(name='ngram_windows'), 'words'), (dict(name='permutation', span_units='words'), 'words')])
+    (dict(name='span'), 'words'), (dict(name='ngram_windows', max_gram=3), 'words'), (dict(name='permutation', span_units='words'), 'words')])
 def test_a_masking_of_units_that_the_corpus_lacks_is_refused_with_the_remedy(section, level):
   counts = dict(words=100, phrases=100, entities=100, multi_piece_words=50, multi_piece_phrases=50, multi_piece_entities=50)
   assert units.check(corpus(**counts), section) == ()
