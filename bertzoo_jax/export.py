@@ -28,7 +28,7 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.objectives import mlm
+from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import workdir as workdirs
@@ -87,7 +87,7 @@ def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dic
   vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
   network = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(np.asarray, jax.jit(lambda p, b: mlm.predict(network, p, b))(params, batch))
+    return jax.tree.map(np.asarray, jax.jit(lambda p, b: networks.predict(network, p, b))(params, batch))
 
 
 def _verify(directory, architecture, params, config, special, tokenizer_directory):

@@ -300,7 +300,7 @@ def _records(config, workdir, start, attempt):
 def _overview(config, workdir, phases, here, stage, state, data, mesh):
   """The block at the start, line by line."""
   shapes = stages.param_shapes(state)
-  flops = cost.flops_per_step(shapes, {k: s for k, (s, _) in stage.data.features.items()})
+  flops = cost.flops_per_step(stage.objective.networks, state.params, {k: s for k, (s, _) in stage.data.features.items()})
   lines = [
       f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
       f'devices   {_devices()} · {jax.process_count()} host(s) · mesh data {mesh.shape["data"]} × model {mesh.shape["model"]}',

@@ -212,17 +212,22 @@ def permutation(*, context=6, max_span=5, num_predictions=85, block=256, span_un
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
-def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072, max_positions=512, type_vocab_size=2,
-                activation='gelu_tanh', norm_eps=1e-12, dropout=0.1, attention_dropout=0.1, initializer='truncated_normal', initializer_range=0.02):
+def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072, embedding_size=0, max_positions=512, type_vocab_size=2,
+                sharing='none', num_groups=1, inner_group_num=1, activation='gelu_tanh', norm_eps=1e-12, dropout=0.1, attention_dropout=0.1,
+                initializer='truncated_normal', initializer_range=0.02):
   """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3).
 
-  activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu. type_vocab_size: 0 for no segment table.
-  initializer: truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range.
+  embedding_size: of the tables, projected to hidden_size; 0: the same, and no projection. type_vocab_size: 0 for no segment
+  table. sharing, what the layers have in common: none | all | attention | feed_forward (Lan et al. 2019 §3.1, Table 4; each
+  with its norm). num_groups: of consecutive layers; layers share in their group only. inner_group_num: blocks, each with its
+  own parameters, that make a layer. activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu. initializer:
+  truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range.
   """
-  return _part('transformer', dict(num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size,
-                                   max_positions=max_positions, type_vocab_size=type_vocab_size, activation=activation, norm_eps=norm_eps,
-                                   dropout=dropout, attention_dropout=attention_dropout, initializer=initializer,
-                                   initializer_range=initializer_range))
+  return _part('transformer', dict(
+      num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size, embedding_size=embedding_size,
+      max_positions=max_positions, type_vocab_size=type_vocab_size, sharing=sharing, num_groups=num_groups, inner_group_num=inner_group_num,
+      activation=activation, norm_eps=norm_eps, dropout=dropout, attention_dropout=attention_dropout, initializer=initializer,
+      initializer_range=initializer_range))
 
 
 # --- objective --------------------------------------------------------------------------------------------------------
@@ -236,6 +241,56 @@ def mlm():
 def mlm_pair(*, pair_weight=1.0):
   """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair (Devlin et al. 2018 A.2)."""
   return _part('mlm_pair', dict(pair_weight=pair_weight))
+
+
+def replaced_token(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, loss_over='all', generator_weight=1.0,
+                   discriminator_weight=50.0):
+  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update (Clark et al. 2020 §2).
+
+  width, depth: of the generator, as shares of the network's. shared, what it has in common with the network: none | token
+  (word vectors) | embeddings (the release) | all. temperature, disallow_correct (never the true token): of sampling.
+  loss_over: all | masked tokens. generator_weight, discriminator_weight: of the two losses.
+  """
+  return _part('replaced_token', dict(
+      width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over,
+      generator_weight=generator_weight, discriminator_weight=discriminator_weight))
+
+
+def replaced_token_adversarial(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, loss_over='all',
+                               generator_weight=1.0, discriminator_weight=50.0):
+  """As replaced_token, the generator learning to fool the discriminator (REINFORCE; Clark et al. 2020, appendix F)."""
+  return _part('replaced_token_adversarial', dict(
+      width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over,
+      generator_weight=generator_weight, discriminator_weight=discriminator_weight))
+
+
+def generator_mlm():
+  """The first of two stages: masked language modelling by a generator of the network's size."""
+  return _part('generator_mlm', {})
+
+
+def replaced_token_frozen(*, temperature=1.0, disallow_correct=False, loss_over='all', discriminator_weight=50.0):
+  """The second of two stages: a discriminator that starts with the generator's weights; the generator stays as it is."""
+  return _part('replaced_token_frozen', dict(
+      temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over, discriminator_weight=discriminator_weight))
+
+
+def corruption_detection(*, loss_over='all'):
+  """Telling the tokens that the masking put in: with masking.corruption=(0, 1, 0) and random_tokens 'all' or 'unigrams' the
+  uniform and the unigram generator."""
+  return _part('corruption_detection', dict(loss_over=loss_over))
+
+
+def replace_mlm(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, generator_weight=1.0):
+  """Masked language modelling where a generator's tokens stand in place of masks (Clark et al. 2020 §3.4)."""
+  return _part('replace_mlm', dict(width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct,
+                                   generator_weight=generator_weight))
+
+
+def all_tokens_mlm(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, generator_weight=1.0):
+  """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
+  return _part('all_tokens_mlm', dict(width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct,
+                                      generator_weight=generator_weight))
 
 
 def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
@@ -257,6 +312,12 @@ def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_nor
 def adamw_uncorrected(*, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0):
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the release)."""
   return _part('adamw_uncorrected', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm))
+
+
+def lamb(*, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), no_adaptation=(r'norm/', r'bias$'), clip_norm=1.0):
+  """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release). no_adaptation: path regexes of
+  parameters without a trust ratio."""
+  return _part('lamb', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, no_adaptation=no_adaptation, clip_norm=clip_norm))
 
 
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
@@ -312,8 +373,9 @@ SECTIONS = {
     'format': (full_sentences, doc_sentences, token_blocks, segment_pairs, sentence_pairs, adjacent_segments, memory_segments),
     'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
     'encoder': (transformer,),
-    'objective': (mlm, mlm_pair, input_only),
-    'optimizer': (adamw, adamw_uncorrected),
+    'objective': (mlm, mlm_pair, replaced_token, replaced_token_adversarial, generator_mlm, replaced_token_frozen, corruption_detection,
+                  replace_mlm, all_tokens_mlm, input_only),
+    'optimizer': (adamw, adamw_uncorrected, lamb),
     'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
 }
 

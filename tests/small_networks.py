@@ -6,26 +6,27 @@ import numpy as np
 
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
+from configs import parts
 
 VOCAB = 101
 SECTION = dict(
-    name='transformer', num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80, max_positions=40, type_vocab_size=2, activation='gelu_tanh',
-    norm_eps=1e-12, dropout=0.0, attention_dropout=0.0, initializer='truncated_normal', initializer_range=0.02)
+    name='transformer', num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80, embedding_size=0, max_positions=40, type_vocab_size=2,
+    sharing='none', num_groups=1, inner_group_num=1, activation='gelu_tanh', norm_eps=1e-12, dropout=0.0, attention_dropout=0.0, initializer='truncated_normal', initializer_range=0.02)
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
 
 
-def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', sharing=(('', 'stacked'),), **changes):
+def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', **changes):
   """The encoder of SECTION with changes."""
   fields = {**SECTION, **changes}
-  return encoders.BY_NAME[fields.pop('name')](vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, sharing=sharing, **fields)
+  return encoders.BY_NAME[fields.pop('name')](vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields)
 
 
 def objective(kind, **changes):
-  """An objective on that encoder."""
-  changes = dict(changes)
-  fields = {'pair_weight': changes.pop('pair_weight', 1.0)} if kind == 'mlm_pair' else {}
-  return objectives.BY_NAME[kind](encoder(**changes), **fields)
+  """An objective on that encoder, with its usual values. changes: of the encoder, and of the objective."""
+  fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
+  own = {k: changes.pop(k) for k in fields if k in changes}
+  return objectives.BY_NAME[kind](encoder(**changes), **{**fields, **own})
 
 
 def perturbed(params, seed=0, scale=0.1):

@@ -27,7 +27,7 @@ PARTS = {
     'tokenizer': ('bertzoo_jax.input.tokenizers', set()),
     'format': ('bertzoo_jax.input.formats', set()),
     'masking': ('bertzoo_jax.input.masking', set()),
-    'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat', 'sharing'}),
+    'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat'}),
     'objective': ('bertzoo_jax.objectives', {'encoder', 'attend', 'constrain'}),
     'optimizer': ('bertzoo_jax.training.optimizers', set()),
     'schedule': ('bertzoo_jax.training.schedules', set()),

@@ -9,46 +9,41 @@ that are passed: 'hidden' [B,L,D], 'heads' [B,L,H,K], 'feed_forward' [B,L,F], an
 """
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import traverse_util
 
 from bertzoo_jax import errors
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
-
-# What the backward pass finds saved, by run.remat; all else it computes again.
-_REMAT = {
-    'none': None,
-    'full': jax.checkpoint_policies.nothing_saveable,
-    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # projections, not the attention matrices
-}
+from bertzoo_jax.model import stack
 
 
 class Transformer(nn.Module):
-  """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al. 2017 §3.1).
+  """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al. 2017 §3.1), with tables
+  of another width than the layers and with layers that share parameters where the sizes say so (Lan et al. 2019 §3.1).
 
-  vocab_size, dtype (of products), unroll (layers a turn of the scan), remat (none | full | dots) and sharing are given by
-  the program; the keyword-only rest is the config's section, explained there. sharing: ordered (regex, 'stacked' |
-  'broadcast') over a layer's parameter paths: own parameters in each layer, or one set for all.
+  vocab_size, dtype (of products), unroll (layers a turn of the scan) and remat (none | full | dots) are given by the
+  program; the keyword-only rest is the config's section, explained there.
   """
   vocab_size: int
   dtype: Any
   unroll: int = 1
   remat: str = 'none'
-  sharing: tuple[tuple[str, str], ...] = (('', 'stacked'),)
   _: dataclasses.KW_ONLY
   num_layers: int
   hidden_size: int
   num_heads: int
   intermediate_size: int
+  embedding_size: int
   max_positions: int
   type_vocab_size: int
+  sharing: str
+  num_groups: int
+  inner_group_num: int
   activation: str
   norm_eps: float
   dropout: float
@@ -60,6 +55,16 @@ class Transformer(nn.Module):
     super().__post_init__()
     _check(self)
 
+  @property
+  def plan(self) -> stack.Plan:
+    """How the layers make a stack."""
+    return stack.Plan(self.num_layers, stack.SHARING[self.sharing], self.num_groups, self.inner_group_num)
+
+  @property
+  def table_width(self) -> int:
+    """E, of the embeddings."""
+    return self.embedding_size or self.hidden_size
+
   @nn.compact
   def __call__(self, batch, train, attend=attention.attend, constrain=layers.unconstrained):
     """hidden_BLD in `dtype`. batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
@@ -70,8 +75,10 @@ class Transformer(nn.Module):
     embed_key, stack_key = (None, None) if key is None else jax.random.split(key)
     kernel_init = layers.initializer(self.initializer, self.initializer_range)
     x_BLD = Embeddings(
-        vocab_size=self.vocab_size, hidden_size=self.hidden_size, max_positions=self.max_positions, type_vocab_size=self.type_vocab_size,
+        vocab_size=self.vocab_size, width=self.table_width, max_positions=self.max_positions, type_vocab_size=self.type_vocab_size,
         norm_eps=self.norm_eps, dropout=self.dropout, init_table=kernel_init, dtype=self.dtype, name='embeddings')(batch, embed_key)
+    if self.table_width != self.hidden_size:
+      x_BLD = layers.Dense((self.hidden_size,), kernel_init, self.dtype, name='embedding_projection')(x_BLD)
     layer = Layer(
         num_heads=self.num_heads, intermediate_size=self.intermediate_size, activation=self.activation, norm_eps=self.norm_eps,
         dropout=self.dropout, attention_dropout=self.attention_dropout, kernel_init=kernel_init, dtype=self.dtype, parent=None)
@@ -80,23 +87,29 @@ class Transformer(nn.Module):
       return layer.apply({'params': params}, x_BLD, batch['pack_ids'], layer_key, attend, constrain)
 
     example_BLD = jnp.zeros((1, 1, self.hidden_size), self.dtype)
-    params = self.param('layers', lambda key: init_stack(
-        lambda k: layer.init(k, example_BLD, jnp.zeros((1, 1), jnp.int32), None, attention.attend, layers.unconstrained)['params'],
-        key, self.num_layers, self.sharing))
-    return scan_stack(apply, params, constrain('hidden', x_BLD), stack_key, num_layers=self.num_layers, sharing=self.sharing,
-                      unroll=self.unroll, remat=self.remat)
+    params = self.param('layers', lambda key: stack.init(
+        lambda k: layer.init(k, example_BLD, jnp.zeros((1, 1), jnp.int32), None, attention.attend, layers.unconstrained)['params'], key, self.plan))
+    return stack.scan(apply, params, constrain('hidden', x_BLD), stack_key, self.plan, unroll=self.unroll, remat=self.remat)
 
 
 def _check(e: Transformer):
   """Raises UserError for sizes that cannot be built."""
-  errors.choose(e.remat, _REMAT, 'run.remat')
+  errors.choose(e.remat, stack.REMAT, 'run.remat')
+  errors.choose(e.sharing, stack.SHARING, 'encoder.sharing')
   layers.activation(e.activation)
   layers.initializer(e.initializer, e.initializer_range)
-  for name in ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'vocab_size', 'unroll'):
+  for name in ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'vocab_size', 'unroll',
+               'num_groups', 'inner_group_num'):
     if getattr(e, name) < 1:
       raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
   if e.hidden_size % e.num_heads:
     raise errors.UserError(f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a multiple.')
+  if e.embedding_size < 0:
+    raise errors.UserError(f'encoder.embedding_size={e.embedding_size}: give the width of the tables, or 0 for that of the layers.')
+  if e.num_layers % e.num_groups:
+    raise errors.UserError(f'encoder.num_groups={e.num_groups} does not divide num_layers={e.num_layers}: choose a divisor.')
+  if e.sharing == 'none' and (e.num_groups, e.inner_group_num) != (1, 1):
+    raise errors.UserError('encoder.num_groups and inner_group_num are about layers that share: leave both at 1, or set encoder.sharing.')
   if e.type_vocab_size < 0:
     raise errors.UserError(f'encoder.type_vocab_size={e.type_vocab_size}: give the number of segments, or 0 for none.')
   for name in ('norm_eps', 'initializer_range'):
@@ -110,7 +123,7 @@ def _check(e: Transformer):
 class Embeddings(nn.Module):
   """Word + position (+ segment) vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2). The sum is float32."""
   vocab_size: int
-  hidden_size: int
+  width: int
   max_positions: int
   type_vocab_size: int
   norm_eps: float
@@ -124,7 +137,7 @@ class Embeddings(nn.Module):
     if length > self.max_positions:
       raise errors.UserError(f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
                              f'set --config.encoder.max_positions={length} or a smaller --config.length.')
-    table = lambda size, name: layers.Embedding(size, self.hidden_size, self.init_table, name=name)()
+    table = lambda size, name: layers.Embedding(size, self.width, self.init_table, name=name)()
     words, positions = table(self.vocab_size, 'word'), table(self.max_positions, 'position')
     x_BLD = words[batch['input_ids']]
     x_BLD += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
@@ -171,59 +184,6 @@ class FeedForward(nn.Module):
     y_BLF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_BLD)
     y_BLF = layers.activation(self.activation)(constrain('feed_forward', y_BLF))
     return layers.Dense(x_BLD.shape[-1:], self.kernel_init, self.dtype, name='out')(y_BLF)
-
-
-# --- one stack, scanned -----------------------------------------------------------------------------------------------
-
-
-def init_stack(init, key, num_layers: int, sharing):
-  """Parameters of a stack: leaves that the table calls stacked have a leading layer axis, broadcast ones have none.
-
-  Args:
-    init: key → parameters of one layer.
-    key: each layer draws from its own split of it.
-    num_layers: n.
-    sharing: ordered (path regex, 'stacked' | 'broadcast'); the first that matches a leaf's path decides.
-
-  Raises:
-    UserError: a leaf that no rule matches.
-  """
-  flat = traverse_util.flatten_dict(jax.vmap(init)(jax.random.split(key, num_layers)), sep='/')
-  return traverse_util.unflatten_dict({path: x if _is_stacked(path, sharing) else x[0] for path, x in flat.items()}, sep='/')
-
-
-def scan_stack(apply, params, x, key, *, num_layers: int, sharing, unroll: int = 1, remat: str = 'none'):
-  """x after all layers, by one `lax.scan`: the program does not grow with depth.
-
-  Args:
-    apply: (parameters of one layer, x, key or None) → x.
-    params: as `init_stack` returned.
-    x: what the first layer receives.
-    key: folded with the layer's number; None without dropout.
-    num_layers, sharing: as in `init_stack`.
-    unroll: layers a turn.
-    remat: what the backward pass finds saved: none (all of it) | full (nothing but x) | dots (x and projections).
-  """
-  flat = traverse_util.flatten_dict(params, sep='/')
-  stacked = {path: x for path, x in flat.items() if _is_stacked(path, sharing)}
-  broadcast = {path: x for path, x in flat.items() if path not in stacked}
-
-  def body(x, turn):
-    own, index = turn
-    layer_params = traverse_util.unflatten_dict({**broadcast, **own}, sep='/')
-    return apply(layer_params, x, None if key is None else jax.random.fold_in(key, index)), None
-
-  if remat != 'none':
-    body = jax.checkpoint(body, policy=_REMAT[remat], prevent_cse=False)
-  x, _ = jax.lax.scan(body, x, (stacked, jnp.arange(num_layers)), unroll=min(unroll, num_layers))
-  return x
-
-
-def _is_stacked(path: str, sharing) -> bool:
-  for pattern, kind in sharing:
-    if re.search(pattern, path):
-      return {'stacked': True, 'broadcast': False}[kind]
-  raise errors.UserError(f'The sharing table has no rule for {path!r}: end it with (\'\', \'stacked\').')
 
 
 BY_NAME = {'transformer': Transformer}

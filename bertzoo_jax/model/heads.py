@@ -43,3 +43,27 @@ class PairHead(nn.Module):
     """logits_B2 in float32."""
     pooled_BD = jnp.tanh(layers.Dense(first_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(first_BD))
     return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(jnp.float32)
+
+
+class ReplacedHead(nn.Module):
+  """Dense, activation, and one number a token: the logit that it was replaced (Clark et al. 2020 §2; code of the release)."""
+  activation: str
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, hidden_BLD):
+    """logits_BL in float32."""
+    x_BLD = layers.Dense(hidden_BLD.shape[-1:], self.kernel_init, self.dtype, name='dense')(hidden_BLD)
+    return TokenScore(self.kernel_init, self.dtype, name='score')(layers.activation(self.activation)(x_BLD))
+
+
+class TokenScore(nn.Module):
+  """One number a token, linear in its vector."""
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, hidden):
+    """float32, without the last axis of `hidden`."""
+    return layers.Dense((1,), self.kernel_init, self.dtype, name='classifier')(hidden)[..., 0].astype(jnp.float32)

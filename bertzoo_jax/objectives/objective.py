@@ -1,9 +1,27 @@
 """What is learned, as pure functions in the manner of optax: one train step serves all objectives."""
 
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import jax.numpy as jnp
+
+
+class Network(NamedTuple):
+  """A network that an objective trains, as all others see it: what it costs, how it is exported.
+
+  Attributes:
+    name: '' where there is one, else what tells it from the others.
+    encoder: linen module.
+    of: params → its parameters, {'encoder': …, 'mlm_head': …}, with the heads it has.
+    everywhere: whether its vocabulary head sees all positions, not the predictions alone.
+    trained: whether it learns.
+  """
+  name: str
+  encoder: Any
+  of: Callable
+  everywhere: bool = False
+  trained: bool = True
 
 
 class Objective(NamedTuple):
@@ -18,15 +36,24 @@ class Objective(NamedTuple):
       with `at_least_one` where dividing.
     carry: batch size → pytree handed from step to step; () where there is none.
     loss: (params, batch, totals, carry, key, train) → (Σ weight·sum/total, (carry, sums)). `batch` may be a part of what
-      `totals` saw. sums = {name of a total: {metric: float32 numerator}}; metric = Σ sums / total.
-      key: of dropout and sampling; None if train is False.
+      `totals` saw. sums = {name of a total: {metric: float32 numerator, of any shape}}; metric = Σ sums / total.
+      key: of dropout; None if train is False. Who samples reads `row_keys` of the batch, which the step adds.
     reads: names of the batch features it needs.
+    networks: the networks it trains, for those who look from outside.
+    derive: {metric: mean} → {metric: scalar}, what is made of means that are not yet metrics.
+    frozen: regexes of the paths of parameters that it does not update.
+    inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose path the first matching
+      regex makes of its own, if the phase before has it.
   """
   init: Callable
   totals: Callable
   carry: Callable
   loss: Callable
   reads: tuple[str, ...]
+  networks: tuple[Network, ...] = ()
+  derive: Callable = lambda means: means
+  frozen: tuple[str, ...] = ()
+  inherits: tuple[tuple[str, str], ...] = ()
 
 
 def at_least_one(total):

@@ -222,10 +222,9 @@ class _Meter:
   """Tokens a second since the last pause."""
 
   def __init__(self, stage, state):
-    shapes = stages.param_shapes(state)
     features = {k: s for k, (s, _) in stage.data.features.items()}
     self.rows, self._tokens, self._first, self._per_epoch = stage.rows, stage.rows * stage.length, stage.first_step, stage.data.rows_per_epoch
-    self._flops, peak = cost.flops_per_step(shapes, features), cost.peak(stage.mesh.devices.flat[0])
+    self._flops, peak = cost.flops_per_step(stage.objective.networks, state.params, features), cost.peak(stage.mesh.devices.flat[0])
     self._peak = peak * stage.mesh.size if peak else None
     self.started = False
 

@@ -13,6 +13,9 @@ import optax
 
 from bertzoo_jax import errors
 
+# Parameters with the copies of a scanned stack in their first axis.
+_STACKED = r'(^|/)layers/'
+
 
 class AdamState(NamedTuple):
   """First and second moments, shaped like the parameters, and how many updates went into them."""
@@ -54,6 +57,20 @@ def adamw_uncorrected(schedule, paths, *, b1: float, b2: float, eps: float, weig
   return _chain(schedule, paths, _adam(b1, b2, eps, corrected=False), weight_decay, no_decay, clip_norm)
 
 
+def lamb(schedule, paths, *, b1: float, b2: float, eps: float, weight_decay: float, no_decay: tuple, no_adaptation: tuple, clip_norm: float):
+  """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ← p − lr·(‖p‖/‖u‖)·u.
+
+  No bias correction. The ratio is 1 where either norm is 0, and for what `no_adaptation` names. The norms are those of one
+  layer's parameter where several are stacked; of a parameter that layers share, there is one.
+
+  Args:
+    no_adaptation: path regexes of what has no ratio. The others, result and errors as in `adamw`.
+  """
+  _check_ranges(b1, b2, eps, weight_decay, clip_norm)
+  _check_table('no_adaptation', no_adaptation, paths)
+  return _chain(schedule, paths, _adam(b1, b2, eps, corrected=False), weight_decay, no_decay, clip_norm, _trust_ratio(no_adaptation))
+
+
 def matching(path: str, table) -> bool:
   """True if one of the regexes is found in the path."""
   return any(re.search(regex, path) for regex in table)
@@ -69,13 +86,15 @@ def paths_of(tree) -> list[str]:
   return [path_of(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm):
-  _check_table(no_decay, paths)
+def _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, adaptation=None):
+  _check_table('no_decay', no_decay, paths)
   decays = lambda params: jax.tree_util.tree_map_with_path(lambda p, _: not matching(path_of(p), no_decay), params)
   parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
   parts.append(adam)
   if weight_decay:
     parts.append(optax.add_decayed_weights(weight_decay, mask=decays))
+  if adaptation is not None:
+    parts.append(adaptation)
   parts.append(_scale_by_rate(schedule))
   return optax.chain(*parts)
 
@@ -103,6 +122,23 @@ def _one_minus_power(b, t):
   return -jnp.expm1(t.astype(jnp.float32) * jnp.log(jnp.float32(b))) if b else jnp.float32(1.0)
 
 
+def _trust_ratio(no_adaptation):
+
+  def norm(path, x):
+    axes = tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
+
+  def scaled(key_path, u, p):
+    path = path_of(key_path)
+    if matching(path, no_adaptation):
+      return u
+    ours, theirs = norm(path, p), norm(path, u)
+    return jnp.where((ours > 0) & (theirs > 0), ours / jnp.where(theirs > 0, theirs, 1.0), 1.0) * u
+
+  return optax.GradientTransformation(
+      lambda params: optax.EmptyState(), lambda updates, state, params=None: (jax.tree_util.tree_map_with_path(scaled, updates, params), state))
+
+
 def _scale_by_rate(schedule):
 
   def update(updates, state, params=None, *, step, **_):
@@ -121,13 +157,13 @@ def _check_ranges(b1, b2, eps, weight_decay, clip_norm):
       raise errors.UserError(f'optimizer.{name} is {value}: {need} is needed.')
 
 
-def _check_table(table, paths):
+def _check_table(name, table, paths):
   for regex in table:
     try:
       if not any(re.search(regex, p) for p in paths):
-        raise errors.UserError(f'optimizer.no_decay has {regex!r}, which matches no parameter: paths look like {sorted(paths)[0]!r}.')
+        raise errors.UserError(f'optimizer.{name} has {regex!r}, which matches no parameter: paths look like {sorted(paths)[0]!r}.')
     except re.error as e:
-      raise errors.UserError(f'optimizer.no_decay has {regex!r}, which is no regular expression: {e}.') from e
+      raise errors.UserError(f'optimizer.{name} has {regex!r}, which is no regular expression: {e}.') from e
 
 
-BY_NAME = {'adamw': adamw, 'adamw_uncorrected': adamw_uncorrected}
+BY_NAME = {'adamw': adamw, 'adamw_uncorrected': adamw_uncorrected, 'lamb': lamb}

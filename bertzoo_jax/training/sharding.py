@@ -20,6 +20,7 @@ AXES = ('data', 'model')
 PARAMETERS = (
     (r'embeddings/word/embedding$', (('model', None), (None, 'model'))),
     (r'embeddings/(position|type)/embedding$', ((),)),
+    (r'embedding_projection/', ((),)),
     (r'attention/(query|key|value)/kernel$', ((None, 'model', None),)),
     (r'attention/(query|key|value)/bias$', (('model', None),)),
     (r'attention/output/kernel$', (('model', None, None),)),

@@ -59,8 +59,9 @@ def fresh(stage: Stage) -> steps.TrainState:
 
 
 def enter(state: steps.TrainState, stage: Stage) -> steps.TrainState:
-  """A state at the start of a later stage: moments are kept, parameters that the stage adds come from its objective."""
-  return jax.jit(lambda old: steps.carry_over(old, _initial(stage)), out_shardings=_where(stage))(state)
+  """A state at the start of a later stage: moments are kept, parameters that the stage adds come from its objective,
+  which may have them begin as others that are there."""
+  return jax.jit(lambda old: steps.carry_over(old, _initial(stage), stage.objective.inherits), out_shardings=_where(stage))(state)
 
 
 def train_step(stage: Stage):
@@ -89,13 +90,13 @@ def evaluation(stage: Stage):
       found = [totals_of(place(batch)) for batch in batches]
       totals = {k: sum(float(t[k]) for t in found) for k in found[0]}
     total = None
-    for batch in batches:
-      result = jax.block_until_ready(one(params, place(batch), totals))
+    for number, batch in enumerate(batches):
+      result = jax.block_until_ready(one(params, place(batch), totals, number))
       total = result if total is None else add(total, result)
     if total is None:
       return {}
     loss, sums = total
-    return {k: float(v) for k, v in {'loss': loss, **steps.means(sums, totals)}.items()}
+    return {k: float(v) for k, v in {'loss': loss, **stage.objective.derive(steps.means(sums, totals))}.items()}
 
   return evaluate
 

@@ -1,5 +1,6 @@
 """One update of everything that is trained: (state, batch) → (state, metrics). It does not know how many networks that is."""
 
+import re
 from typing import Any
 
 import jax
@@ -8,6 +9,9 @@ import optax
 from flax import struct
 
 from bertzoo_jax.training import optimizers
+
+# Of sampling keys: its bits are the same for a row alone and among others, which the faster kinds do not promise.
+_SAMPLING = 'threefry2x32'
 
 
 @struct.dataclass
@@ -43,7 +47,8 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
   """The pure train step; jit it with a donated state.
 
   The denominators are taken over the whole global batch first. Microbatch gradients are then added: one update, the
-  same for any number of microbatches. Dropout keys are folded from (seed, step, microbatch), so a step can be repeated.
+  same for any number of microbatches. Dropout keys are folded from (seed, step, microbatch), so a step can be repeated;
+  keys of sampling from (seed, step, global row), so that what is sampled depends on neither microbatches nor mesh.
   An update whose loss or gradient norm is not finite is left out and counted.
 
   Args:
@@ -51,7 +56,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     tx: optax transform whose update takes `step`.
     schedule: step → learning rate, for the metrics.
     seed: of the run.
-    prng: key type of dropout and sampling.
+    prng: key type of dropout.
     accumulation: microbatches a step.
     mesh: where the batch is split; None for one device.
 
@@ -59,7 +64,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
     nonfinite and nonfinite_in_a_row (updates left out so far, and since the last good one).
   """
-  root = jax.random.key(seed, impl=prng)
+  root, sampling = jax.random.key(seed, impl=prng), jax.random.key(seed, impl=_SAMPLING)
 
   def gradients(params, batch, totals, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
@@ -68,6 +73,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
   def step(state, batch):
     totals = objective.totals(batch)
     key = jax.random.fold_in(root, state.step)
+    batch = _with_row_keys(batch, jax.random.fold_in(sampling, state.step))
     if accumulation == 1:
       grads, loss, carry, sums = gradients(state.params, batch, totals, state.carry, jax.random.fold_in(key, 0))
     else:
@@ -75,6 +81,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
+    updates = _except(updates, objective.frozen)  # not even decay, or what momentum is left
     keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
     nonfinite = {
         'total': state.nonfinite['total'] + ~ok,
@@ -83,16 +90,20 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     }
     new = TrainState(state.step + 1, keep(optax.apply_updates(state.params, updates), state.params), keep(opt_state, state.opt_state),
                      keep(carry, state.carry), nonfinite)
-    return new, {'loss': loss, **means(sums, totals), 'lr': schedule(state.step), 'grad_norm': norm, **new.nonfinite_counts()}
+    return new, {'loss': loss, **objective.derive(means(sums, totals)), 'lr': schedule(state.step), 'grad_norm': norm, **new.nonfinite_counts()}
 
   return step
 
 
 def make_eval_step(objective):
-  """(params, batch, totals) → (loss, sums) without dropout, to be added over batches; totals of all of them together."""
+  """(params, batch, totals, number) → (loss, sums) without dropout, to be added over batches; totals of all of them together.
 
-  def step(params, batch, totals):
+  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at every evaluation.
+  """
+
+  def step(params, batch, totals, number):
     size = next(iter(batch.values())).shape[0]
+    batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_SAMPLING), number))
     loss, (_, sums) = objective.loss(params, batch, totals, objective.carry(size), None, False)
     return loss, sums
 
@@ -104,12 +115,18 @@ def means(sums: dict, totals: dict) -> dict:
   return {name: value / jnp.maximum(totals[total], 1.0) for total, group in sums.items() for name, value in group.items()}
 
 
-def carry_over(old, new):
-  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a phase takes over a state."""
+def carry_over(old, new, inherits=()):
+  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a phase takes over a state.
+
+  inherits: of the new phase's objective: where a new parameter comes from that has no old one of its own path.
+  """
   known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 
   def pick(key_path, leaf):
-    found = known.get(optimizers.path_of(key_path))
+    path = optimizers.path_of(key_path)
+    if path not in known and path.startswith('params/'):
+      path = 'params/' + next((re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])), path[7:])
+    found = known.get(path)
     return found if found is not None and found.shape == leaf.shape else leaf
 
   return jax.tree_util.tree_map_with_path(pick, new)
@@ -133,6 +150,21 @@ def merge(tree, parts: int, mesh=None):
   data = 1 if mesh is None else mesh.shape['data']
   return jax.tree.map(
       lambda x: x.reshape(parts, data, x.shape[1] // data, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
+
+
+def _with_row_keys(batch, key):
+  """The batch with `row_keys` [B, 2] uint32: each global row's own key of sampling."""
+  rows = len(next(iter(batch.values())))
+  keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+  return {**batch, 'row_keys': jax.random.key_data(keys)}
+
+
+def _except(updates, frozen):
+  """The updates with those of frozen parameters at 0."""
+  if not frozen:
+    return updates
+  return jax.tree_util.tree_map_with_path(
+      lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u, updates)
 
 
 def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):

@@ -11,7 +11,9 @@ from bertzoo_jax import errors
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
+from configs import albert
 from configs import bert
+from configs import electra
 from configs import parts
 from configs import roberta
 
@@ -78,7 +80,7 @@ def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
   batch, unused = small.batch(), layers.initializer('normal', 1.0)
   layer = encoders.Layer(num_heads=4, intermediate_size=80, activation='gelu_tanh', norm_eps=1e-12, dropout=0.0, attention_dropout=0.0,
                          kernel_init=unused, dtype=jnp.float32)
-  embeddings = encoders.Embeddings(vocab_size=small.VOCAB, hidden_size=48, max_positions=40, type_vocab_size=2, norm_eps=1e-12, dropout=0.0,
+  embeddings = encoders.Embeddings(vocab_size=small.VOCAB, width=48, max_positions=40, type_vocab_size=2, norm_eps=1e-12, dropout=0.0,
                                    init_table=unused, dtype=jnp.float32)
   x = embeddings.apply({'params': params['embeddings']}, batch, None)
   for i in range(3):
@@ -94,38 +96,6 @@ def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params
   assert small.worst(plain, again) < 1e-5
   recomputed = lambda r: str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))).count('remat')
   assert recomputed('none') == 0 < recomputed(remat)
-
-
-def test_layers_start_different_from_each_other():
-  for path, leaf in jax.tree_util.tree_leaves_with_path(initial(small.encoder())['layers']):
-    if path[-1].key == 'kernel':
-      assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[1], leaf[2]), path
-
-
-def test_the_program_does_not_grow_with_depth():
-  def lines(depth):
-    encoder = small.encoder(num_layers=depth, dropout=0.1, attention_dropout=0.1)
-    params = jax.eval_shape(lambda: initial(encoder))
-    loss = lambda p, key: jnp.sum(run(encoder, p, small.batch(), key))
-    return len(jax.jit(jax.grad(loss)).lower(params, jax.random.key(0)).as_text().splitlines())
-
-  assert lines(4) == lines(24)
-
-
-@pytest.mark.parametrize('sharing', [
-    (('', 'broadcast'),), (('^attention', 'broadcast'), ('', 'stacked')), (('^feed_forward', 'broadcast'), ('', 'stacked'))])
-def test_a_shared_parameter_is_stored_once_and_acts_as_equal_copies(sharing):
-  encoder = small.encoder(sharing=sharing)
-  shared = small.perturbed(initial(encoder))
-  stacked = jax.eval_shape(lambda: initial(small.encoder()))['layers']
-  copied = jax.tree.map(lambda mine, all_layers: np.broadcast_to(mine, all_layers.shape), shared['layers'], stacked)
-  assert sum(x.size for x in jax.tree.leaves(shared)) < sum(x.size for x in jax.tree.leaves(copied))
-  assert small.worst(run(encoder, shared, small.batch()), run(small.encoder(), {**shared, 'layers': copied}, small.batch())) < 1e-6
-
-
-def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
-  with pytest.raises(errors.UserError, match='no rule'):
-    initial(small.encoder(sharing=(('attention', 'broadcast'),)))
 
 
 @pytest.mark.parametrize('name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)])
@@ -177,15 +147,6 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   assert program.count('random_bits') == 4  # embeddings; and in the layer: attention shares, attention output, feed-forward output
 
 
-def test_each_layer_draws_its_own_dropout():
-  def apply(_, x, key):
-    return x * 2 + jax.random.bernoulli(key, 0.5, x.shape)
-
-  draws = encoders.scan_stack(apply, {'w': jnp.zeros((8, 1))}, jnp.zeros(64, jnp.int32), jax.random.key(0), num_layers=8, sharing=(('', 'stacked'),))
-  bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
-  assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
-
-
 def test_constrain_and_attend_are_used_where_they_are_given(params):
   seen = []
 
@@ -203,7 +164,9 @@ def test_constrain_and_attend_are_used_where_they_are_given(params):
     (dict(num_heads=5), 'does not divide'), (dict(activation='gleu'), "mean 'gelu'"), (dict(initializer='xavier'), 'initializer'),
     (dict(dropout=1.0), 'below 1'), (dict(num_layers=0), 'at least 1'), (dict(remat='some'), 'remat'),
     (dict(num_heads=0), 'at least 1'), (dict(type_vocab_size=-1), 'number of segments'), (dict(norm_eps=0.0), 'norm_eps=0.0: it must be above 0'),
-    (dict(initializer_range=0.0), 'above 0')])
+    (dict(initializer_range=0.0), 'above 0'), (dict(embedding_size=-1), 'or 0 for that of the layers'), (dict(sharing='al'), "mean 'all'"),
+    (dict(sharing='all', num_groups=2), 'divide num_layers=3'), (dict(num_groups=3), 'set encoder.sharing'),
+    (dict(inner_group_num=2), 'set encoder.sharing')])
 def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.encoder(**changes)
@@ -238,3 +201,29 @@ def test_roberta_has_as_many_parameters_as_published_in_hugging_face_s_layout(si
   encoder = roberta.get_config(size).encoder
   zeros = 3 * encoder.hidden_size  # two position rows and a segment row that only the layout has
   assert count(small.objective('mlm', vocab_size=50265, **encoder)) + zeros == published
+
+
+# Of the papers note: exact numbers, with MLM and pair head, and Table 4 of ALBERT (encoder with pooler).
+@pytest.mark.parametrize('size, expected', [('base', 11_813_810), ('large', 17_847_474), ('xlarge', 59_021_490), ('xxlarge', 223_158_450)])
+def test_albert_has_as_many_parameters_as_the_paper_s(size, expected):
+  assert count(small.objective('mlm_pair', vocab_size=30_000, **albert.get_config(size).encoder)) == expected
+
+
+@pytest.mark.parametrize('sharing, width, millions', [
+    ('all', 0, 31.11), ('attention', 0, 83.08), ('feed_forward', 0, 57.12), ('none', 0, 109.08),
+    ('all', 128, 11.68), ('attention', 128, 63.65), ('feed_forward', 128, 37.69), ('none', 128, 89.65)])
+def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions):
+  config = albert.get_config('base')
+  config.encoder.update(sharing=sharing, embedding_size=width)
+  shapes = jax.eval_shape(small.objective('mlm_pair', vocab_size=30_000, **config.encoder).init, jax.random.key(0))
+  body = [shapes['encoder'], shapes['pair_head']['pooler']]
+  assert round(sum(x.size for x in jax.tree.leaves(body)) / 1e6, 2) == millions
+
+
+@pytest.mark.parametrize('size, total, body, generator', [
+    ('small', 14_196_219, 13_483_008, 647_162), ('base', 119_386_427, 108_891_648, 9_903_418), ('large', 354_655_291, 334_092_288, 19_512_378)])
+def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, generator):
+  config = electra.get_config(size)
+  shapes = jax.eval_shape(small.objective('replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder).init, jax.random.key(0))
+  sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
+  assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)
