@@ -224,6 +224,7 @@ def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions
     ('small', 14_196_219, 13_483_008, 647_162), ('base', 119_386_427, 108_891_648, 9_903_418), ('large', 354_655_291, 334_092_288, 19_512_378)])
 def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, generator):
   config = electra.get_config(size)
-  shapes = jax.eval_shape(small.objective('replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder).init, jax.random.key(0))
+  objective = small.objective('replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder)
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
   sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
   assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)

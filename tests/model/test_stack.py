@@ -12,8 +12,8 @@ from bertzoo_jax import errors
 from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks a layer
-STACKS = [('none', 6, 1, 1), ('all', 6, 1, 1), ('attention', 6, 1, 1), ('feed_forward', 6, 1, 1), ('all', 6, 2, 1), ('all', 6, 6, 1), ('all', 4, 2, 2),
-          ('all', 4, 1, 3), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
+STACKS = [('none', 6, 1, 1), ('all', 6, 1, 1), ('attention', 6, 1, 1), ('feed_forward', 6, 1, 1), ('all', 6, 2, 1), ('all', 6, 6, 1),
+          ('all', 4, 2, 2), ('all', 4, 1, 3), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
 
 
 def copy_of(layer, block, layers, groups, inner):

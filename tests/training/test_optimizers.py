@@ -27,8 +27,8 @@ def draws():
   return params, grads
 
 
-def reference(params, grads, *, corrected, b1, b2, eps, weight_decay, decays, clip_norm):
-  """Decoupled Adam as the released codes write it, parameter by parameter."""
+def reference(params, grads, *, corrected, b1, b2, eps, weight_decay, decays, clip_norm, adapted=()):
+  """Decoupled Adam as the released codes write it, parameter by parameter; LAMB with the parameters that have a ratio."""
   params, m, v = dict(params), {k: 0.0 for k in params}, {k: 0.0 for k in params}
   for t, (g, rate) in enumerate(zip(grads, RATES), start=1):
     norm = np.sqrt(sum((x ** 2).sum() for x in g.values()))
@@ -37,7 +37,10 @@ def reference(params, grads, *, corrected, b1, b2, eps, weight_decay, decays, cl
       m[k] = b1 * m[k] + (1 - b1) * g[k] * scale
       v[k] = b2 * v[k] + (1 - b2) * (g[k] * scale) ** 2
       size = np.sqrt(1 - b2 ** t) / (1 - b1 ** t) if corrected else 1.0
-      params[k] = params[k] - rate * (size * m[k] / (np.sqrt(v[k]) + eps) + (weight_decay * params[k] if k in decays else 0.0))
+      update = size * m[k] / (np.sqrt(v[k]) + eps) + (weight_decay * params[k] if k in decays else 0.0)
+      norms = np.linalg.norm(params[k]), np.linalg.norm(update)
+      ratio = norms[0] / norms[1] if k in adapted and min(norms) > 0 else 1.0
+      params[k] = params[k] - rate * ratio * update
   return params
 
 
@@ -47,13 +50,15 @@ def reference(params, grads, *, corrected, b1, b2, eps, weight_decay, decays, cl
 def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
   params, grads = draws()
   fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=clip_norm)
-  tx = optimizers.BY_NAME[name](lambda s: jnp.asarray(RATES)[s], list(SHAPES), no_decay=no_decay, **fields)
+  more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
+  tx = optimizers.BY_NAME[name](lambda s: jnp.asarray(RATES)[s], list(SHAPES), no_decay=no_decay, **fields, **more)
   ours = nested({k: jnp.asarray(x, jnp.float32) for k, x in params.items()})
   state = tx.init(ours)
   for step, g in enumerate(grads):
     updates, state = tx.update(nested({k: jnp.asarray(x, jnp.float32) for k, x in g.items()}), state, ours, step=step)
     ours = jax.tree.map(jnp.add, ours, updates)
-  expected = reference(params, grads, corrected=name == 'adamw', decays=set(SHAPES) if not no_decay else {'layer/kernel'}, **fields)
+  expected = reference(params, grads, corrected=name == 'adamw', decays=set(SHAPES) if not no_decay else {'layer/kernel'},
+                       adapted={'layer/kernel', 'norm/scale'} if name == 'lamb' else (), **fields)
   for k, x in expected.items():
     a, b = k.split('/')
     np.testing.assert_allclose(ours[a][b], x, rtol=2e-5, atol=2e-6, err_msg=k)
@@ -80,4 +85,39 @@ def test_a_decay_rule_that_matches_nothing_is_refused(regex):
 def test_a_number_that_makes_no_optimizer_is_refused(name, field, value):
   fields = {**dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(), clip_norm=0.0), field: value}
   with pytest.raises(errors.UserError, match=f'optimizer.{field} is {value}'):
-    optimizers.BY_NAME[name](lambda s: 1.0, list(SHAPES), **fields)
+    optimizers.BY_NAME[name](lambda s: 1.0, list(SHAPES), **fields, **({'no_adaptation': ()} if name == 'lamb' else {}))
+
+
+def lamb(paths, **changes):
+  fields = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.1, no_decay=('bias$',), no_adaptation=('bias$',), clip_norm=0.0)
+  return optimizers.lamb(lambda s: 0.5, paths, **{**fields, **changes})
+
+
+def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has_one():
+  draw = np.random.default_rng(1)
+  params = [jnp.asarray(draw.normal(size=(3, 4)) * scale, jnp.float32) for scale in (1.0, 10.0, 0.1)]
+  grads = [jnp.asarray(draw.normal(size=(3, 4)), jnp.float32) for _ in params]
+
+  def update(name, tree, g):
+    tree, g = {name: {'kernel': tree}}, {name: {'kernel': g}}
+    tx = lamb([f'{name}/kernel'], no_decay=(), no_adaptation=())
+    return tx.update(g, tx.init(tree), tree, step=0)[0][name]['kernel']
+
+  alone = [update('dense', p, g) for p, g in zip(params, grads)]
+  np.testing.assert_allclose(update('layers', jnp.stack(params), jnp.stack(grads)), jnp.stack(alone), rtol=1e-6)
+  together = update('dense', jnp.stack(params), jnp.stack(grads))
+  assert abs(together / jnp.stack(alone) - 1).max() > 0.1
+  np.testing.assert_allclose(jnp.linalg.norm(alone[1]), 0.5 * jnp.linalg.norm(params[1]), rtol=1e-6)  # the rate times the parameter's norm
+
+
+def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
+  params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
+  tx = lamb(['a/kernel', 'b/kernel'], weight_decay=0.0, no_decay=(), no_adaptation=())
+  updates, _ = tx.update({'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}}, tx.init(params), params, step=0)
+  np.testing.assert_allclose(updates['a']['kernel'], -0.5 * 0.1 / np.sqrt(0.001), rtol=1e-4)
+  assert not np.asarray(updates['b']['kernel']).any()
+
+
+def test_a_rule_about_trust_ratios_that_matches_nothing_is_refused():
+  with pytest.raises(errors.UserError, match="no_adaptation has 'nrom/'"):
+    lamb(['norm/scale', 'norm/bias'], no_adaptation=('nrom/',))
