@@ -1,0 +1,314 @@
+"""Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS [--batches 50] [--json FILE]
+
+Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the paper builds its sets so.
+
+    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
+    nsp   two segments, the second the true next one (label 0) or one of another document (1)
+    sop   two segments that follow each other, in true (0) or swapped order (1)
+
+Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is what Table 5 measures.
+A network without one gets a linear probe: logistic regression on the vector of position 0, fitted on rows of the train split.
+A network without a vocabulary head has never seen a mask; it reads the pairs with the masked tokens put back. A network with one
+reads masks, also where a generator filled them in training.
+
+Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all predictions were
+independent. The base rate is the share of label 1. Float32; the same command gives the same numbers.
+"""
+
+import json
+import os
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
+
+from bertzoo_jax import cli  # noqa: E402
+from bertzoo_jax import config as configuration  # noqa: E402
+from bertzoo_jax import errors  # noqa: E402
+from bertzoo_jax import hf  # noqa: E402
+from bertzoo_jax import objectives  # noqa: E402
+from bertzoo_jax import storage  # noqa: E402
+from bertzoo_jax.input import corpus as corpora  # noqa: E402
+from bertzoo_jax.input import mirror  # noqa: E402
+from bertzoo_jax.input import pipeline  # noqa: E402
+from bertzoo_jax.model import encoder as encoders  # noqa: E402
+from bertzoo_jax.model import heads  # noqa: E402
+from bertzoo_jax.objectives import generator as generators  # noqa: E402
+from bertzoo_jax.objectives import networks  # noqa: E402
+from bertzoo_jax.objectives import probe  # noqa: E402
+from bertzoo_jax.training import checkpoint  # noqa: E402
+from bertzoo_jax.training import workdir as workdirs  # noqa: E402
+
+PAIRS = ('nsp', 'sop')
+_ROWS = 64  # that go through a network together: a batch of thousands of rows would not fit a device
+_ONE_NETWORK = 'network'  # what a nameless one is called
+
+
+class Score(NamedTuple):
+  """One measure of one network.
+
+  Attributes:
+    network: its name.
+    rows: 'mlm', 'nsp' or 'sop'.
+    num_rows: rows that were read.
+    measure: 'accuracy' or 'loss'.
+    value, standard_error: of the measure.
+    count: predictions that it is the mean of.
+    base_rate: share of label 1; None of masked tokens.
+    how: 'head' or 'linear probe'.
+    fitted_rows: of the train split, that a probe saw; None of a head.
+  """
+  network: str
+  rows: str
+  num_rows: int
+  measure: str
+  value: float
+  standard_error: float
+  count: int
+  base_rate: float | None
+  how: str
+  fitted_rows: int | None
+
+
+class Evaluation(NamedTuple):
+  """What was measured.
+
+  Attributes:
+    workdir: of the run; step: of its checkpoint.
+    corpus: hash of the text.
+    scores: in the order of networks and sets of rows.
+    notes: sentences on what was left out, and on what to know of the numbers.
+  """
+  workdir: str
+  step: int
+  corpus: str
+  scores: list[Score]
+  notes: list[str]
+
+
+def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | None = None) -> Evaluation:
+  """Scores the networks of a run.
+
+  Args:
+    address: W, W@STEP or W@best.
+    path: a corpus with the run's tokenizer, held-out text in it.
+    batches: of config.batch_size rows of each set, at most.
+    cache_dir: local folder for the mirror of a corpus in an object store.
+
+  Raises:
+    UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run without a network.
+  """
+  if batches < 1:
+    raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
+  params, step, workdir = checkpoint.load_params(address)
+  config = phase_config(workdirs.run_config(workdir), step)
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  corpora.verify(corpus.path)
+  _check_vocabulary(workdir, corpus)
+  trained = _networks(config, corpus.vocab_size)
+  if not corpus.splits['held_out'].num_tokens:
+    raise errors.UserError(f'{corpus.path} has no held-out text to score: prepare one with more text or a larger --config.corpus.held_out.')
+
+  notes = _notes(workdir, corpus)
+  held_out = {'mlm': rows_of(corpus, config, config.format, 'held_out', batches)}
+  for pairs in PAIRS:
+    try:
+      held_out[pairs] = _pairs(corpus, config, pairs, 'held_out', batches)
+    except errors.UserError as e:
+      notes.append(f'{pairs} rows are left out. {e}')
+  scores = []
+  for network in trained:
+    name, own = network.name or _ONE_NETWORK, network.of(params)
+    if 'mlm_head' in own:
+      scores += masked_scores(name, network.encoder, own, held_out['mlm'])
+    for pairs in [p for p in PAIRS if p in held_out]:
+      train = None if 'pair_head' in own else _pairs(corpus, config, pairs, 'train', batches)
+      scores.append(pair_score(name, network.encoder, own, pairs, held_out[pairs], train))
+  return Evaluation(str(workdir), step, corpus.hash, scores, notes)
+
+
+def phase_config(config, step: int):
+  """The config of the phase that took the step before a checkpoint."""
+  phases = configuration.phases(config)
+  return next((p for p in phases if step <= p.end_step), phases[-1]).config
+
+
+def segment_pairs(pairs: str) -> dict:
+  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both labels are equally likely."""
+  return dict(name='segment_pairs', pairs=pairs, short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
+
+
+def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
+  """At most so many batches of config.batch_size rows, each row once; smaller ones where the split has fewer rows.
+
+  Args:
+    corpus: an open corpus.
+    config: of the phase; its masking, length, batch_size and seed are used.
+    format: section.
+    split: 'train' or 'held_out'.
+    batches: n.
+
+  Raises:
+    UserError: the split has no row of the format, or what pipeline.build refuses.
+  """
+  fields = dict(format=format, masking=config.masking, length=config.length, seed=config.seed, split=split)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    pipe = pipeline.build(corpus, **fields, batch_size=config.batch_size)
+    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < config.batch_size:  # labels of rows that fill a batch would count twice
+      pipe = pipeline.build(corpus, **fields, batch_size=pipe.rows_per_epoch)
+  for sentence in pipe.warnings:
+    warnings.warn(sentence, stacklevel=2)
+  return pipe.evaluation_batches(batches)
+
+
+def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
+  """Accuracy and loss at the masked positions. params: of the network, which has an 'mlm_head'."""
+
+  def read(params, batch):
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None, False)
+    logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']))
+    return networks.nll(logits_BPV, batch['masked_targets'])
+
+  nll_BP, correct_BP = _through(read, encoder, params, batches)
+  weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
+  num_rows, count, total = int((weights_BP.max(axis=1) > 0).sum()), int((weights_BP > 0).sum()), max(weights_BP.sum(), 1.0)
+  mean = lambda x: float((x * weights_BP).sum() / total)
+  accuracy, loss = mean(correct_BP.astype(np.float64)), mean(nll_BP.astype(np.float64))
+  deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
+  return [Score(name, 'mlm', num_rows, 'accuracy', accuracy, _binomial(accuracy, count), count, None, 'head', None),
+          Score(name, 'mlm', num_rows, 'loss', loss, deviation / max(count, 1) ** 0.5, count, None, 'head', None)]
+
+
+def pair_score(name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None) -> Score:
+  """Accuracy on pairs, by the network's pair head or, where train batches are given, by a probe that is fitted on them."""
+  labels_B = _labels(batches)
+  if train is None:
+    read = lambda params, first_BD: networks.pair_head(encoder).apply({'params': params['pair_head']}, first_BD)
+    said_B = np.argmax(first_vectors(encoder, params, batches, read), axis=-1)
+  else:
+    said_B = probe.fit(first_vectors(encoder, params, train), _labels(train)).predict(first_vectors(encoder, params, batches))
+  accuracy = float(np.mean(said_B == labels_B))
+  how, fitted = ('head', None) if train is None else ('linear probe', len(_labels(train)))
+  return Score(name, pairs, len(labels_B), 'accuracy', accuracy, _binomial(accuracy, len(labels_B)), len(labels_B), float(np.mean(labels_B)), how,
+               fitted)
+
+
+def first_vectors(encoder, params: dict, batches: list[dict], head=lambda params, first_BD: first_BD) -> np.ndarray:
+  """head(params, the vectors of position 0) of all rows, in order."""
+
+  def read(params, batch):
+    if 'mlm_head' not in params:  # it has never seen a mask
+      batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None, False)
+    return head(params, hidden_BLD[:, 0])
+
+  return _through(read, encoder, params, batches)
+
+
+def table(evaluation: Evaluation) -> str:
+  """The scores, aligned, and the notes."""
+  lines = [('network', 'rows', 'measure', 'value ± standard error', 'base rate', 'how')]
+  for s in evaluation.scores:
+    value = f'{s.value:.2%} ± {s.standard_error:.2%}' if s.measure == 'accuracy' else f'{s.value:.4f} ± {s.standard_error:.4f} nats'
+    rate = '–' if s.base_rate is None else f'{s.base_rate:.1%}'
+    how = s.how if s.fitted_rows is None else f'{s.how} on {s.fitted_rows:,} train rows'
+    lines.append((s.network, f'{s.rows} {s.num_rows:,}', s.measure, value, rate, how))
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  rows = ['  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+  return '\n'.join([*rows, *(f'note: {note}' for note in evaluation.notes)])
+
+
+def to_json(evaluation: Evaluation) -> str:
+  """The evaluation as JSON, with the fields of Evaluation and Score."""
+  return json.dumps({**evaluation._asdict(), 'scores': [s._asdict() for s in evaluation.scores]}, indent=1, ensure_ascii=False) + '\n'
+
+
+def _networks(config, vocab_size):
+  """What the objective of a phase trains, as networks that compute in float32."""
+  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32, unroll=1, remat='none')
+  found = errors.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder).networks
+  if not found:
+    raise errors.UserError(f'objective={config.objective.name} trains no network to score: give the --workdir of another run.')
+  return found
+
+
+def _check_vocabulary(workdir, corpus):
+  """Rows of other words are refused: every id would be another word's."""
+  theirs, ours = hf.vocabulary(storage.path(workdir) / 'tokenizer'), hf.vocabulary(corpus.path / 'tokenizer')
+  if theirs and ours and (difference := hf.vocabulary_difference(ours, theirs)):
+    raise errors.UserError(f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
+                           f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.')
+
+
+def _notes(workdir, corpus):
+  """A sentence if the run was trained on other text."""
+  path = storage.path(workdir) / 'corpus.json'
+  trained = storage.read_json(path)['hash'] if path.exists() else None
+  if trained in (None, corpus.hash):
+    return []
+  return [f'the run was trained on the corpus {trained[:12]}…, this one is {corpus.hash[:12]}…: see that the run has not read its held-out text.']
+
+
+def _pairs(corpus, config, pairs, split, batches):
+  if corpus.manifest['splitter'] == 'none':
+    raise errors.UserError('The corpus was not split into sentences: prepare one with --config.corpus.splitter=rules:LANG (or lines, '
+                           'or regex:PATTERN), and train on it.')
+  return rows_of(corpus, config, segment_pairs(pairs), split, batches)
+
+
+def _through(read, encoder, params, batches):
+  """read(params, batch) of all rows of batches, as numpy arrays [N, …] (a tuple of them for a tuple)."""
+
+  def narrowed(params, batch):
+    if encoder.type_vocab_size:  # a network of one segment reads both as that one
+      batch = {**batch, 'segment_ids': jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1)}
+    return read(params, batch)
+
+  compiled, params, out = jax.jit(narrowed), jax.device_put(params), []
+  with jax.default_matmul_precision('highest'):
+    for batch in batches:
+      size = len(batch['input_ids'])
+      step = min(size, _ROWS)
+      for first in range(0, size, step):
+        rows = np.minimum(np.arange(first, first + step), size - 1)  # one shape, hence one program: the last row fills up
+        got = compiled(params, {name: x[rows] for name, x in batch.items()})
+        out.append([np.asarray(x)[:size - first] for x in jax.tree.leaves(got)])
+  parts = [np.concatenate(arrays) for arrays in zip(*out)]
+  return jax.tree.unflatten(jax.tree.structure(got), parts)
+
+
+def _labels(batches):
+  return np.concatenate([b['pair_labels'] for b in batches])
+
+
+def _binomial(p, n):
+  return (p * (1.0 - p) / max(n, 1)) ** 0.5
+
+
+def main(_):
+  if _JSON.value and storage.path(_JSON.value).exists():
+    raise errors.UserError(f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.')
+  found = evaluate(_WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value)
+  print(f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}')
+  print(table(found))
+  if _JSON.value:
+    storage.write_text(_JSON.value, to_json(found))
+
+
+if __name__ == '__main__':
+  _WORKDIR = flags.DEFINE_string('workdir', None, 'Run to score: W (newest checkpoint), W@STEP or W@best.', required=True)
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus with the run\'s tokenizer and held-out text, local or gs://.', required=True)
+  _BATCHES = flags.DEFINE_integer('batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.')
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
+  _JSON = flags.DEFINE_string('json', None, 'File to write the scores to; an existing one is refused.')
+  cli.run(main)
