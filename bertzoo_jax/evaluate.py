@@ -48,6 +48,7 @@ from bertzoo_jax.training import checkpoint  # noqa: E402
 from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 PAIRS = ('nsp', 'sop')
+_FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 _ROWS = 64  # that go through a network together: a batch of thousands of rows would not fit a device
 _ONE_NETWORK = 'network'  # what a nameless one is called
 
@@ -85,7 +86,7 @@ class Evaluation(NamedTuple):
     workdir: of the run; step: of its checkpoint.
     corpus: hash of the text.
     scores: in the order of networks and sets of rows.
-    notes: sentences on what was left out, and on what to know of the numbers.
+    notes: sentences on what was left out, and on what is to know of the numbers.
   """
   workdir: str
   step: int
@@ -119,10 +120,10 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
     raise errors.UserError(f'{corpus.path} has no held-out text to score: prepare one with more text or a larger --config.corpus.held_out.')
 
   notes = _notes(workdir, corpus)
-  held_out = {'mlm': rows_of(corpus, config, config.format, 'held_out', batches)}
+  held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   for pairs in PAIRS:
     try:
-      held_out[pairs] = _pairs(corpus, config, pairs, 'held_out', batches)
+      held_out[pairs] = _pairs(notes, corpus, config, pairs, 'held_out', batches)
     except errors.UserError as e:
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
@@ -131,7 +132,7 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
     if 'mlm_head' in own:
       scores += masked_scores(name, network.encoder, own, held_out['mlm'])
     for pairs in [p for p in PAIRS if p in held_out]:
-      train = None if 'pair_head' in own else _pairs(corpus, config, pairs, 'train', batches)
+      train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, held_out[pairs], train))
   return Evaluation(str(workdir), step, corpus.hash, scores, notes)
 
@@ -150,6 +151,9 @@ def segment_pairs(pairs: str) -> dict:
 def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   """At most so many batches of config.batch_size rows, each row once; smaller ones where the split has fewer rows.
 
+  Of 'held_out' they are those of pretraining's evaluation, spread over the split; of 'train' the first ones of an epoch, at
+  most what a probe is fitted on.
+
   Args:
     corpus: an open corpus.
     config: of the phase; its masking, length, batch_size and seed are used.
@@ -161,14 +165,18 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
     UserError: the split has no row of the format, or what pipeline.build refuses.
   """
   fields = dict(format=format, masking=config.masking, length=config.length, seed=config.seed, split=split)
+  size = config.batch_size
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
-    pipe = pipeline.build(corpus, **fields, batch_size=config.batch_size)
-    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < config.batch_size:  # labels of rows that fill a batch would count twice
-      pipe = pipeline.build(corpus, **fields, batch_size=pipe.rows_per_epoch)
+    pipe = pipeline.build(corpus, **fields, batch_size=size)
+    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:  # labels of rows that fill a batch would count twice
+      size = pipe.rows_per_epoch
+      pipe = pipeline.build(corpus, **fields, batch_size=size)
   for sentence in pipe.warnings:
     warnings.warn(sentence, stacklevel=2)
-  return pipe.evaluation_batches(batches)
+  if split == 'held_out':
+    return pipe.evaluation_batches(batches)
+  return [pipe.batch(step) for step in range(max(1, min(batches, pipe.rows_per_epoch // size, _FIT_ROWS // size)))]
 
 
 def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
@@ -259,11 +267,20 @@ def _notes(workdir, corpus):
   return [f'the run was trained on the corpus {trained[:12]}…, this one is {corpus.hash[:12]}…: see that the run has not read its held-out text.']
 
 
-def _pairs(corpus, config, pairs, split, batches):
+def _pairs(notes, corpus, config, pairs, split, batches):
   if corpus.manifest['splitter'] == 'none':
     raise errors.UserError('The corpus was not split into sentences: prepare one with --config.corpus.splitter=rules:LANG (or lines, '
                            'or regex:PATTERN), and train on it.')
-  return rows_of(corpus, config, segment_pairs(pairs), split, batches)
+  return _rows(notes, corpus, config, segment_pairs(pairs), split, batches)
+
+
+def _rows(notes, *args):
+  """rows_of(*args); what it warns of is added to the notes, once."""
+  with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always')
+    batches = rows_of(*args)
+  notes += [sentence for w in said if (sentence := str(w.message)) not in notes]
+  return batches
 
 
 def _through(read, encoder, params, batches):
