@@ -18,6 +18,7 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
+from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.hf import card
@@ -28,6 +29,7 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
@@ -39,8 +41,9 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
 
   Args:
     address: W, W@STEP or W@best.
-    out: directory, local or gs://; appears only when it is complete.
-    architecture: name of the class; None for the config's, or the only one that fits where the config's does not.
+    out: directory, local or gs://; appears only when it is complete. A run of several networks has a folder in it for each.
+    architecture: name of the class, of several networks that of the first; None for the config's, or one that fits where the
+      config's does not.
 
   Raises:
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without a place in the architecture,
@@ -51,27 +54,49 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     raise errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
-  config = workdirs.run_config(workdir).to_dict()
-  flat = weights.flatten(params)
-  architecture = architecture or _architecture(config, flat)
+  config = workdirs.run_config(workdir)
+  trained = _networks(config, params, step)
+  rows, said = [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
-    directory = pathlib.Path(scratch) / 'model'
-    directory.mkdir()
-    content, special = hf_tokenizer.read(tokenizer)
-    tensors, hf_json = convert(architecture, flat, config['encoder'], special)
-    weights.save(directory / 'model.safetensors', tensors)
-    _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-    for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=config['encoder']['max_positions'],
-                                         segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
-      _write(directory / name, text)
-    rows = _verify(directory, architecture, params, config, special, tokenizer)
-    _write(directory / 'README.md', card.text(
-        architecture=architecture, config=config, step=step, tensors=tensors, corpus=_corpus(workdir), metrics=_metrics(workdir, step),
-        commits=_commits(workdir, step), checked=_said(rows)))
-    _install(directory, out)
-  print(f'{out}: {architecture}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors')
+    root = pathlib.Path(scratch) / 'model'
+    for i, network in enumerate(trained):
+      directory = root / network.name if len(trained) > 1 else root
+      directory.mkdir(parents=True)
+      wished = architecture if architecture and i == 0 else _architecture(config.hf, network, params)
+      compared, tensors = _write_network(directory, wished, network, params, config.to_dict(), tokenizer, workdir, step)
+      rows = None if compared is None else [*rows, *compared]
+      said.append(f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
+                  f'in {len(tensors)} tensors')
+    _install(root, out)
+  print('\n'.join(said))
   return rows
+
+
+def _networks(config, params, step: int):
+  """The networks that the phase of a step trains."""
+  phases = configuration.phases(config)
+  section = next((p for p in phases if step <= p.end_step), phases[-1]).config.objective
+  vocab_size = next(len(x) for path, x in weights.flatten(params).items() if path.endswith(names.WORD_TABLE))
+  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32)
+  return errors.build(section, OBJECTIVES, 'objective', encoder=encoder).networks
+
+
+def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
+  """Fills a directory; returns (comparisons or None, tensors)."""
+  params, encoder = network.of(params), {**config['encoder'], **{k: getattr(network.encoder, k) for k in config['encoder'] if k != 'name'}}
+  content, special = hf_tokenizer.read(tokenizer)
+  tensors, hf_json = convert(architecture, weights.flatten(params), encoder, special)
+  weights.save(directory / 'model.safetensors', tensors)
+  _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
+  for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=encoder['max_positions'],
+                                       segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
+    _write(directory / name, text)
+  rows = _verify(directory, architecture, params, encoder, special, tokenizers.load(tokenizer, config['tokenizer']))
+  _write(directory / 'README.md', card.text(
+      architecture=architecture, config={**config, 'encoder': encoder}, step=step, tensors=tensors, corpus=_corpus(workdir),
+      metrics=_metrics(workdir, step), commits=_commits(workdir, step), checked=_said(rows)))
+  return rows, tensors
 
 
 def convert(architecture: str, params: dict, encoder: dict, special: dict[str, int]) -> tuple[dict[str, np.ndarray], dict]:
@@ -82,24 +107,22 @@ def convert(architecture: str, params: dict, encoder: dict, special: dict[str, i
 
 
 def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """{'mlm': [B, L, V], 'pair': [B, 2]} of our network in float32, at the highest precision of products the device has."""
+  """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of products the device has."""
   fields = {k: v for k, v in encoder.items() if k != 'name'}
   vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
-  network = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
+  encoder = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(np.asarray, jax.jit(lambda p, b: networks.predict(network, p, b))(params, batch))
+    return jax.tree.map(np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch))
 
 
-def _verify(directory, architecture, params, config, special, tokenizer_directory):
+def _verify(directory, architecture, params, encoder, special, tokenizer):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not hold."""
   if missing := verify.missing_packages():
     print(f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install "bertzoo_jax[hf]", and export again.')
     return None
-  encoder = config['encoder']
   vocab_size = len(params['encoder']['embeddings']['word']['embedding'])
   batch = verify.random_batch(vocab_size, encoder['max_positions'], encoder['type_vocab_size'], special['pad'])
   rows = verify.compare_logits(our_logits(params, encoder, batch), verify.logits(directory, architecture, batch), batch['pack_ids'])
-  tokenizer = tokenizers.load(tokenizer_directory, config['tokenizer'])
   rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, names.choose(architecture).positions_after_padding)
   print(verify.table(rows))
   if failed := [r.what for r in rows if not r.holds]:
@@ -108,11 +131,12 @@ def _verify(directory, architecture, params, config, special, tokenizer_director
   return rows
 
 
-def _architecture(config, paths) -> str:
-  """config.hf, or with a printed line the only class that fits."""
-  name = hf_config.fitting(config, paths)
-  if name != config['hf']:
-    print(hf_config.fitting_note(config, paths))
+def _architecture(wished, network, params) -> str:
+  """The class wished for, or with a printed line one that fits the network."""
+  paths, activation = weights.flatten(network.of(params)), network.encoder.activation
+  name = hf_config.fitting(wished, activation, paths)
+  if name != wished:
+    print(f'{network.name or "network"}: {hf_config.fitting_note(wished, activation, paths)}')
   return name
 
 
@@ -174,8 +198,9 @@ def _install(directory: pathlib.Path, out) -> None:
     shutil.rmtree(out) if out.exists() else None  # it was empty
     directory.rename(out)
     return
-  for path in sorted(directory.iterdir(), key=lambda p: p.name == 'model.safetensors'):
-    storage.write_bytes(out / path.name, path.read_bytes())
+  files = [path for path in directory.rglob('*') if path.is_file()]
+  for path in sorted(files, key=lambda p: p.name == 'model.safetensors'):
+    storage.write_bytes(out / str(path.relative_to(directory)), path.read_bytes())
 
 
 def main(_):

@@ -59,7 +59,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     workdir: folder of the run; one that holds this run is resumed.
     corpus, batches: one of them: a corpus, or a file of batches.
     cache_dir: local folder for the mirror of a corpus in an object store.
-    init: address of weights to begin with; not used when the run is resumed.
+    init: address of weights to begin with, or one for each network by comma; not used when the run is resumed.
 
   Raises:
     UserError: anything that does not fit, before anything is written.
@@ -86,7 +86,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     stage = _stage(config, here, data, mesh, end)
     later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
     state, origin, notes = _state(config, stage, checkpoints, start, init, data.tokenizer)
-    notes += [note] if (note := hf.fitting_note(config, _paths(stage.objective))) else []
+    notes += _export_notes(config, stage.objective)
 
     attempt = 0
     if _first():
@@ -249,14 +249,41 @@ def _state(config, stage, checkpoints, start, init, tokenizer):
   state = stages.fresh(stage)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
-  loaded, report, theirs = _weights(init)
-  _check_vocabulary(init, theirs, tokenizer)
-  params, lines = hf.merge(state.params, loaded, report, dict(config.encoder))
+  params, lines = _begun(state.params, init, config, stage.objective, tokenizer)
 
   def place(x, to):
     return x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype))
 
   return state.replace(params=jax.tree.map(place, params, target.params)), f'weights from {init}, optimizer and step fresh', [*lines, *notes]
+
+
+def _begun(params, init, config, objective, tokenizer):
+  """(parameters with those of --init in their places, lines that say which): one address, or one for each network, by comma."""
+  addresses = init.split(',')
+  if len(addresses) > max(1, len(objective.networks)):
+    raise errors.UserError(f'--init has {len(addresses)} addresses, objective={config.objective.name} {len(objective.networks)} network(s): '
+                           'give one, or one for each by comma.')
+  if len(addresses) == 1 and not init.startswith('hf:'):  # a run like this one, or one that has parts of it
+    loaded, report, theirs = _weights(init)
+    _check_vocabulary(init, theirs, tokenizer)
+    return hf.merge(params, loaded, report, dict(config.encoder))
+  flat, lines = hf.flatten(params), []
+  for address, network in zip(addresses, objective.networks):
+    loaded, report, theirs = _weights(address)
+    _check_vocabulary(address, theirs, tokenizer)
+    merged, said = hf.merge(network.of(hf.unflatten(flat)), loaded, report, {k: getattr(network.encoder, k) for k in config.encoder if k != 'name'})
+    places = hf.flatten(network.of(hf.unflatten({path: path for path in flat})))  # where each of its parameters is among all
+    flat |= {places[path]: x for path, x in hf.flatten(merged).items()}
+    lines += [f'{network.name}: {line}' if network.name else line for line in said]
+  lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses):]]
+  return hf.unflatten(flat), lines
+
+
+def _export_notes(config, objective) -> list[str]:
+  """What export will do about networks that config.hf cannot hold; of several, only the first is meant to be that class."""
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  notes = [hf.fitting_note(config.hf, n.encoder.activation, hf.flatten(n.of(shapes))) for n in objective.networks[:1]]
+  return [f'config.hf={note}' for note in notes if note]
 
 
 def _weights(address):
@@ -371,5 +398,6 @@ if __name__ == '__main__':
   _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
   _BATCHES = flags.DEFINE_string('batches', None, 'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.')
   _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
-  _INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]. Optimizer and step are fresh.')
+  _INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
+                              'discriminator and its generator. Optimizer and step are fresh.')
   cli.run(main)

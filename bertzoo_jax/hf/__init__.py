@@ -4,7 +4,9 @@ from bertzoo_jax.hf.config import fitting_note
 from bertzoo_jax.hf.pieces import vocabulary
 from bertzoo_jax.hf.pieces import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
+from bertzoo_jax.hf.weights import flatten
 from bertzoo_jax.hf.weights import load
 from bertzoo_jax.hf.weights import merge
+from bertzoo_jax.hf.weights import unflatten
 
-__all__ = ['Report', 'fitting_note', 'load', 'merge', 'vocabulary', 'vocabulary_difference']
+__all__ = ['Report', 'fitting_note', 'flatten', 'load', 'merge', 'unflatten', 'vocabulary', 'vocabulary_difference']

@@ -10,7 +10,15 @@ _HEADS = {
     'BertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if asked.',
     'RobertaForMaskedLM': 'Position and segment rows that the class demands and training had no use for are zeros. There is no pooler: transformers '
                           'starts one at random if asked.',
+    'AlbertForPreTraining': 'The pair head (`sop_classifier`) tells how the second text relates to the first, as the input above says: label 0 it '
+                            'follows, 1 it does not (they are swapped, or it was drawn at random).',
+    'AlbertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if asked.',
+    'ElectraForPreTraining': 'This is the discriminator: its logits, one a token, are above 0 where it takes a token for replaced. Fine-tune this '
+                             'one. There is no pooler; the classes for fine-tuning start their heads at random.',
+    'ElectraForMaskedLM': 'This network fills masks. Where it was a generator, its tokens are what a discriminator learned to tell; to fine-tune, '
+                          'take the discriminator.',
 }
+_PIPELINE = {'ElectraForPreTraining': 'feature-extraction'}  # all others fill masks
 
 
 def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: dict[str, Any], metrics: dict[str, Any],
@@ -28,8 +36,8 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
     checked: what was compared after export.
   """
   masking, encoder = config['masking'], config['encoder']
-  parameters = sum(x.size for x in tensors.values())
-  head = ['---', 'library_name: transformers', 'pipeline_tag: fill-mask', 'tags:', '- bertzoo_jax', '- masked-language-modeling', '---', '']
+  parameters, task = sum(x.size for x in tensors.values()), _PIPELINE.get(architecture, 'fill-mask')
+  head = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags:', '- bertzoo_jax', '- masked-language-modeling', '---', '']
   shares = ', '.join(f'{share:.0%} {what}' for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged')))
   again = f'; the masks of {masking["repeat"]} epochs repeat' if masking['repeat'] else '; drawn anew in every epoch'
   lengths = ', '.join(f'{overrides.get("length", config["length"])} tokens for {steps:,} steps' for steps, overrides in config['phases'])
@@ -41,7 +49,7 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
       '',
       '```python',
       'from transformers import AutoTokenizer, pipeline',
-      "fill = pipeline('fill-mask', model='THIS_DIRECTORY')",
+      f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
       "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
       '```',
       '',

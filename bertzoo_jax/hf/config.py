@@ -21,10 +21,27 @@ _FIELDS = {  # the encoder's field and theirs, where only the name differs
 }
 
 
+_MORE = {  # what only some model types have
+    'bert': lambda e, special, blocks: {},
+    'roberta': lambda e, special, blocks: {'bos_token_id': special['cls'], 'eos_token_id': special['sep']},
+    'electra': lambda e, special, blocks: {'embedding_size': _table_width(e)},
+    'albert': lambda e, special, blocks: {
+        'embedding_size': _table_width(e), 'num_hidden_layers': e['num_layers'], 'num_hidden_groups': blocks // e['inner_group_num'],
+        'inner_group_num': e['inner_group_num'], 'classifier_dropout_prob': 0.1, 'bos_token_id': special['cls'], 'eos_token_id': special['sep']},
+}
+
+
 def sizes(name: str, encoder: dict, special: dict) -> names.Sizes:
   """What the name table needs to know. encoder: the config's section; special: ids by name, of which 'pad' is read."""
-  offset = special['pad'] + 1 if names.choose(name).positions_after_padding else 0
-  return names.Sizes(encoder['num_heads'], encoder['num_layers'], encoder['hidden_size'], offset)
+  architecture = names.choose(name)
+  offset = special['pad'] + 1 if architecture.positions_after_padding else 0
+  layers, groups, inner = (encoder[k] for k in ('num_layers', 'num_groups', 'inner_group_num'))
+  blocks = (groups if architecture.groups and encoder['sharing'] == 'all' else layers) * inner
+  return names.Sizes(encoder['num_heads'], encoder['hidden_size'], _table_width(encoder), offset, layers, groups, inner, blocks)
+
+
+def _table_width(encoder: dict) -> int:
+  return encoder['embedding_size'] or encoder['hidden_size']
 
 
 def to_hf(name: str, encoder: dict, special: dict, vocab_size: int) -> dict[str, Any]:
@@ -46,19 +63,19 @@ def to_hf(name: str, encoder: dict, special: dict, vocab_size: int) -> dict[str,
     raise errors.UserError(
         f'The head of {name} always applies {architecture.head_activation}, this model was trained with {activation}: '
         f'export as --architecture={" or ".join(sorted(others))}.')
-  after_padding = architecture.positions_after_padding
-  offset = sizes(name, encoder, special).position_offset
+  size = sizes(name, encoder, special)
   return {
       'architectures': [name],
       'model_type': architecture.model_type,
       'vocab_size': vocab_size,
       **{theirs: encoder[ours] for ours, theirs in _FIELDS.items()},
+      'num_hidden_layers': encoder['num_layers'] * encoder['inner_group_num'],
       'hidden_act': ACTIVATIONS[activation],
-      'max_position_embeddings': encoder['max_positions'] + offset,
+      'max_position_embeddings': encoder['max_positions'] + size.position_offset,
       'type_vocab_size': encoder['type_vocab_size'] or architecture.segment_rows,
       'pad_token_id': special['pad'],
-      'bos_token_id': special['cls'] if after_padding else None,
-      'eos_token_id': special['sep'] if after_padding else None,
+      'bos_token_id': None,
+      'eos_token_id': None,
       'tie_word_embeddings': True,
       'is_decoder': False,
       'add_cross_attention': False,
@@ -67,30 +84,32 @@ def to_hf(name: str, encoder: dict, special: dict, vocab_size: int) -> dict[str,
       'dtype': 'float32',
       'torch_dtype': 'float32',  # the name before transformers 5
       'position_embedding_type': 'absolute',  # read before transformers 5
+      **_MORE[architecture.model_type](encoder, special, size.blocks),
   }
 
 
-def fitting(config, paths) -> str:
-  """The architecture to write: config.hf, or if that does not fit and exactly one other does, that one.
+def fitting(name: str, activation: str, paths) -> str:
+  """The architecture to write: `name`, or if that does not fit one of its model type that does, or else any that does.
 
   Args:
-    config: a run's, of which hf and encoder.activation are read.
-    paths: '/'-joined paths of its parameters.
+    name: of the architecture that is wished for.
+    activation: of the encoder.
+    paths: '/'-joined paths of the network's parameters.
 
   Raises:
-    UserError: config.hf is no architecture.
+    UserError: `name` is no architecture.
   """
-  fits = names.fitting(paths, config['encoder']['activation'])
-  names.choose(config['hf'])
-  return fits[0] if len(fits) == 1 else config['hf']
+  model_type, fits = names.choose(name).model_type, names.fitting(paths, activation)
+  related = [other for other in fits if names.choose(other).model_type == model_type]
+  return name if name in fits else next(iter(related or fits), name)
 
 
-def fitting_note(config, paths) -> str | None:
-  """What export does about a config.hf that cannot hold a run's parameters or activation, in a sentence; None if it can.
+def fitting_note(name: str, activation: str, paths) -> str | None:
+  """What export does where `name` cannot hold a network's parameters or activation, in a sentence; None if it can.
 
   Args and errors as of `fitting`.
   """
-  name, activation, paths = config['hf'], config['encoder']['activation'], list(paths)
+  paths = list(paths)
   homeless, empty = names.misfits(name, paths)
   if activation not in ACTIVATIONS:
     return f'Hugging Face has no activation {activation}: export cannot write this model.'
@@ -102,10 +121,8 @@ def fitting_note(config, paths) -> str | None:
     why = f'always applies {names.choose(name).head_activation} in its head, and encoder.activation is {activation}'
   else:
     return None
-  fits = names.fitting(paths, activation)
-  if len(fits) == 1:
-    return f'config.hf={name} {why}: export writes {fits[0]}.'
-  return f'config.hf={name} {why}: ' + (f'export needs --architecture={" or ".join(fits)}.' if fits else 'no architecture known to export does.')
+  other = fitting(name, activation, paths)
+  return f'{name} {why}: ' + (f'export writes {other}.' if other != name else 'no architecture known to export does.')
 
 
 # What transformers assumes for a field that config.json leaves out.
@@ -113,6 +130,11 @@ _DEFAULTS = dict(
     num_hidden_layers=12, hidden_size=768, num_attention_heads=12, intermediate_size=3072, layer_norm_eps=1e-12, hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.1, initializer_range=0.02, hidden_act='gelu', max_position_embeddings=512, type_vocab_size=2,
     is_decoder=False, position_embedding_type='absolute', pad_token_id=None)
+_DEFAULTS_OF = {  # where a model type has its own
+    'albert': dict(embedding_size=128, hidden_size=4096, num_attention_heads=64, intermediate_size=16384, hidden_dropout_prob=0.0,
+                   attention_probs_dropout_prob=0.0, hidden_act='gelu_new', num_hidden_groups=1, inner_group_num=1),
+    'electra': dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
+}
 
 
 def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
@@ -121,10 +143,11 @@ def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
   Raises:
     UserError: a model type without a table, or a setting the encoder cannot express.
   """
-  config = {**_DEFAULTS, **config}
   if 'model_type' not in config:
     raise errors.UserError('config.json does not say its model_type: it is no Hugging Face model.')
-  name = errors.choose(config['model_type'], names.READERS, 'readable model type')
+  readers = errors.choose(config['model_type'], names.READERS, 'readable model type')
+  config = {**_DEFAULTS, **_DEFAULTS_OF.get(config['model_type'], {}), **config}
+  name = next((n for n in config.get('architectures') or () if n in readers), readers[0])
   architecture = names.choose(name)
   if config['is_decoder'] or config['position_embedding_type'] != 'absolute':
     raise errors.UserError('config.json describes a decoder or relative positions; only encoders with learned absolute positions can be read.')
@@ -137,8 +160,15 @@ def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
   offset = (1 if pad is None else pad) + 1 if architecture.positions_after_padding else 0
   segments = config['type_vocab_size']
   encoder = {ours: config[their] for ours, their in _FIELDS.items()}
+  width, groups, inner = config.get('embedding_size', config['hidden_size']), config.get('num_hidden_groups'), config.get('inner_group_num', 1)
+  if groups and config['num_hidden_layers'] % groups:
+    raise errors.UserError(f'config.json says num_hidden_groups={groups}, which does not divide num_hidden_layers={config["num_hidden_layers"]}: '
+                           'groups here have the same number of layers.')
   encoder.update(
+      embedding_size=0 if width == config['hidden_size'] else width,
+      sharing='all' if groups else 'none', num_groups=groups or 1, inner_group_num=inner,
       activation=activation,
       max_positions=config['max_position_embeddings'] - offset,
       type_vocab_size=0 if segments == 1 else segments)  # one row for every token is part of the positions
-  return name, encoder, names.Sizes(encoder['num_heads'], encoder['num_layers'], encoder['hidden_size'], offset)
+  layers, groups = encoder['num_layers'], groups or encoder['num_layers']
+  return name, encoder, names.Sizes(encoder['num_heads'], encoder['hidden_size'], width, offset, layers, groups, inner, groups * inner)

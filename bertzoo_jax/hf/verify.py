@@ -49,8 +49,8 @@ def random_batch(vocab_size: int, max_length: int, segments: int, pad: int, seed
 
 
 def logits(directory, architecture: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """transformers' {'mlm': [B, L, V], 'pair': [B, 2] where it has the head} in float32, and 'unloaded': names of tensors
-  that it did not find in the file, or found and did not know."""
+  """transformers' logits in float32, of 'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L] those that the class has; and
+  'unloaded': names of tensors that it did not find in the file, or found and did not know."""
   import torch
   import transformers
   transformers.utils.logging.disable_progress_bar()
@@ -61,19 +61,21 @@ def logits(directory, architecture: str, batch: dict[str, np.ndarray]) -> dict[s
     inputs['token_type_ids'] = batch['segment_ids']
   with torch.no_grad():
     out = network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})
-  found = {'mlm': out.prediction_logits if hasattr(out, 'prediction_logits') else out.logits}
-  if hasattr(out, 'seq_relationship_logits'):
-    found['pair'] = out.seq_relationship_logits
+  alone = out.logits if hasattr(out, 'logits') else None
+  found = {'mlm': getattr(out, 'prediction_logits', alone if alone is not None and alone.ndim == 3 else None),
+           'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
+           'replaced': alone if alone is not None and alone.ndim == 2 else None}
+  found = {head: x for head, x in found.items() if x is not None}
   return {**{k: v.numpy() for k, v in found.items()}, 'unloaded': sorted([*info['missing_keys'], *info['unexpected_keys']])}
 
 
 def compare_logits(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], pack_ids: np.ndarray) -> list[Comparison]:
-  """Comparisons of each head, at real tokens only. ours: {'mlm': [B, L, V], 'pair': [B, 2]}, the latter where it has one."""
+  """Comparisons of each head, at real tokens only. Both as `logits`, of the heads there are."""
   rows = [Comparison('tensors not loaded', ', '.join(theirs['unloaded']) or 'none', 'none', not theirs['unloaded'])]
-  for head in ('mlm', 'pair'):
+  for head in ('mlm', 'replaced', 'pair'):
     if head not in theirs:
       continue
-    real = pack_ids > 0 if head == 'mlm' else slice(None)
+    real = slice(None) if head == 'pair' else pack_ids > 0
     a, b = ours[head][real], theirs[head][real]
     scale = max(1.0, float(np.abs(b).max()))
     difference = float(np.abs(a - b).max())

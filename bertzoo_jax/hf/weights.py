@@ -96,7 +96,7 @@ def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
   lines += [f'loaded: {len(fresh) - len(missing)} of {len(fresh)} parameters from {report.source} ({report.architecture})']
   lines += [f'fresh: {path} {tuple(fresh[path].shape)}' for path in missing]
   lines += [f'ignored: {what}' for what in ignored]
-  for field in ('activation', 'norm_eps', 'dropout', 'attention_dropout'):
+  for field in ('num_layers', 'num_groups', 'activation', 'norm_eps', 'dropout', 'attention_dropout'):
     if encoder is not None and encoder[field] != report.encoder[field]:
       lines.append(f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} in the checkpoint')
   return unflatten(params), lines
@@ -134,14 +134,15 @@ def unflatten(flat: dict) -> dict:
 
 
 def _sizes(encoder: dict) -> str:
-  fields = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'type_vocab_size')
+  fields = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'embedding_size', 'max_positions', 'type_vocab_size', 'sharing',
+            'num_groups', 'inner_group_num')
   return ', '.join(f'{f}={encoder[f]}' for f in fields)
 
 
 def _modern(key: str, architecture: names.Architecture) -> str:
   """A tensor's name as today's classes write it: norms of early checkpoints say gamma and beta; bare bodies lack the prefix."""
   key = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', key))
-  return f'{architecture.model_type}.{key}' if re.match(r'(embeddings|encoder|pooler)\.', key) else key
+  return f'{architecture.model_type}.{key}' if re.match(r'(embeddings|embeddings_project|encoder|pooler)\.', key) else key
 
 
 def _read_json(path: pathlib.Path) -> dict:

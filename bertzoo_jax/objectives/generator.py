@@ -84,7 +84,7 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
   return Generator(encoder.clone(
       parent=None, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=round(encoder.intermediate_size * width),
       num_layers=num_layers, num_groups=encoder.num_groups if num_layers % encoder.num_groups == 0 else 1,
-      embedding_size=0 if shared == 'none' else encoder.table_width), regexes)
+      embedding_size=0 if shared == 'none' or encoder.table_width == hidden_size else encoder.table_width), regexes)
 
 
 def logits(generator: Generator, params: dict, batch: dict, key, train, attend, constrain):

@@ -24,7 +24,8 @@ torch = pytest.importorskip('torch', reason='parity needs torch')
 TOLERANCE = 1e-5
 ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
 
-CASES = {  # architecture, objective, changes of the encoder, special ids
+ELECTRA = dict(embedding_size=16, activation='gelu')
+CASES = {  # architecture, objective, changes of the encoder and the objective, special ids
     'bert': ('BertForPreTraining', 'mlm_pair', {}, small.BERT_IDS),
     'bert with exact gelu': ('BertForPreTraining', 'mlm_pair', dict(activation='gelu'), small.BERT_IDS),
     'bert without pairs': ('BertForMaskedLM', 'mlm', dict(activation='relu'), small.BERT_IDS),
@@ -32,12 +33,40 @@ CASES = {  # architecture, objective, changes of the encoder, special ids
     'roberta': ('RobertaForMaskedLM', 'mlm', ROBERTA, small.ROBERTA_IDS),
     'roberta with segments, pad 0': ('RobertaForMaskedLM', 'mlm', {**ROBERTA, 'type_vocab_size': 2}, small.BERT_IDS),
     'roberta with pairs': ('BertForPreTraining', 'mlm_pair', ROBERTA, small.ROBERTA_IDS),
+    'bert with shared layers': ('BertForPreTraining', 'mlm_pair', dict(sharing='all'), small.BERT_IDS),
+    'bert with shared attention in groups of two blocks': (
+        'BertForPreTraining', 'mlm_pair', dict(num_layers=4, sharing='attention', num_groups=2, inner_group_num=2), small.BERT_IDS),
+    'albert': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16, sharing='all'), small.BERT_IDS),
+    'albert of two groups': ('AlbertForPreTraining', 'mlm_pair', dict(num_layers=6, embedding_size=16, sharing='all', num_groups=2), small.BERT_IDS),
+    'albert of two groups of three blocks': (
+        'AlbertForPreTraining', 'mlm_pair', dict(num_layers=4, embedding_size=16, sharing='all', num_groups=2, inner_group_num=3), small.BERT_IDS),
+    'albert without sharing': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16), small.BERT_IDS),
+    'albert with shared attention': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16, sharing='attention'), small.BERT_IDS),
+    'albert with shared feed-forward, in groups': (
+        'AlbertForPreTraining', 'mlm_pair', dict(num_layers=4, embedding_size=16, sharing='feed_forward', num_groups=2), small.BERT_IDS),
+    'albert with tables as wide as its layers': ('AlbertForPreTraining', 'mlm_pair', dict(sharing='all'), small.BERT_IDS),
+    'albert without pairs': ('AlbertForMaskedLM', 'mlm', dict(embedding_size=16, sharing='all', activation='relu'), small.BERT_IDS),
+    'electra': ('ElectraForPreTraining', 'replaced_token', ELECTRA, small.BERT_IDS),
+    'electra with tables as wide as its layers': ('ElectraForPreTraining', 'replaced_token', dict(activation='gelu'), small.BERT_IDS),
+    'electra of tanh gelu': ('ElectraForPreTraining', 'corruption_detection', dict(embedding_size=16), small.BERT_IDS),
+    **{f'generator that shares {shared}': ('ElectraForMaskedLM', 'replaced_token', {**ELECTRA, 'shared': shared, 'width': width}, small.BERT_IDS)
+       for shared, width in (('none', 0.5), ('token', 0.5), ('embeddings', 0.5), ('embeddings', 1.0), ('all', 1.0))},
+    'generator as wide as the tables': ('ElectraForMaskedLM', 'replaced_token', {**ELECTRA, 'embedding_size': 24, 'width': 0.5}, small.BERT_IDS),
 }
 
 
 @functools.lru_cache
 def trained(objective, **changes):
   return small.perturbed(jax.jit(small.objective(objective, **changes).init)(jax.random.key(0)))
+
+
+def network(case):
+  """(parameters, encoder section) of a case's network: of an objective with two, the one that the class is for."""
+  architecture, name, changes, _ = CASES[case]
+  networks = small.objective(name, **changes).networks
+  network = networks[-1 if architecture.endswith('MaskedLM') else 0]
+  return network.of(trained(name, **changes)), {k: getattr(network.encoder, k, 'transformer') for k in small.SECTION if k != 'name'} | {
+      'name': 'transformer'}
 
 
 def save(folder, architecture, params, encoder, special):
@@ -53,22 +82,27 @@ def worst_logits(rows):
 
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
-  architecture, objective, changes, special = CASES[case]
-  encoder = {**small.SECTION, **changes}
-  params = trained(objective, **changes)
+  architecture, _, _, special = CASES[case]
+  params, encoder = network(case)
   save(tmp_path, architecture, params, encoder, special)
   for length in (40, 7):  # the whole position table, and a part
     batch = verify.random_batch(small.VOCAB, length, encoder['type_vocab_size'], special['pad'])
     theirs = verify.logits(tmp_path, architecture, batch)
-    assert ('pair' in theirs) == (objective == 'mlm_pair') and not theirs['unloaded']
+    heads = {'mlm': 'mlm_head', 'pair': 'pair_head', 'replaced': 'replaced_head'}
+    assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'} and not theirs['unloaded']
     assert worst_logits(verify.compare_logits(export.our_logits(params, encoder, batch), theirs, batch['pack_ids'])) < TOLERANCE
 
 
 @pytest.mark.parametrize('case', CASES)
 def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
-  architecture, objective, changes, special = CASES[case]
-  encoder = {**small.SECTION, **changes}
-  params = trained(objective, **changes)
+  architecture, _, _, special = CASES[case]
+  params, encoder = network(case)
+  groups = names.choose(architecture).groups
+  if encoder['sharing'] != ('all' if groups else 'none'):  # what layers share came to be written for each: read as parameters of their own
+    encoder = {**encoder, 'sharing': 'all' if groups else 'none', 'num_layers': encoder['num_layers'] * (1 if groups else encoder['inner_group_num']),
+               'num_groups': encoder['num_layers'] if groups else 1, 'inner_group_num': encoder['inner_group_num'] if groups else 1}
+    sizes = hf_config.sizes(architecture, network(case)[1], special)
+    params = weights.unflatten({path: names._for_each_block(x, sizes) if '/layers/' in path else x for path, x in weights.flatten(params).items()})
   save(tmp_path, architecture, params, encoder, special)
   loaded, report = hf.load(tmp_path)
   merged, lines = hf.merge(params, loaded, report, encoder)
@@ -80,8 +114,9 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
 
 def their_network(architecture, seed=0, **fields):
   """A network of transformers' own making, every parameter perturbed, the row of padding included."""
-  config_class = transformers.BertConfig if architecture.startswith('Bert') else transformers.RobertaConfig
-  config = config_class(vocab_size=small.VOCAB, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80, **fields)
+  config_class = next(getattr(transformers, f'{kind}Config') for kind in ('Bert', 'Roberta', 'Albert', 'Electra') if architecture.startswith(kind))
+  sizes = dict(vocab_size=small.VOCAB, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
+  config = config_class(**{**sizes, **fields})
   torch.manual_seed(seed)
   network = getattr(transformers, architecture)(config).eval()
   with torch.no_grad():
@@ -95,6 +130,12 @@ def their_network(architecture, seed=0, **fields):
     ('BertForMaskedLM', dict(max_position_embeddings=40, hidden_act='gelu')),
     ('RobertaForMaskedLM', dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5)),
     ('RobertaForMaskedLM', dict(max_position_embeddings=44, type_vocab_size=2, pad_token_id=3)),
+    ('AlbertForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
+    ('AlbertForPreTraining', dict(max_position_embeddings=40, embedding_size=16, num_hidden_layers=6, num_hidden_groups=3, inner_group_num=2,
+                                  hidden_act='relu')),
+    ('ElectraForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
+    ('ElectraForPreTraining', dict(max_position_embeddings=40, embedding_size=48, hidden_act='gelu_new')),
+    ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
 ])
 def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architecture, fields):
   network = their_network(architecture, **fields)
@@ -111,16 +152,19 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
   assert worst_logits(verify.compare_logits(ours, theirs, batch['pack_ids'])) < TOLERANCE
 
 
-@pytest.mark.parametrize('name', names.ARCHITECTURES)
-def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(name):
-  a = names.choose(name)
-  changes = {} if a.head_activation is None else ROBERTA
-  objective = 'mlm_pair' if 'pair_head/pooler/bias' in {r.ours for r in a.rows} else 'mlm'
-  tensors, config = export.convert(name, weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}, small.BERT_IDS)
+@pytest.mark.parametrize('case', CASES)
+def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
+  architecture, _, _, special = CASES[case]
+  params, encoder = network(case)
+  tensors, config = export.convert(architecture, weights.flatten(params), encoder, special)
   with torch.device('meta'):
-    network = getattr(transformers, name)(getattr(transformers, f'{"Roberta" if a.head_activation else "Bert"}Config')(**config))
-  theirs = {k: tuple(v.shape) for k, v in network.state_dict().items() if k not in a.tied}
-  assert {k: v.shape for k, v in tensors.items()} == theirs
+    kind = re.match('Bert|Roberta|Albert|Electra', architecture)[0]
+    theirs = getattr(transformers, architecture)(getattr(transformers, f'{kind}Config')(**config)).state_dict()
+  assert {k: v.shape for k, v in tensors.items()} == {k: tuple(v.shape) for k, v in theirs.items() if k not in names.choose(architecture).tied}
+
+
+def test_every_architecture_is_tried():
+  assert {architecture for architecture, *_ in CASES.values()} == set(names.ARCHITECTURES)
 
 
 def test_config_json_is_what_transformers_itself_would_write():
@@ -137,6 +181,7 @@ def test_config_json_is_what_transformers_itself_would_write():
     ('RobertaForMaskedLM', 'mlm_pair', {'activation': 'gelu'}, "no place for 'pair_head.*architecture=BertForPreTraining fits"),
     ('BertForPreTraining', 'mlm', {}, "needs 'pair_head.*architecture=BertForMaskedLM fits"),
     ('RobertaForMaskedLM', 'mlm', {}, 'always applies gelu.*BertForMaskedLM'),
+    ('BertForPreTraining', 'mlm_pair', {'embedding_size': 16}, "no place for 'encoder/embedding_projection/bias'.*AlbertForPreTraining fits"),
     ('BertForMaskedLm', 'mlm', {}, "mean 'BertForMaskedLM'"),
 ])
 def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(architecture, objective, changes, message):
@@ -144,22 +189,30 @@ def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(architect
     export.convert(architecture, weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}, small.BERT_IDS)
 
 
-@pytest.mark.parametrize('name, objective, activation, expected, note', [
-    ('BertForPreTraining', 'mlm_pair', 'gelu', 'BertForPreTraining', None),
-    ('RobertaForMaskedLM', 'mlm', 'gelu', 'RobertaForMaskedLM', None),
-    ('RobertaForMaskedLM', 'mlm_pair', 'gelu', 'BertForPreTraining', 'cannot hold pair_head/.*: export writes BertForPreTraining'),
-    ('BertForPreTraining', 'mlm', 'relu', 'BertForMaskedLM', 'needs pair_head/.*not trained here: export writes BertForMaskedLM'),
-    ('RobertaForMaskedLM', 'mlm', 'relu', 'BertForMaskedLM', 'always applies gelu.*is relu: export writes BertForMaskedLM'),
-    ('BertForPreTraining', 'mlm', 'gelu', 'BertForPreTraining', '--architecture=BertForMaskedLM or RobertaForMaskedLM'),
+@pytest.mark.parametrize('name, objective, changes, expected, note', [
+    ('BertForPreTraining', 'mlm_pair', {}, 'BertForPreTraining', None),
+    ('RobertaForMaskedLM', 'mlm', dict(activation='gelu'), 'RobertaForMaskedLM', None),
+    ('RobertaForMaskedLM', 'mlm_pair', dict(activation='gelu'), 'BertForPreTraining', 'cannot hold pair_head/.*: export writes BertForPreTraining'),
+    ('BertForPreTraining', 'mlm', dict(activation='relu'), 'BertForMaskedLM', 'needs pair_head/.*not trained here: export writes BertForMaskedLM'),
+    ('RobertaForMaskedLM', 'mlm', dict(activation='relu'), 'BertForMaskedLM', 'always applies gelu.*is relu: export writes BertForMaskedLM'),
+    ('BertForPreTraining', 'mlm', dict(activation='gelu'), 'BertForMaskedLM', 'export writes BertForMaskedLM'),
+    ('AlbertForPreTraining', 'mlm', dict(embedding_size=16), 'AlbertForMaskedLM', 'export writes AlbertForMaskedLM'),
+    ('BertForPreTraining', 'mlm_pair', dict(embedding_size=16), 'AlbertForPreTraining', 'cannot hold encoder/embedding_projection'),
+    ('ElectraForPreTraining', 'mlm_pair', dict(embedding_size=16), 'AlbertForPreTraining', 'cannot hold mlm_head'),
 ])
-def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(name, objective, activation, expected, note):
-  config = {'hf': name, 'encoder': {**small.SECTION, 'activation': activation}}
-  paths = weights.flatten(trained(objective))
-  assert hf_config.fitting(config, paths) == expected
-  said = hf.fitting_note(config, paths)
+def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(name, objective, changes, expected, note):
+  paths, activation = weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}['activation']
+  assert hf_config.fitting(name, activation, paths) == expected
+  said = hf.fitting_note(name, activation, paths)
   assert said is None if note is None else re.search(note, said)
   with pytest.raises(errors.UserError, match=f"mean '{name}'"):
-    hf.fitting_note({**config, 'hf': name[:-1]}, paths)
+    hf.fitting_note(name[:-1], activation, paths)
+
+
+def test_a_projection_that_no_encoder_here_has_is_refused(tmp_path):
+  their_network('AlbertForPreTraining', max_position_embeddings=40, embedding_size=48).save_pretrained(tmp_path)
+  with pytest.raises(errors.UserError, match='as wide as its layers and a projection'):
+    hf.load(tmp_path)
 
 
 def test_a_parameter_without_a_row_is_refused_by_name():
@@ -169,7 +222,7 @@ def test_a_parameter_without_a_row_is_refused_by_name():
 
 
 def test_every_transform_undoes_itself():
-  sizes = names.Sizes(num_heads=4, num_layers=3, hidden_size=48, position_offset=2)
+  sizes = names.Sizes(num_heads=4, hidden_size=48, table_width=48, position_offset=2, num_layers=3, num_groups=1, inner_group_num=1, blocks=3)
   shapes = {names.SAME: (5,), names.KERNEL: (5, 7), names.HEADS_KERNEL: (48, 4, 12), names.HEADS_BIAS: (4, 12), names.FROM_HEADS_KERNEL: (4, 12, 48),
             names.POSITIONS: (9, 48)}
   used = {row.transform for a in names.ARCHITECTURES.values() for row in a.rows}

@@ -44,7 +44,7 @@ def params():
 @pytest.fixture
 def written(tmp_path, params):
   """A directory as transformers would have it: (path, tensors)."""
-  tensors = names.to_hf('BertForPreTraining', params, names.Sizes(4, 3, 48, 0))
+  tensors = names.to_hf('BertForPreTraining', params, names.Sizes(4, 48, 48, 0, 3, 1, 1, 3))
   config = hf_config.to_hf('BertForPreTraining', small.SECTION, small.BERT_IDS, small.VOCAB)
   (tmp_path / 'config.json').write_text(json.dumps(config))
   weights.save(tmp_path / 'model.safetensors', tensors)

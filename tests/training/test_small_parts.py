@@ -11,7 +11,6 @@ import toys
 
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
-from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import progress
@@ -121,20 +120,6 @@ def test_ids_out_of_the_vocabulary_are_refused_on_the_host(bad):
 
 def test_entropy_of_a_uniform_distribution_is_the_logarithm():
   assert data.entropy(np.array([5, 5, 0, 5, 5])) == pytest.approx(np.log(4))
-
-
-def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
-  n, d, f, h, v, p, rows, length = 12, 768, 3072, 12, 30522, 20, 2, 128
-  k = d // h
-  shapes = {'encoder/embeddings/word/embedding': (v, d), 'encoder/embeddings/position/embedding': (512, d),
-            **{f'encoder/layers/attention/{x}/kernel': (n, d, h, k) for x in ('query', 'key', 'value')},
-            'encoder/layers/attention/output/kernel': (n, h, k, d), 'encoder/layers/feed_forward/in/kernel': (n, d, f),
-            'encoder/layers/feed_forward/out/kernel': (n, f, d), 'encoder/layers/feed_forward/in/bias': (n, f),
-            'mlm_head/transform/kernel': (d, d), 'mlm_head/bias': (v,), 'pair_head/pooler/kernel': (d, d), 'pair_head/classifier/kernel': (d, 2)}
-  found = cost.flops_per_step(shapes, {'input_ids': (rows, length), 'masked_positions': (rows, p)})
-  weights = n * (4 * d * d + 2 * d * f)
-  expected = rows * (6 * weights * length + 12 * n * length * length * d + 6 * p * (d * d + d * v) + 6 * (d * d + 2 * d))
-  assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
