@@ -178,6 +178,14 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
   assert np.abs(masked - evaluate.first_vectors(encoder, own, batches)).max() > 1e-3
 
 
+def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
+  batches = evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2)
+  whole = evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
+  monkeypatch.setattr(evaluate, '_ROWS', 3)
+  np.testing.assert_allclose(evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches), whole, atol=1e-5)
+  assert len(whole) == 2 * BATCH
+
+
 def test_a_probe_tells_what_is_separable_and_nothing_else():
   rng = np.random.default_rng(0)
   labels = rng.integers(0, 2, 1000)
