@@ -137,38 +137,38 @@ _DEFAULTS_OF = {  # where a model type has its own
 }
 
 
-def to_ours(config: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
+def to_ours(content: dict[str, Any]) -> tuple[str, dict[str, Any], names.Sizes]:
   """(architecture whose table reads the weights, the encoder's fields, sizes) of a config.json.
 
   Raises:
     UserError: a model type without a table, or a setting the encoder cannot express.
   """
-  if 'model_type' not in config:
+  if 'model_type' not in content:
     raise errors.UserError('config.json does not say its model_type: it is no Hugging Face model.')
-  readers = errors.choose(config['model_type'], names.READERS, 'readable model type')
-  config = {**_DEFAULTS, **_DEFAULTS_OF.get(config['model_type'], {}), **config}
-  name = next((n for n in config.get('architectures') or () if n in readers), readers[0])
+  readers = errors.choose(content['model_type'], names.READERS, 'readable model type')
+  content = {**_DEFAULTS, **_DEFAULTS_OF.get(content['model_type'], {}), **content}
+  name = next((n for n in content.get('architectures') or () if n in readers), readers[0])
   architecture = names.choose(name)
-  if config['is_decoder'] or config['position_embedding_type'] != 'absolute':
+  if content['is_decoder'] or content['position_embedding_type'] != 'absolute':
     raise errors.UserError('config.json describes a decoder or relative positions; only encoders with learned absolute positions can be read.')
   theirs = {**{v: k for k, v in ACTIVATIONS.items()}, **_OTHER_SPELLINGS}
-  activation = errors.choose(config['hidden_act'], theirs, 'readable hidden_act')
+  activation = errors.choose(content['hidden_act'], theirs, 'readable hidden_act')
   if architecture.head_activation not in (None, activation):
-    raise errors.UserError(f'config.json says hidden_act={config["hidden_act"]}, but the head of {name} always applies '
+    raise errors.UserError(f'config.json says hidden_act={content["hidden_act"]}, but the head of {name} always applies '
                            f'{architecture.head_activation}: an encoder here has one activation and cannot express that.')
-  pad = config['pad_token_id']
+  pad = content['pad_token_id']
   offset = (1 if pad is None else pad) + 1 if architecture.positions_after_padding else 0
-  segments = config['type_vocab_size']
-  encoder = {ours: config[their] for ours, their in _FIELDS.items()}
-  width, groups, inner = config.get('embedding_size', config['hidden_size']), config.get('num_hidden_groups'), config.get('inner_group_num', 1)
-  if groups and config['num_hidden_layers'] % groups:
-    raise errors.UserError(f'config.json says num_hidden_groups={groups}, which does not divide num_hidden_layers={config["num_hidden_layers"]}: '
+  segments = content['type_vocab_size']
+  encoder = {ours: content[their] for ours, their in _FIELDS.items()}
+  width, groups, inner = content.get('embedding_size', content['hidden_size']), content.get('num_hidden_groups'), content.get('inner_group_num', 1)
+  if groups and content['num_hidden_layers'] % groups:
+    raise errors.UserError(f'config.json says num_hidden_groups={groups}, which does not divide num_hidden_layers={content["num_hidden_layers"]}: '
                            'groups here have the same number of layers.')
   encoder.update(
-      embedding_size=0 if width == config['hidden_size'] else width,
+      embedding_size=0 if width == content['hidden_size'] else width,
       sharing='all' if groups else 'none', num_groups=groups or 1, inner_group_num=inner,
       activation=activation,
-      max_positions=config['max_position_embeddings'] - offset,
+      max_positions=content['max_position_embeddings'] - offset,
       type_vocab_size=0 if segments == 1 else segments)  # one row for every token is part of the positions
   layers, groups = encoder['num_layers'], groups or encoder['num_layers']
   return name, encoder, names.Sizes(encoder['num_heads'], encoder['hidden_size'], width, offset, layers, groups, inner, groups * inner)
