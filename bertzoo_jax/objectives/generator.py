@@ -138,9 +138,9 @@ def fill(batch: dict, sampled_BP) -> tuple[jax.Array, jax.Array]:
 
   A position that comes twice (masking with replacement) takes its first sample.
   """
-  at, rows = batch['masked_positions'], jnp.arange(len(sampled_BP))[:, None]
+  at, rows, ids_BL = batch['masked_positions'], jnp.arange(len(sampled_BP))[:, None], jnp.asarray(batch['input_ids'])
   again = (at == jnp.roll(at, 1, axis=1)) & (batch['masked_weights'] * jnp.roll(batch['masked_weights'], 1, axis=1) > 0)
   once = (batch['masked_weights'] > 0) & ~again.at[:, 0].set(False)
-  shown = jnp.take_along_axis(batch['input_ids'], at, axis=1)
-  put = lambda new: batch['input_ids'].at[rows, at].add(jnp.where(once, new - shown, 0))  # added: a filler points at position 0
+  shown = jnp.take_along_axis(ids_BL, at, axis=1)
+  put = lambda new: ids_BL.at[rows, at].add(jnp.where(once, new - shown, 0))  # added: a filler points at position 0
   return put(batch['masked_targets']), put(sampled_BP)
