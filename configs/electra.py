@@ -17,7 +17,7 @@ unigrams. The released small model is another one: a generator of full width, 4,
 
 Not as in the released code: positions are drawn without replacement, so that no prediction counts twice
 (--config.masking.sampling=independent draws as there, and a position's first sample is put in, not a mean of ids); the
-projection of the tables and the discriminator's last layer start as all other weights (there: Glorot, uniform).
+projection of the tables starts as all other weights (there: uniform, after Glorot).
 Norm of the gradient and losses are the whole batch's, not each core's.
 No results of a full run yet.
 """
@@ -52,7 +52,7 @@ def _tiny(**fields):
           corpus=parts.corpus(held_out=0.06),
           encoder=parts.transformer(num_layers=2, hidden_size=128, num_heads=2, intermediate_size=512, activation='gelu', dropout=0.0,
                                     attention_dropout=0.0),
-          schedule=parts.linear_product(learning_rate=2e-3, warmup=200),
+          schedule=parts.linear_product(learning_rate=1e-3, warmup=200),
           length=64,
           batch_size=64,
           phases=((2000, {}),),
