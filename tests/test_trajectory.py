@@ -18,22 +18,29 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
+from configs import albert
 from configs import bert
+from configs import electra
 from configs import roberta
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
 
-STEPS, WARMUP, PEAK, TOLERANCE = 20, 6, 2e-3, 1e-4
-PAPERS = {'bert': bert.get_config('base'), 'roberta': roberta.get_config('base')}
+STEPS, WARMUP, TOLERANCE = 20, 6, 1e-4
+PEAK = {'bert': 2e-3, 'roberta': 2e-3, 'albert': 3e-2, 'electra': 2e-3}  # LAMB's is a share of the parameter's norm
+PAPERS = {'bert': bert.get_config('base'), 'roberta': roberta.get_config('base'), 'albert': albert.get_config('base'),
+          'electra': electra.get_config('base')}
 SYSTEMS = {  # objective, architecture, what the small network takes from the paper's, special ids
     'bert': ('mlm_pair', 'BertForPreTraining', {}, small.BERT_IDS),
     'roberta': ('mlm', 'RobertaForMaskedLM', dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0, initializer='normal'), small.ROBERTA_IDS),
+    'albert': ('mlm_pair', 'AlbertForPreTraining', dict(embedding_size=16, sharing='all'), small.BERT_IDS),
+    'electra': ('replaced_token', ('ElectraForPreTraining', 'ElectraForMaskedLM'), dict(embedding_size=16, activation='gelu', width=0.5),
+                small.BERT_IDS),
 }
 
 
-def google_rate(s):
-  return PEAK * s / WARMUP if s < WARMUP else PEAK * (1 - s / STEPS)
+def google_rate(s, peak):
+  return peak * s / WARMUP if s < WARMUP else peak * (1 - s / STEPS)
 
 
 def google_adam(p, name, gradient, state, s):
@@ -44,11 +51,12 @@ def google_adam(p, name, gradient, state, s):
   update = m / (v.sqrt() + 1e-6)
   if 'LayerNorm' not in name and not name.endswith('bias'):
     update = update + 0.01 * p
-  p.sub_(google_rate(s) * update)
+  p.sub_(google_rate(s, PEAK['bert']) * update)
 
 
 def fairseq_rate(s):
-  return PEAK * max(s, 1) / WARMUP if s < WARMUP else PEAK * (STEPS - s) / (STEPS - WARMUP)
+  peak = PEAK['roberta']
+  return peak * max(s, 1) / WARMUP if s < WARMUP else peak * (STEPS - s) / (STEPS - WARMUP)
 
 
 def fairseq_adam(p, name, gradient, state, s):
@@ -61,34 +69,102 @@ def fairseq_adam(p, name, gradient, state, s):
   p.sub_(step_size * m / (v.sqrt() + 1e-6))
 
 
-REFERENCES = {'bert': (google_adam, 1.0), 'roberta': (fairseq_adam, None)}
+def google_lamb(p, name, gradient, state, s):
+  """lamb_optimizer.py of google-research/albert: as Adam there, then scaled by |p| / |update|, but for norms and biases."""
+  m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
+  m.mul_(0.9).add_(0.1 * gradient)
+  v.mul_(0.999).add_(0.001 * gradient ** 2)
+  update, ratio = m / (v.sqrt() + 1e-6), 1.0
+  if 'LayerNorm' not in name and 'layer_norm' not in name and not name.endswith('bias'):
+    update = update + 0.01 * p
+    norms = p.norm(), update.norm()
+    ratio = norms[0] / norms[1] if min(norms) > 0 else 1.0
+  p.sub_(google_rate(s, PEAK['albert']) * ratio * update)
 
 
-def torch_loss(network, batch, pairs):
+def electra_rate(s):
+  return PEAK['electra'] * (1 - s / STEPS) * min(1.0, s / WARMUP)
+
+
+def electra_adam(p, name, gradient, state, s):
+  """model/optimization.py of google-research/electra: Adam as BERT's under the product of decay and warmup."""
+  m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
+  m.mul_(0.9).add_(0.1 * gradient)
+  v.mul_(0.999).add_(0.001 * gradient ** 2)
+  update = m / (v.sqrt() + 1e-6)
+  if 'LayerNorm' not in name and not name.endswith('bias'):
+    update = update + 0.01 * p
+  p.sub_(electra_rate(s) * update)
+
+
+REFERENCES = {'bert': (google_adam, 1.0), 'roberta': (fairseq_adam, None), 'albert': (google_lamb, 1.0), 'electra': (electra_adam, 1.0)}
+
+
+def torch_loss(network, batch):
+  """Masked tokens, and pairs where the class has a head for them."""
   t = {k: torch.as_tensor(np.asarray(v)) for k, v in batch.items()}
+  pairs = 'pair_labels' in t
   inputs = dict(input_ids=t['input_ids'].long(), attention_mask=t['pack_ids'].long())
   if pairs:
     inputs['token_type_ids'] = t['segment_ids'].long()
   out = network(**inputs)
-  logits = out.prediction_logits if pairs else out.logits
+  loss = masked_loss(out.prediction_logits if pairs else out.logits, t)
+  if not pairs:
+    return loss
+  logits = out.seq_relationship_logits if hasattr(out, 'seq_relationship_logits') else out.sop_logits
+  return loss + torch.nn.functional.cross_entropy(logits, t['pair_labels'].long())
+
+
+def masked_loss(logits, t):
   rows = torch.arange(len(logits))[:, None]
   nll = torch.nn.functional.cross_entropy(logits[rows, t['masked_positions'].long()].transpose(1, 2), t['masked_targets'].long(), reduction='none')
-  loss = (nll * t['masked_weights']).sum() / t['masked_weights'].sum()
-  return loss + torch.nn.functional.cross_entropy(out.seq_relationship_logits, t['pair_labels'].long()) if pairs else loss
+  return (nll * t['masked_weights']).sum() / t['masked_weights'].sum()
 
 
-def torch_losses(folder, system, batches):
-  """Losses of the reference, from the weights in a Hugging Face directory."""
-  _, architecture, changes, _ = SYSTEMS[system]
+class Electra(torch.nn.Module):
+  """Both networks of transformers, with one module of embeddings, and the loss of both (Clark et al. 2020 §2)."""
+
+  def __init__(self, folders):
+    super().__init__()
+    self.discriminator = transformers.ElectraForPreTraining.from_pretrained(folders[0])
+    self.generator = transformers.ElectraForMaskedLM.from_pretrained(folders[1])
+    self.generator.electra.embeddings = self.discriminator.electra.embeddings
+    self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
+
+  def loss(self, batch):
+    t = {k: torch.as_tensor(np.asarray(v)) for k, v in batch.items()}
+    inputs = dict(attention_mask=t['pack_ids'].long(), token_type_ids=t['segment_ids'].long())
+    mlm = masked_loss(self.generator(input_ids=t['input_ids'].long(), **inputs).logits, t)
+    original, filled = t['input_ids'].long().clone(), t['input_ids'].long().clone()
+    for row, place in zip(*torch.nonzero(t['masked_weights'], as_tuple=True)):
+      at = t['masked_positions'][row, place]
+      original[row, at], filled[row, at] = t['masked_targets'][row, place].long(), t['sampled_ids'][row, place].long()
+    scores = self.discriminator(input_ids=filled, **inputs).logits
+    nll = torch.nn.functional.binary_cross_entropy_with_logits(scores, (original != filled).float(), reduction='none')
+    return mlm + 50.0 * nll[t['pack_ids'] > 0].mean()
+
+
+def reference(folders, system):
+  """(network, function from a batch to its loss) of transformers."""
+  if system == 'electra':
+    network = Electra(folders)
+    return network.eval(), network.loss
+  network = getattr(transformers, SYSTEMS[system][1]).from_pretrained(folders[0]).eval()
+  return network, lambda batch: torch_loss(network, batch)
+
+
+def torch_losses(folders, system, batches):
+  """Losses of the reference, from the weights in Hugging Face directories."""
+  changes = SYSTEMS[system][2]
   adam, clip = REFERENCES[system]
-  network = getattr(transformers, architecture).from_pretrained(folder).eval()
-  names = {n: p for n, p in network.named_parameters()}
+  network, loss_of = reference(folders, system)
+  names = {n: p for n, p in network.named_parameters()}  # a shared one once
   if changes.get('type_vocab_size') == 0:  # a row that the class demands and RoBERTa as trained does not have
     names.pop('roberta.embeddings.token_type_embeddings.weight')
   state, losses = {}, []
   for s, batch in enumerate(batches):
     network.zero_grad()
-    loss = torch_loss(network, batch, 'pair_labels' in batch)
+    loss = loss_of(batch)
     loss.backward()
     with torch.no_grad():
       norm = math.sqrt(sum(float((p.grad ** 2).sum()) for p in names.values() if p.grad is not None))
@@ -112,7 +188,9 @@ def batches(system):
   for seed in range(STEPS):
     batch = small.batch(rows=8, seed=seed % 4)  # few batches, so that something is learned in twenty steps
     batch['input_ids'] = np.where(batch['pack_ids'] > 0, batch['input_ids'], pad).astype(np.int32)
-    out.append({k: v for k, v in batch.items() if k != 'pair_labels' or system == 'bert'})
+    if system == 'electra':
+      batch['sampled_ids'] = np.random.default_rng(seed).integers(5, small.VOCAB, batch['masked_targets'].shape).astype(np.int32)
+    out.append({k: v for k, v in batch.items() if k != 'pair_labels' or SYSTEMS[system][0] == 'mlm_pair'})
   return out
 
 
@@ -121,7 +199,7 @@ def our_run(system, accumulation=1, num_steps=STEPS):
   objective, params = start(system)
   paper = PAPERS[system]
   fields = {k: v for k, v in paper.optimizer.items() if k != 'name'}
-  schedule = schedules.BY_NAME[paper.schedule.name](STEPS, learning_rate=PEAK, warmup=WARMUP)
+  schedule = schedules.BY_NAME[paper.schedule.name](STEPS, learning_rate=PEAK[system], warmup=WARMUP)
   tx = optimizers.BY_NAME[paper.optimizer.name](schedule, optimizers.paths_of(params), **fields)
   state = steps.init(objective, tx, 0, 8)
   state = state.replace(params=jax.tree.map(jnp.asarray, params))
@@ -135,11 +213,17 @@ def our_run(system, accumulation=1, num_steps=STEPS):
 
 @pytest.mark.parametrize('system', SYSTEMS)
 def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
-  _, architecture, changes, special = SYSTEMS[system]
-  tensors, config = export.convert(architecture, weights.flatten(start(system)[1]), {**small.SECTION, **changes}, special)
-  weights.save(tmp_path / 'model.safetensors', tensors)
-  (tmp_path / 'config.json').write_text(json.dumps(config))
-  theirs, ours = torch_losses(tmp_path, system, batches(system)), our_run(system)[0]
+  _, architectures, _, special = SYSTEMS[system]
+  objective, params = start(system)
+  folders = []
+  for architecture, network in zip(architectures if isinstance(architectures, tuple) else (architectures,), objective.networks):
+    section = {k: getattr(network.encoder, k) for k in small.SECTION if k != 'name'}
+    tensors, config = export.convert(architecture, weights.flatten(network.of(params)), section, special)
+    folders.append(tmp_path / architecture)
+    folders[-1].mkdir()
+    weights.save(folders[-1] / 'model.safetensors', tensors)
+    (folders[-1] / 'config.json').write_text(json.dumps({**config, 'classifier_dropout_prob': 0.0}))
+  theirs, ours = torch_losses(folders, system, batches(system)), our_run(system)[0]
   assert theirs[-4:].mean() < 0.9 * theirs[:4].mean()  # it does learn, so the optimizer shows in the loss
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
 
