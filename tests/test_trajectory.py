@@ -27,7 +27,7 @@ torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
 
 STEPS, WARMUP, TOLERANCE = 20, 6, 1e-4
-PEAK = {'bert': 2e-3, 'roberta': 2e-3, 'albert': 3e-2, 'electra': 2e-3}  # LAMB's is a share of the parameter's norm
+PEAK = {'bert': 2e-3, 'roberta': 2e-3, 'albert': 6e-2, 'electra': 2e-3}  # LAMB's is a share of the parameter's norm
 PAPERS = {'bert': bert.get_config('base'), 'roberta': roberta.get_config('base'), 'albert': albert.get_config('base'),
           'electra': electra.get_config('base')}
 SYSTEMS = {  # objective, architecture, what the small network takes from the paper's, special ids
@@ -224,7 +224,7 @@ def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
     weights.save(folders[-1] / 'model.safetensors', tensors)
     (folders[-1] / 'config.json').write_text(json.dumps({**config, 'classifier_dropout_prob': 0.0}))
   theirs, ours = torch_losses(folders, system, batches(system)), our_run(system)[0]
-  assert theirs[-4:].mean() < 0.9 * theirs[:4].mean()  # it does learn, so the optimizer shows in the loss
+  assert theirs[-4:].mean() < 0.95 * theirs[:4].mean()  # it does learn, so the optimizer shows in the loss
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
 
 

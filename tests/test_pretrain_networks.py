@@ -1,0 +1,76 @@
+"""Runs of several networks and of shared layers, by the entry points: two stages, weights for each, deeper from shallower."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+from test_pretrain import BORDER
+from test_pretrain import STEPS
+from test_pretrain import here  # noqa: F401  a fixture
+from test_pretrain import state_of
+from test_pretrain import world  # noqa: F401
+
+from bertzoo_jax import errors
+from bertzoo_jax import export
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
+from configs import parts
+
+ELECTRA = dict(objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining')
+TWO_STAGES = dict(phases=((BORDER, {'length': 32, 'objective': parts.generator_mlm()}), (STEPS - BORDER, {'objective': parts.replaced_token_frozen()})),
+                  objective=parts.generator_mlm(), encoder__activation='gelu', schedule__across_phases='restart', run__keep_every=BORDER)
+
+
+def params_at(workdir, step):
+  return checkpoint.load_params(f'{workdir}@{step}')[0]
+
+
+def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_stays(tmp_path, here):  # noqa: F811
+  here(tmp_path / 'whole', **TWO_STAGES)
+  here(tmp_path / 'run', **TWO_STAGES)
+  for step in [s for s in checkpoint.steps(tmp_path / 'run') if s > BORDER]:
+    shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
+  assert checkpoint.steps(tmp_path / 'run')[-1] == BORDER
+  here(tmp_path / 'run', **TWO_STAGES)
+  assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
+  border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)
+  assert small.worst(border['encoder'], border['generator']['encoder']) == 0  # the discriminator starts from the generator
+  assert small.worst(end['generator'], border['generator']) == 0 and small.worst(end['encoder'], border['encoder']) > 1e-3
+  rows = metrics.read(tmp_path / 'run')
+  assert 'rtd_loss' not in rows[BORDER - 1] and rows[BORDER]['rtd_loss'] > 0 and rows[BORDER]['mlm_loss'] > 0
+
+
+
+
+def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):  # noqa: F811
+  here(tmp_path / 'run', **ELECTRA)
+  assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
+  classes = {name: json.loads((tmp_path / 'hf' / name / 'config.json').read_text())['architectures'] for name in ('discriminator', 'generator')}
+  assert classes == {'discriminator': ['ElectraForPreTraining'], 'generator': ['ElectraForMaskedLM']}
+  assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes) and (tmp_path / 'hf/generator/tokenizer.json').exists()
+  changes = {**ELECTRA, 'phases': ((1, {}),), 'schedule__warmup': 0, 'schedule__learning_rate': 0.0, 'run__keep_every': 1}
+  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **changes)
+  assert small.worst(params_at(tmp_path / 'again', 1), params_at(tmp_path / 'run', STEPS)) == 0
+  here(tmp_path / 'one', init=f'hf:{tmp_path}/hf/discriminator', **changes)
+  one, run = params_at(tmp_path / 'one', 1), params_at(tmp_path / 'run', STEPS)
+  assert small.worst(one['encoder'], run['encoder']) == 0 and small.worst(one['generator'], run['generator']) > 0
+  assert 'generator: fresh' in capsys.readouterr().out
+  with pytest.raises(errors.UserError, match=r'has 2 addresses, objective=mlm_pair 1 network'):
+    here(tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', phases=((1, {}),), schedule__warmup=0)
+
+
+def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(tmp_path, here, capsys):  # noqa: F811
+  shared = dict(encoder__sharing='all', encoder__embedding_size=8, optimizer=parts.lamb(), hf='AlbertForPreTraining')
+  here(tmp_path / 'two', phases=((2, {}),), schedule__warmup=1, **shared)
+  here(tmp_path / 'six', init=str(tmp_path / 'two'), phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0, encoder__num_layers=6, **shared)
+  assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
+  assert 'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint' in capsys.readouterr().out
+  assert all(row.holds for row in export.export(str(tmp_path / 'six'), tmp_path / 'hf'))
+  content = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert (content['num_hidden_layers'], content['num_hidden_groups']) == (6, 1)
+  with pytest.raises(errors.UserError, match='encoder/layers/.* is .* here and'):
+    here(tmp_path / 'apart', init=str(tmp_path / 'two'), phases=((1, {}),), schedule__warmup=0, **{**shared, 'encoder__sharing': 'none'})
+  assert np.isfinite(jax.tree.leaves(params_at(tmp_path / 'six', 1))[0]).all()
