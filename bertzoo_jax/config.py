@@ -61,6 +61,12 @@ def phases(config) -> tuple[Phase, ...]:
   return tuple(out)
 
 
+def phase_at(config, step: int) -> Phase:
+  """The phase that took the step before a checkpoint of `step` updates."""
+  found = phases(config)
+  return next((p for p in found if step <= p.end_step), found[-1])
+
+
 def _override(config, key: str, value, index: int) -> None:
   section = key.split('.')[0]
   if section not in _PHASE_SECTIONS:

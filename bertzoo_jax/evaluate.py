@@ -39,7 +39,6 @@ from bertzoo_jax import storage  # noqa: E402
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
 from bertzoo_jax.input import mirror  # noqa: E402
 from bertzoo_jax.input import pipeline  # noqa: E402
-from bertzoo_jax.model import encoder as encoders  # noqa: E402
 from bertzoo_jax.model import heads  # noqa: E402
 from bertzoo_jax.objectives import generator as generators  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
@@ -110,12 +109,12 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   params, step, workdir = checkpoint.load_params(address)
-  config = phase_config(workdirs.run_config(workdir), step)
+  config = configuration.phase_at(workdirs.run_config(workdir), step).config
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   corpora.verify(corpus.path)
   _check_vocabulary(workdir, corpus)
-  trained = _networks(config, corpus.vocab_size)
+  trained = objectives.networks_of(config, corpus.vocab_size)
   if not corpus.splits['held_out'].num_tokens:
     raise errors.UserError(f'{corpus.path} has no held-out text to score: prepare one with more text or a larger --config.corpus.held_out.')
 
@@ -135,12 +134,6 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, held_out[pairs], train))
   return Evaluation(str(workdir), step, corpus.hash, scores, notes)
-
-
-def phase_config(config, step: int):
-  """The config of the phase that took the step before a checkpoint."""
-  phases = configuration.phases(config)
-  return next((p for p in phases if step <= p.end_step), phases[-1]).config
 
 
 def segment_pairs(pairs: str) -> dict:
@@ -239,15 +232,6 @@ def table(evaluation: Evaluation) -> str:
 def to_json(evaluation: Evaluation) -> str:
   """The evaluation as JSON, with the fields of Evaluation and Score."""
   return json.dumps({**evaluation._asdict(), 'scores': [s._asdict() for s in evaluation.scores]}, indent=1, ensure_ascii=False) + '\n'
-
-
-def _networks(config, vocab_size):
-  """What the objective of a phase trains, as networks that compute in float32."""
-  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32, unroll=1, remat='none')
-  found = errors.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder).networks
-  if not found:
-    raise errors.UserError(f'objective={config.objective.name} trains no network to score: give the --workdir of another run.')
-  return found
 
 
 def _check_vocabulary(workdir, corpus):

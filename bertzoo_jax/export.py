@@ -20,6 +20,7 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
+from bertzoo_jax import objectives
 from bertzoo_jax import storage
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import config as hf_config
@@ -29,7 +30,6 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.input import tokenizers
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
@@ -55,7 +55,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
-  trained = _networks(config, params, step)
+  vocab_size = next(len(x) for path, x in weights.flatten(params).items() if path.endswith(names.WORD_TABLE))
+  trained = objectives.networks_of(configuration.phase_at(config, step).config, vocab_size)
   rows, said = [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
@@ -63,7 +64,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
-      wished = architecture if architecture and i == 0 else _architecture(config.hf, network, params)
+      wished = architecture if architecture and i == 0 else _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors = _write_network(directory, wished, network, params, config.to_dict(), tokenizer, workdir, step)
       rows = None if compared is None else [*rows, *compared]
       said.append(f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
@@ -71,15 +72,6 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     _install(root, out)
   print('\n'.join(said))
   return rows
-
-
-def _networks(config, params, step: int):
-  """The networks that the phase of a step trains."""
-  phases = configuration.phases(config)
-  section = next((p for p in phases if step <= p.end_step), phases[-1]).config.objective
-  vocab_size = next(len(x) for path, x in weights.flatten(params).items() if path.endswith(names.WORD_TABLE))
-  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32)
-  return errors.build(section, OBJECTIVES, 'objective', encoder=encoder).networks
 
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
@@ -92,6 +84,8 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=encoder['max_positions'],
                                        segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
     _write(directory / name, text)
+  if network.name:
+    print(f'\n{network.name}: {architecture}')
   rows = _verify(directory, architecture, params, encoder, special, tokenizers.load(tokenizer, config['tokenizer']))
   _write(directory / 'README.md', card.text(
       architecture=architecture, config={**config, 'encoder': encoder}, step=step, tensors=tensors, corpus=_corpus(workdir),
@@ -131,12 +125,12 @@ def _verify(directory, architecture, params, encoder, special, tokenizer):
   return rows
 
 
-def _architecture(wished, network, params) -> str:
-  """The class wished for, or with a printed line one that fits the network."""
+def _architecture(wished, network, params, aloud) -> str:
+  """The class wished for, or (aloud: with a printed line) one that fits the network."""
   paths, activation = weights.flatten(network.of(params)), network.encoder.activation
   name = hf_config.fitting(wished, activation, paths)
-  if name != wished:
-    print(f'{network.name or "network"}: {hf_config.fitting_note(wished, activation, paths)}')
+  if name != wished and aloud:
+    print(f'config.hf={hf_config.fitting_note(wished, activation, paths)}')
   return name
 
 

@@ -343,7 +343,14 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
       if stage.data.rows_per_epoch:
         line += f' · {p.steps * rows / stage.data.rows_per_epoch:.2f} epochs of {stage.data.rows_per_epoch:,} rows'
     lines.append(line)
-  return lines
+  published = sum(_published_flops(p, data.vocab_size) for p in phases)
+  return [*lines, f'flops     {published:.3e} for the whole run, counted as Clark et al. 2020 do']
+
+
+def _published_flops(phase, vocab_size) -> float:
+  objective = errors.build(phase.config.objective, OBJECTIVES, 'objective', encoder=_encoder(phase.config, vocab_size))
+  return cost.published_flops(objective.networks, jax.eval_shape(objective.init, jax.random.key(0)), rows=phase.config.batch_size,
+                              length=phase.config.length, steps=phase.steps)
 
 
 def _report(result, data, workdir, end, phases) -> dict:
@@ -362,6 +369,9 @@ def _report(result, data, workdir, end, phases) -> dict:
       below = data.entropy - loss
       print(f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
             f'{abs(below):.3f} ' + ('below it' if below >= 0 else 'above it: not yet more than word counts'), flush=True)
+    if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:
+      print(f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original {100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
+            f'area under the curve {held_out["held_out_rtd_auc"]:.3f}', flush=True)
   return {**result, 'held_out': held_out, 'entropy': data.entropy}
 
 

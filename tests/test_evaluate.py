@@ -258,7 +258,7 @@ def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
 
 def test_the_config_is_that_of_the_phase_that_took_the_last_step():
   made = config(phases=((3, {'length': 16}), (4, {})))
-  assert [evaluate.phase_config(made, step).length for step in (0, 3, 4, 7, 8)] == [16, 16, 64, 64, 64]
+  assert [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)] == [16, 16, 64, 64, 64]
 
 
 def test_the_pairs_have_all_fields_of_their_constructor():

@@ -57,7 +57,8 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   here(tmp_path / 'one', init=f'hf:{tmp_path}/hf/discriminator', **changes)
   one, run = params_at(tmp_path / 'one', 1), params_at(tmp_path / 'run', STEPS)
   assert small.worst(one['encoder'], run['encoder']) == 0 and small.worst(one['generator'], run['generator']) > 0
-  assert 'generator: fresh' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert 'generator: fresh' in said and 'held-out replaced tokens: accuracy' in said and 'flops     ' in said
   with pytest.raises(errors.UserError, match=r'has 2 addresses, objective=mlm_pair 1 network'):
     here(tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', phases=((1, {}),), schedule__warmup=0)
 

@@ -1,5 +1,9 @@
 """Objectives by name: BY_NAME[name](encoder=…, attend=…, constrain=…, **fields of the config's section) → Objective."""
 
+import jax.numpy as jnp
+
+from bertzoo_jax import errors
+from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import input_only
 from bertzoo_jax.objectives import mlm
@@ -17,3 +21,12 @@ BY_NAME = {
     'all_tokens_mlm': filled_mlm.all_tokens_mlm,
     'input_only': input_only.input_only,
 }
+
+
+def networks_of(config, vocab_size: int):
+  """The networks that the objective of a config trains, in float32. Raises UserError if there are none."""
+  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32)
+  found = errors.build(config.objective, BY_NAME, 'objective', encoder=encoder).networks
+  if not found:
+    raise errors.UserError(f'objective={config.objective.name} trains no network: give the --workdir of another run.')
+  return found

@@ -68,13 +68,14 @@ _DROPOUT, _NORM, _ACTIVATION, _SOFTMAX, _PREDICTED = 4, 5, 8, 5, 0.15625
 def published_flops(networks, params: dict, *, rows: int, length: int, steps: int) -> float:
   """Operations of a training as Clark et al. 2020 count them (flops_computation.py of their release): a multiplication and
   an addition are two, the backward pass is as much as the forward pass, looking up a word is a dense product, 15.625 % of
-  the tokens go through a vocabulary head, and a pair head is left out.
+  the tokens go through a vocabulary head, and a pair head is left out. A network that does not learn has its forward pass only.
 
   Args:
     networks, params: as in `flops_per_step`.
     rows, length, steps: of the global batch; tokens a row; updates.
   """
-  return 2.0 * rows * steps * length * sum(_published_forward(network, network.of(params), length) for network in networks)
+  passes = lambda network: 2.0 if network.trained else 1.0
+  return float(rows * steps * length * sum(passes(n) * _published_forward(n, n.of(params), length) for n in networks))
 
 
 def _published_forward(network, params, length):
