@@ -1,10 +1,10 @@
-"""BERT-wwm (Cui et al. 2019, arXiv:1906.08101): whole-word masking for Chinese. Sizes beyond tiny, and LAMB, are to come.
+"""BERT-wwm (Cui et al. 2019, arXiv:1906.08101): whole-word masking for Chinese. Sizes beyond tiny are to come.
 
     python -m bertzoo_jax.pretrain --config configs/bert_wwm.py:tiny --corpus CORPUS --workdir WORKDIR
 
 BERT with the characters of a chosen word masked together, each with its own draw of mask, random or kept (Google's whole-word
 code, which the release used). Its network and objective are BERT's, so it trains now, with AdamW (RoBERTa-wwm's optimizer; BERT-wwm
-used LAMB).
+used LAMB: ,optimizer=lamb).
 
 Not as there: jieba segments (LTP there; the corpus names segmenter and version), words are drawn anew in every epoch
 (--config.masking.repeat=10 for static masks). RoBERTa-wwm keeps pairs without their loss: --config.format.pairs=none with

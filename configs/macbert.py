@@ -1,10 +1,10 @@
-"""MacBERT (Cui et al. 2020, arXiv:2004.13922): masked tokens become similar words. Sizes beyond tiny, and LAMB, are to come.
+"""MacBERT (Cui et al. 2020, arXiv:2004.13922): masked tokens become similar words. Sizes beyond tiny are to come.
 
     python -m bertzoo_jax.pretrain --config configs/macbert.py:tiny --corpus CORPUS --workdir WORKDIR
 
 Whole words in n-grams of 1 to 4 with shares .4, .3, .2, .1; a chosen word becomes a similar word in 80 % of cases, a random
 one in 10 %, itself in 10 %, never [MASK] (arXiv:1906.08101 v3, §IV); sentence order as second objective. Network and
-objective are BERT's, so it trains now, with AdamW (LAMB there).
+objective are BERT's, so it trains now, with AdamW (LAMB there: ,optimizer=lamb).
 
 Not as there: similar words come from vectors trained on this very text (the paper's toolkit needs a licence; --config.corpus.similar
 takes word vectors or a thesaurus of your own), and have as many pieces as the word they replace, a rule the paper leaves
