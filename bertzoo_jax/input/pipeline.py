@@ -146,8 +146,9 @@ class Pipeline:
   def evaluation_batches(self, n: int) -> list[dict]:
     """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the same masks.
 
-    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that fill the last batch are
-    copies with masked_weights 0; pair labels have no weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
+    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that fill the last batch
+    are padding throughout (pack_ids 0) and predict nothing; pair labels have no weight, so a format that has them leaves the unfilled batch
+    out, unless it is the only one.
     """
     total, size = self.rows_per_epoch, self._batch_size
     whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
@@ -158,7 +159,8 @@ class Pipeline:
     for first in range(0, len(rows), size):
       here = rows[first:first + size][self._first_row:self._first_row + self._rows_here]
       batch = self._finish(*self._rows(0, here % total, shuffled=False))
-      batch['masked_weights'] = batch['masked_weights'] * (here < total)[:, None].astype(np.float32)
+      for name in ('masked_weights', 'pack_ids'):
+        batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       batches.append(batch)
     return batches
 
