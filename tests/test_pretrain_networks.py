@@ -20,8 +20,9 @@ from bertzoo_jax.training import metrics
 from configs import parts
 
 ELECTRA = dict(objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining')
-TWO_STAGES = dict(phases=((BORDER, {'length': 32, 'objective': parts.generator_mlm()}), (STEPS - BORDER, {'objective': parts.replaced_token_frozen()})),
-                  objective=parts.generator_mlm(), encoder__activation='gelu', schedule__across_phases='restart', run__keep_every=BORDER)
+STAGES = {'length': 32, 'objective': parts.generator_mlm()}, {'objective': parts.replaced_token_frozen()}
+TWO_STAGES = dict(phases=((BORDER, STAGES[0]), (STEPS - BORDER, STAGES[1])), objective=parts.generator_mlm(),
+                  encoder__activation='gelu', schedule__across_phases='restart', run__keep_every=BORDER)
 
 
 def params_at(workdir, step):
@@ -66,7 +67,8 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(tmp_path, here, capsys):  # noqa: F811
   shared = dict(encoder__sharing='all', encoder__embedding_size=8, optimizer=parts.lamb(), hf='AlbertForPreTraining')
   here(tmp_path / 'two', phases=((2, {}),), schedule__warmup=1, **shared)
-  here(tmp_path / 'six', init=str(tmp_path / 'two'), phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0, encoder__num_layers=6, **shared)
+  still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
+  here(tmp_path / 'six', init=str(tmp_path / 'two'), encoder__num_layers=6, **still, **shared)
   assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
   assert 'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint' in capsys.readouterr().out
   assert all(row.holds for row in export.export(str(tmp_path / 'six'), tmp_path / 'hf'))
