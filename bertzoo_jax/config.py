@@ -17,6 +17,9 @@ _PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 
+# Fields of parts that runs of earlier versions do not have, as they computed.
+_ADDED = {'encoder': dict(name='transformer', embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
@@ -138,6 +141,9 @@ def to_json(config) -> str:
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
   plain = json.loads(text)
+  for section, fields in _ADDED.items():
+    if plain.get(section, {}).get('name') == fields['name']:
+      plain[section] = {**fields, **plain[section]}
   config = ml_collections.ConfigDict({k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()})
   return config.lock()
 

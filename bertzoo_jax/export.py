@@ -55,8 +55,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
-  vocab_size = next(len(x) for path, x in weights.flatten(params).items() if path.endswith(names.WORD_TABLE))
-  trained = objectives.networks_of(configuration.phase_at(config, step).config, vocab_size)
+  phase = configuration.phase_at(config, step).config
+  trained = objectives.networks_of(phase, weights.vocabulary_size(params))
   rows, said = [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
@@ -65,13 +65,21 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
       wished = architecture if architecture and i == 0 else _architecture(config.hf, network, params, aloud=i == 0)
-      compared, tensors = _write_network(directory, wished, network, params, config.to_dict(), tokenizer, workdir, step)
+      compared, tensors = _write_network(directory, wished, network, params, _told(config, phase), tokenizer, workdir, step)
       rows = None if compared is None else [*rows, *compared]
       said.append(f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
                   f'in {len(tensors)} tensors')
     _install(root, out)
+  held = {id(x) for network in trained for x in weights.flatten(network.of(params)).values()}
+  if left := sorted({path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}):
+    said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
   print('\n'.join(said))
   return rows
+
+
+def _told(config, phase) -> dict:
+  """What a card tells of a run: the sections of the phase that trained last, and all lengths."""
+  return {**phase.to_dict(), 'phases': config.phases, 'length': config.length}
 
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
@@ -85,7 +93,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
                                        segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
     _write(directory / name, text)
   if network.name:
-    print(f'\n{network.name}: {architecture}')
+    print(f'{network.name}: {architecture}')
   rows = _verify(directory, architecture, params, encoder, special, tokenizers.load(tokenizer, config['tokenizer']))
   _write(directory / 'README.md', card.text(
       architecture=architecture, config={**config, 'encoder': encoder}, step=step, tensors=tensors, corpus=_corpus(workdir),

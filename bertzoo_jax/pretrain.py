@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import beginning
 from bertzoo_jax import cli
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
@@ -52,7 +53,8 @@ _PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
 def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str | None = None, batches: str | None = None,
              init: str | None = None) -> dict:
-  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats}.
+  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the whole run, as
+  `cost.published_flops` counts}.
 
   Args:
     config: an experiment (configs/).
@@ -246,10 +248,13 @@ def _state(config, stage, checkpoints, start, init, tokenizer):
   if start:
     also = ' (--init is for a first start: not used)' if init else ''
     return checkpoints.restore(start, target), f'resuming from the checkpoint of step {start:,}{also}', notes
+  if stage.objective.frozen and len((init or '').split(',')) < len(stage.objective.networks):
+    raise errors.UserError(f'objective={config.objective.name} leaves a network as it is, and none was trained: put a phase with '
+                           'objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.')
   state = stages.fresh(stage)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
-  params, lines = _begun(state.params, init, config, stage.objective, tokenizer)
+  params, lines = beginning.parameters(state.params, init, stage.objective, tokenizer)
 
   def place(x, to):
     return x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype))
@@ -257,63 +262,11 @@ def _state(config, stage, checkpoints, start, init, tokenizer):
   return state.replace(params=jax.tree.map(place, params, target.params)), f'weights from {init}, optimizer and step fresh', [*lines, *notes]
 
 
-def _begun(params, init, config, objective, tokenizer):
-  """(parameters with those of --init in their places, lines that say which): one address, or one for each network, by comma."""
-  addresses = init.split(',')
-  if len(addresses) > max(1, len(objective.networks)):
-    raise errors.UserError(f'--init has {len(addresses)} addresses, objective={config.objective.name} {len(objective.networks)} network(s): '
-                           'give one, or one for each by comma.')
-  if len(addresses) == 1 and not init.startswith('hf:'):  # a run like this one, or one that has parts of it
-    loaded, report, theirs = _weights(init)
-    _check_vocabulary(init, theirs, tokenizer)
-    return hf.merge(params, loaded, report, dict(config.encoder))
-  flat, lines = hf.flatten(params), []
-  for address, network in zip(addresses, objective.networks):
-    loaded, report, theirs = _weights(address)
-    _check_vocabulary(address, theirs, tokenizer)
-    merged, said = hf.merge(network.of(hf.unflatten(flat)), loaded, report, {k: getattr(network.encoder, k) for k in config.encoder if k != 'name'})
-    places = hf.flatten(network.of(hf.unflatten({path: path for path in flat})))  # where each of its parameters is among all
-    flat |= {places[path]: x for path, x in hf.flatten(merged).items()}
-    lines += [f'{network.name}: {line}' if network.name else line for line in said]
-  lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses):]]
-  return hf.unflatten(flat), lines
-
-
 def _export_notes(config, objective) -> list[str]:
   """What export will do about networks that config.hf cannot hold; of several, only the first is meant to be that class."""
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   notes = [hf.fitting_note(config.hf, n.encoder.activation, hf.flatten(n.of(shapes))) for n in objective.networks[:1]]
   return [f'config.hf={note}' for note in notes if note]
-
-
-def _weights(address):
-  """(nested dict of numpy arrays, hf.Report, folder with the tokenizer) at an address of --init."""
-  if address.startswith('hf:'):
-    folder = _hf_directory(address.removeprefix('hf:'))
-    return *hf.load(folder), folder
-  loaded, step, workdir = checkpoint.load_params(address)
-  theirs = workdirs.run_config(workdir)
-  return loaded, hf.Report(f'{workdir} at step {step}', theirs.hf, dict(theirs.encoder), ()), storage.path(workdir) / 'tokenizer'
-
-
-def _check_vocabulary(address, theirs, ours):
-  """Weights of other words are refused: a row of the word table would belong to another word, without a sign of it."""
-  a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
-  if a and b and (difference := hf.vocabulary_difference(a, b)):
-    raise errors.UserError(f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with --tokenizer {theirs}.')
-
-
-def _hf_directory(name):
-  if os.path.isdir(os.path.expanduser(name)):
-    return name
-  repository, _, revision = name.partition('@')
-  try:
-    import huggingface_hub
-    return huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=['*.json', '*.safetensors', '*.txt'])
-  except Exception as e:  # not installed, no network, no such name: the remedy is the same
-    why = f'{type(e).__name__}: {" ".join(str(e).split())[:200]}'
-    raise errors.UserError(f'--init hf:{name} is no local directory and could not be downloaded ({why}): '
-                           'check the name, or download it and give hf:DIR.') from e
 
 
 def _records(config, workdir, start, attempt):
@@ -356,6 +309,7 @@ def _published_flops(phase, vocab_size) -> float:
 def _report(result, data, workdir, end, phases) -> dict:
   """Says how it ended."""
   held_out = result['held_out'] or next((row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {})
+  flops = sum(_published_flops(p, data.vocab_size) for p in phases)
   if _first():
     if result['interrupted'] and result['step'] < end:
       saved = f'at step {result["step"]:,} of {end:,} and saved' if result['step'] else 'before the first step'
@@ -363,7 +317,7 @@ def _report(result, data, workdir, end, phases) -> dict:
     elif more := data.still_to_come(phases):
       print(more, flush=True)
     else:
-      print(f'done: {result["step"]:,} steps in {workdir}', flush=True)
+      print(f'done: {result["step"]:,} steps in {workdir} · {flops:.3e} FLOPs as Clark et al. 2020 count them', flush=True)
     loss = held_out.get('held_out_mlm_loss')
     if loss is not None and data.entropy is not None:
       below = data.entropy - loss
@@ -372,7 +326,7 @@ def _report(result, data, workdir, end, phases) -> dict:
     if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:
       print(f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original {100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
             f'area under the curve {held_out["held_out_rtd_auc"]:.3f}', flush=True)
-  return {**result, 'held_out': held_out, 'entropy': data.entropy}
+  return {**result, 'held_out': held_out, 'entropy': data.entropy, 'flops': flops}
 
 
 def _devices():

@@ -7,7 +7,7 @@ models, on BERT's for Table 1); tiny_two_stage, base_two_stage (Figure 3).
 
 The paper's runs: BERT's uncased WordPiece; running text in one or two segments, never a false pair; 15 % of the tokens (large:
 25 %) are chosen, of which 85 % become [MASK] and 15 % stay. Small: 1,000,000 steps of 128 rows of 128, 4 days on one V100; base:
-766,000 of 256 rows of 512, 4 days on 16 TPU v3; large: 400,000 (or 1,750,000: large,steps=1750000) of 2,048.
+766,000 of 256 rows of 512, 4 days on 16 TPU v3; large: 400,000 of 2,048, or 1,750,000 (--config.phases='((1750000, {}),)').
 
 Its comparisons: --config configs/electra.py:base,objective=replaced_token_adversarial | replace_mlm | all_tokens_mlm (their
 width is 1/4 unless set: --config.objective.width=0.3333333333333333); ELECTRA 15 %: --config.objective.loss_over=masked;

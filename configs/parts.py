@@ -221,7 +221,8 @@ def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_si
   table. sharing, what the layers have in common: none | all | attention | feed_forward (Lan et al. 2019 §3.1, Table 4; each
   with its norm). num_groups: of consecutive layers; layers share in their group only. inner_group_num: blocks, each with its
   own parameters, that make a layer. activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu. initializer:
-  truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range.
+  truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range; what scores a token by one
+  number (detection) is not drawn so, but uniformly after Glorot.
   """
   return _part('transformer', dict(
       num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size, embedding_size=embedding_size,

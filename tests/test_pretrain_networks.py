@@ -60,8 +60,28 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   assert small.worst(one['encoder'], run['encoder']) == 0 and small.worst(one['generator'], run['generator']) > 0
   said = capsys.readouterr().out
   assert 'generator: fresh' in said and 'held-out replaced tokens: accuracy' in said and 'flops     ' in said
-  with pytest.raises(errors.UserError, match=r'has 2 addresses, objective=mlm_pair 1 network'):
+  with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):
     here(tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', phases=((1, {}),), schedule__warmup=0)
+
+
+def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(tmp_path, here, capsys):  # noqa: F811
+  adversarial = {**ELECTRA, 'objective': parts.replaced_token_adversarial(width=0.5)}
+  here(tmp_path / 'pair', phases=((2, {}),), schedule__warmup=1, **adversarial)
+  export.export(str(tmp_path / 'pair'), tmp_path / 'hf')
+  assert 'not exported, since no class has a place for it: baseline_head' in capsys.readouterr().out
+  still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
+  pair = params_at(tmp_path / 'pair', 2)
+  here(tmp_path / 'both', init=f'{tmp_path}/pair,{tmp_path}/pair', **still, **ELECTRA)
+  both = params_at(tmp_path / 'both', 1)
+  assert small.worst(both['generator'], pair['generator']) == 0 and small.worst(both['encoder'], pair['encoder']) == 0
+  alone = {**still, 'objective': parts.generator_mlm(), 'encoder__activation': 'gelu'}
+  here(tmp_path / 'whole', init=str(tmp_path / 'pair'), **{**still, **adversarial})
+  assert small.worst(params_at(tmp_path / 'whole', 1), pair) == 0
+  here(tmp_path / 'plain', phases=((1, {}),), schedule__warmup=0, encoder__activation='gelu', objective=parts.mlm(), hf='BertForMaskedLM')
+  here(tmp_path / 'first', init=str(tmp_path / 'plain'), **alone)
+  assert small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1)) == 0
+  with pytest.raises(errors.UserError, match='leaves a network as it is.*generator_mlm before it'):
+    here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
 
 
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(tmp_path, here, capsys):  # noqa: F811

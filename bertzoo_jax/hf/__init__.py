@@ -8,5 +8,7 @@ from bertzoo_jax.hf.weights import flatten
 from bertzoo_jax.hf.weights import load
 from bertzoo_jax.hf.weights import merge
 from bertzoo_jax.hf.weights import unflatten
+from bertzoo_jax.hf.weights import vocabulary_size
 
-__all__ = ['Report', 'fitting_note', 'flatten', 'load', 'merge', 'unflatten', 'vocabulary', 'vocabulary_difference']
+__all__ = ['Report', 'fitting_note', 'flatten', 'load', 'merge', 'unflatten', 'vocabulary', 'vocabulary_difference',
+           'vocabulary_size']

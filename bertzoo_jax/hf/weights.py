@@ -96,7 +96,7 @@ def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
   lines += [f'loaded: {len(fresh) - len(missing)} of {len(fresh)} parameters from {report.source} ({report.architecture})']
   lines += [f'fresh: {path} {tuple(fresh[path].shape)}' for path in missing]
   lines += [f'ignored: {what}' for what in ignored]
-  for field in ('num_layers', 'num_groups', 'activation', 'norm_eps', 'dropout', 'attention_dropout'):
+  for field in ('num_layers', 'sharing', 'num_groups', 'inner_group_num', 'activation', 'norm_eps', 'dropout', 'attention_dropout'):
     if encoder is not None and encoder[field] != report.encoder[field]:
       lines.append(f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} in the checkpoint')
   return unflatten(params), lines
@@ -111,6 +111,11 @@ def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return loaded[:ours], [f'positions: the first {ours:,} of the checkpoint\'s {theirs:,} rows were loaded, the rest is ignored']
   rest = np.asarray(fresh)[theirs:].astype(loaded.dtype)
   return np.concatenate([loaded, rest]), [f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh']
+
+
+def vocabulary_size(params: dict) -> int:
+  """Rows of the word table among nested parameters, of several networks' the first."""
+  return next(len(x) for path, x in flatten(params).items() if path.endswith(names.WORD_TABLE))
 
 
 def flatten(tree: dict, prefix: str = '') -> dict:

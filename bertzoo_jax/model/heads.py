@@ -55,7 +55,7 @@ class ReplacedHead(nn.Module):
   def __call__(self, hidden_BLD):
     """logits_BL in float32."""
     x_BLD = layers.Dense(hidden_BLD.shape[-1:], self.kernel_init, self.dtype, name='dense')(hidden_BLD)
-    return TokenScore(self.kernel_init, self.dtype, name='score')(layers.activation(self.activation)(x_BLD))
+    return TokenScore(self.dtype, name='score')(layers.activation(self.activation)(x_BLD))
 
 
 class TokenScore(nn.Module):
@@ -63,7 +63,6 @@ class TokenScore(nn.Module):
 
   Its kernel starts uniform after Glorot, as in ELECTRA's release: from 0.02 a small network does not leave the base rate.
   """
-  kernel_init: Callable
   dtype: Any
 
   @nn.compact

@@ -20,6 +20,7 @@ def replace_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained
   Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss, generator_accuracy.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generators.check_temperature(temperature)
 
   def init(key):
     return _init(encoder, generator, key)
@@ -47,6 +48,7 @@ def all_tokens_mlm(encoder, attend=attention.attend, constrain=layers.unconstrai
   the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generators.check_temperature(temperature)
   copy = networks.token_score(encoder)
 
   def init(key):

@@ -64,7 +64,8 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
   Args:
     encoder: linen module of the main network.
     width, depth: sizes of layers and their number, as shares of the main network's; a head keeps its width if it can.
-    shared: a name in SHARED. Tables that are shared have the main network's width; else they have the layers'.
+    shared: a name in SHARED. Tables that are not shared are as wide as the generator's layers; those of a generator of the
+      network's own size, and shared ones, as wide as the network's.
 
   Raises:
     UserError: an unknown name, shares out of range, or networks of two sizes that are to share all.
@@ -95,6 +96,12 @@ def logits(generator: Generator, params: dict, batch: dict, key, train, attend, 
   return networks.vocabulary_logits(generator.encoder, params, hidden_BPD, constrain), hidden_BPD
 
 
+def check_temperature(temperature: float) -> None:
+  """Raises UserError for what no logit can be divided by."""
+  if not temperature > 0.0:
+    raise errors.UserError(f'objective.temperature is {temperature}: it must be above 0; 1.0 samples as the generator says.')
+
+
 def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):
   """The logits that tokens are drawn by: divided by the temperature, and with disallow_correct never the true token."""
   if disallow_correct:
@@ -123,7 +130,7 @@ def _uniform(keys_B2, shape):
   counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(1, *shape)
   word = lambda i: keys_B2[:, i].reshape(-1, *(1 for _ in shape))
   bits = _mix(_mix(counter + word(0)) ^ word(1))
-  return (bits >> 8).astype(jnp.float32) * 2.0 ** -24 + 2.0 ** -25
+  return (bits >> 9).astype(jnp.float32) * 2.0 ** -23 + 2.0 ** -24  # one bit more would round to 1, and give infinite noise
 
 
 def _mix(x):

@@ -56,7 +56,7 @@ def init_replaced_head(encoder, key):
 
 def token_score(encoder):
   """One number a token."""
-  return heads.TokenScore(_kernel_init(encoder), encoder.dtype)
+  return heads.TokenScore(encoder.dtype)
 
 
 def init_token_score(encoder, key):

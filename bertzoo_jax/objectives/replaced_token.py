@@ -28,6 +28,7 @@ def replaced_token(encoder, attend=attention.attend, constrain=layers.unconstrai
   rtd_recall and rtd_auc of finding replaced tokens.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
 
   def loss(params, batch, totals, carry, key, train):
@@ -50,6 +51,7 @@ def replaced_token_frozen(encoder, attend=attention.attend, constrain=layers.unc
   `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
+  generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
 
   def loss(params, batch, totals, carry, key, train):
@@ -79,7 +81,7 @@ def generator_mlm(encoder, attend=attention.attend, constrain=layers.unconstrain
 
   init = lambda key: {'generator': generator.init(key)}
   return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED,
-                             (objective.Network('', generator.encoder, generator.of),))
+                             (objective.Network('generator', generator.encoder, generator.of),))
 
 
 def replaced_token_adversarial(encoder, attend=attention.attend, constrain=layers.unconstrained, *, width, depth, shared, temperature,
@@ -93,6 +95,7 @@ def replaced_token_adversarial(encoder, attend=attention.attend, constrain=layer
   Metrics as of `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
   baseline = networks.token_score(generator.encoder)
 

@@ -28,7 +28,8 @@ def adamw(schedule, paths, *, b1: float, b2: float, eps: float, weight_decay: fl
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
   p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v, as there; torch and
-  optax add it after the correction, which differs by a share of eps/√v in the first updates.
+  optax add it after the correction, which differs by a share of eps/√v in the first updates. t counts the run's updates: for a
+  parameter that joins in a later phase there is hardly a correction.
 
   Args:
     schedule: step → learning rate.

@@ -90,6 +90,11 @@ def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
     assert (generators.sample(logits[row:row + 1], {'row_keys': keys(8)[row:row + 1]}) == whole[row]).all()
 
 
+def test_no_noise_is_large_enough_for_a_token_of_no_probability():
+  logits = jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)  # 90 million draws of noise: at 1 in 16 million it must not be infinite
+  assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1500)}))(logits) == 5).all()
+
+
 def test_given_samples_are_taken():
   given = np.arange(12).reshape(4, 3)
   assert generators.sample(jnp.zeros((4, 3, 20)), {'sampled_ids': given}) is given
@@ -328,7 +333,8 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
 
 @pytest.mark.parametrize('changes, message', [
     (dict(width=0.0), 'above 0 and at most 1'), (dict(depth=1.5), 'above 0'), (dict(shared='al'), "mean 'all'"),
-    (dict(shared='all', width=0.5), 'width=1.0'), (dict(width=0.6, num_heads=4), 'heads do not divide'), (dict(loss_over='alle'), "mean 'all'")])
+    (dict(shared='all', width=0.5), 'width=1.0'), (dict(width=0.6, num_heads=4), 'heads do not divide'), (dict(loss_over='alle'), "mean 'all'"),
+    (dict(temperature=0.0), 'temperature is 0.0: it must be above 0'), (dict(temperature=-1.0), 'above 0')])
 def test_an_impossible_generator_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.objective('replaced_token', **{**SIZES, **changes})
