@@ -1,5 +1,7 @@
 """The two sides of step.py: one pretraining step of ours, and the same work with transformers + torch."""
 
+import ctypes
+import gc
 import pathlib
 import resource
 import sys
@@ -34,8 +36,22 @@ _CLASSES = {
 }
 
 
+def forget_peak():
+  """The peak is counted anew from here, where the system can (Linux): what the compiler used and freed goes back first."""
+  try:
+    gc.collect()
+    ctypes.CDLL('libc.so.6').malloc_trim(0)
+    pathlib.Path('/proc/self/clear_refs').write_text('5')
+  except OSError:
+    pass
+
+
 def peak():
-  """Most bytes that this process has had resident."""
+  """Most bytes that this process has had resident, since `forget_peak` where that works."""
+  try:
+    return 1024 * int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])
+  except (OSError, StopIteration):
+    pass
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 

@@ -17,7 +17,8 @@ loss, sampling by Gumbel noise, 50 times the loss of replaced tokens; ElectraFor
 
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine slows both. Medians,
 quartiles, processor seconds, and the load of other processes, since beside others a median says little. Memory is the
-process's peak of resident memory less its peak after its imports, compilation included; with --device=gpu that is the host's alone.
+process's peak of resident memory after the first three steps, and before (compilation included), each less its peak after its
+imports; with --device=gpu that is the host's alone.
 """
 
 import argparse
@@ -68,7 +69,8 @@ def work(a):
   step, before = {'ours': both.ours, 'theirs': both.theirs}[a.worker](a)
   start = time.perf_counter()
   losses = [step() for _ in range(3)]
-  print(json.dumps(dict(ready=time.perf_counter() - start, losses=losses)), flush=True)
+  print(json.dumps(dict(ready=time.perf_counter() - start, losses=losses, memory=both.peak() - before)), flush=True)
+  both.forget_peak()
   for line in sys.stdin:
     seconds, cpu = [], time.process_time()
     for _ in range(int(line)):
@@ -100,7 +102,8 @@ def main():
     sides[side] = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], f'--worker={side}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True, env=environment)
     ready = json.loads(sides[side].stdout.readline())
-    print(f'{side}: first three steps {ready["ready"]:.1f} s (compiled within), losses {" ".join(f"{x:.3f}" for x in ready["losses"])}', flush=True)
+    print(f'{side}: first three steps {ready["ready"]:.1f} s (compiled within), peak {ready["memory"] / 1e6:,.0f} MB, '
+          f'losses {" ".join(f"{x:.3f}" for x in ready["losses"])}', flush=True)
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()
