@@ -43,7 +43,7 @@ def google_rate(s, peak):
   return peak * s / WARMUP if s < WARMUP else peak * (1 - s / STEPS)
 
 
-def google_adam(p, name, gradient, state, s):
+def google_adam(p, name, gradient, state, s, rate=google_rate, peak=PEAK['bert']):
   """optimization.py of google-research/bert: no bias correction; decay for all but norms and biases; eps outside the root."""
   m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
   m.mul_(0.9).add_(0.1 * gradient)
@@ -51,7 +51,7 @@ def google_adam(p, name, gradient, state, s):
   update = m / (v.sqrt() + 1e-6)
   if 'LayerNorm' not in name and not name.endswith('bias'):
     update = update + 0.01 * p
-  p.sub_(google_rate(s, PEAK['bert']) * update)
+  p.sub_(rate(s, peak) * update)
 
 
 def fairseq_rate(s):
@@ -82,22 +82,13 @@ def google_lamb(p, name, gradient, state, s):
   p.sub_(google_rate(s, PEAK['albert']) * ratio * update)
 
 
-def electra_rate(s):
-  return PEAK['electra'] * (1 - s / STEPS) * min(1.0, s / WARMUP)
+def electra_rate(s, peak):
+  """Of google-research/electra, whose Adam is BERT's: the product of decay and warmup."""
+  return peak * (1 - s / STEPS) * min(1.0, s / WARMUP)
 
 
-def electra_adam(p, name, gradient, state, s):
-  """model/optimization.py of google-research/electra: Adam as BERT's under the product of decay and warmup."""
-  m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
-  m.mul_(0.9).add_(0.1 * gradient)
-  v.mul_(0.999).add_(0.001 * gradient ** 2)
-  update = m / (v.sqrt() + 1e-6)
-  if 'LayerNorm' not in name and not name.endswith('bias'):
-    update = update + 0.01 * p
-  p.sub_(electra_rate(s) * update)
-
-
-REFERENCES = {'bert': (google_adam, 1.0), 'roberta': (fairseq_adam, None), 'albert': (google_lamb, 1.0), 'electra': (electra_adam, 1.0)}
+REFERENCES = {'bert': (google_adam, 1.0), 'roberta': (fairseq_adam, None), 'albert': (google_lamb, 1.0),
+              'electra': (functools.partial(google_adam, rate=electra_rate, peak=PEAK['electra']), 1.0)}
 
 
 def torch_loss(network, batch):
