@@ -34,8 +34,16 @@ def pair(kind='replaced_token', **changes):
   return objective, small.perturbed(jax.jit(objective.init)(jax.random.key(1)), scale=0.05)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def gradients(objective, params, batch):
-  return jax.jit(jax.grad(lambda p: objective.loss(p, batch, objective.totals(batch), (), None, False)[0]))(params)
+  return jax.grad(lambda p: objective.loss(p, batch, objective.totals(batch), (), None, False)[0])(params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_of(objective, params, batch):
+  """(loss, sums) without dropout."""
+  value, (_, sums) = objective.loss(params, batch, objective.totals(batch), (), None, False)
+  return value, sums
 
 
 def guesses(objective, params, batch):
@@ -100,22 +108,24 @@ def test_given_samples_are_taken():
   assert generators.sample(jnp.zeros((4, 3, 20)), {'sampled_ids': given}) is given
 
 
+@functools.lru_cache
+def updated(accumulation, mesh):
+  """(parameters, metrics) after a step."""
+  objective, params = pair(temperature=3.0, num_layers=1)
+  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(),
+                                    clip_norm=1.0)
+  devices = sharding.mesh(mesh, jax.devices()[:mesh[0] * mesh[1]]) if mesh else None
+  state = steps.init(objective, tx, 0, 16).replace(params=jax.tree.map(jnp.asarray, params))
+  batch = small.batch(rows=16)
+  placed = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()} if mesh else batch
+  step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, prng='rbg', accumulation=accumulation, mesh=devices)
+  new, metrics = jax.block_until_ready(jax.jit(step)(state, placed))
+  return new.params, metrics
+
+
 @pytest.mark.parametrize('accumulation, mesh', [(2, None), (4, None), (1, (8, 1)), (2, (4, 2))])
 def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, mesh):
-  objective, params = pair(temperature=3.0)
-  batch = small.batch(rows=16)
-
-  def update(accumulation, mesh):
-    tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(),
-                                      clip_norm=1.0)
-    devices = sharding.mesh(mesh, jax.devices()[:mesh[0] * mesh[1]]) if mesh else None
-    state = steps.init(objective, tx, 0, 16).replace(params=jax.tree.map(jnp.asarray, params))
-    placed = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()} if mesh else batch
-    step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, prng='rbg', accumulation=accumulation, mesh=devices)
-    new, metrics = jax.block_until_ready(jax.jit(step)(state, placed))
-    return new.params, metrics
-
-  (ours, a), (theirs, b) = update(accumulation, mesh), update(1, None)
+  (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)
   assert a['rtd_base_rate'] == b['rtd_base_rate'] < 1 and abs(float(a['loss'] / b['loss']) - 1) < 1e-5
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
@@ -225,7 +235,7 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   objective, params = pair('replaced_token_adversarial', discriminator_weight=0.0)
   batch = {**small.batch(rows=1, predictions=1), 'sampled_ids': np.array([[9]])}
   batch['masked_weights'][:] = 1.0
-  sums = objective.loss(params, batch, objective.totals(batch), (), None, False)[1][1]['masked']
+  sums = loss_of(objective, params, batch)[1]['masked']
   right = np.exp(-float(sums['reward']))
   gradient = gradients(objective, params, batch)['baseline_head']['classifier']['bias'][0]
   hidden = guesses(objective, params, batch)[1][0, 0]
@@ -254,7 +264,7 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
   batch['sampled_ids'][::2, 0] = batch['masked_targets'][::2, 0]  # a correct guess is an original token
   totals = objective.totals(batch)
-  value, (_, sums) = jax.jit(lambda p: objective.loss(p, batch, totals, (), None, False))(params)
+  value, sums = loss_of(objective, params, batch)
   found = objective.derive(steps.means(sums, totals))
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
   main = objective.networks[0]
@@ -289,8 +299,7 @@ def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
   batch = small.batch(rows=8)
   sampled = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
   filled = np.asarray(generators.fill(batch, sampled)[1])
-  ours = detect.loss(params, {**batch, 'input_ids': filled}, detect.totals(batch), (), None, False)[1][1]
-  theirs = joint.loss(params, {**batch, 'sampled_ids': sampled}, joint.totals(batch), (), None, False)[1][1]
+  ours, theirs = loss_of(detect, params, {**batch, 'input_ids': filled})[1], loss_of(joint, params, {**batch, 'sampled_ids': sampled})[1]
   assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
 
 
@@ -302,7 +311,7 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   batch = small.batch()
   batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
   totals = objective.totals(batch)
-  value, (_, sums) = objective.loss(params, batch, totals, (), None, False)
+  value, sums = loss_of(objective, params, batch)
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
   main = objective.networks[0]
   hidden = networks.encode(main.encoder, params['encoder'], {**batch, 'input_ids': filled}, None, False)
@@ -324,8 +333,7 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
   batch = small.batch()
   batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
   filled = {**batch, 'input_ids': np.asarray(generators.fill(batch, batch['sampled_ids'])[1])}
-  ours = objective.loss(params, batch, objective.totals(batch), (), None, False)[0]
-  assert abs(ours - plain.loss(params, filled, plain.totals(batch), (), None, False)[0]) < 1e-5
+  assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
 
 
 # --- generators -------------------------------------------------------------------------------------------------------
