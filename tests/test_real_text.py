@@ -23,7 +23,7 @@ MARGIN = 0.004  # accuracy above that of calling every token original; 0.0098 wa
 @pytest.mark.slow
 def test_a_small_discriminator_beats_calling_every_token_original_on_text_kept_out_of_training(tmp_path):
   from bertzoo_jax import prepare
-  config = electra.get_config('tiny,steps=1000')
+  config = electra.get_config('tiny')
   prepare.prepare(config, [str(ROOT / f'data/sample/{name}.txt') for name in ('federalist', 'sherlock', 'time_machine')], str(tmp_path / 'corpus'))
   config.run.tensorboard = False
   found = pretrain.pretrain(config, str(tmp_path / 'run'), corpus=str(tmp_path / 'corpus'))['held_out']
