@@ -164,11 +164,11 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int) -> dict:
-  """The newest loss, accuracy and bits up to a step, by name; what was measured of the machine is left out."""
+  """The newest loss, accuracy, bits and measures of detection up to a step, by name; what was measured of the machine is left out."""
   newest = {}
   for row in metrics.read(workdir):
     if row['step'] <= step:
-      newest.update({name: value for name, value in row.items() if value is not None and re.search('loss|accuracy|bits', name)})
+      newest.update({name: value for name, value in row.items() if value is not None and re.search('loss|accuracy|bits|rtd', name)})
   return newest
 
 
