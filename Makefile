@@ -76,7 +76,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  '       your own language: README.md, "My own language in ten lines"'
 
 test: $(READY)  ## the tests
-	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile tests
+	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile --max-worker-restart=0 tests
 
 test-slow: $(READY)  ## the long proofs: many kills, 50 million sentences
 	@"$(PY)" -m pytest -q -m slow tests
