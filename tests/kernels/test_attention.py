@@ -1,0 +1,166 @@
+"""The fused attention against the plain one. TPU kernels are interpreted here, and compiled for TPUs where libtpu is installed."""
+
+import functools
+import importlib.util
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertzoo_jax.kernels import attention as fused
+from bertzoo_jax.model import attention as plain
+
+fused_attend = functools.partial(fused.attend, interpret=True)
+
+
+def inputs(batch, length, heads, width, seed=0, dtype=jnp.float32):
+  """q, k, v, a weight for the output, and rows of two packs with padding behind."""
+  draw = np.random.default_rng(seed)
+  arrays = [jnp.asarray(draw.normal(size=(batch, length, heads, width)), dtype) for _ in range(4)]
+  ends = draw.integers(length // 2, length + 1, batch)[:, None]
+  place = np.arange(length)[None]
+  return arrays, jnp.asarray(np.where(place < ends, 1 + (place > length // 3), 0), jnp.int32)
+
+
+def value_and_gradients(attend, arrays, ids, *rest):
+  *qkv, weight = arrays
+  out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, ids, *rest), *qkv)
+  return [out, *pull(weight)]
+
+
+# Heads of 64 two by two and four by four, heads that do not fill lanes, blocks of queries of which the last is filled up.
+@pytest.mark.parametrize('batch,length,heads,width', [(3, 40, 4, 64), (2, 128, 2, 64), (2, 33, 3, 16), (1, 1500, 1, 64), (2, 17, 12, 64)])
+def test_it_equals_plain_attention_in_value_and_gradient(batch, length, heads, width):
+  arrays, ids = inputs(batch, length, heads, width)
+  for ours, theirs in zip(value_and_gradients(fused_attend, arrays, ids), value_and_gradients(plain.attend, arrays, ids)):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_in_bfloat16_softmax_and_sums_are_float32():
+  arrays, ids = inputs(2, 256, 2, 64)
+  exact = value_and_gradients(plain.attend, arrays, ids)
+  ours = value_and_gradients(fused_attend, [x.astype(jnp.bfloat16) for x in arrays], ids)
+  theirs = value_and_gradients(plain.attend, [x.astype(jnp.bfloat16) for x in arrays], ids)
+  for a, b, x in zip(ours, theirs, exact):
+    assert a.dtype == jnp.bfloat16
+    error = lambda y: float(jnp.linalg.norm(y.astype(jnp.float32) - x) / jnp.linalg.norm(x))
+    assert error(a) < 0.01 and error(a) < 1.2 * error(b)
+
+
+def kept(key, batch, heads, length, rate, origin=(0, 0)):
+  """The dropout mask [B, H, L, M] of a key, element by element from `bits_of`."""
+  word, other = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32), jnp.int32)
+  bits = jnp.stack([jnp.stack([fused.bits_of(word, other, origin[0] + b, origin[1] + h, 0, (length, length)).T for h in range(heads)])
+                    for b in range(batch)])
+  return bits >= np.uint32(round(rate * 2 ** 32))
+
+
+def dropped(mask, rate):
+  """Plain attention with a given mask."""
+
+  def attend(q, k, v, ids):
+    scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
+    shares = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
+    return jnp.einsum('BHLM,BMHK->BLHK', jnp.where(mask, shares / (1 - rate), 0.0), v)
+
+  return attend
+
+
+@pytest.mark.parametrize('length,heads,width', [(48, 4, 64), (640, 1, 32)])
+def test_forward_and_backward_drop_the_same_shares_and_scale_the_rest(length, heads, width):
+  arrays, ids = inputs(2, length, heads, width)
+  key, rate = jax.random.key(3), 0.3
+  ours = value_and_gradients(functools.partial(fused_attend, hashed=True), arrays, ids, rate, key)
+  theirs = value_and_gradients(dropped(kept(key, 2, heads, length, rate), rate), arrays, ids)
+  for a, b in zip(ours, theirs):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_the_hash_keeps_as_many_as_asked_and_its_bits_are_like_coins():
+  size = (512, 512)
+  one = np.asarray(fused.bits_of(1, 2, 3, 4, 0, size))
+  share = np.mean(one >= np.uint32(round(0.1 * 2 ** 32)))
+  assert abs(share - 0.9) < 5 * np.sqrt(0.09 / one.size)
+  ones = np.unpackbits(one.view(np.uint8)).reshape(-1, 32).mean(axis=0)
+  assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(one.size)
+  counts = np.bincount(one.reshape(-1) >> 24, minlength=256)
+  assert ((counts - 1024) ** 2 / 1024).sum() < 255 + 5 * np.sqrt(2 * 255)
+  coin = lambda x: (x >> 31).astype(np.float64) * 2 - 1
+  others = [np.asarray(fused.bits_of(*where, 0, size)) for where in ((1, 2, 3, 5), (1, 2, 4, 4), (1, 3, 3, 4), (2, 2, 3, 4))]
+  for other in (np.roll(one, 1, 0), np.roll(one, 1, 1), one.T, *others):
+    assert abs(np.mean(coin(one) * coin(other))) < 5 / np.sqrt(one.size)
+
+
+def test_a_block_of_queries_has_the_bits_of_its_place():
+  whole = fused.bits_of(7, 8, 0, 1, 0, (64, 64))
+  np.testing.assert_array_equal(fused.bits_of(7, 8, 0, 1, 16, (64, 32)), whole[:, 16:48])
+
+
+def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch():
+  arrays, ids = inputs(4, 24, 4, 64)
+  key, attend = jax.random.key(0), functools.partial(fused_attend, hashed=True)
+  whole = attend(*arrays[:3], ids, 0.2, key)
+  part = attend(*(x[2:, :, 2:] for x in arrays[:3]), ids[2:], 0.2, key, origin=(2, 2))
+  np.testing.assert_allclose(part, whole[2:, :, 2:], atol=1e-6)
+  assert not np.allclose(attend(*(x[2:, :, 2:] for x in arrays[:3]), ids[2:], 0.2, key), whole[2:, :, 2:], atol=1e-3)
+  assert not np.allclose(attend(*arrays[:3], ids, 0.2, jax.random.key(1)), whole, atol=1e-3)
+
+
+@pytest.mark.parametrize('length', [40, 640])
+def test_a_relative_term_joins_the_scores_and_its_tables_get_their_gradient(length):
+  """Content to position as DeBERTa has it, but without its shift: each key's place has a vector of its own."""
+  (q, k, v, weight), ids = inputs(2, length, 2, 64)
+  table = jnp.asarray(np.random.default_rng(1).normal(size=(length, 2, 64)), jnp.float32) * 0.1
+
+  def relative(q_LK, k_MK, table_MK):
+    return jnp.dot(table_MK, q_LK.T) + jnp.sum(k_MK * table_MK, axis=1, keepdims=True)
+
+  def ours(q, k, v, table):
+    return fused_attend(q, k, v, ids, relative=relative, tables=(table,))
+
+  def theirs(q, k, v, table):
+    scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
+    scores += jnp.einsum('BLHK,MHK->BHLM', q, table) + jnp.einsum('BMHK,MHK->BHM', k, table)[:, :, None]
+    shares = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
+    return jnp.einsum('BHLM,BMHK->BLHK', shares, v)
+
+  a, pull_a = jax.vjp(ours, q, k, v, table)
+  b, pull_b = jax.vjp(theirs, q, k, v, table)
+  for x, y in zip((a, *pull_a(weight)), (b, *pull_b(weight))):
+    np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+
+
+def test_scores_never_leave_the_kernel():
+  arrays, ids = inputs(2, 128, 2, 64)
+  gradient = jax.grad(lambda q, k, v: jnp.sum(fused_attend(q, k, v, ids, 0.1, jax.random.key(0), hashed=True)), argnums=(0, 1, 2))
+  outside = [v.aval for eqn in _equations(jax.make_jaxpr(gradient)(*arrays[:3]).jaxpr) for v in eqn.outvars]
+  assert outside and all(np.prod(a.shape) < 2 * 2 * 128 * 128 for a in outside)
+
+
+def _equations(jaxpr):
+  """All equations but those inside kernels."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    if eqn.primitive.name != 'pallas_call':
+      for inner in jax.core.jaxprs_in_params(eqn.params):
+        yield from _equations(inner)
+
+
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='libtpu is not installed: pip install -e .[tpu]')
+@pytest.mark.parametrize('topology,options', [('v4:2x2x1', {'chip_config_name': 'megacore'}), ('v5e:2x2', {}), ('v6e:2x2', {})])
+def test_it_compiles_for_tpus_with_bits_of_the_hardware(topology, options):
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  from jax.experimental import topologies
+  device = topologies.get_topology_desc(platform='tpu', topology_name=topology, **options).devices[0]
+  place = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array([device]), ('data',)), jax.sharding.PartitionSpec())
+  for length in (128, 512, 1024):
+    x = jax.ShapeDtypeStruct((2, length, 4, 64), jnp.bfloat16, sharding=place)
+    ids, key = jax.ShapeDtypeStruct((2, length), jnp.int32, sharding=place), jax.eval_shape(lambda: jax.random.key(0, impl='rbg'))
+
+    def both(q, k, v, ids, key):
+      return jax.vjp(lambda q, k, v: fused.attend(q, k, v, ids, 0.1, key), q, k, v)[1](q)
+
+    program = jax.jit(both).trace(x, x, x, ids, key).lower(lowering_platforms=('tpu',)).compile()
+    assert 'attention_backward' in program.as_text()
