@@ -169,7 +169,7 @@ class Layer(nn.Module):
     return self._add(x_BLD, y_BLD, keys[2], constrain, 'feed_forward_norm')
 
   def _add(self, x_BLD, y_BLD, key, constrain, name):
-    return constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=name)(x_BLD + layers.dropout(y_BLD, self.dropout, key)))
+    return constrain('hidden', layers.AddNorm(self.norm_eps, self.dtype, name=name)(x_BLD, y_BLD, self.dropout, key))
 
 
 class FeedForward(nn.Module):
@@ -181,9 +181,11 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, x_BLD, constrain):
-    y_BLF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_BLD)
-    y_BLF = layers.activation(self.activation)(constrain('feed_forward', y_BLF))
-    return layers.Dense(x_BLD.shape[-1:], self.kernel_init, self.dtype, name='out')(y_BLF)
+    x_ND = x_BLD.reshape(-1, x_BLD.shape[-1])
+    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_ND)
+    activate = jax.checkpoint(layers.activation(self.activation), prevent_cse=False)
+    y_ND = layers.Dense(x_BLD.shape[-1:], self.kernel_init, self.dtype, name='out')(activate(h_NF))
+    return y_ND.reshape(x_BLD.shape)
 
 
 BY_NAME = {'transformer': Transformer}

@@ -65,10 +65,25 @@ class Dense(nn.Module):
     bias = self.param('bias', nn.initializers.zeros_init(), self.features)
     # One axis of rows, one contracted, one of features: products over more axes are laid out anew before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
-    y = x.reshape(-1, inputs).astype(self.dtype) @ kernel.reshape(inputs, outputs).astype(self.dtype)
-    # The bias joins in float32, so that its gradient, a sum over all rows, is summed there: a bfloat16 sum stops growing.
-    y = (y.astype(jnp.float32) + bias.reshape(outputs)).astype(self.dtype)
+    y = _affine(x.reshape(-1, inputs).astype(self.dtype), kernel.reshape(inputs, outputs), bias.reshape(outputs))
     return y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
+
+
+@jax.custom_vjp
+def _affine(x_ND, kernel_DF, bias_F):
+  """x·kernel + bias in x's dtype. The gradients of kernel and bias are sums over all rows: one product, which adds in float32."""
+  y_NF = x_ND @ kernel_DF.astype(x_ND.dtype)
+  return (y_NF.astype(jnp.float32) + bias_F).astype(x_ND.dtype)
+
+
+def _affine_backward(kept, grad_NF):
+  x_ND, kernel_DF = kept
+  ones = jnp.ones((len(x_ND), 1), x_ND.dtype)
+  of_both = jnp.dot(jnp.concatenate([x_ND, ones], axis=1).T, grad_NF, preferred_element_type=jnp.float32)
+  return grad_NF @ kernel_DF.astype(x_ND.dtype).T, of_both[:-1], of_both[-1]
+
+
+_affine.defvjp(lambda x_ND, kernel_DF, bias_F: (_affine(x_ND, kernel_DF, bias_F), (x_ND, kernel_DF)), _affine_backward)
 
 
 class Norm(nn.Module):
@@ -85,6 +100,21 @@ class Norm(nn.Module):
     x = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
     return (x * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(self.dtype)
+
+
+class AddNorm(nn.Module):
+  eps: float
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x, y, rate, key):
+    from bertzoo_jax.kernels import add_norm
+    width = x.shape[-1:]
+    scale = self.param('scale', nn.initializers.ones_init(), width)
+    bias = self.param('bias', nn.initializers.zeros_init(), width)
+    if x.shape[0] * x.shape[1] < 512:
+      return x
+    return add_norm.add_norm(x, y, scale, bias, self.eps, rate, key)
 
 
 class Embedding(nn.Module):
