@@ -283,7 +283,8 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
   flops = cost.flops_per_step(stage.objective.networks, state.params, {k: s for k, (s, _) in stage.data.features.items()})
   lines = [
       f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
-      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh data {mesh.shape["data"]} × model {mesh.shape["model"]}',
+      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
+      + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
       f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · {config.objective.name} · products in {config.run.dtype}',
       f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
       + (f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats' if data.entropy is not None else ''),

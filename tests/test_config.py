@@ -72,7 +72,7 @@ def test_a_misspelt_argument_says_what_was_meant(argument, words):
 
 def test_machinery_is_not_science():
   a = _config()
-  b = _config(run=parts.run(accumulation=4, mesh=(4, 2), dtype='float32'))
+  b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))
   assert configuration.science(a) == configuration.science(b)
   c = _config(optimizer=parts.adamw_uncorrected(eps=1e-8))
   assert configuration.differences(configuration.science(a), configuration.science(c)) == ['optimizer.eps: 1e-06 → 1e-08']

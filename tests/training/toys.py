@@ -82,7 +82,7 @@ def stage(first=0, end=8, *, rows=8, mesh=None, accumulation=1, objective=None, 
 
 
 def one_device():
-  return sharding.mesh((1, 1), jax.devices()[:1])
+  return sharding.mesh((1, 1, 1), jax.devices()[:1])
 
 
 def run(stage, steps, state=None):
