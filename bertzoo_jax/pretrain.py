@@ -34,6 +34,7 @@ from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import hosts
 from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
@@ -73,7 +74,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
   workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
-  with interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
+  with hosts.watched(), interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
@@ -103,6 +104,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     with contextlib.ExitStack() as stack:
       for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
         stack.callback(part.close)
+      stack.enter_context(hosts.watched())  # before those: to close is to wait for all hosts
       result = run.train(state, stage, later)
     return _report(result, data, workdir, end, phases)
 
@@ -111,12 +113,9 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
 
 
 def _start_devices(config):
-  """Joins the other hosts of a slice and opens the cache of compiled programs; before anything touches a device."""
-  if not jax.distributed.is_initialized():
-    if 'JAX_COORDINATOR_ADDRESS' in os.environ:  # by hand: the address of process 0, how many there are, which this is
-      jax.distributed.initialize(num_processes=int(os.environ['JAX_NUM_PROCESSES']), process_id=int(os.environ['JAX_PROCESS_ID']))
-    elif ',' in os.environ.get('TPU_WORKER_HOSTNAMES', ''):  # the hosts of a slice know each other
-      jax.distributed.initialize()
+  """Joins the other hosts and opens the cache of compiled programs; before anything touches a device."""
+  hosts.join()
+  hosts.announce()
   if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
     jax.config.update('jax_default_matmul_precision', 'highest')
   if config.run.compile_cache:
