@@ -74,7 +74,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
   workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
-  with hosts.watched(), interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
+  with hosts.last_words(), hosts.watched(), interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
@@ -115,7 +115,6 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
 def _start_devices(config):
   """Joins the other hosts and opens the cache of compiled programs; before anything touches a device."""
   hosts.join()
-  hosts.announce()
   if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
     jax.config.update('jax_default_matmul_precision', 'highest')
   if config.run.compile_cache:

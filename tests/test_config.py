@@ -78,6 +78,13 @@ def test_machinery_is_not_science():
   assert configuration.differences(configuration.science(a), configuration.science(c)) == ['optimizer.eps: 1e-06 → 1e-08']
 
 
+def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():
+  stored = configuration.to_json(_config(run=parts.run(mesh=(-1, 2))))
+  assert configuration.from_json(stored).run.mesh == (-1, 1, 2)
+  stored = configuration.to_json(_config(run=parts.run(mesh=(2, 2, 2))))
+  assert configuration.from_json(stored).run.mesh == (2, 2, 2)
+
+
 def test_the_published_recipes_hold_the_papers_values():
   config = bert.get_config('base')
   assert (config.batch_size, configuration.total_steps(config)) == (256, 1_000_000)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -56,25 +57,32 @@ def join(seconds: int = JOIN_SECONDS) -> None:
       print('note: jax was in use before the run began, so this process does not join the others: start it in a fresh process.', flush=True)
 
 
-def announce() -> None:
-  """Says, on each of several hosts, what it will look like when one of the others dies."""
-  if jax.process_count() > 1:
-    print(f'host {jax.process_index()} of {jax.process_count()} · should another one die, jax ends this one within about {LOST_SECONDS} s, '
-          'with words about "another task" and native stacks: the log of the dead one says why. Run the same line on all hosts again; the last '
-          'checkpoint is kept.', flush=True)
+@contextlib.contextmanager
+def last_words():
+  """Inside a `with`, on several hosts: if this process ends natively (jax aborts it when another is lost, or somebody kills it), a line
+  on stderr says what that means, after all that jax has said. A Python error has words of its own."""
+  if jax.process_count() == 1:
+    yield
+    return
+  line = (f'host {jax.process_index()} of {jax.process_count()} ended without saving: it was killed, or another host was lost, whose own log says '
+          'why. Run the same line on all hosts again; they go on from the last checkpoint.')
+  # A shell outlives this process, and reads the end of its input when it dies. Out of the way of Ctrl-C.
+  teller = subprocess.Popen(['sh', '-c', 'read -r line || echo "$0" >&2', line], stdin=subprocess.PIPE, start_new_session=True)
+  try:
+    yield
+  finally:
+    teller.communicate(b'\n')
 
 
 @contextlib.contextmanager
 def watched():
-  """Inside a `with`, a computation that fails because another host is gone ends the process at once, with a sentence and exit code 3."""
+  """Inside a `with`: a computation that fails because another host is gone ends the process at once, with exit code 3."""
   try:
     yield
   except jax.errors.JaxRuntimeError as e:
     if jax.process_count() == 1:
       raise
-    print(f'error: host {jax.process_index()} of {jax.process_count()} cannot go on ({" ".join(str(e).split())[:300]}). If this speaks of a '
-          'connection, another host died, and its log says why. Run the same line on all hosts again; the last checkpoint is kept.',
-          file=sys.stderr, flush=True)
+    print(f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}', file=sys.stderr, flush=True)
     _exit(3)
 
 
