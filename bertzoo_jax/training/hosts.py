@@ -49,7 +49,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
     elif 'tpu' in (jax.config.jax_platforms or ''):  # which jax sets where it finds chips
       _on_tpu(seconds)
     else:
-      _alone()
+      _alone(seconds)
   except RuntimeError as e:
     if 'before' not in str(e):
       raise
@@ -115,15 +115,15 @@ def _on_tpu(seconds):
     if _others() or jax.distributed.is_initialized():
       raise errors.UserError(f'The hosts of this slice could not be found ({type(e).__name__}: {" ".join(str(e).split())[:200]}): set '
                              'JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.') from e
-    _alone()
+    _alone(seconds)
 
 
-def _alone():
+def _alone(seconds):
   # Not a port: a proxy in the environment would be asked for it, another process may take it, and jax dies of either.
   folder = tempfile.mkdtemp(prefix='bertzoo-')
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   address = f'unix:{folder}/coordinator'
-  _initialize(JOIN_SECONDS, f'This process could not coordinate itself through {folder}: set TMPDIR to a local folder with a short name.',
+  _initialize(seconds, f'This process could not coordinate itself through {folder}: set TMPDIR to a local folder with a short name.',
               coordinator_address=address, coordinator_bind_address=address, num_processes=1, process_id=0,
               cluster_detection_method='deactivate', heartbeat_timeout_seconds=_FOREVER)
   jax.config.update('jax_cpu_collectives_implementation', None)  # devices of one process need no network between them
