@@ -144,6 +144,8 @@ def from_json(text: str) -> ml_collections.ConfigDict:
   for section, fields in _ADDED.items():
     if plain.get(section, {}).get('name') == fields['name']:
       plain[section] = {**fields, **plain[section]}
+  if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
+    plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
   config = ml_collections.ConfigDict({k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()})
   return config.lock()
 

@@ -5,7 +5,8 @@
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
 exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten) or 3
-(numbers that are not finite, or storage that fails; the last good checkpoint is kept).
+(numbers that are not finite, storage that fails, or another host that is lost; the last good checkpoint is kept). On several
+hosts any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost with SIGABRT (134).
 
 A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
@@ -34,6 +35,7 @@ from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import hosts
 from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
@@ -73,7 +75,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
   workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
-  with interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
+  with hosts.last_words(), hosts.watched(), interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
@@ -103,6 +105,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     with contextlib.ExitStack() as stack:
       for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
         stack.callback(part.close)
+      stack.enter_context(hosts.watched())  # before those: to close is to wait for all hosts
       result = run.train(state, stage, later)
     return _report(result, data, workdir, end, phases)
 
@@ -111,12 +114,8 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
 
 
 def _start_devices(config):
-  """Joins the other hosts of a slice and opens the cache of compiled programs; before anything touches a device."""
-  if not jax.distributed.is_initialized():
-    if 'JAX_COORDINATOR_ADDRESS' in os.environ:  # by hand: the address of process 0, how many there are, which this is
-      jax.distributed.initialize(num_processes=int(os.environ['JAX_NUM_PROCESSES']), process_id=int(os.environ['JAX_PROCESS_ID']))
-    elif ',' in os.environ.get('TPU_WORKER_HOSTNAMES', ''):  # the hosts of a slice know each other
-      jax.distributed.initialize()
+  """Joins the other hosts and opens the cache of compiled programs; before anything touches a device."""
+  hosts.join()
   if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
     jax.config.update('jax_default_matmul_precision', 'highest')
   if config.run.compile_cache:
@@ -283,7 +282,8 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
   flops = cost.flops_per_step(stage.objective.networks, state.params, {k: s for k, (s, _) in stage.data.features.items()})
   lines = [
       f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
-      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh data {mesh.shape["data"]} × model {mesh.shape["model"]}',
+      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
+      + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
       f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · {config.objective.name} · products in {config.run.dtype}',
       f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
       + (f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats' if data.entropy is not None else ''),

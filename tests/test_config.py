@@ -72,10 +72,17 @@ def test_a_misspelt_argument_says_what_was_meant(argument, words):
 
 def test_machinery_is_not_science():
   a = _config()
-  b = _config(run=parts.run(accumulation=4, mesh=(4, 2), dtype='float32'))
+  b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))
   assert configuration.science(a) == configuration.science(b)
   c = _config(optimizer=parts.adamw_uncorrected(eps=1e-8))
   assert configuration.differences(configuration.science(a), configuration.science(c)) == ['optimizer.eps: 1e-06 → 1e-08']
+
+
+def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():
+  stored = configuration.to_json(_config(run=parts.run(mesh=(-1, 2))))
+  assert configuration.from_json(stored).run.mesh == (-1, 1, 2)
+  stored = configuration.to_json(_config(run=parts.run(mesh=(2, 2, 2))))
+  assert configuration.from_json(stored).run.mesh == (2, 2, 2)
 
 
 def test_the_published_recipes_hold_the_papers_values():

@@ -16,7 +16,11 @@ class Interrupt:
 
   @contextlib.contextmanager
   def listening(self):
-    """Handles signals inside a `with`. With several hosts jax's own notice of SIGTERM is used, so that all agree on a step."""
+    """Handles signals inside a `with`.
+
+    Joining the hosts (hosts.py) has installed jax's own native handler of SIGTERM. With several hosts it stays: it tells
+    the others, so that all agree on a step. One process puts its own handler over it, since it can end after the very next step.
+    """
     self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
     wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)
     old = {s: signal.signal(s, self._notice) for s in wanted}
@@ -24,7 +28,7 @@ class Interrupt:
       yield self
     finally:
       for s, handler in old.items():
-        signal.signal(s, handler)
+        signal.signal(s, signal.SIG_DFL if handler is None else handler)  # None: a native one, which Python cannot put back
 
   def _notice(self, number, frame):
     del frame
@@ -33,9 +37,11 @@ class Interrupt:
     self._asked = True
     if self._alone:
       self.name = signal.Signals(number).name
+    else:
+      signal.raise_signal(signal.SIGTERM)  # jax's handler tells the other hosts
 
   def reached(self, step: int) -> bool:
-    """True if the run should save and end after this step. One process's Ctrl-C alone does not stop several."""
+    """True if the run should save and end after this step. To be asked after every step; on several hosts the same on all."""
     if not self._alone and multihost_utils.reached_preemption_sync_point(step):
       self.name = 'preemption'
     return self.name is not None

@@ -1,66 +1,87 @@
-"""Where numbers live: one mesh (data, model), and ordered tables from names to axes of it.
+"""Where numbers live: one mesh (data, fsdp, tensor), and ordered tables from names to axes of it.
+
+    data      rows of the batch; parameters are whole
+    fsdp      rows of the batch; parameters and what the optimizer keeps of them are split, and gathered where they are used
+    tensor    heads, feed-forward units and vocabulary are split, rows are whole
 
 A rule names trailing axes, so that the stacked axis of a scanned stack is invisible to it. A rule may list alternatives:
-the first whose axes divide the array wins, and what a mesh could not split is replicated and said at start.
+the first axis that divides wins, and what a mesh could not split is said at start.
 """
 
 import re
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax import errors
 from bertzoo_jax.training import optimizers
 
-AXES = ('data', 'model')
+AXES = ('data', 'fsdp', 'tensor')
+ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
 
-# Path regex → alternatives, each a spec of trailing axes. First match wins, no match is an error.
+# Path regex → {axis of the mesh: axes of the parameter, from its end, that it may split}; what is not named is whole on that
+# axis. `tensor` chooses first, `fsdp` among what is left. First match wins, no match is an error. Vectors are whole on fsdp:
+# to gather one costs more time than it saves memory.
 PARAMETERS = (
-    (r'embeddings/word/embedding$', (('model', None), (None, 'model'))),
-    (r'embeddings/(position|type)/embedding$', ((),)),
-    (r'embedding_projection/', ((),)),
-    (r'attention/(query|key|value)/kernel$', ((None, 'model', None),)),
-    (r'attention/(query|key|value)/bias$', (('model', None),)),
-    (r'attention/output/kernel$', (('model', None, None),)),
-    (r'feed_forward/in/kernel$', ((None, 'model'),)),
-    (r'feed_forward/in/bias$', (('model',),)),
-    (r'feed_forward/out/kernel$', (('model', None),)),
-    (r'(output|out)/bias$', ((),)),
-    (r'norm/(scale|bias)$', ((),)),
-    (r'_head/bias$', (('model',),)),
-    (r'_head/', ((),)),
+    (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
+    (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),
+    (r'embeddings/type/embedding$', {}),
+    (r'embedding_projection/kernel$', {'fsdp': (-1, -2)}),
+    (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
+    (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
+    (r'attention/output/kernel$', {'tensor': (-3,), 'fsdp': (-1,)}),
+    (r'feed_forward/in/kernel$', {'tensor': (-1,), 'fsdp': (-2,)}),
+    (r'feed_forward/in/bias$', {'tensor': (-1,)}),
+    (r'feed_forward/out/kernel$', {'tensor': (-2,), 'fsdp': (-1,)}),
+    (r'classifier/kernel$', {}),
+    (r'_head/bias$', {'tensor': (-1,)}),
+    (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
+    (r'(norm/scale|bias)$', {}),
 )
 
 # What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an error.
 ACTIVATIONS = (
-    (r'^heads$', ('data', None, 'model', None)),
-    (r'^feed_forward$', ('data', None, 'model')),
-    (r'^logits$', ('data', None, 'model')),
-    (r'', ('data',)),
+    (r'^heads$', (ROWS, None, 'tensor', None)),
+    (r'^feed_forward$', (ROWS, None, 'tensor')),
+    (r'^logits$', (ROWS, None, 'tensor')),
+    (r'', (ROWS,)),
 )
 
 
-def mesh(shape: tuple[int, int], devices=None) -> jax.sharding.Mesh:
-  """The mesh with axes (data, model) over all devices, those of one process next to each other along `data`.
+def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
+  """The mesh with axes (data, fsdp, tensor) over all devices, in an order that suits their wiring where that is known.
 
   Args:
-    shape: devices along data and model; one may be -1 and takes what is left.
-    devices: all of them if None.
+    shape: devices along data, fsdp and tensor; one may be -1 and takes what is left.
+    devices: all of them if None; they may be those of a topology that is not there.
 
   Raises:
-    UserError: the shape does not use each device once.
+    UserError: the shape does not use each device once, or splits rows that one host feeds.
   """
   devices = jax.devices() if devices is None else list(devices)
   count, known = len(devices), int(np.prod([n for n in shape if n != -1]))
-  if len(shape) != 2 or list(shape).count(-1) > 1 or known < 1 or count % known or (-1 not in shape and known != count):
-    raise errors.UserError(f'run.mesh is {tuple(shape)} for {count} devices: (data, model) must multiply to {count}; -1 takes what is left.')
-  data, model = (count // known if n == -1 else n for n in shape)
-  if jax.process_count() > 1 and jax.local_device_count() % model:
-    raise errors.UserError(f'run.mesh has {model} devices along model, a host has {jax.local_device_count()}: '
-                           'model must divide them, since a host feeds whole rows.')
-  return jax.sharding.Mesh(np.array(devices).reshape(data, model), AXES)
+  if len(shape) == 2:
+    raise errors.UserError(f'run.mesh is {tuple(shape)}, it has three entries (data, fsdp, tensor): write {(shape[0], 1, shape[1])}.')
+  wrong = len(shape) != 3 or list(shape).count(-1) > 1 or min(shape) < -1
+  if wrong or known < 1 or count % known or (-1 not in shape and known != count):
+    raise errors.UserError(f'run.mesh is {tuple(shape)} for {count} devices: (data, fsdp, tensor) must multiply to {count}; -1 takes what is left.')
+  shape = tuple(count // known if n == -1 else n for n in shape)
+  hosts = len({d.process_index for d in devices})
+  if (count // hosts) % shape[2]:
+    raise errors.UserError(f'run.mesh has {shape[2]} devices along tensor, a host has {count // hosts}: '
+                           'tensor must divide them, since a host feeds whole rows.')
+  grid = _wired(shape, devices)
+  if grid is None or not _in_order_of_hosts(grid):
+    grid = np.array(sorted(devices, key=lambda d: d.process_index)).reshape(shape)
+  return jax.sharding.Mesh(grid, AXES)
+
+
+def rows_over(mesh) -> int:
+  """How many devices share the rows of a batch."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
@@ -69,10 +90,10 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
   Args:
     tree: nested dict of arrays or shape structs.
     mesh: the mesh.
-    table: ordered (path regex, alternatives of trailing-axis specs).
+    table: ordered (path regex, {axis of the mesh: axes of the parameter}).
 
   Returns:
-    A tree of NamedSharding, and one line for each parameter that is replicated although its rule wanted it split.
+    A tree of NamedSharding, and one line for each parameter that is whole on an axis its rule wanted it split over.
 
   Raises:
     UserError: a path no rule matches.
@@ -81,15 +102,20 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
 
   def place(key_path, leaf):
     path = optimizers.path_of(key_path)
-    alternatives = _first_match(table, path)
-    if alternatives is None:
+    rule = _first_match(table, path)
+    if rule is None:
       raise errors.UserError(f'No sharding rule matches parameter {path!r}: add one to PARAMETERS in bertzoo_jax/training/sharding.py.')
-    for spec in alternatives:
-      full = (None,) * (len(leaf.shape) - len(spec)) + tuple(spec)
-      if len(full) == len(leaf.shape) and all(axis is None or size % mesh.shape[axis] == 0 for axis, size in zip(full, leaf.shape)):
-        return NamedSharding(mesh, PartitionSpec(*full))
-    notes.append(f'{path} {tuple(leaf.shape)} is replicated: no axis of its rule divides by {mesh.shape["model"]} (model).')
-    return NamedSharding(mesh, PartitionSpec())
+    spec = [None] * len(leaf.shape)
+    for axis in ('tensor', 'fsdp'):
+      parts = mesh.shape[axis]
+      if parts == 1 or axis not in rule:
+        continue
+      split = next((i for i in rule[axis] if spec[i] is None and leaf.shape[i] % parts == 0), None)
+      if split is None:
+        notes.append(f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that its rule names divides.')
+      else:
+        spec[split] = axis
+    return NamedSharding(mesh, PartitionSpec(*spec))
 
   return jax.tree_util.tree_map_with_path(place, tree), notes
 
@@ -119,8 +145,8 @@ def of_state(state, parameter_shardings, mesh):
 
 
 def batch_sharding(mesh) -> NamedSharding:
-  """Rows over `data`, whole on `model`."""
-  return NamedSharding(mesh, PartitionSpec('data'))
+  """Rows over `data` and `fsdp`, whole on `tensor`."""
+  return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def to_devices(batch: dict, mesh, batch_size: int) -> dict:
@@ -134,8 +160,8 @@ def constrain(mesh, table=ACTIVATIONS):
 
   def pin(name, x):
     spec = _first_match(table, name)
-    spec = tuple(axis if i < len(x.shape) and axis and x.shape[i] % mesh.shape[axis] == 0 else None for i, axis in enumerate(spec))
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec[:len(x.shape)])))
+    fits = (axes if axes and size % _devices_along(mesh, axes) == 0 else None for axes, size in zip(spec, x.shape))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
   return (lambda name, x: x) if mesh.size == 1 else pin
 
@@ -147,22 +173,22 @@ def attend(mesh, kernel, partitioned: bool):
     mesh: the mesh.
     kernel: attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key) → out_BLHK.
     partitioned: True if the compiler can split the kernel by itself (plain XLA). A hand-written kernel cannot be split:
-      it is wrapped in shard_map, rows over data and heads over model, with a dropout key of each device's own.
+      it is wrapped in shard_map, rows over data and fsdp, heads over tensor, with a dropout key of each device's own.
   """
   if partitioned or mesh.size == 1:
     return kernel
-  heads = PartitionSpec('data', None, 'model', None)
+  heads = PartitionSpec(ROWS, None, 'tensor', None)
 
   def wrapped(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None):
 
     def local(q, k, v, pack_ids, *key):
       own = None
       if key:
-        own = jax.random.fold_in(key[0], jax.lax.axis_index('data') * mesh.shape['model'] + jax.lax.axis_index('model'))
+        own = jax.random.fold_in(key[0], jax.lax.axis_index(AXES))
       return kernel(q, k, v, pack_ids, dropout_rate, own)
 
     keys = () if dropout_key is None else (dropout_key,)
-    specs = (heads, heads, heads, PartitionSpec('data'), *(PartitionSpec() for _ in keys))
+    specs = (heads, heads, heads, PartitionSpec(ROWS), *(PartitionSpec() for _ in keys))
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=heads, check_vma=False)(q, k, v, pack_ids, *keys)
 
   return wrapped
@@ -170,15 +196,33 @@ def attend(mesh, kernel, partitioned: bool):
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
   """Raises UserError if a batch of so many rows cannot be split over microbatches, devices and hosts."""
-  data = mesh.shape['data']
+  rows = rows_over(mesh)
   if accumulation < 1:
     raise errors.UserError(f'run.accumulation is {accumulation}: at least 1 is needed.')
-  if batch_size % (accumulation * data) or batch_size % hosts:
-    unit = int(np.lcm(accumulation * data, hosts))
+  if batch_size % (accumulation * rows) or batch_size % hosts:
+    unit = int(np.lcm(accumulation * rows, hosts))
     raise errors.UserError(
-        f'batch_size {batch_size} does not divide into {accumulation} microbatches × {data} devices along data × {hosts} host(s): '
+        f'batch_size {batch_size} does not divide into {accumulation} microbatches × {rows} devices along data and fsdp × {hosts} host(s): '
         f'take a multiple of {unit}, or another run.accumulation or run.mesh.')
 
 
 def _first_match(table, name):
   return next((value for regex, value in table if re.search(regex, name)), None)
+
+
+def _devices_along(mesh, axes) -> int:
+  return int(np.prod([mesh.shape[axis] for axis in (axes if isinstance(axes, tuple) else (axes,))]))
+
+
+def _wired(shape, devices):
+  """The devices [data, fsdp, tensor] such that those next to each other on an axis have a link; None where that is not known."""
+  try:
+    return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  except (AssertionError, NotImplementedError, ValueError):  # a part of a slice, or a shape the links do not make
+    return None
+
+
+def _in_order_of_hosts(grid) -> bool:
+  """Whether each host's devices hold whole rows, and the first host the first ones: what a host reads is what its devices get."""
+  hosts = np.vectorize(lambda d: d.process_index)(grid).reshape(-1, grid.shape[-1])
+  return bool((hosts == hosts[:, :1]).all() and (np.diff(hosts[:, 0]) >= 0).all())

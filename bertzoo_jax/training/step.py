@@ -9,6 +9,7 @@ import optax
 from flax import struct
 
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import sharding
 
 # Of sampling keys: its bits are the same for a row alone and among others, which the faster kinds do not promise.
 _SAMPLING = 'threefry2x32'
@@ -58,7 +59,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     seed: of the run.
     prng: key type of dropout.
     accumulation: microbatches a step.
-    mesh: where the batch is split; None for one device.
+    mesh: where batch and parameters are split; None for one device.
 
   Returns:
     step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
@@ -68,7 +69,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
 
   def gradients(params, batch, totals, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
-    return grads, loss, carry, sums
+    return _as_parameters(grads, mesh), loss, carry, sums
 
   def step(state, batch):
     totals = objective.totals(batch)
@@ -134,22 +135,22 @@ def carry_over(old, new, inherits=()):
 
 def split(tree, parts: int, mesh=None):
   """[B, …] → [parts, B/parts, …] such that each device keeps its own rows: microbatch m takes the m-th share of each."""
-  data = 1 if mesh is None else mesh.shape['data']
+  devices = 1 if mesh is None else sharding.rows_over(mesh)
 
   def one(x):
-    x = x.reshape(data, parts, x.shape[0] // (data * parts), *x.shape[1:]).swapaxes(0, 1)
+    x = x.reshape(devices, parts, x.shape[0] // (devices * parts), *x.shape[1:]).swapaxes(0, 1)
     x = x.reshape(parts, -1, *x.shape[3:])
     return x if mesh is None else jax.lax.with_sharding_constraint(
-        x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, 'data')))
+        x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, sharding.ROWS)))
 
   return jax.tree.map(one, tree)
 
 
 def merge(tree, parts: int, mesh=None):
   """The inverse of `split`."""
-  data = 1 if mesh is None else mesh.shape['data']
+  devices = 1 if mesh is None else sharding.rows_over(mesh)
   return jax.tree.map(
-      lambda x: x.reshape(parts, data, x.shape[1] // data, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
+      lambda x: x.reshape(parts, devices, x.shape[1] // devices, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
 def _with_row_keys(batch, key):
@@ -167,6 +168,11 @@ def _except(updates, frozen):
       lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u, updates)
 
 
+def _as_parameters(grads, mesh):
+  """Gradients where their parameters are: what is summed over microbatches is then never whole on a device."""
+  return grads if mesh is None else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
+
+
 def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):
 
   def body(added, turn):
@@ -174,7 +180,7 @@ def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):
     grads, loss, carry, sums = gradients(state.params, micro, totals, carry, jax.random.fold_in(key, index))
     return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
 
-  zeros = jax.tree.map(jnp.zeros_like, state.params)
+  zeros = _as_parameters(jax.tree.map(jnp.zeros_like, state.params), mesh)
   turns = (jnp.arange(accumulation), split(batch, accumulation, mesh), split(state.carry, accumulation, mesh))
   grads, (losses, carry, sums) = jax.lax.scan(body, zeros, turns)
   return grads, jnp.sum(losses), merge(carry, accumulation, mesh), jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)

@@ -18,37 +18,39 @@ def specs(shapes, mesh):
 
 
 def test_the_mesh_fills_minus_one_and_refuses_what_does_not_fit():
-  assert dict(sharding.mesh((-1, 1)).shape) == {'data': 8, 'model': 1}
-  assert dict(sharding.mesh((4, -1)).shape) == {'data': 4, 'model': 2}
-  for shape in ((3, -1), (2, 2), (-1, -1), (0, 8), (8,), (16, 1)):
+  assert dict(sharding.mesh((-1, 1, 1)).shape) == {'data': 8, 'fsdp': 1, 'tensor': 1}
+  assert dict(sharding.mesh((2, -1, 2)).shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
+  for shape in ((3, -1, 1), (2, 2, 1), (-1, -1, 1), (0, 8, 1), (8,), (16, 1, 1), (-2, -2, 2), (-1, -2, -4)):
     with pytest.raises(errors.UserError, match='run.mesh'):
       sharding.mesh(shape)
 
 
 def test_rules_name_trailing_axes_and_do_not_see_stacked_layers():
-  got, notes = specs({'encoder/layers/feed_forward/in/kernel': (3, 8, 16), 'encoder/one/feed_forward/in/kernel': (8, 16)}, sharding.mesh((4, 2)))
-  assert got == {'encoder/layers/feed_forward/in/kernel': P(None, None, 'model'), 'encoder/one/feed_forward/in/kernel': P(None, 'model')}
+  got, notes = specs({'encoder/layers/feed_forward/in/kernel': (3, 8, 16), 'encoder/one/feed_forward/in/kernel': (8, 16)}, sharding.mesh((2, 2, 2)))
+  assert got == {'encoder/layers/feed_forward/in/kernel': P(None, 'fsdp', 'tensor'), 'encoder/one/feed_forward/in/kernel': P('fsdp', 'tensor')}
   assert not notes
 
 
 def test_the_first_alternative_that_divides_wins_and_what_none_divides_is_said():
-  got, notes = specs({'a/embeddings/word/embedding': (16, 6), 'b/embeddings/word/embedding': (15, 6), 'c/embeddings/word/embedding': (15, 7)},
-                     sharding.mesh((4, 2)))
-  assert list(got.values()) == [P('model', None), P(None, 'model'), P()]
-  assert len(notes) == 1 and 'c/embeddings/word/embedding' in notes[0]
+  tables = {'a/embeddings/word/embedding': (16, 6), 'b/embeddings/word/embedding': (15, 6), 'c/embeddings/word/embedding': (15, 7)}
+  got, notes = specs(tables, sharding.mesh((2, 2, 2)))
+  assert list(got.values()) == [P('tensor', 'fsdp'), P(None, 'tensor'), P(None, None)]
+  assert [(note.split()[0][0], note.split(': ')[0].split()[-1]) for note in notes] == [('b', 'fsdp'), ('c', 'tensor'), ('c', 'fsdp')]
+  got, notes = specs({'a/embeddings/word/embedding': (16, 6), 'a/norm/scale': (16,)}, sharding.mesh((1, 8, 1)))
+  assert list(got.values()) == [P('fsdp', None), P(None)] and not notes
 
 
 def test_a_parameter_without_a_rule_is_an_error():
   with pytest.raises(errors.UserError, match='encoder/novelty'):
-    specs({'encoder/novelty': (2, 2)}, sharding.mesh((4, 2)))
+    specs({'encoder/novelty': (2, 2)}, sharding.mesh((4, 1, 2)))
 
 
 def test_optimizer_state_lies_where_its_parameters_lie_and_batches_are_split_by_rows():
-  stage = toys.stage(mesh=sharding.mesh((4, 2)))
+  stage = toys.stage(mesh=sharding.mesh((2, 2, 2)))
   state = stages.fresh(stage)
   params = {k: x.sharding for k, x in _leaves(state.params).items()}
   moments = _leaves(state.opt_state)
-  assert params['encoder/layers/feed_forward/in/kernel'].spec == P(None, None, 'model')
+  assert params['encoder/layers/feed_forward/in/kernel'].spec == P(None, 'fsdp', 'tensor')
   for path, where in params.items():
     found = [x.sharding for k, x in moments.items() if k.endswith(path)]
     assert found == [where, where], path  # mu and nu
@@ -60,7 +62,7 @@ def test_optimizer_state_lies_where_its_parameters_lie_and_batches_are_split_by_
 @pytest.mark.parametrize('size,accumulation,hosts,fits', [(16, 1, 1, True), (16, 4, 1, True), (16, 3, 1, False), (12, 2, 1, False), (20, 1, 3, False),
                                                          (16, 0, 1, False)])
 def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits):
-  mesh = sharding.mesh((4, 2))
+  mesh = sharding.mesh((2, 2, 2))
   if fits:
     sharding.check_batch(size, accumulation, mesh, hosts)
   else:
@@ -69,7 +71,7 @@ def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits
 
 
 def test_a_kernel_the_compiler_cannot_split_gets_each_devices_own_rows_and_heads():
-  mesh = sharding.mesh((4, 2))
+  mesh = sharding.mesh((2, 2, 2))
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
   pack_ids = jnp.ones((8, 5), jnp.int32)

@@ -1,5 +1,7 @@
 """One update: accumulation, meshes, dropout keys, left-out updates, taking over a state."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -24,9 +26,9 @@ def plain():
   return toys.run(toys.stage(objective=toys.toy(dropout=0.0)), STEPS)
 
 
-@pytest.mark.parametrize('mesh,accumulation', [((1, 1), 2), ((1, 1), 4), ((4, 2), 1), ((4, 2), 2), ((2, 4), 4)])
+@pytest.mark.parametrize('mesh,accumulation', [((1, 1, 1), 2), ((1, 1, 1), 4), ((4, 1, 2), 1), ((2, 2, 2), 2), ((2, 1, 4), 4)])
 def test_microbatches_and_meshes_give_the_same_update(plain, mesh, accumulation):
-  placed = sharding.mesh(mesh, jax.devices()[:mesh[0] * mesh[1]])
+  placed = sharding.mesh(mesh, jax.devices()[:math.prod(mesh)])
   state, losses = toys.run(toys.stage(objective=toys.toy(dropout=0.0), mesh=placed, accumulation=accumulation), STEPS)
   np.testing.assert_allclose(losses, plain[1], rtol=1e-5)
   assert_same(state.params, plain[0].params, rtol=1e-4, atol=1e-5)
@@ -34,14 +36,14 @@ def test_microbatches_and_meshes_give_the_same_update(plain, mesh, accumulation)
 
 def test_a_carry_comes_back_to_its_rows_through_microbatches():
   plain, _ = toys.run(toys.stage(objective=toys.toy(dropout=0.0, with_carry=True)), STEPS)
-  split, _ = toys.run(toys.stage(objective=toys.toy(dropout=0.0, with_carry=True), mesh=sharding.mesh((2, 1), jax.devices()[:2]), accumulation=2),
+  split, _ = toys.run(toys.stage(objective=toys.toy(dropout=0.0, with_carry=True), mesh=sharding.mesh((1, 2, 1), jax.devices()[:2]), accumulation=2),
                       STEPS)
   assert plain.carry.shape == (8, toys.WIDTH)
   assert_same({'carry': split.carry}, {'carry': plain.carry}, rtol=1e-4, atol=1e-5)
 
 
 def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
-  mesh = sharding.mesh((2, 1), jax.devices()[:2])
+  mesh = sharding.mesh((1, 2, 1), jax.devices()[:2])
   rows = np.arange(8)
   split = steps.split(rows, 2, mesh)
   np.testing.assert_array_equal(split, [[0, 1, 4, 5], [2, 3, 6, 7]])  # rows 0–3 live on the first device

@@ -82,13 +82,15 @@ def stage(first=0, end=8, *, rows=8, mesh=None, accumulation=1, objective=None, 
 
 
 def one_device():
-  return sharding.mesh((1, 1), jax.devices()[:1])
+  return sharding.mesh((1, 1, 1), jax.devices()[:1])
 
 
-def run(stage, steps, state=None):
-  """(state, losses) after `steps` steps of a stage; waits for each, since CPU collectives under way together can hang."""
+def run(stage, steps, state=None, update=None):
+  """(state, losses) after `steps` steps of a stage; waits for each, since CPU collectives under way together can hang.
+
+  update: the stage's compiled step, if there already is one."""
   state = stages.fresh(stage) if state is None else state
-  update, losses = stages.train_step(stage), []
+  update, losses = update or stages.train_step(stage), []
   first = int(state.step) - stage.first_step
   for values in stage.data.batches(first, first + steps):
     state, metrics = update(state, sharding.to_devices(values, stage.mesh, stage.rows))
