@@ -45,7 +45,7 @@ class Run(NamedTuple):
   Attributes:
     steps_seconds: likely time of all steps; floor_seconds, upper_seconds: the bounds of it.
     lost_seconds: to preemptions.
-    days, dollars: of all, likely; least and most by the bounds.
+    days, dollars: of all, likely; least and most by the bounds. Dollars are None without a price.
   """
   steps_seconds: float
   floor_seconds: float
@@ -54,9 +54,9 @@ class Run(NamedTuple):
   days: float
   least_days: float
   most_days: float
-  dollars: float
-  least_dollars: float
-  most_dollars: float
+  dollars: float | None
+  least_dollars: float | None
+  most_dollars: float | None
 
 
 def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:
@@ -84,13 +84,14 @@ def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
   return sent / slice_.egress(n)
 
 
-def run(times: list[tuple[int, Time]], slice_: chips.Slice, *, price: float, preemptions: int, save_minutes: float, compile_seconds: float) -> Run:
+def run(times: list[tuple[int, Time]], slice_: chips.Slice, *, price: float | None, preemptions: int, save_minutes: float,
+        compile_seconds: float) -> Run:
   """Days and dollars.
 
   Args:
     times: (steps, Time) by phase.
     slice_: what is lent.
-    price: dollars a chip and hour.
+    price: dollars a chip and hour; None where it is not known.
     preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between two checkpoints.
     save_minutes: between checkpoints.
     compile_seconds: of the train step.
@@ -98,5 +99,5 @@ def run(times: list[tuple[int, Time]], slice_: chips.Slice, *, price: float, pre
   lost = preemptions * (sum(RESTART.values()) + compile_seconds + 30.0 * save_minutes)
   floor, likely, upper = (sum(steps * getattr(t, name) for steps, t in times) for name in ('floor', 'likely', 'upper'))
   days = [(seconds + lost) / 86400 for seconds in (likely, floor, upper)]
-  dollars = [24 * d * slice_.chips * price for d in days]
+  dollars = [None if price is None else 24 * d * slice_.chips * price for d in days]
   return Run(likely, floor, upper, lost, *days, *dollars)
