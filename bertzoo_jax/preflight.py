@@ -134,8 +134,10 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
   findings, slice_, devices = readiness.Findings(), None, None
   with findings.collecting('P02'):
     slice_ = chips.of_type(tpu) if tpu is not None else chips.of_topology(topology)
-  sound = False
+  planned = sound = False
   with findings.collecting('P01'):
+    configuration.phases(config)
+    planned = True
     assembly.check(config)
     sound = True
   libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
@@ -145,7 +147,7 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
       findings.add('P05', f'libtpu does not take LIBTPU_INIT_ARGS ({complaint}): mend or unset it; everything below is without it.')
       del os.environ['LIBTPU_INIT_ARGS']  # with it this process would end when libtpu is loaded
     devices = slice_ and program.devices(slice_)
-  if recipe is not None and sound:
+  if recipe is not None and planned:
     readiness.check_recipe(findings, config, recipe)
 
   mesh, phases, text = None, [], None
@@ -155,14 +157,14 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
       mesh = sharding.mesh(config.run.mesh, devices)
       sharding.check_batch(config.batch_size, config.run.accumulation, mesh, hosts)
       check_hosts(mesh, config.batch_size)
-  if sound:
-    divides = not any(f.code == 'P04' for f in findings)
+  divides = not any(f.code == 'P04' for f in findings)
+  if planned:
     text = readiness.text(findings, config, corpus, hosts if divides else 1)
-    if mesh is not None and divides:
-      phases = _compile(findings, config, text, mesh, slice_, kernels or {}, confirm, say)
-    if mesh is None or not phases:
-      _check_networks(findings, config, text)
-  if workdir is not None and sound:
+  if sound and mesh is not None and divides:
+    phases = _compile(findings, config, text, mesh, slice_, kernels or {}, confirm, say)
+  elif sound:
+    _check_networks(findings, config, text)
+  if workdir is not None and planned:
     readiness.check_workdir(findings, config, workdir, text, max((p.state for p in phases), default=None))
   run = None
   if phases and all(p.time for p in phases):
@@ -219,10 +221,10 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, confirm, sa
     return made
   made = made._replace(program=found)
   if not found.fits:
-    largest = _largest(config, phase, text, stage.mesh, slice_, found, confirm, say)
+    largest = _largest(config, phase, text, stage.mesh, slice_, found, made.parameters + made.optimizer, confirm, say)
     rows = largest[0] if largest[1] is None else largest[1]
     fitting = (f'about {rows:,} rows a batch would fit' if largest[1] is None else f'{rows:,} rows a batch fit, compiled and seen') if rows else \
-        'no batch fits, the state alone is too large'
+        'no smaller batch fits'
     findings.add('P09', f'Phase {phase.index} needs {found.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
                         f'{slice_.chip.usable / chips.GIB:.2f}: {fitting}; what else would help is under "to make it fit".')
     return made._replace(largest=largest)
@@ -259,11 +261,11 @@ def _check_networks(findings, config, text):
 # --- what would fit ---------------------------------------------------------------------------------------------------
 
 
-def _largest(config, phase, text, mesh, slice_, refused, confirm, say):
+def _largest(config, phase, text, mesh, slice_, refused, state, confirm, say):
   """(rows, confirmed rows or None) of the largest batch that fits; 0 rows where none does.
 
   Memory is a line in the rows, through two batches that are smaller: at the limit the compiler already trades time for memory, and the
-  batch that was refused would flatter.
+  batch that was refused would flatter. state: bytes a device that no batch changes.
   """
   unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
 
@@ -273,23 +275,27 @@ def _largest(config, phase, text, mesh, slice_, refused, confirm, say):
     found = _program(config, _stage(config, resized, text.data, mesh))
     return found.peak, found.fits
 
-  guess = config.batch_size * usable / refused.needed
-  first, second = (max(unit, int(share * guess) // unit * unit) for share in (0.25, 0.6))
-  points = {config.batch_size: (refused.needed, False)}
-  for rows in (first, second):
-    if rows not in points:
-      points[rows] = peak(rows)
-  least = min(points)
-  if not points[least][1]:
+  down = lambda rows: max(unit, int(rows) // unit * unit)
+  points, first = {}, down(0.25 * config.batch_size * usable / refused.needed)
+  while first < config.batch_size:
+    points[first] = peak(first)
+    if points[first][1] or first == unit:
+      break
+    first = down(first / 4)
+  if not points or not points[first][1]:
     return 0, None
-  (a, low), (b, high) = [(rows, points[rows][0]) for rows in sorted(points)[:2]]
-  slope = max((high - low) / (b - a), 1e-9)
-  rows = int(a + (usable - low) / slope) // unit * unit
+  low = points[first][0]
+  second = down(0.8 * first * (usable - state) / max(low - state, 1))
+  rows = first
+  if first < second < config.batch_size:
+    points[second] = peak(second)
+    slope = max((points[second][0] - low) / (second - first), 1e-9)
+    rows = down(first + (usable - low) / slope)
   rows = min(max(rows, max(n for n, (_, fits) in points.items() if fits)), config.batch_size - unit)
   if not confirm:
     return rows, None
   for tried in range(_TRIES):
-    at = max(rows - tried * max(unit, rows // 16 // unit * unit), least)
+    at = max(rows - tried * max(unit, rows // 16 // unit * unit), first)
     if at not in points:
       points[at] = peak(at)
     if points[at][1]:
@@ -326,8 +332,8 @@ def _remedies(config, phases, mesh, slice_) -> list[str]:
     for more in range(wished, config.batch_size + 1):
       with contextlib.suppress(errors.UserError):
         sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
-        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches; activations shrink to about a '
-                   f'{max(1, round(more / accumulation))}th, gradients are added up beside them')
+        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches in turn; activations shrink to about '
+                   f'1/{more / accumulation:.3g}, gradients are added up beside them')
         break
   if config.run.remat != 'full':
     policies = ' or '.join(f'--config.run.remat={p}' for p in ('dots', 'full') if p != config.run.remat)
