@@ -56,7 +56,7 @@ class Phase(NamedTuple):
     reading, time: of the program; None where its text does not tell.
     flops: that the model needs a step, over all devices (cost.flops_per_step).
     replicated: a line for each parameter that the mesh could not split.
-    largest: rows of the largest batch that fits, estimated, and confirmed or None; None where the phase fits.
+    largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None where it was not looked for.
     epochs: of the text; None without a corpus.
   """
   index: int
@@ -112,7 +112,7 @@ class Preflight(NamedTuple):
 
 
 def preflight(config, *, tpu: str | None = None, topology: str | None = None, corpus: str | None = None, workdir: str | None = None, recipe=None,
-              price: float | None = None, preemptions: int = 0, confirm: bool = False, kernels: dict[str, int] | None = None,
+              price: float | None = None, preemptions: int = 0, largest: bool = True, confirm: bool = False, kernels: dict[str, int] | None = None,
               say=lambda line: None) -> Preflight:
   """Compiles every phase for a slice and looks for everything that would fail.
 
@@ -122,7 +122,8 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
     corpus, workdir: of the run, local or gs://; None: not looked at.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars a chip and hour. preemptions: of the whole run.
-    confirm: compile the largest batch that should fit, and say what was true.
+    largest: where a phase does not fit, look for the largest batch that does (two more compilations).
+    confirm: compile that batch, and say what was true.
     kernels: cycles of Pallas kernels, as of `hlo.read`.
     say: takes a line about what is being done.
 
@@ -161,7 +162,7 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
   if planned:
     text = readiness.text(findings, config, corpus, hosts if divides else 1)
   if sound and mesh is not None and divides:
-    phases = _compile(findings, config, text, mesh, slice_, kernels or {}, confirm, say)
+    phases = _compile(findings, config, text, mesh, slice_, kernels or {}, largest, confirm, say)
   elif sound:
     _check_networks(findings, config, text)
   if workdir is not None and planned:
@@ -187,7 +188,7 @@ def check_hosts(mesh, batch_size: int) -> None:
 # --- compiling --------------------------------------------------------------------------------------------------------
 
 
-def _compile(findings, config, text, mesh, slice_, kernels, confirm, say):
+def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, say):
   """Every phase compiled; phases of the same shapes and objective once."""
   known, out = {}, []
   for phase in configuration.phases(config):
@@ -196,14 +197,14 @@ def _compile(findings, config, text, mesh, slice_, kernels, confirm, say):
       same = (json.dumps(configuration.flatten(phase.config.objective), default=str), str(sorted(stage.data.features.items())))
       if same not in known:
         say(f'phase {phase.index}: compiling the step of {stage.rows:,} rows × {stage.length} tokens for {slice_.topology}')
-        known[same] = _compiled(findings, config, phase, stage, text, slice_, kernels, confirm, say)
+        known[same] = _compiled(findings, config, phase, stage, text, slice_, kernels, largest, confirm, say)
       rows = text.rows.get(phase.index)
       epochs = phase.steps * config.batch_size / rows if rows else None
       out.append(known[same]._replace(index=phase.index, steps=phase.steps, epochs=epochs))
   return out if all(p.program is not None for p in out) else []
 
 
-def _compiled(findings, config, phase, stage, text, slice_, kernels, confirm, say):
+def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confirm, say):
   """A Phase."""
   target, replicated = stages.target(stage)
   size = lambda tree: sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
@@ -221,12 +222,9 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, confirm, sa
     return made
   made = made._replace(program=found)
   if not found.fits:
-    largest = _largest(config, phase, text, stage.mesh, slice_, found, made.parameters + made.optimizer, confirm, say)
-    rows = largest[0] if largest[1] is None else largest[1]
-    fitting = (f'about {rows:,} rows a batch would fit' if largest[1] is None else f'{rows:,} rows a batch fit, compiled and seen') if rows else \
-        'no smaller batch fits'
+    largest = _largest(config, phase, text, stage.mesh, slice_, found, made.parameters + made.optimizer, confirm, say) if look else None
     findings.add('P09', f'Phase {phase.index} needs {found.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
-                        f'{slice_.chip.usable / chips.GIB:.2f}: {fitting}; what else would help is under "to make it fit".')
+                        f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(largest)}; what else would help is under "to make it fit".')
     return made._replace(largest=largest)
   if found.text is None:
     findings.add('W05', f'Phase {phase.index}: this libtpu cannot print the program it made, so there is no time.')
@@ -238,6 +236,15 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, confirm, sa
   if time.unknown:
     findings.add('W05', f'Phase {phase.index}: no figure for the kernels {", ".join(time.unknown)}, charged by their bytes: times are too low.')
   return made._replace(reading=reading, time=time)
+
+
+def _fitting(largest) -> str:
+  if largest is None:
+    return ''
+  estimated, seen = largest
+  if seen is None:
+    return f': about {estimated:,} rows a batch would fit' if estimated else ': no smaller batch fits'
+  return f': {seen:,} rows a batch fit, compiled and seen'
 
 
 def _program(config, stage):
@@ -325,7 +332,7 @@ def _remedies(config, phases, mesh, slice_) -> list[str]:
   tight = [p for p in phases if not p.program.fits]
   if not tight:
     return []
-  out, rows = [], min((p.largest[1] if p.largest[1] is not None else p.largest[0]) for p in tight)
+  out, rows = [], min((0 if p.largest is None else p.largest[0] if p.largest[1] is None else p.largest[1]) for p in tight)
   accumulation = config.run.accumulation
   if rows:
     wished = math.ceil(config.batch_size / rows) * accumulation

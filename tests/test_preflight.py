@@ -100,11 +100,12 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
 
 @needs_libtpu
 def test_each_side_of_the_limit_of_memory():
-  # The state is 12 bytes a parameter (float32 and two moments): 128 numbers a word.
-  fits = preflight.preflight(config(tokenizer__vocab_size=4_000_000, phases=((50, {}),), batch_size=4), topology='v5e:2x2')
+  # The state is 12 bytes a parameter (float32 and two moments), and here nearly all of it are words of 1,024 numbers.
+  wide = lambda words: config(tokenizer__vocab_size=words, encoder__hidden_size=1024, phases=((50, {}),), batch_size=4)
+  fits = preflight.preflight(wide(500_000), topology='v5e:2x2')
   assert fits.ready and 0.5 < fits.phases[0].program.peak / fits.slice_.chip.usable < 1.0
-  assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(12 * 128 * 4_000_000, rel=0.02)
-  beyond = preflight.preflight(config(tokenizer__vocab_size=9_000_000, phases=((50, {}),), batch_size=4), topology='v5e:2x2')
+  assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(12 * 1024 * 500_000, rel=0.02)
+  beyond = preflight.preflight(wide(1_000_000), topology='v5e:2x2')
   assert not beyond.fits and codes(beyond) == ['P09'] and beyond.run is None
   assert beyond.phases[0].program.peak > beyond.slice_.chip.usable
   assert 'no smaller batch fits' in beyond.findings[0].sentence
