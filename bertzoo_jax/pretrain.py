@@ -19,18 +19,16 @@ import warnings
 import zlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import assembly
 from bertzoo_jax import beginning
 from bertzoo_jax import cli
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import hf
 from bertzoo_jax import storage
-from bertzoo_jax.model import attention
-from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
@@ -40,17 +38,10 @@ from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import progress
-from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import workdir as workdirs
-
-# Attention by run.attention: the function, and whether the compiler can split it over devices.
-_ATTENTION = {'xla': (attention.attend, True)}
-_DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-_PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
 
 def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str | None = None, batches: str | None = None,
@@ -70,7 +61,7 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     loop.Stopped: numbers that are not finite, or storage that fails.
   """
   _start_devices(config)
-  _check(config)
+  assembly.check(config)
   if (storage.path(workdir) / 'manifest.json').exists():
     raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
   workdirs.check_writable(workdir)
@@ -86,9 +77,9 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
     checkpoints = checkpoint.Checkpoints(workdir, keep=config.run.keep, keep_every=config.run.keep_every)
     start = checkpoints.newest() or 0
     here = next(p for p in phases if min(start, end - 1) < p.end_step)
-    _check_phases(config, [p for p in phases[here.index:] if p.first_step < end], data, mesh, end)
-    stage = _stage(config, here, data, mesh, end)
-    later = [lambda p=p: _stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
+    assembly.check_phases(config, [p for p in phases[here.index:] if p.first_step < end], data, mesh, end)
+    stage = assembly.stage(config, here, data, mesh, end)
+    later = [lambda p=p: assembly.stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
     state, origin, notes = _state(config, stage, checkpoints, start, init, data.tokenizer)
     notes += _export_notes(config, stage.objective)
 
@@ -124,26 +115,6 @@ def _start_devices(config):
     folder = os.path.join(folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend())
     jax.config.update('jax_compilation_cache_dir', folder)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-
-
-def _check(config):
-  """What can be known from the config alone."""
-  run = config.run
-  for key, known in (('dtype', _DTYPES), ('prng', _PRNGS), ('attention', _ATTENTION), ('on_nonfinite', ('stop', 'skip'))):
-    if run[key] not in known:
-      raise errors.UserError(f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}')
-  for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0)):
-    if run[key] < least:
-      raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
-  if configuration.max_length(config) > config.encoder.max_positions:
-    raise errors.UserError(f'The longest phase has rows of {configuration.max_length(config)} tokens, encoder.max_positions is '
-                           f'{config.encoder.max_positions}: raise it or shorten the rows.')
-  total = configuration.total_steps(config)
-  for phase in configuration.phases(config):
-    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
-  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
-  _encoder(config, vocab_size=config.tokenizer.vocab_size)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -196,49 +167,6 @@ def _from_corpus(config, path, cache_dir, host):
       corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
       tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, trial=trial,
       save_tokenizer=save_tokenizer, tokenizer=corpus.path / 'tokenizer')
-
-
-def _encoder(config, vocab_size):
-  return errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=_DTYPES[config.run.dtype],
-                      unroll=config.run.unroll, remat=config.run.remat)
-
-
-def _stage(config, phase, data, mesh, end) -> stages.Stage:
-  """A phase's data, objective and optimizer, checked against each other."""
-  phase_data = data.phase(phase)
-  kernel, partitioned = _ATTENTION[config.run.attention]
-  objective = errors.build(
-      phase.config.objective, OBJECTIVES, 'objective', encoder=_encoder(config, data.vocab_size),
-      attend=sharding.attend(mesh, kernel, partitioned), constrain=sharding.constrain(mesh))
-  if missing := [name for name in objective.reads if name not in phase_data.features]:
-    raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
-                           f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
-  if unread := [name for name in ('order', 'resets') if name in phase_data.features and name not in objective.reads]:
-    part = {'order': f'masking={phase.config.masking.name}', 'resets': f'format={phase.config.format.name}'}[unread[0]]
-    raise errors.UserError(f'{part} is for a network that reads {unread[0]!r}, and objective={phase.config.objective.name} does not (it would see '
-                           'what it is to predict, or segments it has not): take another masking and format.')
-  if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
-    raise errors.UserError(f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 for none.')
-  schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))
-  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, _paths(objective))
-  return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed, config.run.prng,
-                      config.run.accumulation)
-
-
-def _check_phases(config, phases, data, mesh, end):
-  """What is wrong with a phase is said at the start, on stand-in text, and not when the phase begins."""
-  before = set()
-  for phase in phases:
-    stage = _stage(config, phase, data._replace(phase=data.trial), mesh, end)
-    paths = set(_paths(stage.objective))
-    if lost := sorted(before - paths):
-      raise errors.UserError(f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later phase may add parameters, '
-                             'not drop them. Order the phases the other way, or make two runs with --init.')
-    before = paths
-
-
-def _paths(objective) -> list[str]:
-  return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
 def _state(config, stage, checkpoints, start, init, tokenizer):
@@ -301,7 +229,7 @@ def _overview(config, workdir, phases, here, stage, state, data, mesh):
 
 
 def _published_flops(phase, vocab_size) -> float:
-  objective = errors.build(phase.config.objective, OBJECTIVES, 'objective', encoder=_encoder(phase.config, vocab_size))
+  objective = errors.build(phase.config.objective, OBJECTIVES, 'objective', encoder=assembly.encoder(phase.config, vocab_size))
   return cost.published_flops(objective.networks, jax.eval_shape(objective.init, jax.random.key(0)), rows=phase.config.batch_size,
                               length=phase.config.length, steps=phase.steps)
 

@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from bertzoo_jax import assembly
 from bertzoo_jax import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
@@ -414,5 +415,4 @@ def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypa
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():
-  from bertzoo_jax import pretrain
-  pretrain._check(ml_collections.ConfigDict(bert.get_config('tiny')).lock())
+  assembly.check(ml_collections.ConfigDict(bert.get_config('tiny')).lock())

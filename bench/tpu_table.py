@@ -1,0 +1,81 @@
+"""Every config and size on the smallest usual slice that holds it, by the TPU compiler's own figures: docs/tpu_table.md.
+
+    PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8] [--out docs/tpu_table.md]
+
+Nothing runs: the train step of each phase is compiled (bertzoo_jax/preflight.py), minutes for each row. Rows that --out already has
+are kept, so that a table cut short goes on; delete a row to make it anew.
+"""
+
+import importlib
+import pathlib
+import re
+import sys
+
+import jax
+import ml_collections
+from absl import app
+from absl import flags
+
+from bertzoo_jax import preflight
+from bertzoo_jax import preflight_report
+from bertzoo_jax import storage
+from bertzoo_jax.tpu import chips
+
+ROOT = pathlib.Path(__file__).parents[1]
+TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v5e-64,v4-128,v5e-256,v4-512'
+COLUMNS = ('config', 'chips', 'phase', 'rows × tokens', 'peak GiB a chip', 'ms/step (bounds)', 'tokens/s/chip', 'MFU (bounds)')
+_ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
+_TYPES = flags.DEFINE_string('types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.')
+_OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_table.md'), 'The table.')
+
+
+def rows(name: str, size: str, types: list[str]):
+  """Lines of the table for one config and size, one a phase; one line if no type holds it."""
+  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock()
+  for kind in types:
+    print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
+    found = preflight.preflight(config, tpu=kind, largest=False)
+    jax.clear_caches()
+    if found.fits:
+      return [_row(name, size, found, phase) for phase in found.phases]
+  return [f'| {name}:{size} | none of {types[0]} to {types[-1]} holds it |  |  |  |  |  |  |']
+
+
+def _row(name, size, found, phase):
+  head = (f'| {name}:{size} | {found.slice_.accelerator_type} | {phase.index} | {phase.rows:,} × {phase.length} | '
+          f'{phase.program.peak * found.slice_.chip.devices / chips.GIB:.2f} |')
+  if not phase.time:
+    return f'{head} – | – | – |'
+  time, mfu = phase.time, lambda seconds: preflight_report.mfu(found.slice_, phase, seconds)
+  speed = phase.rows * phase.length / time.likely / found.slice_.chips
+  return (f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | {speed:,.0f} | '
+          f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |')
+
+
+def _sizes():
+  for path in sorted((ROOT / 'configs').glob('*.py')):
+    module = importlib.import_module(f'configs.{path.stem}')
+    for size in getattr(module, 'SIZES', ()):
+      if not _ONLY.value or path.stem in _ONLY.value or f'{path.stem}:{size}' in _ONLY.value:
+        yield path.stem, size
+
+
+def main(_):
+  out = pathlib.Path(_OUT.value)
+  lines = {}
+  for line in out.read_text().splitlines() if out.exists() else ():
+    if match := re.match(r'\| (\w+:\w+) \|', line):
+      lines.setdefault(match[1], []).append(line)
+  for name, size in _sizes():
+    if f'{name}:{size}' not in lines:
+      lines[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
+    storage.write_text(out, '\n'.join([
+        '# Every config on TPUs, as the compiler sees it', '',
+        f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is what',
+        'the TPU compiler allots, times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`). Each config as its file has it, on',
+        'the first slice of the list that holds it.', '',
+        f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key])]) + '\n')
+
+
+if __name__ == '__main__':
+  app.run(main)

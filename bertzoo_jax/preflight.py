@@ -1,0 +1,407 @@
+"""Will it fit, how long will it take, what will it cost, and what is wrong: of a run on TPUs, asked without one.
+
+    python -m bertzoo_jax.preflight --config configs/bert.py:base (--tpu v4-32 | --topology v4:2x2x4) [--corpus CORPUS] [--workdir W]
+                                    [--price 3.22] [--preemptions 3] [--confirm] [--json]
+
+Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has (libtpu: Linux on x86-64, no chip needed),
+and reads memory and time off the program. With --corpus and --workdir also everything that `pretrain` would refuse there. Every problem is
+listed, with a code (bertzoo_jax/readiness.py) and a remedy. Nothing is written.
+
+Memory is the compiler's own verdict. Times are its estimates, with bounds (bertzoo_jax/tpu/estimate.py): none was measured on a chip.
+Ends with exit code 0 if everything fits and nothing is wrong, and 2 otherwise; --json prints one JSON object to stdout and nothing else.
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import sys
+from typing import NamedTuple
+
+os.environ['JAX_PLATFORMS'] = 'cpu'  # a chip that is here belongs to the run
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
+
+import jax  # noqa: E402
+from absl import flags  # noqa: E402
+from ml_collections import config_flags  # noqa: E402
+
+from bertzoo_jax import assembly  # noqa: E402
+from bertzoo_jax import cli  # noqa: E402
+from bertzoo_jax import config as configuration  # noqa: E402
+from bertzoo_jax import errors  # noqa: E402
+from bertzoo_jax import preflight_report  # noqa: E402
+from bertzoo_jax import readiness  # noqa: E402
+from bertzoo_jax.tpu import chips  # noqa: E402
+from bertzoo_jax.tpu import estimate  # noqa: E402
+from bertzoo_jax.tpu import hlo  # noqa: E402
+from bertzoo_jax.tpu import program  # noqa: E402
+from bertzoo_jax.training import cost  # noqa: E402
+from bertzoo_jax.training import sharding  # noqa: E402
+from bertzoo_jax.training import stage as stages  # noqa: E402
+
+_TRIES = 3  # batches compiled at most, to confirm one that fits
+
+
+class Phase(NamedTuple):
+  """A phase as it would run.
+
+  Attributes:
+    index, steps, rows, length: of the phase.
+    program: its train step, compiled; None where it could not be.
+    parameters, optimizer: bytes a device of the state.
+    state: bytes of the whole state, as a checkpoint has it.
+    reading, time: of the program; None where its text does not tell.
+    flops: that the model needs a step, over all devices (cost.flops_per_step).
+    replicated: a line for each parameter that the mesh could not split.
+    largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None where it was not looked for.
+    epochs: of the text; None without a corpus.
+  """
+  index: int
+  steps: int
+  rows: int
+  length: int
+  program: program.Program | None
+  parameters: int
+  optimizer: int
+  state: int
+  reading: hlo.Reading | None
+  time: estimate.Time | None
+  flops: float
+  replicated: list[str]
+  largest: tuple[int, int | None] | None
+  epochs: float | None
+
+
+class Preflight(NamedTuple):
+  """All that was found.
+
+  Attributes:
+    config: the experiment.
+    slice_: the chips; None where their name names nothing.
+    mesh: {axis: devices}, {} without one.
+    phases: compiled ones, [] where nothing could be.
+    run: days and dollars; None where a time is missing.
+    price, preemptions: as given.
+    flags: LIBTPU_INIT_ARGS of the environment.
+    remedies: what would make it fit, most likely first.
+    region: of the bucket of the workdir; None where it is not known.
+    findings: problems and warnings.
+  """
+  config: object
+  slice_: chips.Slice | None
+  mesh: dict
+  phases: list[Phase]
+  run: estimate.Run | None
+  price: float | None
+  preemptions: int
+  flags: str
+  remedies: list[str]
+  region: str | None
+  findings: readiness.Findings
+
+  @property
+  def fits(self) -> bool:
+    return bool(self.phases) and all(p.program is not None and p.program.fits for p in self.phases)
+
+  @property
+  def ready(self) -> bool:
+    return self.fits and not self.findings.problems
+
+
+def preflight(config, *, tpu: str | None = None, topology: str | None = None, corpus: str | None = None, workdir: str | None = None, recipe=None,
+              price: float | None = None, preemptions: int = 0, largest: bool = True, confirm: bool = False, kernels: dict[str, int] | None = None,
+              say=lambda line: None) -> Preflight:
+  """Compiles every phase for a slice and looks for everything that would fail.
+
+  Args:
+    config: an experiment.
+    tpu: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
+    corpus, workdir: of the run, local or gs://; None: not looked at.
+    recipe: the config file's own experiment, to compare with; None for none.
+    price: dollars a chip and hour. preemptions: of the whole run.
+    largest: where a phase does not fit, look for the largest batch that does (two more compilations).
+    confirm: compile that batch, and say what was true.
+    kernels: cycles of Pallas kernels, as of `hlo.read`.
+    say: takes a line about what is being done.
+
+  Raises:
+    UserError: not exactly one of tpu and topology. All else is a finding.
+  """
+  if (tpu is None) == (topology is None):
+    raise errors.UserError('Give either --tpu (as Cloud names it: v4-32) or --topology (chips along each axis: v4:2x2x4).')
+  findings, slice_, devices = readiness.Findings(), None, None
+  with findings.collecting('P02'):
+    slice_ = chips.of_type(tpu) if tpu is not None else chips.of_topology(topology)
+  planned = sound = False
+  with findings.collecting('P01'):
+    configuration.phases(config)
+    planned = True
+    assembly.check(config)
+    sound = True
+  libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
+  with findings.collecting('P03'):
+    program.prepare()
+    if libtpu_flags and (complaint := program.check_flags(libtpu_flags)):
+      findings.add('P05', f'libtpu does not take LIBTPU_INIT_ARGS ({complaint}): mend or unset it; everything below is without it.')
+      del os.environ['LIBTPU_INIT_ARGS']  # with it this process would end when libtpu is loaded
+    devices = slice_ and program.devices(slice_)
+  if recipe is not None and planned:
+    readiness.check_recipe(findings, config, recipe)
+
+  mesh, phases, text = None, [], None
+  hosts = slice_.hosts if slice_ else 1
+  if devices:
+    with findings.collecting('P04'):
+      mesh = sharding.mesh(config.run.mesh, devices)
+      sharding.check_batch(config.batch_size, config.run.accumulation, mesh, hosts)
+      check_hosts(mesh, config.batch_size)
+  divides = not any(f.code == 'P04' for f in findings)
+  if planned:
+    text = readiness.text(findings, config, corpus, hosts if divides else 1)
+  if sound and mesh is not None and divides:
+    phases = _compile(findings, config, text, mesh, slice_, kernels or {}, largest, confirm, say)
+  elif sound:
+    _check_networks(findings, config, text)
+  if workdir is not None and planned:
+    readiness.check_workdir(findings, config, workdir, text, max((p.state for p in phases), default=None))
+  run = None
+  if phases and all(p.time for p in phases):
+    run = estimate.run([(p.steps, p.time) for p in phases], slice_, price=price, preemptions=preemptions, save_minutes=config.run.save_minutes,
+                       compile_seconds=max(p.program.seconds for p in phases))
+  return Preflight(config, slice_, dict(mesh.shape) if mesh is not None else {}, phases, run, price, preemptions, libtpu_flags,
+                   _remedies(config, phases, mesh, slice_), readiness.bucket_location(workdir or ''), findings)
+
+
+def check_hosts(mesh, batch_size: int) -> None:
+  """Raises UserError if a row of the batch would lie on two hosts: each feeds whole rows of its own."""
+  owners = {}
+  for device, index in sharding.batch_sharding(mesh).devices_indices_map((batch_size,)).items():
+    owners.setdefault(index[0].indices(batch_size)[:2], set()).add(device.process_index)
+  if any(len(hosts) > 1 for hosts in owners.values()):
+    raise errors.UserError(f'run.mesh={tuple(mesh.shape.values())} lays the same rows on two hosts, and a host feeds rows of its own: take fewer '
+                           'devices along the axes that split a layer, at most those of one host.')
+
+
+# --- compiling --------------------------------------------------------------------------------------------------------
+
+
+def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, say):
+  """Every phase compiled; phases of the same shapes and objective once."""
+  known, out = {}, []
+  for phase in configuration.phases(config):
+    with findings.collecting('P08'):
+      stage = _stage(config, phase, text.data, mesh)
+      same = (json.dumps(configuration.flatten(phase.config.objective), default=str), str(sorted(stage.data.features.items())))
+      if same not in known:
+        say(f'phase {phase.index}: compiling the step of {stage.rows:,} rows × {stage.length} tokens for {slice_.topology}')
+        known[same] = _compiled(findings, config, phase, stage, text, slice_, kernels, largest, confirm, say)
+      rows = text.rows.get(phase.index)
+      epochs = phase.steps * config.batch_size / rows if rows else None
+      out.append(known[same]._replace(index=phase.index, steps=phase.steps, epochs=epochs))
+  return out if all(p.program is not None for p in out) else []
+
+
+def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confirm, say):
+  """A Phase."""
+  target, replicated = stages.target(stage)
+  size = lambda tree: sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target))
+  for line in replicated:
+    findings.add('W04', line)
+  flops = cost.flops_per_step(stage.objective.networks, target.params, {k: s for k, (s, _) in stage.data.features.items()})
+  made = Phase(phase.index, phase.steps, stage.rows, stage.length, None, size(target.params), size(target.opt_state), whole, None, None, flops,
+               replicated, None, None)
+  try:
+    found = _program(config, stage)
+  except Exception as e:  # whatever a compiler may say of a program that it cannot make
+    findings.add('P10', f'Phase {phase.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: {_line(e)}): this step would fail on the '
+                        'chips too; take another run.attention or run.mesh, or another libtpu.')
+    return made
+  made = made._replace(program=found)
+  if not found.fits:
+    largest = _largest(config, phase, text, stage.mesh, slice_, found, made.parameters + made.optimizer, confirm, say) if look else None
+    findings.add('P09', f'Phase {phase.index} needs {found.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
+                        f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(largest)}; what else would help is under "to make it fit".')
+    return made._replace(largest=largest)
+  if found.text is None:
+    findings.add('W05', f'Phase {phase.index}: this libtpu cannot print the program it made, so there is no time.')
+    return made
+  reading = hlo.read(found.text, kernels)
+  time = estimate.step_time(reading, slice_)
+  if reading.unknown_trips:
+    findings.add('W05', f'Phase {phase.index}: {len(reading.unknown_trips)} loops do not tell how often they run and count once: times are too low.')
+  if time.unknown:
+    findings.add('W05', f'Phase {phase.index}: no figure for the kernels {", ".join(time.unknown)}, charged by their bytes: times are too low.')
+  return made._replace(reading=reading, time=time)
+
+
+def _fitting(largest) -> str:
+  if largest is None:
+    return ''
+  estimated, seen = largest
+  if seen is None:
+    return f': about {estimated:,} rows a batch would fit' if estimated else ': no smaller batch fits'
+  return f': {seen:,} rows a batch fit, compiled and seen'
+
+
+def _program(config, stage):
+  """The compiled train step, with the precision that `pretrain` sets."""
+  precision = jax.default_matmul_precision('highest') if config.run.dtype == 'float32' else contextlib.nullcontext()
+  with precision:
+    return program.train_step(stage)
+
+
+def _stage(config, phase, data, mesh):
+  return assembly.stage(config, phase, data, mesh, phase.end_step)
+
+
+def _check_networks(findings, config, text):
+  """What does not go together, where there is nothing to compile for."""
+  with findings.collecting('P08'):
+    phases = configuration.phases(config)
+    assembly.check_phases(config, phases, text.data, sharding.mesh((1,) * len(config.run.mesh), jax.devices()[:1]), phases[-1].end_step)
+
+
+# --- what would fit ---------------------------------------------------------------------------------------------------
+
+
+def _largest(config, phase, text, mesh, slice_, refused, state, confirm, say):
+  """(rows, confirmed rows or None) of the largest batch that fits; 0 rows where none does.
+
+  Memory is a line in the rows, through two batches that are smaller: at the limit the compiler already trades time for memory, and the
+  batch that was refused would flatter. state: bytes a device that no batch changes.
+  """
+  unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
+
+  def peak(rows):
+    say(f'phase {phase.index}: compiling {rows:,} rows')
+    resized = configuration.phases(_with(config, batch_size=rows))[phase.index]
+    found = _program(config, _stage(config, resized, text.data, mesh))
+    return found.peak, found.fits
+
+  down = lambda rows: max(unit, int(rows) // unit * unit)
+  points, first = {}, down(0.25 * config.batch_size * usable / refused.needed)
+  while first < config.batch_size:
+    points[first] = peak(first)
+    if points[first][1] or first == unit:
+      break
+    first = down(first / 4)
+  if not points or not points[first][1]:
+    return 0, None
+  low = points[first][0]
+  second = down(0.8 * first * (usable - state) / max(low - state, 1))
+  rows = first
+  if first < second < config.batch_size:
+    points[second] = peak(second)
+    slope = max((points[second][0] - low) / (second - first), 1e-9)
+    rows = down(first + (usable - low) / slope)
+  rows = min(max(rows, max(n for n, (_, fits) in points.items() if fits)), config.batch_size - unit)
+  if not confirm:
+    return rows, None
+  for tried in range(_TRIES):
+    at = max(rows - tried * max(unit, rows // 16 // unit * unit), first)
+    if at not in points:
+      points[at] = peak(at)
+    if points[at][1]:
+      return rows, at
+  return rows, max(n for n, (_, fits) in points.items() if fits)
+
+
+def _unit(config, mesh, hosts) -> int:
+  """The batch is a multiple of it."""
+  for unit in range(1, config.batch_size + 1):
+    try:
+      sharding.check_batch(unit, config.run.accumulation, mesh, hosts)
+      return unit
+    except errors.UserError:
+      continue
+  return config.batch_size
+
+
+def _with(config, **changes):
+  made = config.copy_and_resolve_references().unlock()
+  made.update(changes)
+  return made.lock()
+
+
+def _remedies(config, phases, mesh, slice_) -> list[str]:
+  """What would make it fit, most likely first; estimates, none compiled."""
+  tight = [p for p in phases if not p.program.fits]
+  if not tight:
+    return []
+  out, rows = [], min((0 if p.largest is None else p.largest[0] if p.largest[1] is None else p.largest[1]) for p in tight)
+  accumulation = config.run.accumulation
+  if rows:
+    wished = math.ceil(config.batch_size / rows) * accumulation
+    for more in range(wished, config.batch_size + 1):
+      with contextlib.suppress(errors.UserError):
+        sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
+        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches in turn; activations shrink to about '
+                   f'1/{more / accumulation:.3g}, gradients are added up beside them')
+        break
+  if config.run.remat != 'full':
+    policies = ' or '.join(f'--config.run.remat={p}' for p in ('dots', 'full') if p != config.run.remat)
+    out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
+  state = max(p.parameters + p.optimizer for p in tight)
+  if state > 0.2 * slice_.chip.usable:
+    axis = next((name for name in ('fsdp', 'model', 'tensor') if name in mesh.shape), None)
+    place = list(mesh.shape).index(axis)
+    shape = tuple(-1 if i == 0 else 2 if i == place else 1 for i in range(len(mesh.shape)))
+    out.append(f'--config.run.mesh={shape}: parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over {axis}')
+  if config.run.dtype == 'float32':
+    out.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
+  if rows:
+    out.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
+  out.append(f'a larger slice than {slice_.accelerator_type}: rows are divided by its devices')
+  return out
+
+
+def _line(e) -> str:
+  return ' '.join(str(e).split())[:200]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def recipe(argv: list[str]):
+  """The experiment that the config file itself gives for the size on a command line, without what the line sets or swaps."""
+  value = next((re.sub(r'^--?config=', '', a) if '=' in a else argv[i + 1] for i, a in enumerate(argv) if re.match(r'--?config(=|$)', a)), None)
+  if value is None:
+    return None
+  alone = flags.FlagValues()
+  config_flags.DEFINE_config_file('config', flag_values=alone)
+  kept, sys.argv = sys.argv, [argv[0]]  # where ml_collections looks for what is set
+  try:
+    alone([argv[0], f'--config={value.split(",")[0]}'])
+    return alone.config
+  finally:
+    sys.argv = kept
+
+
+def main(_):
+  out = sys.stdout
+  with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
+    found = preflight(_CONFIG.value, tpu=_TPU.value, topology=_TOPOLOGY.value, corpus=_CORPUS.value, workdir=_WORKDIR.value, recipe=recipe(sys.argv),
+                      price=_PRICE.value, preemptions=_PREEMPTIONS.value, confirm=_CONFIRM.value,
+                      say=lambda line: print(line, file=sys.stderr, flush=True))
+  if _JSON.value:
+    print(json.dumps(preflight_report.as_dict(found), ensure_ascii=False), file=out)
+  else:
+    preflight_report.show(found)
+  sys.exit(0 if found.ready else 2)
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config()
+  _TPU = flags.DEFINE_string('tpu', None, 'Accelerator type as Cloud names it: v4-32, v5litepod-8 (v5e-8), v6e-8.')
+  _TOPOLOGY = flags.DEFINE_string('topology', None, 'In place of --tpu: generation and chips along each axis, v4:2x2x4.')
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus of the run, local or gs://, to be checked too.')
+  _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://, to be checked too.')
+  _PRICE = flags.DEFINE_float('price', None, 'Dollars a chip and hour.', lower_bound=0.0)
+  _PREEMPTIONS = flags.DEFINE_integer('preemptions', 0, 'That the run is to survive.', lower_bound=0)
+  _CONFIRM = flags.DEFINE_bool('confirm', False, 'Where it does not fit: compile the largest batch that should, and say what was true.')
+  _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
+  cli.run(main)

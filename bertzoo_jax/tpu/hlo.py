@@ -1,0 +1,457 @@
+"""The text of an optimized TPU program, read: what one execution of it costs by the compiler's own estimates.
+
+The text is a list of computations; the entry one runs others: a loop its body so many times, a branch one of several. Every
+instruction that runs is counted as often as it does. `estimated_cycles` is the compiler's model of an operation; most have one,
+gathers, collectives, Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with the
+compiler's own count of operations: a reader that misses a computation would show there.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-<>]+) \(.*\{$')
+_INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.\-<>]+) = (.*?) ([a-z][\w\-]*)\(')
+_ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?')
+_CALLED = re.compile(r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)')
+_BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
+_CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')
+_BITS = {'pred': 8, 's2': 2, 'u2': 2, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 's16': 16, 'u16': 16, 'f16': 16, 'bf16': 16, 's32': 32, 'u32': 32,
+         'f32': 32, 's64': 64, 'u64': 64, 'f64': 64, 'c64': 64, 'c128': 128}
+
+# What takes no time of its own, or is the end of what another instruction began.
+_FREE = frozenset((
+    'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'after-all', 'partition-id', 'replica-id', 'opt-barrier', 'add-dependency',
+    'domain', 'rng-get-and-update-state', 'copy-done', 'slice-done', 'dynamic-slice-done', 'dynamic-update-slice-done', 'async-update', 'async-done',
+    'all-reduce-done', 'all-gather-done', 'reduce-scatter-done', 'collective-permute-done', 'all-to-all-done', 'send-done', 'recv-done'))
+_BOOKKEEPING = ('X64', 'Assume', 'Sharding', 'AllocateBuffer', 'AnnotateDevicePlacement', 'MoveTo', 'ExtendedUint', 'Pin', 'Unpin')
+_COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute', 'ragged-all-to-all', 'collective-broadcast')
+_MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-slice-start')
+
+
+class Instruction(NamedTuple):
+  """A line of a computation: %name = shape opcode(operands), attributes."""
+  name: str
+  shape: str
+  opcode: str
+  operands: tuple[str, ...]
+  attributes: str
+  root: bool
+
+  @property
+  def source(self) -> str:
+    """The operation of the traced program that it comes from, as a path of scopes."""
+    match = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+    return match[1] if match else ''
+
+  @property
+  def called(self) -> dict[str, str]:
+    """{attribute: computation}."""
+    head = self.attributes.split(', metadata=')[0].split(', backend_config=')[0]
+    return dict(_CALLED.findall(head))
+
+
+class Module(NamedTuple):
+  """A program: the name of its entry computation, and {computation: {instruction name: Instruction}}."""
+  entry: str
+  computations: dict[str, dict[str, Instruction]]
+
+
+class Cost(NamedTuple):
+  """An instruction that runs.
+
+  Attributes:
+    name, opcode, source: of the instruction.
+    times: it runs in one execution of the program.
+    cycles: estimated for one run; None without an estimate.
+    hbm: bytes one run reads from and writes to HBM.
+    flops: of the matrix products in it, one run.
+    kernel: name of a Pallas kernel, '' for what the compiler made itself.
+  """
+  name: str
+  opcode: str
+  source: str
+  times: int
+  cycles: int | None
+  hbm: int
+  flops: float
+  kernel: str
+
+
+class Collective(NamedTuple):
+  """Devices that exchange numbers.
+
+  Attributes:
+    opcode: 'all-reduce', ….
+    bytes: that a device holds of the whole: of an all-reduce its operand, of an all-gather its result, of a reduce-scatter its operand.
+    group: devices that take part together.
+    times: it runs in one execution of the program.
+    source: as of Instruction.
+  """
+  opcode: str
+  bytes: int
+  group: int
+  times: int
+  source: str
+
+
+class Reading(NamedTuple):
+  """What one execution costs, by instruction.
+
+  Attributes:
+    costs: of all instructions that run and take time, collectives aside.
+    collectives: in the order met.
+    unknown_trips: loops whose number of turns the text does not tell; counted once.
+    unvisited: computations that nothing reached.
+    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler's own count has it.
+  """
+  costs: list[Cost]
+  collectives: list[Collective]
+  unknown_trips: list[str]
+  unvisited: list[str]
+  visited: float
+
+  @property
+  def cycles(self) -> int:
+    return sum(c.times * (c.cycles or 0) for c in self.costs)
+
+  @property
+  def hbm(self) -> int:
+    """Bytes from and to HBM."""
+    return sum(c.times * c.hbm for c in self.costs)
+
+  @property
+  def flops(self) -> float:
+    """Matrix FLOPs, recomputation included."""
+    return sum(c.times * c.flops for c in self.costs)
+
+  @property
+  def kernels(self) -> dict[str, int]:
+    """{Pallas kernel: how often it runs}."""
+    out = {}
+    for c in self.costs:
+      if c.kernel:
+        out[c.kernel] = out.get(c.kernel, 0) + c.times
+    return out
+
+  def without_estimate(self) -> list[tuple[str, int, int]]:
+    """(opcode or kernel, how often, bytes from and to HBM) of what has no estimate, most bytes first."""
+    out = {}
+    for c in self.costs:
+      if c.cycles is None:
+        times, moved = out.get(c.kernel or c.opcode, (0, 0))
+        out[c.kernel or c.opcode] = times + c.times, moved + c.times * c.hbm
+    return sorted(((name, *found) for name, found in out.items()), key=lambda row: -row[2])
+
+
+def parse(text: str) -> Module:
+  """The computations of a program's text. Raises ValueError if there is no entry."""
+  computations, entry, here = {}, None, None
+  for line in text.splitlines():
+    if line[:1] not in (' ', '}', '') and (match := _HEADER.match(line.rstrip())):
+      here = computations[match[2]] = {}
+      entry = match[2] if match[1] else entry
+    elif line.startswith('}'):
+      here = None
+    elif here is not None and (match := _INSTRUCTION.match(line)):
+      inside, rest = _parenthesis(line, match.end())
+      here[match[1]] = Instruction(match[1], match[2], match[3], _operands(match[3], inside), rest, line.lstrip().startswith('ROOT '))
+  if entry is None:
+    raise ValueError('no ENTRY computation: not the text of a compiled program')
+  return Module(entry, computations)
+
+
+def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
+  """What one execution of a program costs.
+
+  Args:
+    text: of the optimized program (`compiled.as_text()`).
+    kernels: {Pallas kernel, or 'kernel shape' with the shape of its result: cycles of one run}.
+  """
+  module = parse(text)
+  walk = _Walk(module, kernels or {})
+  costs, collectives = walk.computation(module.entry, 1)
+  unvisited = [name for name in module.computations if name not in walk.reached]
+  once, seen = 0.0, set()
+  for cost in costs:
+    if cost.name not in seen:
+      seen.add(cost.name)
+      once += cost.flops
+  return Reading(costs, collectives, walk.unknown_trips, unvisited, once)
+
+
+def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
+  """The compiler's `optimal_seconds` with its fault undone: some operations count as −1 s each, so that the sum is the true one
+  less a whole number. An inference, right for programs under a second without loops (whose bodies it counts once); None
+  where it gives no time."""
+  value = cost_analysis.get('optimal_seconds')
+  return None if value is None else value - math.floor(value)
+
+
+def size(shape: str, hbm_only: bool = False) -> int:
+  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not lie in on-chip memory,
+  which a layout marks with S(n)."""
+  total = 0
+  for dtype, dims, layout in _ARRAY.findall(shape):
+    bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
+    if bits and not (hbm_only and 'S(' in layout):
+      total += math.prod(int(d) for d in dims.split(',') if d) * bits // 8
+  return total
+
+
+class _Walk:
+  """Follows the program from its entry."""
+
+  def __init__(self, module, kernels):
+    self.module, self.kernels = module, kernels
+    self.reached, self.unknown_trips = set(), []
+
+  def computation(self, name, times):
+    """(costs, collectives) of one computation that runs so often."""
+    self.reached.add(name)
+    costs, collectives = [], []
+    for instruction in self.module.computations.get(name, {}).values():
+      more, exchanged = self._instruction(name, instruction, times)
+      costs += more
+      collectives += exchanged
+    return costs, collectives
+
+  def _instruction(self, here, instruction, times):
+    opcode, called = instruction.opcode, instruction.called
+    if opcode == 'while':
+      turns = self._trips(instruction)
+      self._touch(called['condition'])
+      return self.computation(called['body'], times * turns)
+    if opcode == 'conditional':
+      names = [n.strip().lstrip('%') for n in _BRANCHES.search(instruction.attributes)[1].split(',')] if 'branch_computations=' in \
+          instruction.attributes else [called['true_computation'], called['false_computation']]
+      branches = [self.computation(n, times) for n in names]
+      return max(branches, key=lambda found: (sum(c.times * (c.cycles or 0) for c in found[0]), sum(c.times * c.hbm for c in found[0])))
+    if opcode in ('call', 'async-start') and (target := called.get('to_apply') or called.get('calls')):
+      if _CYCLES.search(instruction.attributes):  # of the whole
+        self._touch(target)
+      else:
+        return self.computation(target, times)
+    for target in called.values():
+      self._touch(target)
+    exchanged = self._exchanges(here, instruction, times)
+    if opcode in _FREE or (exchanged and opcode != 'fusion'):
+      return [], exchanged
+    target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+    if target and target[1].startswith(_BOOKKEEPING):
+      return [], []
+    return [self._cost(here, instruction, target[1] if target else '', times)], exchanged
+
+  def _cost(self, here, instruction, target, times):
+    estimate = _CYCLES.search(instruction.attributes)
+    cycles, kernel = (int(estimate[1]) if estimate else None), ''
+    if target == 'tpu_custom_call':
+      kernel = _kernel_name(instruction)
+      plain = ' '.join(f'{d}[{n}]' for d, n, _ in _ARRAY.findall(instruction.shape))
+      cycles = self.kernels.get(f'{kernel} {plain}', self.kernels.get(kernel, cycles))
+    return Cost(instruction.name, target or instruction.opcode, instruction.source, times, cycles, self._moved(here, instruction),
+                self._flops(here, instruction), kernel)
+
+  def _exchanges(self, here, instruction, times):
+    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which each keeps a slice is a reduce-scatter."""
+    if (kind := instruction.opcode.removesuffix('-start')) in _COLLECTIVES:
+      return [self._collective(here, instruction, kind, times)]
+    if instruction.opcode != 'fusion':
+      return []
+    target = instruction.called.get('calls', '')
+    inner = self.module.computations.get(target, {})
+    found = [c for i in inner.values() for c in self._exchanges(target, i, times)]
+    if any(i.opcode == 'dynamic-slice' for i in inner.values()):
+      return [c._replace(opcode='reduce-scatter') if c.opcode == 'all-reduce' else c for c in found]
+    return found
+
+  def _collective(self, here, instruction, kind, times):
+    shapes = [self._shape(here, name) for name in instruction.operands]
+    operands = sum(size(s) for s in shapes)
+    result = size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
+    return Collective(kind, result if kind == 'all-gather' else operands, _group(instruction.attributes), times, instruction.source)
+
+  # --- loops ----------------------------------------------------------------------------------------------------------
+
+  def _trips(self, instruction):
+    known = re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes)
+    if known:
+      return int(known[1])
+    condition = self.module.computations.get(instruction.called['condition'], {})
+    bounds = [int(i.operands[0]) for i in condition.values() if i.opcode == 'constant' and i.operands[0].isdecimal()]
+    if len(bounds) == 1:
+      return bounds[0]
+    self.unknown_trips.append(instruction.name)
+    return 1
+
+  def _touch(self, name):
+    """Marks what belongs to an instruction with an estimate of its own, and what that calls."""
+    if name in self.reached:
+      return
+    self.reached.add(name)
+    for instruction in self.module.computations.get(name, {}).values():
+      branches = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
+      for target in (*instruction.called.values(), *(n.strip().lstrip('%') for n in (branches[1].split(',') if branches else ()))):
+        self._touch(target)
+
+  # --- bytes ----------------------------------------------------------------------------------------------------------
+
+  def _shape(self, here, name):
+    found = self.module.computations[here].get(name)
+    return found.shape if found else ''
+
+  def _moved(self, here, instruction):
+    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array that is only sliced or
+    written in part, that part."""
+    if instruction.opcode in _MOVES:
+      arrays = ['%s[%s]%s' % a for a in _ARRAY.findall(instruction.shape)]
+      smaller = min((size(a) for a in arrays[:2]), default=0)
+      return smaller * sum('S(' not in a for a in arrays[:2])
+    inner = self.module.computations.get(instruction.called.get('calls', '')) if instruction.opcode == 'fusion' else None
+    read = 0
+    for index, name in enumerate(instruction.operands):
+      shape = self._shape(here, name)
+      whole = size(shape, hbm_only=True)
+      if whole and inner is not None:
+        whole = min(whole, self._used(inner, index))
+      elif whole and instruction.opcode in ('dynamic-slice', 'slice', 'gather') and index == 0:
+        whole = min(whole, size(instruction.shape))
+      elif whole and instruction.opcode in ('dynamic-update-slice', 'scatter') and index == 0:
+        whole = 0
+      read += whole
+    return read + self._written(here, instruction, inner)
+
+  def _used(self, computation, index):
+    """Bytes that a fused computation reads of one parameter."""
+    name = next((i.name for i in computation.values() if i.opcode == 'parameter' and i.operands == (str(index),)), None)
+    total, aliases = 0, [name]
+    while aliases:
+      alias = aliases.pop()
+      if alias is None or computation[alias].root:
+        return size(computation[alias].shape) if alias else 0
+      for user in computation.values():
+        for place, operand in enumerate(user.operands):
+          if operand != alias or user.opcode == 'parameter':
+            continue
+          if user.opcode == 'bitcast':
+            aliases.append(user.name)
+          elif user.opcode in ('dynamic-slice', 'slice', 'gather') and place == 0:
+            total += size(user.shape)
+          elif user.opcode in ('dynamic-update-slice', 'scatter') and place == 0:
+            continue
+          elif user.opcode == 'fusion' and (inner := self.module.computations.get(user.called.get('calls', ''))) is not None:
+            total += self._used(inner, place)
+          else:
+            return size(computation[alias].shape)
+    return total
+
+  def _written(self, here, instruction, inner):
+    shape = instruction.shape
+    if inner is not None:
+      root = next((i for i in inner.values() if i.root), None)
+      roots = [inner[n] for n in root.operands if n in inner] if root is not None and root.opcode == 'tuple' else [root]
+      arrays = ['%s[%s]%s' % a for a in _ARRAY.findall(shape)]
+      if len(arrays) == len(roots):
+        return sum(min(size(a, hbm_only=True), self._part(inner, r)) for a, r in zip(arrays, roots))
+    if instruction.opcode in ('dynamic-update-slice', 'scatter'):
+      update = instruction.operands[-1 if instruction.opcode == 'scatter' else 1]
+      return min(size(shape, hbm_only=True), size(self._shape(here, update)))
+    return size(shape, hbm_only=True)
+
+  def _part(self, computation, root):
+    """Bytes that the root of a fused computation writes: of an update in place, the update."""
+    while root is not None and root.opcode == 'bitcast' and root.operands[0] in computation:
+      root = computation[root.operands[0]]
+    if root is None:
+      return 0
+    if root.opcode == 'fusion' and (inner := self.module.computations.get(root.called.get('calls', ''))):
+      return self._part(inner, next((i for i in inner.values() if i.root), None))
+    if root.opcode in ('dynamic-update-slice', 'scatter'):
+      update = computation.get(root.operands[-1 if root.opcode == 'scatter' else 1])
+      return size(update.shape) if update else size(root.shape)
+    return size(root.shape)
+
+  # --- matrix products ------------------------------------------------------------------------------------------------
+
+  def _flops(self, here, instruction):
+    if instruction.opcode == 'fusion':
+      target = instruction.called.get('calls', '')
+      return sum(self._flops(target, i) for i in self.module.computations.get(target, {}).values())
+    if instruction.opcode == 'convolution':
+      return convolution_flops(instruction.shape, *(self._shape(here, n) for n in instruction.operands[:2]), instruction.attributes)
+    if instruction.opcode == 'dot':
+      left = _dims(self._shape(here, instruction.operands[0]))
+      contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
+      depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
+      return 2.0 * math.prod(_dims(instruction.shape)) * depth
+    told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)  # of a Pallas kernel, by its author
+    return float(told[1]) if told else 0.0
+
+
+def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
+  """Multiplications and additions of a convolution, which is what every matrix product becomes: products with a padded or
+  dilated nothing are not counted.
+
+  Args:
+    shape, left, right: of result and operands.
+    attributes: text with window={…}, dim_labels=… and the group counts.
+  """
+  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
+  out, in_, kernel = _dims(shape), _dims(left), _dims(right)
+  window = re.search(r'window=\{([^}]*)\}', attributes)
+  fields = dict(part.split('=') for part in window[1].split()) if window else {}
+  axes = sorted(c for c in labels[1] if c.isdigit())
+  field = lambda name, i, default: fields[name].split('x')[i] if name in fields else default
+  valid = 1
+  for i, axis in enumerate(axes):
+    taps, places, length = kernel[labels[2].index(axis)], out[labels[3].index(axis)], in_[labels[1].index(axis)]
+    stride, spread, apart = (int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
+    before = int(str(field('pad', i, '0_0')).split('_')[0])
+    hits = 0
+    for tap in range(taps):
+      for place in range(places):
+        at = place * stride + tap * apart - before
+        hits += at % spread == 0 and 0 <= at // spread < length
+    valid *= hits
+  count = lambda name: int(found[1]) if (found := re.search(rf'{name}=(\d+)', attributes)) else 1
+  features = kernel[labels[2].index('i')] * kernel[labels[2].index('o')]
+  rows = in_[labels[1].index('b')] // count('batch_group_count')
+  return 2.0 * features * rows * valid
+
+
+def _operands(opcode: str, inside: str) -> tuple[str, ...]:
+  """Names; of a constant its value, of a parameter its number."""
+  return (inside,) if opcode in ('constant', 'parameter') else tuple(re.findall(r'%([\w.\-<>]+)', inside))
+
+
+def _dims(shape: str) -> list[int]:
+  found = _ARRAY.search(shape)
+  return [int(d) for d in found[2].split(',') if d] if found else []
+
+
+def _group(attributes: str) -> int:
+  """Devices of a replica group, in any of the three ways it is written; 1 where none is."""
+  if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
+    axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
+    return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)
+  if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
+    return int(found[2])
+  if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
+    return len(found[1].split(','))
+  return 2 if 'source_target_pairs=' in attributes else 1
+
+
+def _kernel_name(instruction) -> str:
+  """The name given to the kernel: the scope around its call."""
+  scopes = instruction.source.split('/')
+  return scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1] or instruction.name
+
+
+def _parenthesis(line: str, start: int) -> tuple[str, str]:
+  """What stands between the parenthesis that opens before `start` and its partner, and the rest of the line."""
+  depth = 1
+  for match in re.compile(r'[()]').finditer(line, start):
+    depth += 1 if match[0] == '(' else -1
+    if not depth:
+      return line[start:match.start()], line[match.end():]
+  return line[start:], ''

@@ -1,0 +1,297 @@
+"""preflight: what it says of runs that fit, that do not, and that would fail for other reasons. Compiles for v5e, without a chip."""
+
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+import rich.console
+
+from bertzoo_jax import errors
+from bertzoo_jax import preflight
+from bertzoo_jax import preflight_report
+from bertzoo_jax import readiness
+from bertzoo_jax.tpu import chips
+from bertzoo_jax.tpu import program
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import workdir as workdirs
+from configs import bert
+from configs import electra
+from configs import parts
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+CONFIG = '''
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2), format=parts.full_sentences(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=1, hidden_size=128, num_heads=2, intermediate_size=128, max_positions=64),
+      objective=parts.mlm(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
+      length=64, batch_size=8, phases=((60, {}), (40, {})), hf='BertForMaskedLM', run=parts.run())
+'''
+
+
+def config(**changes):
+  namespace = {}
+  exec(CONFIG, namespace)
+  made = namespace['get_config']()
+  made.update_from_flattened_dict({k.replace('__', '.'): v for k, v in changes.items()})
+  return ml_collections.ConfigDict(made).lock()
+
+
+def mesh_shape(*ends):
+  """(first, …, last) devices along the axes of run.mesh, 1 between."""
+  return (ends[0], *(1 for _ in range(len(sharding.AXES) - 2)), ends[1])
+
+
+def printed(found):
+  out = io.StringIO()
+  preflight_report.show(found, rich.console.Console(file=out, width=150, highlight=False))
+  return out.getvalue()
+
+
+def codes(found):
+  return [f.code for f in found.findings]
+
+
+needs_libtpu = pytest.mark.skipif(
+    sys.platform != 'linux' or not program.importlib.util.find_spec('libtpu'), reason='the TPU compiler (libtpu) is not installed')
+
+
+# --- a run that fits --------------------------------------------------------------------------------------------------
+
+
+@needs_libtpu
+def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
+  (tmp_path / 'config.py').write_text(CONFIG)
+  done = subprocess.run(
+      [sys.executable, '-m', 'bertzoo_jax.preflight', f'--config={tmp_path}/config.py', '--tpu=v5e-4', '--price=1.2', '--preemptions=2', '--json',
+       f'--workdir={tmp_path}/run', '--config.batch_size=32'],
+      env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': '', 'LIBTPU_INIT_ARGS': '--xla_tpu_enable_data_parallel_all_reduce_opt=true'},
+      capture_output=True, text=True, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  assert found['ready'] and found['fits'] and not found['problems']
+  assert [w['code'] for w in found['warnings']] == ['W01', 'W01'], 'four times the batch and the tokens of the file'
+  assert found['slice'] == dict(type='v5litepod-4', topology='v5e:2x2', chips=4, devices=4, hosts=1, hbm_usable=int(15.75 * 2**30))
+  first, second = found['phases']
+  assert (first['steps'], second['steps'], first['rows'], first['length']) == (60, 40, 32, 64)
+  assert first['compile_seconds'] == second['compile_seconds'], 'phases of one shape are compiled once'
+  assert first['optimizer'] == 2 * first['parameters'] + 4 and first['peak'] > 3 * first['parameters'], 'two moments for each, and their count'
+  assert 0 < first['time']['floor'] < first['time']['likely'] < first['time']['upper']
+  assert 0 < first['mfu'] < 1 and first['tokens_per_second'] == pytest.approx(32 * 64 / first['time']['likely'])
+  summed = sum(c['bytes'] for c in first['collectives'])
+  assert [c['opcode'] for c in first['collectives']] == ['all-reduce'] and first['collectives'][0]['group'] == 4
+  assert first['parameters'] <= 2 * summed <= 2.2 * first['parameters'], 'the gradients, in two bytes a number or in four'
+  assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
+  assert found['run']['lost_seconds'] > 2 * 600
+  assert not (tmp_path / 'run').exists(), 'nothing is written'
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@needs_libtpu
+def test_each_side_of_the_limit_of_memory():
+  # The state is 12 bytes a parameter (float32 and two moments), and here nearly all of it are words of 1,024 numbers.
+  wide = lambda words: config(tokenizer__vocab_size=words, encoder__hidden_size=1024, phases=((50, {}),), batch_size=4)
+  fits = preflight.preflight(wide(500_000), topology='v5e:2x2')
+  assert fits.ready and 0.5 < fits.phases[0].program.peak / fits.slice_.chip.usable < 1.0
+  assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(12 * 1024 * 500_000, rel=0.02)
+  beyond = preflight.preflight(wide(1_000_000), topology='v5e:2x2')
+  assert not beyond.fits and codes(beyond) == ['P09'] and beyond.run is None
+  assert beyond.phases[0].program.peak > beyond.slice_.chip.usable
+  assert 'no smaller batch fits' in beyond.findings[0].sentence
+  assert any('run.mesh' in line for line in beyond.remedies), 'a large state is to be split'
+  text = printed(beyond)
+  assert 'P09' in text and 'to make it fit' in text and '1 problem' in text
+  json.dumps(preflight_report.as_dict(beyond))
+
+
+def linear(monkeypatch, per_row, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable, bend=1.0):
+  """Replaces the compiler by a line in the rows; from the limit on it is a better one, as the compiler's is. Returns the rows it was asked for."""
+  asked = []
+
+  def compiled(config, stage):
+    asked.append(stage.rows)
+    need = fixed + per_row * stage.rows
+    if need > usable:
+      return program.Program(None, {}, None, int(usable + bend * (need - usable)), 1.0)
+    return program.Program(None, {}, program.Memory(need, 0, 0, 0, 0), None, 1.0)
+
+  monkeypatch.setattr(preflight, '_program', compiled)
+  return asked
+
+
+@needs_libtpu
+@pytest.mark.parametrize('bend', [1.0, 0.2])
+def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
+  asked = linear(monkeypatch, per_row=1 << 24, bend=bend)
+  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2')
+  most = int((found.slice_.chip.usable - (1 << 30)) / (1 << 24)) // 4 * 4
+  assert found.phases[0].largest == (most, None) and f'about {most:,} rows' in found.findings[0].sentence
+  assert len(asked) == 3 and max(asked[1:]) < most, 'the batch that was refused is not a point of the line'
+  assert any(f'run.accumulation={2 ** (4096 // most).bit_length()}:' in line for line in found.remedies)
+  assert f'--config.batch_size={most}: another experiment, scale the learning rate with it' in found.remedies
+
+
+@needs_libtpu
+def test_with_confirm_the_batch_is_one_that_was_seen_to_fit(monkeypatch):
+  asked = linear(monkeypatch, per_row=1 << 24)
+  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True)
+  estimated, seen = found.phases[0].largest
+  assert seen == estimated == asked[-1] and 'compiled and seen' in found.findings[0].sentence
+
+
+@needs_libtpu
+def test_a_line_that_promised_too_much_is_corrected_by_confirm(monkeypatch):
+  asked = linear(monkeypatch, per_row=1 << 24, usable=chips.CHIPS['v5e'].usable - (1 << 28))
+  estimated, seen = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True).phases[0].largest
+  assert seen < estimated and seen in asked and estimated in asked
+
+
+# --- everything else that would fail ----------------------------------------------------------------------------------
+
+
+@needs_libtpu
+def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_no_such_flag=true')
+  wrong = config(run__mesh=mesh_shape(3, 1), run__dtype='float17', objective=parts.replaced_token())
+  found = preflight.preflight(wrong, tpu='v5e-4', corpus=str(tmp_path / 'none'), workdir=str(tmp_path / 'file' / 'run'), recipe=config(batch_size=64))
+  assert codes(found) == ['P01', 'P05', 'W01', 'W01', 'P04', 'P06', 'P11']
+  assert all(re.search(r':|Did you mean|There is', f.sentence) for f in found.findings), 'each with its remedy'
+  assert 'LIBTPU_INIT_ARGS' not in os.environ
+  text = printed(found)
+  assert all(code in text for code in codes(found)) and '5 problems' in text
+  assert not found.ready and not preflight_report.as_dict(found)['phases']
+
+
+def test_a_misspelt_type_is_a_problem_beside_the_others(tmp_path):
+  found = preflight.preflight(config(), tpu='v5e-5', corpus=str(tmp_path))
+  assert codes(found) == ['P02', 'P06'] and 'v5e-4' in found.findings[0].sentence and found.slice_ is None
+  assert '2 problems' in printed(found)
+
+
+def test_without_the_compiler_one_sentence_says_where_to_run(monkeypatch):
+  monkeypatch.setattr(program.platform, 'system', lambda: 'Darwin')
+  found = preflight.preflight(config(), tpu='v5e-4')
+  assert codes(found) == ['P03'] and 'Linux on x86-64 only' in found.findings[0].sentence and not found.ready
+
+
+def test_parts_that_do_not_go_together_are_said_without_chips(monkeypatch):
+  monkeypatch.setattr(program.platform, 'system', lambda: 'Darwin')
+  found = preflight.preflight(config(objective=parts.mlm_pair()), tpu='v5e-4')
+  assert codes(found) == ['P03', 'P08'] and 'pair_labels' in found.findings[1].sentence
+
+
+@needs_libtpu
+@pytest.mark.parametrize('changes, code, words', [
+    (dict(batch_size=6), 'P04', 'does not divide'), (dict(length=128), 'P01', 'max_positions'),
+    (dict(masking__name='tokn'), 'P08', "Did you mean 'token'")])
+def test_what_pretrain_refuses_is_refused_here(changes, code, words):
+  found = preflight.preflight(config(**changes), tpu='v5e-4')
+  assert codes(found)[0] == code and words in found.findings[0].sentence
+
+
+@needs_libtpu
+def test_rows_that_would_lie_on_two_hosts_are_refused():
+  slice_ = chips.of_type('v4-16')
+  devices = program.devices(slice_)
+  preflight.check_hosts(sharding.mesh(mesh_shape(-1, 4), devices), 16)
+  with pytest.raises(errors.UserError, match='two hosts'):
+    preflight.check_hosts(sharding.mesh(mesh_shape(-1, 8), devices), 16)
+
+
+@needs_libtpu
+def test_flags_that_libtpu_does_not_take_are_found_in_another_process():
+  assert 'xla_no_such_flag' in program.check_flags('--xla_no_such_flag=true')
+
+
+def test_one_of_type_and_topology_is_needed():
+  for both in ({}, dict(tpu='v5e-4', topology='v5e:2x2')):
+    with pytest.raises(errors.UserError, match='either --tpu'):
+      preflight.preflight(config(), **both)
+
+
+# --- text, workdir, recipe --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('made', [bert.get_config('base'), electra.get_config('tiny_two_stage'), config()])
+def test_the_config_alone_tells_the_features_of_its_rows(made):
+  found = readiness.Findings()
+  text = readiness.text(found, ml_collections.ConfigDict(made).lock(), None, 1)
+  for phase in preflight.configuration.phases(made):
+    features = text.data.phase(phase).features
+    assert features['input_ids'][0] == (made.batch_size, phase.config.length) and 'masked_positions' in features
+  assert not found and text.data.vocab_size == made.tokenizer.vocab_size
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  from bertzoo_jax import prepare
+  folder = tmp_path_factory.mktemp('text')
+  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  (folder / 'text.txt').write_text('\n\n'.join(' '.join(words[i:i + 80]) for i in range(0, 960, 80)))
+  prepare.prepare(config(), [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None)
+  return folder / 'corpus'
+
+
+def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
+  found = readiness.Findings()
+  text = readiness.text(found, config(phases=((40000, {}),)), str(corpus), 1)
+  assert text.rows[0] > 4 and text.hash and text.tokens > 500
+  assert [f.code for f in found] == ['W02'] and 'times' in found[0].sentence
+  few = readiness.Findings()
+  readiness.text(few, config(batch_size=4096), str(corpus), 1)
+  assert 'W03' in [f.code for f in few] and any('rows repeat in a batch' in f.sentence for f in few)
+
+
+def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looked_at(corpus):
+  found = readiness.Findings()
+  text = readiness.text(found, config(tokenizer__vocab_size=301), str(corpus), 1)
+  assert [f.code for f in found] == ['P06'] and 'vocabulary of 300' in found[0].sentence
+  assert text.data.vocab_size == 300
+
+
+def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpus, monkeypatch):
+  found = readiness.Findings()
+  text = readiness.text(found, config(), str(corpus), 1)
+  readiness.check_workdir(found, config(), str(tmp_path / 'a' / 'b'), text, 1 << 20)
+  assert not found and not (tmp_path / 'a').exists()
+  workdirs.describe(tmp_path, config(), {'hash': text.hash}, lambda folder: None)
+  readiness.check_workdir(found, config(run__save_minutes=7.0), str(tmp_path), text, 1 << 20)
+  assert not found, 'machinery may change'
+  readiness.check_workdir(found, config(batch_size=16), str(tmp_path), text, 1 << 20)
+  assert [f.code for f in found] == ['P12'] and 'batch_size' in found[0].sentence
+  monkeypatch.setattr(readiness.shutil, 'disk_usage', lambda path: type('Usage', (), dict(free=5 << 20)))
+  found.clear()
+  readiness.check_room(found, tmp_path, 1 << 20, keep=3, for_good=0)
+  assert not found, 'five checkpoints of a mebibyte'
+  readiness.check_room(found, tmp_path, 1 << 20, keep=3, for_good=1)
+  assert [f.code for f in found] == ['P13']
+
+
+def test_a_folder_of_a_corpus_is_no_workdir(corpus):
+  found = readiness.Findings()
+  readiness.check_workdir(found, config(), str(corpus), readiness.text(found, config(), None, 1), None)
+  assert 'P11' in [f.code for f in found]
+
+
+def test_the_recipe_is_the_file_without_what_the_command_sets():
+  line = ['preflight', '--config=configs/bert.py:tiny,steps=26,masking=span', '--config.batch_size=512']
+  made = preflight.recipe(line)
+  assert made.batch_size == 64 and made.masking.name == 'token' and made.phases == bert.get_config('tiny').phases
+  assert preflight.recipe(['preflight', '--config', 'configs/bert.py:base', '--tpu=v4-8']).batch_size == 256
+  found = readiness.Findings()
+  readiness.check_recipe(found, config(batch_size=16), config())
+  assert not found, 'twice is near enough'
+  readiness.check_recipe(found, config(batch_size=24), config())
+  assert [f.code for f in found] == ['W01', 'W01'] and 'learning_rate' in found[0].sentence

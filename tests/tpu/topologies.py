@@ -1,0 +1,37 @@
+"""Abstract TPU devices for tests, which need the compiler but no chip."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+from bertzoo_jax import errors
+from bertzoo_jax.tpu import chips
+from bertzoo_jax.tpu import program
+
+
+def _absent():
+  try:
+    program.prepare()
+  except errors.UserError as e:
+    return str(e)
+  return ''
+
+
+needs_libtpu = pytest.mark.skipif(bool(_absent()), reason=_absent() or 'the TPU compiler is here')
+
+
+@functools.cache
+def mesh_of(topology, count=None):
+  """A mesh with one axis `data` over the first `count` devices of a topology."""
+  devices = program.devices(chips.of_topology(topology))
+  return jax.sharding.Mesh(np.array(devices[:count]), ('data',))
+
+
+def shaped(mesh, shape, dtype=jnp.bfloat16):
+  """An array's shape, on every device."""
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
