@@ -52,7 +52,7 @@ look() {
   local all running
   all=$(grep -c '^worker ' "$TMP/states" || true)
   running=$(count running)
-  WHY=$(grep -v ': running' "$TMP/states" | sort -k 2 -n | head -n 1)
+  WHY=$(grep -v ': running' "$TMP/states" | sort -k 2 -n | head -n 1 || true)
   if (( $(count 'ended [23]') )); then
     WHY=$(grep -E '^worker [0-9?]+: ended [23] ' "$TMP/states" | head -n 1)
     CODE=${WHY#*: ended }

@@ -57,8 +57,8 @@ install() {
 
 check() {
   local python jax chips disk bucket=none probe
-  python=$("$BASE/venv/bin/python" -c 'import platform; print(platform.python_version())' || echo missing)
-  jax=$("$BASE/venv/bin/python" -c 'import importlib.metadata as m; print(m.version("jax"))' 2> /dev/null || echo missing)
+  # From what is installed, without opening a chip.
+  read -r python jax < <("$BASE/venv/bin/python" -c 'import importlib.metadata as m, platform as p; print(p.python_version(), m.version("jax"))') || true
   # Counted without opening them: a run may hold them, and a slice answers only when all its hosts ask.
   chips=$(find /dev -maxdepth 2 \( -path '/dev/accel[0-9]*' -o -path '/dev/vfio/[0-9]*' \) 2> /dev/null | wc -l)
   disk=$(df -BG --output=avail "$HOME" | tail -n 1)
@@ -67,7 +67,7 @@ check() {
     bucket=NO
     if echo probe | gcloud storage cp - "$probe" > /dev/null 2>&1 && gcloud storage rm "$probe" > /dev/null 2>&1; then bucket=yes; fi
   fi
-  printf '%-8s %-10s %-10s %-6s %-10s %s\n' "$(number)" "$python" "$jax" "$((chips))" "${disk// /}" "$bucket"
+  printf '%-8s %-10s %-10s %-6s %-10s %s\n' "$(number)" "${python:-missing}" "${jax:-missing}" "$((chips))" "${disk// /}" "$bucket"
 }
 NAME_OF_HOST=$(hostname)
 
@@ -78,12 +78,10 @@ start() {
   date -u '+%Y%m%d-%H%M%S' > "$RUN/since"
   : > "$LOG"
   setsid nohup bash "$BASE/worker.sh" supervise < /dev/null > "$RUN/supervisor" 2>&1 &
-  local tries
-  for tries in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do  # until it holds the lock: a second start must be refused
-    if running || [[ -e $RUN/code ]]; then break; fi
-    sleep 0.1
-  done
-  (( tries < 20 )) || refuse "the run did not start: $(tail -n 1 "$RUN/supervisor")"
+  local supervisor=$!
+  # Until it holds the lock: a second start must be refused.
+  while ! running && [[ ! -e $RUN/code ]] && kill -0 "$supervisor" 2> /dev/null; do sleep 0.05; done
+  running || [[ -e $RUN/code ]] || refuse "the run did not start: $(tail -n 1 "$RUN/supervisor")"
   printf 'worker %s: started\n' "$(number)"
 }
 
