@@ -14,7 +14,10 @@ end=$((SECONDS + 60 * FLAG_minutes))
 while :; do
   states > "$TMP/states" || fail 'not every worker answers: see tpu_scripts/status.sh.' 1
   grep -q '^worker [0-9?]*: running' "$TMP/states" || break
-  (( SECONDS < end )) || { sort -k 2 -n "$TMP/states"; fail "still running after $FLAG_minutes minutes: run the same line again, or delete the TPU." 1; }
+  if (( SECONDS >= end )); then
+    sort -k 2 -n "$TMP/states"
+    fail "still running after $FLAG_minutes minutes: run the same line again, or delete the TPU." 1
+  fi
   sleep "$POLL_SECONDS"
 done
 sort -k 2 -n "$TMP/states"

@@ -14,5 +14,5 @@ else
   pack
 fi
 to_all "$TMP/bertzoo.tgz" '' || fail 'the code could not be copied to all workers: see the message above.' 1
-on all 'mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh && bash bertzoo_tpu/worker.sh unpack bertzoo.tgz' \
-  || fail 'the code could not be unpacked on all workers: see the message above.' 1
+on all "mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh \
+&& bash bertzoo_tpu/worker.sh unpack bertzoo.tgz" || fail 'the code could not be unpacked on all workers: see the message above.' 1

@@ -58,7 +58,9 @@ install() {
 check() {
   local python jax chips disk bucket=none probe
   # From what is installed, without opening a chip.
-  read -r python jax < <("$BASE/venv/bin/python" -c 'import importlib.metadata as m, platform as p; print(p.python_version(), m.version("jax"))') || true
+  read -r python jax < <(
+    "$BASE/venv/bin/python" -c 'import importlib.metadata, platform; print(platform.python_version(), importlib.metadata.version("jax"))'
+  ) || true
   # Counted without opening them: a run may hold them, and a slice answers only when all its hosts ask.
   chips=$(find /dev -maxdepth 2 \( -path '/dev/accel[0-9]*' -o -path '/dev/vfio/[0-9]*' \) 2> /dev/null | wc -l)
   disk=$(df -BG --output=avail "$HOME" | tail -n 1)
