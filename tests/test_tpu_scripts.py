@@ -153,7 +153,8 @@ class Cloud:
     (folder / 'gcloud.py').write_text(GCLOUD)
     self._program('gcloud', f'#!/bin/sh\nexec {sys.executable} -I -S {folder}/gcloud.py "$@"\n')
     self._program('uv', UV.replace('REAL', sys.executable))
-    self._program('curl', '#!/bin/sh\necho "$WORKER"\n')
+    self._program('curl', '#!/bin/sh\ncase "$4" in */worker-network-endpoints) cat "$FAKE/hosts" ;; */agent-worker-number) echo "$WORKER" ;; esac\n')
+    (folder / 'hosts').write_text('n:0:10.0.0.5,n:1:10.0.0.6\n')
     self._program('sudo', '#!/bin/sh\nshift 3\nexec "$@"\n')  # sudo -u USER -H
     self.write()
 
@@ -462,9 +463,33 @@ def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_t
     variables = pathlib.Path(f'/proc/{pid}/environ').read_text().split('\0')
     assert {'LIBTPU_INIT_ARGS=--a=1 --b=2', 'JAX_COMPILATION_CACHE_DIR=gs://bucket/runs/jax-cache', 'HF_TOKEN=hush', "WANDB_API_KEY=q'k",
             'TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60', 'TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024', 'TPU_STDERR_LOG_LEVEL=2',
-            'TPU_MIN_LOG_LEVEL=2'} <= set(variables)
+            'TPU_MIN_LOG_LEVEL=2', 'JAX_COORDINATOR_ADDRESS=10.0.0.5:8482', 'JAX_NUM_PROCESSES=2', f'JAX_PROCESS_ID={worker}'} <= set(variables)
     assert (base / 'job/env').stat().st_mode & 0o77 == 0 or (base / 'job').stat().st_mode & 0o77 == 0
     _wait(lambda n=worker: any(f'worker {n}' in p.read_text() for p in logs.glob(f'*.worker-{n}.log')))
+
+
+def test_those_who_ask_whether_a_run_lives_neither_hinder_it_nor_take_each_other_for_one(ready):
+  worker = ['bash', str(ready.home() / 'bertzoo_tpu/worker.sh')]
+  env = ready.environment(HOME=str(ready.home()))
+  run = ready.home() / 'bertzoo_tpu/run'
+  (run / 'lock').touch()
+  asking = subprocess.Popen(['flock', '--shared', run / 'lock', 'sleep', '1'])
+  time.sleep(0.2)
+  assert ': idle' in subprocess.run([*worker, 'state'], env=env, capture_output=True, text=True).stdout
+  (ready.home() / 'bertzoo_tpu/job/env').write_text('')
+  (ready.home() / 'bertzoo_tpu/job/line').write_text('sleep 60\n')
+  started = subprocess.run([*worker, 'start'], env=env, capture_output=True, text=True)
+  assert started.returncode == 0, started.stderr
+  assert asking.wait() == 0
+  _wait((run / 'pid').exists)
+
+
+def test_a_single_machine_waits_for_no_other(ready):
+  (ready.folder / 'hosts').write_text('10.0.0.5\n')
+  ready.ok('run', *ready.line())
+  run = ready.home() / 'bertzoo_tpu/run'
+  _wait(lambda: (run / 'pid').exists() and 'attempt 1' in (run / 'log').read_text())
+  assert 'JAX_' not in pathlib.Path(f'/proc/{(run / "pid").read_text().strip()}/environ').read_text()
 
 
 def test_a_second_run_is_refused_while_one_lives_and_stop_lets_it_save(ready):

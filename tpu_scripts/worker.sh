@@ -18,8 +18,21 @@ BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}
 KILL_SECONDS=${BERTZOO_KILL_SECONDS:-120}
 export PATH=$PATH:/snap/bin  # gcloud, in a shell that is no login
 
-number() {
-  curl -sf -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number || echo '?'
+metadata() { curl -sf -H 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"; }
+
+number() { metadata agent-worker-number || echo '?'; }
+
+# Where the processes of a slice meet. A TPU VM's environment does not say that it is one of several: only the metadata do, as a
+# list of hosts, or of name:id:address, by worker.
+meeting() {
+  local hosts first
+  hosts=$(metadata worker-network-endpoints || true)
+  [[ $hosts == *,* ]] || return 0
+  first=${hosts%%,*}
+  JAX_COORDINATOR_ADDRESS=${first##*:}:8482
+  JAX_NUM_PROCESSES=$(tr ',' '\n' <<< "$hosts" | wc -l)
+  JAX_PROCESS_ID=$(number)
+  export JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID
 }
 
 refuse() {
@@ -28,7 +41,8 @@ refuse() {
 }
 
 # Whoever supervises or runs holds this file's lock: a number of a process could be another's after a reboot.
-running() { [[ -e $RUN/lock ]] && ! flock --nonblock "$RUN/lock" true; }
+# Those who ask share it, so that none takes another for a run.
+running() { [[ -e $RUN/lock ]] && ! flock --shared --nonblock "$RUN/lock" true; }
 
 unpack() {
   ! running || refuse 'a run is alive here, whose code must not change: stop it first with tpu_scripts/stop.sh.'
@@ -90,10 +104,11 @@ start() {
 # Runs the line, copies its log to the bucket, notes the exit code, and reruns it up to RERUNS times.
 supervise() {
   exec 9> "$RUN/lock"
-  flock --nonblock 9 || exit 1
+  flock --timeout 10 9 || { echo 'another run began first'; exit 1; }  # someone may be asking at this moment
   echo "$$" > "$RUN/group"  # of processes: setsid made this its leader
   # shellcheck disable=SC1091
   source "$BASE/job/env"
+  meeting
   local pid code got reruns=0 copier
   trap 'touch "$RUN/noticed"' TERM  # the machine goes down
   while :; do
