@@ -87,6 +87,7 @@ elif verb == 'delete':
   delete(place)
 else:
   if not os.path.exists(place + 'node') or read(place + 'node') != b'READY': end(255, 'ssh: connect: no route')
+  if os.path.exists(place + 'deaf'): end(255, 'ssh: timeout')
   worst = 0
   for w in workers if flags['worker'] == 'all' else ['w' + flags['worker']]:
     if verb == 'scp':
@@ -126,11 +127,15 @@ signal.signal(signal.SIGTERM, saved)
 print(f'attempt {n} on worker {worker}: {sys.argv[1:]} in {os.getcwd()}', flush=True)
 if what in ('2', '3'): print(f'error: sentence {what}.', flush=True)
 if what.isdigit(): sys.exit(int(what))
+if what == 'late':
+  time.sleep(2 if worker == '0' else 0)
+  sys.exit(0)
 if worker == '0':
   time.sleep(0.3)  # until the others have begun
   if what == 'suspended': (cloud / 'resource').write_text('SUSPENDED')
   if what == 'preempted': (cloud / 'node').write_text('PREEMPTED')
   if what == 'notice': saved()
+  if what == 'deaf': (cloud / 'deaf').touch()
   if what == 'vanish':
     (cloud / 'resource').unlink()
     os.rename(cloud, fake / 'vanished')
@@ -169,7 +174,7 @@ class Cloud:
 
   def environment(self, **more):
     return {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}', 'HOME': str(self.folder), 'FAKE': str(self.folder), 'USER': 'ann', 'WORKER': '0',
-            'BERTZOO_POLL_SECONDS': '0.1', 'BERTZOO_BACKOFF_SECONDS': '0', 'BERTZOO_COPY_SECONDS': '0.1', 'BERTZOO_KILL_SECONDS': '2', **more}
+            'BERTZOO_POLL_SECONDS': '0.05', 'BERTZOO_BACKOFF_SECONDS': '0', 'BERTZOO_COPY_SECONDS': '0.1', 'BERTZOO_KILL_SECONDS': '2', **more}
 
   def run(self, command, *flags, input='', **environment):
     return subprocess.run(['bash', self.checkout / f'tpu_scripts/{command}.sh', '--env', self.settings, *flags], input=input,
@@ -512,7 +517,8 @@ def test_a_line_that_starts_on_some_workers_only_is_ended_on_all(ready):
   (ready.home(1) / 'bertzoo_tpu/run/lock').mkdir()  # its supervisor cannot begin
   done = ready.run('run', *ready.line())
   assert done.returncode == 1 and 'worker 1: the run did not start' in done.stderr and 'stopped on all' in done.stderr
-  assert ': running' not in ready.ok('status')
+  status = ready.ok('status')
+  assert ': running' not in status and ': stopped' not in status  # which babysit would take for a wish of the user's
 
 
 def test_a_machine_that_is_not_set_up_runs_nothing_and_says_so(cloud):
@@ -524,8 +530,10 @@ def test_a_machine_that_is_not_set_up_runs_nothing_and_says_so(cloud):
 
 def test_a_run_that_was_killed_without_a_word_is_gone_and_one_that_failed_tells_its_sentence(ready):
   (ready.folder / 'plan').write_text('3')
-  ready.ok('run', *ready.line())
+  ready.ok('run', *ready.line(), BERTZOO_COPY_SECONDS='60')
   _wait(lambda: 'worker 1: ended 3 · error: sentence 3.' in ready.ok('status'))
+  # What it said last is in the bucket at once.
+  assert [p.name[-12:] for p in (ready.folder / 'bucket/bucket/w/logs').iterdir() if 'sentence 3' in p.read_text()].count('worker-1.log') == 1
   (ready.folder / 'plan').write_text('forever')
   ready.ok('run', *ready.line())
   ready.kill()
@@ -576,10 +584,23 @@ def test_when_one_worker_dies_all_are_restarted_together(cloud):
   assert cloud.attempts(0) == cloud.attempts(1) == 2 and 'worker 0: ended 134' in out
 
 
+def test_a_machine_that_is_there_but_does_not_answer_is_given_three_looks_and_replaced(cloud):
+  (cloud.folder / 'plan').write_text('deaf\n0')
+  out = cloud.ok('babysit', *cloud.line())
+  assert out.count('a worker does not answer: waiting') == 2 and out.count('a worker does not answer: again') == 1
+  assert sum(' create ' in c for c in cloud.calls()) == 2 and cloud.attempts() == 2
+
+
+def test_a_worker_that_ends_well_after_the_others_is_waited_for(cloud):
+  (cloud.folder / 'plan').write_text('late')
+  out = cloud.ok('babysit', *cloud.line())
+  assert cloud.attempts(0) == 1 and 'done' in out
+
+
 def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud):
   (cloud.folder / 'plan').write_text('1')
-  done = cloud.run('babysit', '--retries', '2', *cloud.line())
-  assert done.returncode == 1 and cloud.attempts() == 3 and 'gave up after 2 restarts' in done.stderr
+  done = cloud.run('babysit', '--retries', '1', *cloud.line())
+  assert done.returncode == 1 and cloud.attempts() == 2 and 'gave up after 1 of 1 restarts in a row: worker 0: ended 1' in done.stderr
 
 
 @pytest.mark.parametrize('code', [2, 3])

@@ -124,7 +124,7 @@ while :; do
       if (( first )); then
         tell "$WHY: starting"
       else
-        (( restarts < RETRIES )) || fail "gave up after $restarts restarts in a row, the last because of this: $WHY." 1
+        (( restarts < RETRIES )) || fail "gave up after $restarts of $RETRIES restarts in a row: $WHY." 1
         delay=$((BACKOFF_SECONDS << (restarts < 6 ? restarts : 6)))
         restarts=$((restarts + 1))
         tell "$WHY: again in $delay s (restart $restarts of $RETRIES)"
