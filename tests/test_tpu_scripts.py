@@ -128,7 +128,9 @@ print(f'attempt {n} on worker {worker}: {sys.argv[1:]} in {os.getcwd()}', flush=
 if what in ('2', '3'): print(f'error: sentence {what}.', flush=True)
 if what.isdigit(): sys.exit(int(what))
 if what == 'late':
-  time.sleep(2 if worker == '0' else 0)
+  asked = lambda: (fake / 'calls').read_text().count("'describe'")
+  begin = asked()
+  while worker == '0' and asked() < begin + 12: time.sleep(0.05)  # two a look
   sys.exit(0)
 if worker == '0':
   time.sleep(0.3)  # until the others have begun
