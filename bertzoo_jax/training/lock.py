@@ -17,6 +17,7 @@ from bertzoo_jax import storage
 NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
 STALE_SECONDS = 120.0
+WATCH_SECONDS = 5.0
 
 
 @contextlib.contextmanager
@@ -24,9 +25,11 @@ def hold(workdir):
   """Holds the workdir inside a `with`.
 
   On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however it ends; where another
-  host cannot see that, and on gs://, an owner counts as gone when its heartbeat is older than two minutes, or when it was a
-  process of this host that is no more. A job that finds at a heartbeat that another has taken its place (it was suspended for
-  longer) ends at once with exit code 3 and saves nothing.
+  host cannot see that, an owner counts as gone when its heartbeat is older than two minutes. On gs:// a job that finds the
+  lease of another host watches it: a heartbeat that moves refuses the job, one that stands still for two minutes is taken
+  over, so that a new VM goes on by itself after a preemption without notice. A process of this host that is no more holds
+  nothing. A job that finds at a heartbeat that another has taken its place (it was suspended for longer) ends at once with
+  exit code 3 and saves nothing.
 
   Raises:
     UserError: another job has it, with host, process and since when; or the lock is a link or cannot be opened.
@@ -89,10 +92,12 @@ def _take_local(workdir, owner):
 def _take_remote(workdir, owner):
   path = workdir / NAME
   other = _read(path)
-  if other:
+  if other and other.get('host') == owner['host']:
     if _alive(other, owner):
       _refuse(workdir, other)
     _say_stale(other)
+  elif other:
+    _outlast(workdir, path, other)
   write = lambda: storage.write_json(path, {**owner, 'heartbeat': time.time()})
   write()
   time.sleep(1.0)  # two that began together: the later write wins, the other sees it here
@@ -113,6 +118,24 @@ def _take_remote(workdir, owner):
       print(f'WARNING: {path} could not be removed: {type(e).__name__}: {e}', flush=True)
 
   return beat_once, release
+
+
+def _outlast(workdir, path, other):
+  """Returns when another host's lease is released or has stood still; refuses if it moves."""
+  # Its heartbeat is compared with itself, on our monotonic clock: the two hosts' clocks may be minutes apart.
+  begin = time.monotonic()
+  print(f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether it still lives.', flush=True)
+  while True:
+    time.sleep(WATCH_SECONDS)
+    asked = time.monotonic()  # before the read: what it returns is no older
+    now = _read(path)
+    if now is None:
+      return
+    if now != other:
+      _refuse(workdir, now)
+    if asked - begin >= STALE_SECONDS:
+      _say_stale(other)
+      return
 
 
 def _beat(workdir, beat_once, stop):
@@ -161,7 +184,7 @@ def _say_stale(other):
 
 def _refuse(workdir, other):
   raise errors.UserError(f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another --workdir. '
-                         f'An owner that died on another host is let go {STALE_SECONDS:.0f} s after its last heartbeat.')
+                         f'An owner that died on another host is let go when its heartbeat has stood still for {STALE_SECONDS:.0f} s.')
 
 
 def _name(other):

@@ -52,20 +52,86 @@ def test_a_released_lock_is_free_and_silent(tmp_path, capsys):
   assert capsys.readouterr().out == ''
 
 
-@pytest.mark.parametrize('take', ['_take_local', '_take_remote'])
+OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+
+
+def _lease_elsewhere(tmp_path, age=5.0, **more):
+  lease = {'host': 'elsewhere', 'pid': 1, 'since': 'then', 'token': 'x', 'heartbeat': time.time() - age, **more}
+  (tmp_path / lock.NAME).write_text(json.dumps(lease))
+
+
 @pytest.mark.parametrize('age,taken', [(5, False), (1000, True)])
-def test_an_owner_on_another_host_holds_while_its_heart_beats(tmp_path, monkeypatch, take, age, taken):
-  monkeypatch.setattr(time, 'sleep', lambda s: None)
-  (tmp_path / lock.NAME).write_text(json.dumps({'host': 'elsewhere', 'pid': 1, 'since': 'then', 'token': 'x', 'heartbeat': time.time() - age}))
-  owner = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+def test_an_owner_on_another_host_that_shares_the_disk_holds_while_its_heart_beats(tmp_path, age, taken):
+  _lease_elsewhere(tmp_path, age)
   path = lock.storage.path(tmp_path)
   if taken:
-    beat_once, release = getattr(lock, take)(path, owner)
+    beat_once, release = lock._take_local(path, OWNER)
     beat_once()
     release()
   else:
     with pytest.raises(errors.UserError, match='elsewhere'):
-      getattr(lock, take)(path, owner)
+      lock._take_local(path, OWNER)
+
+
+class Clock:
+  """Time that passes by sleeping; `at` maps seconds to what happens then."""
+
+  def __init__(self, monkeypatch, at=None):
+    self.now, self._at = 0.0, dict(at or {})
+    monkeypatch.setattr(time, 'monotonic', lambda: self.now)
+    monkeypatch.setattr(time, 'sleep', self._sleep)
+
+  def _sleep(self, seconds):
+    self.now += seconds
+    for when in [w for w in self._at if w <= self.now]:
+      self._at.pop(when)()
+
+
+@pytest.mark.parametrize('age', [-500, 5, 1000])  # what the other host's clock says counts for nothing
+def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minutes(tmp_path, monkeypatch, capsys, age):
+  clock = Clock(monkeypatch)
+  _lease_elsewhere(tmp_path, age)
+  beat_once, release = lock._take_remote(lock.storage.path(tmp_path), OWNER)
+  assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
+  waiting, taken = capsys.readouterr().out.splitlines()
+  assert 'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in taken
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'y'
+  beat_once()
+  release()
+  assert not (tmp_path / lock.NAME).exists()
+
+
+@pytest.mark.parametrize('age', [-500, 5, 1000])
+def test_a_lease_of_another_host_that_moves_refuses_the_job_as_soon_as_it_is_seen_to(tmp_path, monkeypatch, age):
+  clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
+  _lease_elsewhere(tmp_path, age)
+  with pytest.raises(errors.UserError, match='process 1 on elsewhere'):
+    lock._take_remote(lock.storage.path(tmp_path), OWNER)
+  assert clock.now <= 20 + lock.WATCH_SECONDS
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
+
+
+def test_a_lease_that_a_third_job_takes_while_we_watch_is_its_own(tmp_path, monkeypatch):
+  Clock(monkeypatch, {100.0: lambda: _lease_elsewhere(tmp_path, token='z', host='third')})
+  _lease_elsewhere(tmp_path)
+  with pytest.raises(errors.UserError, match='on third'):
+    lock._take_remote(lock.storage.path(tmp_path), OWNER)
+
+
+def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monkeypatch, capsys):
+  clock = Clock(monkeypatch, {10.0: (tmp_path / lock.NAME).unlink})
+  _lease_elsewhere(tmp_path)
+  lock._take_remote(lock.storage.path(tmp_path), OWNER)
+  assert clock.now <= 10 + 2 * lock.WATCH_SECONDS and 'gone' not in capsys.readouterr().out
+
+
+def test_a_new_machine_enters_a_workdir_in_a_bucket_by_itself(tmp_path, monkeypatch):
+  monkeypatch.setattr(lock.storage, 'is_remote', lambda p: True)
+  monkeypatch.setattr(lock, 'STALE_SECONDS', 0.3)
+  monkeypatch.setattr(lock, 'WATCH_SECONDS', 0.05)
+  _lease_elsewhere(tmp_path)
+  with lock.hold(tmp_path):
+    assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
 
 
 def test_of_two_that_take_an_object_store_lease_together_the_earlier_write_gives_way(tmp_path, monkeypatch):

@@ -1,0 +1,238 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # what is set here is read by the commands
+# What every command here shares: flags, tpu.env, and how a line is shown or run. Sourced, not run.
+#
+# Flags that every command takes:
+#   --env FILE   settings (default tpu_scripts/tpu.env)
+#   --dry-run    prints the exact lines and runs nothing
+#   --help       this text
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(dirname "$HERE")
+POLL_SECONDS=${BERTZOO_POLL_SECONDS:-30}
+TMP=$(mktemp -d)
+trap 'rm -rf "$TMP"' EXIT
+exec 3>&1  # lines shown by --dry-run go here, also from within $(...)
+
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  exit "${2:-2}"
+}
+
+say() { printf '%s\n' "$*"; }
+
+# parse FLAGS "$@": sets FLAG_x for each `--x` in FLAGS (`x` is a switch, `x=` takes a value; `--` is a line that follows it in LINE).
+parse() {
+  local known=" $1 " name value
+  shift
+  DRY_RUN=0 ENV_FILE=$HERE/tpu.env LINE=()
+  while (( $# )); do
+    name=${1%%=*}
+    name=${name#--}
+    case $1 in
+      --) [[ $known == *' -- '* ]] || fail "${0##*/} takes no line after --; see --help."; shift; LINE=("$@"); break ;;
+      --help | -h) help; exit 0 ;;
+      --dry-run) DRY_RUN=1; shift; continue ;;
+      --*) ;;
+      *) fail "${0##*/} does not know what to do with '$1'; see --help." ;;
+    esac
+    if [[ $name == env || $known == *" $name= "* ]]; then
+      if [[ $1 == *=* ]]; then
+        value=${1#*=}
+      else
+        (( $# > 1 )) || fail "--$name wants a value; see --help."
+        value=$2
+        shift
+      fi
+      [[ -n $value ]] || fail "--$name wants a value; see --help."
+      if [[ $name == env ]]; then ENV_FILE=$value; else printf -v "FLAG_${name//-/_}" '%s' "$value"; fi
+    elif [[ $known == *" $name "* && $1 != *=* ]]; then
+      printf -v "FLAG_${name//-/_}" 1
+    else
+      fail "${0##*/} has no flag '$1'; see --help."
+    fi
+    shift
+  done
+  settings
+}
+
+# The comment at the head of the command, and the flags that all share.
+help() {
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+  sed -n '/^# Flags that every/,/^[^#]/s/^# \{0,1\}//p' "$HERE/common.sh"
+}
+
+settings() {
+  PROJECT='' NAME='' BUCKET='' CANDIDATES=() SPOT=yes RUNTIME='' CREATE_FLAGS=() CREATE_MINUTES=30 LOGIN='' EXTRAS=tpu
+  # Not from the caller's shell: what a run gets stands in the file.
+  LIBTPU_INIT_ARGS='' CACHE=no RETRIES=10
+  [[ -f $ENV_FILE ]] || fail "$ENV_FILE does not exist: copy $HERE/tpu.env.example there and fill it in, or give --env FILE."
+  # shellcheck disable=SC1090
+  source "$ENV_FILE" || fail "$ENV_FILE is not what bash can read: compare it with $HERE/tpu.env.example."
+  local name place
+  for name in PROJECT NAME; do
+    [[ -n ${!name} ]] || fail "$name is empty in $ENV_FILE: fill it in."
+  done
+  [[ $NAME =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] || fail "NAME=$NAME in $ENV_FILE cannot name a TPU: take small letters, digits and -."
+  (( ${#CANDIDATES[@]} )) || fail "CANDIDATES is empty in $ENV_FILE: name at least one TYPE@ZONE, such as v4-8@us-central2-b."
+  for place in "${CANDIDATES[@]}"; do
+    [[ $place =~ ^[a-z0-9]+-[0-9]+@[a-z0-9-]+$ ]] || fail "CANDIDATES has '$place' in $ENV_FILE: write TYPE@ZONE, such as v4-8@us-central2-b."
+  done
+  BUCKET=${BUCKET%/}
+  [[ -z $BUCKET || $BUCKET =~ ^gs://[^/]+ ]] || fail "BUCKET=$BUCKET in $ENV_FILE is not a bucket: write gs://NAME, or leave it empty."
+  for name in SPOT CACHE; do
+    [[ ${!name} == yes || ${!name} == no ]] || fail "$name=${!name} in $ENV_FILE: write yes or no."
+  done
+  for name in RETRIES CREATE_MINUTES; do
+    [[ ${!name} =~ ^[0-9]+$ ]] || fail "$name=${!name} in $ENV_FILE is not a number."
+  done
+  [[ $CACHE == no || -n $BUCKET ]] || fail "CACHE=yes in $ENV_FILE wants a BUCKET to keep programs in."
+  LOGIN=${LOGIN:-${USER:-$(id -un)}}
+  (( DRY_RUN )) || command -v gcloud > /dev/null || fail 'gcloud is not installed: see https://cloud.google.com/sdk/docs/install.'
+}
+
+# "$@" as one line that a shell reads back as the same words.
+quote() {
+  local word line='' one="'" four="'\\''"
+  for word in "$@"; do
+    case $word in
+      '' | *[!A-Za-z0-9_./:=@%+,-]*) line+=" '${word//$one/$four}'" ;;
+      *) line+=" $word" ;;
+    esac
+  done
+  printf '%s\n' "${line# }"
+}
+
+run() {
+  if (( DRY_RUN )); then quote "$@" >&3; else "$@"; fi
+}
+
+# ask ANSWER "$@": prints what gcloud answers, NONE if there is no such thing, UNKNOWN if it cannot say; ANSWER in a dry run.
+ask() {
+  local answer=$1
+  shift
+  if (( DRY_RUN )); then
+    quote "$@" >&3
+  elif answer=$("$@" 2> "$TMP/asked"); then
+    answer=${answer:-NONE}
+  elif grep -qiE 'not[ _]found' "$TMP/asked"; then
+    answer=NONE
+  else
+    cat "$TMP/asked" >&2
+    answer=UNKNOWN
+  fi
+  printf '%s\n' "$answer"
+}
+
+resource_state() {
+  ask "${1:-ACTIVE}" gcloud compute tpus queued-resources describe "$NAME" --project="$PROJECT" --zone="$ZONE" '--format=value(state.state)'
+}
+
+node_state() {
+  ask READY gcloud compute tpus tpu-vm describe "$NAME" --project="$PROJECT" --zone="$ZONE" '--format=value(state)'
+}
+
+# --force deletes the node with it.
+delete_resource() {
+  run gcloud compute tpus queued-resources delete "$NAME" --project="$PROJECT" --zone="$ZONE" --force --quiet
+}
+
+# Sets TYPE, ZONE and STATE to those of the first candidate where the queued resource is; STATE=NONE if it is nowhere.
+# Nothing is remembered on this machine, so that any other can go on.
+locate() {
+  local place
+  for place in "${CANDIDATES[@]}"; do
+    TYPE=${place%@*} ZONE=${place#*@}
+    STATE=$(resource_state)
+    [[ $STATE == NONE ]] || return 0
+  done
+}
+
+# As locate; ends unless the TPU is there.
+located() {
+  locate
+  case $STATE in
+    ACTIVE) ;;
+    NONE) fail "there is no TPU called $NAME: make it with tpu_scripts/create.sh." 1 ;;
+    UNKNOWN) fail 'gcloud does not say whether there is a TPU: see its message above.' 1 ;;
+    *) fail "$NAME is $STATE in $ZONE, not ACTIVE: tpu_scripts/create.sh waits for it or asks anew." 1 ;;
+  esac
+}
+
+# on WORKER COMMAND: runs it there by ssh; WORKER is a number or all.
+on() {
+  run gcloud compute tpus tpu-vm ssh "$LOGIN@$NAME" --project="$PROJECT" --zone="$ZONE" --worker="$1" --quiet --command="$2"
+}
+
+# to_all FILE... FOLDER: copies files to every worker.
+to_all() {
+  local files=("${@:1:$#-1}")
+  run gcloud compute tpus tpu-vm scp "${files[@]}" "$LOGIN@$NAME:${*: -1}" --project="$PROJECT" --zone="$ZONE" --worker=all --quiet
+}
+
+# A line a worker: `worker N: running|stopped|interrupted|ended CODE|gone|idle · the last line of its log`. A machine that
+# was never set up is idle.
+states() {
+  on all 'if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; else echo "worker ?: idle · not set up"; fi'
+}
+
+# pack: the code as it is here, changes of tracked files included, as one archive, $TMP/bertzoo.tgz.
+pack() {
+  local changed untracked
+  if (( DRY_RUN )); then
+    quote git -C "$ROOT" stash create >&3
+    quote git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz" HEAD >&3
+    return
+  fi
+  git -C "$ROOT" rev-parse --verify --quiet HEAD > /dev/null || fail "$ROOT is not a git checkout: clone the repository, then run this from there."
+  # A commit of the changes that no branch sees; it leaves files and index alone. It wants a name, which git may not know.
+  changed=$(git -C "$ROOT" -c user.name=tpu_scripts -c user.email=none@localhost stash create)
+  untracked=$(git -C "$ROOT" ls-files --others --exclude-standard | wc -l)
+  (( untracked == 0 )) || say "note: $((untracked)) files that git does not know stay here: git add those that the run needs." >&2
+  git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz" "${changed:-HEAD}"
+}
+
+# Where logs are copied to: the workdir of the line if it is in a bucket, else the bucket, else nowhere.
+logs_address() {
+  local word before='' workdir=''
+  for word in "${LINE[@]}"; do
+    [[ $before == --workdir ]] && workdir=$word
+    [[ $word == --workdir=* ]] && workdir=${word#--workdir=}
+    before=$word
+  done
+  if [[ $workdir == gs://* ]]; then
+    printf '%s\n' "${workdir%/}/logs"
+  elif [[ -n $BUCKET ]]; then
+    printf '%s\n' "$BUCKET/logs/$NAME"
+  fi
+}
+
+# write_job RERUNS: $TMP/line and $TMP/env, what worker.sh starts. Keys travel in the file, never in a command line.
+write_job() {
+  local name
+  (( ${#LINE[@]} )) || fail "${0##*/} wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …"
+  quote "${LINE[@]}" > "$TMP/line"
+  (
+    umask 077
+    {
+      variable LOGS "$(logs_address)"
+      variable RERUNS "$1"
+      # A stalled download is given up after a minute and tried again.
+      variable TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS 60
+      variable TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES 1024
+      variable TPU_STDERR_LOG_LEVEL 2
+      variable TPU_MIN_LOG_LEVEL 2
+      [[ -z $LIBTPU_INIT_ARGS ]] || variable LIBTPU_INIT_ARGS "$LIBTPU_INIT_ARGS"
+      [[ $CACHE == no ]] || variable JAX_COMPILATION_CACHE_DIR "$BUCKET/jax-cache"
+      for name in WANDB_API_KEY HF_TOKEN; do
+        [[ -z ${!name:-} ]] || variable "$name" "${!name}"
+      done
+    } > "$TMP/env"
+  )
+  (( ! DRY_RUN )) || {
+    say "# line: $(cat "$TMP/line")"
+    sed -E 's/^export //; s/^((WANDB_API_KEY|HF_TOKEN)=).*/\1***/; s/^/# environment: /' "$TMP/env"
+  } >&3
+}
+
+variable() { printf 'export %s=%s\n' "$1" "$(quote "$2")"; }

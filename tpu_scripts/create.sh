@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Asks for the TPU, candidate by candidate, until one is ACTIVE.
+#
+#   tpu_scripts/create.sh
+#   tpu_scripts/create.sh --autostart -- python -m bertzoo_jax.pretrain --config … --workdir gs://…
+#
+#   --autostart     puts code, environment and line into BUCKET/jobs/NAME; the machine fetches and runs them whenever it
+#                   boots, with nothing of yours switched on
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+FLAG_autostart=0
+parse 'autostart --' "$@"
+
+runtime() {  # of TYPE
+  case $TYPE in
+    v5litepod-*) echo "${RUNTIME:-v2-alpha-tpuv5-lite}" ;;
+    v5p-*) echo "${RUNTIME:-v2-alpha-tpuv5}" ;;
+    v6e-*) echo "${RUNTIME:-v2-alpha-tpuv6e}" ;;
+    *) echo "${RUNTIME:-tpu-ubuntu2204-base}" ;;
+  esac
+}
+
+upload_job() {
+  [[ -n $BUCKET ]] || fail "--autostart fetches code from the bucket, and BUCKET is empty in $ENV_FILE: fill it in."
+  local job=$BUCKET/jobs/$NAME
+  write_job "$RETRIES"
+  pack
+  run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$job/" || fail "$job cannot be written: see gcloud's message." 1
+  {
+    echo '#!/usr/bin/env bash'
+    printf 'JOB=%s LOGIN=%s EXTRAS=%s\n' "$(quote "$job")" "$(quote "$LOGIN")" "$(quote "$EXTRAS")"
+    cat "$HERE/startup.sh"
+  } > "$TMP/startup.sh"
+}
+
+ask_for_it() {
+  local flags=()
+  [[ $SPOT == no ]] || flags+=(--spot)
+  (( ! FLAG_autostart )) || flags+=(--metadata-from-file="startup-script=$TMP/startup.sh")
+  flags+=(${CREATE_FLAGS[@]+"${CREATE_FLAGS[@]}"})
+  run gcloud compute tpus queued-resources create "$NAME" --node-id="$NAME" --project="$PROJECT" --zone="$ZONE" \
+    --accelerator-type="$TYPE" --runtime-version="$(runtime)" ${flags[@]+"${flags[@]}"} --quiet
+}
+
+# Waits for ACTIVE. Returns 1 when it FAILED or took too long.
+await_it() {
+  local end=$((SECONDS + 60 * CREATE_MINUTES)) before=''
+  while :; do
+    STATE=$(resource_state)
+    [[ $STATE == "$before" ]] || (( DRY_RUN )) || say "$NAME: $TYPE in $ZONE is $STATE"
+    before=$STATE
+    case $STATE in
+      ACTIVE) return 0 ;;
+      FAILED | SUSPENDED | SUSPENDING | NONE) return 1 ;;
+    esac
+    (( SECONDS < end )) || return 1
+    sleep "$POLL_SECONDS"
+  done
+}
+
+if (( FLAG_autostart )); then
+  upload_job
+elif (( ${#LINE[@]} )); then
+  fail 'a line after -- is for --autostart; without it, run it later with tpu_scripts/run.sh.'
+fi
+
+for place in "${CANDIDATES[@]}"; do
+  TYPE=${place%@*} ZONE=${place#*@}
+  STATE=$(resource_state NONE)
+  case $STATE in
+    UNKNOWN) fail "gcloud does not say whether $NAME is in $ZONE: see its message above." 1 ;;
+    FAILED | SUSPENDED) delete_resource || fail "$NAME, which is $STATE in $ZONE, could not be deleted." 1 ;;
+    NONE) ;;
+    *)
+      (( ! FLAG_autostart )) || fail "$NAME is $STATE in $ZONE: delete it first, since a machine's startup is chosen when it is asked for." 1
+      say "$NAME was asked for before, in $ZONE"
+      if await_it; then exit 0; fi
+      delete_resource || true
+      ;;
+  esac
+done
+
+for place in "${CANDIDATES[@]}"; do
+  TYPE=${place%@*} ZONE=${place#*@}
+  if ask_for_it && await_it; then
+    (( DRY_RUN )) || exit 0
+    say "# if that is not ACTIVE within $CREATE_MINUTES minutes"
+  else
+    say "$NAME: no $TYPE to be had in $ZONE"
+  fi
+  STATE=$(resource_state)  # a refused request may leave something too
+  [[ $STATE == NONE ]] || delete_resource || true
+done
+(( DRY_RUN )) || fail "no candidate of $ENV_FILE could be had: run the same line again, or add candidates." 1
