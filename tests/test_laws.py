@@ -28,7 +28,7 @@ PARTS = {
     'format': ('bertzoo_jax.input.formats', set()),
     'masking': ('bertzoo_jax.input.masking', set()),
     'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat'}),
-    'objective': ('bertzoo_jax.objectives', {'encoder', 'attend', 'constrain'}),
+    'objective': ('bertzoo_jax.objectives', {'encoder', 'ops'}),
     'optimizer': ('bertzoo_jax.training.optimizers', set()),
     'schedule': ('bertzoo_jax.training.schedules', set()),
 }

@@ -39,10 +39,11 @@ class SelfAttention(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, pack_ids_BL, dropout_key, attend, constrain):
+  def __call__(self, x_BLD, pack_ids_BL, dropout_key, ops):
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
     q_BLHK, k_BLHK, v_BLHK = (
-        constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
-    out_BLHK = constrain('heads', attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate if dropout_key is not None else 0.0, dropout_key))
+        ops.constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
+    out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate if dropout_key is not None else 0.0, dropout_key)
+    out_BLHK = ops.constrain('heads', out_BLHK)
     return layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, name='output')(out_BLHK)

@@ -1,14 +1,13 @@
 """Encoders: batch → hidden_BLD. Legend: B batch, L length, D width, H heads, T segments, n layers.
 
     encoder = BY_NAME['transformer'](vocab_size=V, dtype=jnp.bfloat16, num_layers=12, …)
-    hidden_BLD = encoder.apply({'params': params}, batch, train=True, attend=…, constrain=…, rngs={'dropout': key})
+    hidden_BLD = encoder.apply({'params': params}, batch, train=True, ops=…, rngs={'dropout': key})
 
-A model knows no mesh: `attend` computes attention and `constrain(name, x)` may pin an intermediate to devices. The names
-that are passed: 'hidden' [B,L,D], 'heads' [B,L,H,K], 'feed_forward' [B,L,F], and by the heads 'predictions' [B,P,D],
-'logits' [B,P,V].
+A model knows no mesh: what depends on one is handed in (model/operations.py).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from flax import linen as nn
 from bertzoo_jax import errors
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
 
 
@@ -66,7 +66,7 @@ class Transformer(nn.Module):
     return self.embedding_size or self.hidden_size
 
   @nn.compact
-  def __call__(self, batch, train, attend=attention.attend, constrain=layers.unconstrained):
+  def __call__(self, batch, train, ops=operations.PLAIN):
     """hidden_BLD in `dtype`. batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
 
     Raises UserError for rows longer than the position table.
@@ -84,12 +84,12 @@ class Transformer(nn.Module):
         dropout=self.dropout, attention_dropout=self.attention_dropout, kernel_init=kernel_init, dtype=self.dtype, parent=None)
 
     def apply(params, x_BLD, layer_key):
-      return layer.apply({'params': params}, x_BLD, batch['pack_ids'], layer_key, attend, constrain)
+      return layer.apply({'params': params}, x_BLD, batch['pack_ids'], layer_key, ops)
 
     example_BLD = jnp.zeros((1, 1, self.hidden_size), self.dtype)
     params = self.param('layers', lambda key: stack.init(
-        lambda k: layer.init(k, example_BLD, jnp.zeros((1, 1), jnp.int32), None, attention.attend, layers.unconstrained)['params'], key, self.plan))
-    return stack.scan(apply, params, constrain('hidden', x_BLD), stack_key, self.plan, unroll=self.unroll, remat=self.remat)
+        lambda k: layer.init(k, example_BLD, jnp.zeros((1, 1), jnp.int32), None, operations.PLAIN)['params'], key, self.plan))
+    return stack.scan(apply, params, ops.constrain('hidden', x_BLD), stack_key, self.plan, unroll=self.unroll, remat=self.remat)
 
 
 def _check(e: Transformer):
@@ -160,16 +160,17 @@ class Layer(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, pack_ids_BL, dropout_key, attend, constrain):
+  def __call__(self, x_BLD, pack_ids_BL, dropout_key, ops):
     keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
     heads = attention.SelfAttention(self.num_heads, self.attention_dropout, self.kernel_init, self.dtype, name='attention')
-    y_BLD = heads(x_BLD, pack_ids_BL, keys[0], attend, constrain)
-    x_BLD = self._add(x_BLD, y_BLD, keys[1], constrain, 'attention_norm')
-    y_BLD = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_BLD, constrain)
-    return self._add(x_BLD, y_BLD, keys[2], constrain, 'feed_forward_norm')
+    y_BLD = heads(x_BLD, pack_ids_BL, keys[0], ops)
+    x_BLD = self._add(x_BLD, y_BLD, keys[1], ops, 'attention_norm')
+    y_BLD = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_BLD, ops)
+    return self._add(x_BLD, y_BLD, keys[2], ops, 'feed_forward_norm')
 
-  def _add(self, x_BLD, y_BLD, key, constrain, name):
-    return constrain('hidden', layers.AddNorm(self.norm_eps, self.dtype, name=name)(x_BLD, y_BLD, self.dropout, key))
+  def _add(self, x_BLD, y_BLD, key, ops, name):
+    norm = functools.partial(ops.add_norm, dropout_rate=0.0 if key is None else self.dropout, dropout_key=key)
+    return ops.constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=name)(x_BLD, y_BLD, norm=norm))
 
 
 class FeedForward(nn.Module):
@@ -180,12 +181,11 @@ class FeedForward(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, constrain):
-    x_ND = x_BLD.reshape(-1, x_BLD.shape[-1])
-    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_ND)
-    activate = jax.checkpoint(layers.activation(self.activation), prevent_cse=False)
-    y_ND = layers.Dense(x_BLD.shape[-1:], self.kernel_init, self.dtype, name='out')(activate(h_NF))
-    return y_ND.reshape(x_BLD.shape)
+  def __call__(self, x_BLD, ops):
+    width = x_BLD.shape[-1]
+    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_BLD.reshape(-1, width))
+    out = layers.Dense((width,), self.kernel_init, self.dtype, before=layers.activation(self.activation), name='out')
+    return out(ops.constrain('feed_forward', h_NF)).reshape(x_BLD.shape)
 
 
 BY_NAME = {'transformer': Transformer}

@@ -4,6 +4,7 @@ Shapes in names: B batch, L length, D width, F feed-forward width. Parameters ar
 and everything that sums over a row run in float32.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -49,14 +50,16 @@ def unconstrained(name: str, x: jax.Array) -> jax.Array:
 
 
 class Dense(nn.Module):
-  """x·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
+  """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
 
-  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0.
+  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0. `before` is applied to
+  each element; the backward pass computes it again and keeps x alone.
   """
   features: tuple[int, ...]
   kernel_init: Callable
   dtype: Any
   in_axes: int = 1
+  before: Callable | None = None
 
   @nn.compact
   def __call__(self, x):
@@ -65,56 +68,58 @@ class Dense(nn.Module):
     bias = self.param('bias', nn.initializers.zeros_init(), self.features)
     # One axis of rows, one contracted, one of features: products over more axes are laid out anew before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
-    y = _affine(x.reshape(-1, inputs).astype(self.dtype), kernel.reshape(inputs, outputs), bias.reshape(outputs))
+    y = _affine(self.before, x.reshape(-1, inputs).astype(self.dtype), kernel.reshape(inputs, outputs), bias.reshape(outputs))
     return y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
 
 
-@jax.custom_vjp
-def _affine(x_ND, kernel_DF, bias_F):
-  """x·kernel + bias in x's dtype. The gradients of kernel and bias are sums over all rows: one product, which adds in float32."""
-  y_NF = x_ND @ kernel_DF.astype(x_ND.dtype)
-  return (y_NF.astype(jnp.float32) + bias_F).astype(x_ND.dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _affine(before, x_ND, kernel_DF, bias_F):
+  """before(x)·kernel + bias in x's dtype. The gradients of kernel and bias are sums over all rows: one product, added in float32."""
+  a_ND = x_ND if before is None else before(x_ND)
+  return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
 
 
-def _affine_backward(kept, grad_NF):
+def _affine_backward(before, kept, grad_NF):
   x_ND, kernel_DF = kept
-  ones = jnp.ones((len(x_ND), 1), x_ND.dtype)
-  of_both = jnp.dot(jnp.concatenate([x_ND, ones], axis=1).T, grad_NF, preferred_element_type=jnp.float32)
-  return grad_NF @ kernel_DF.astype(x_ND.dtype).T, of_both[:-1], of_both[-1]
+  a_ND, pull = (x_ND, lambda grad: (grad,)) if before is None else jax.vjp(before, x_ND)
+  with_ones = jnp.concatenate([a_ND, jnp.ones((len(a_ND), 1), a_ND.dtype)], axis=1)
+  sums = jnp.dot(with_ones.T, grad_NF, preferred_element_type=jnp.float32)
+  return *pull(grad_NF @ kernel_DF.astype(x_ND.dtype).T), sums[:-1], sums[-1]
 
 
-_affine.defvjp(lambda x_ND, kernel_DF, bias_F: (_affine(x_ND, kernel_DF, bias_F), (x_ND, kernel_DF)), _affine_backward)
+_affine.defvjp(lambda before, x_ND, kernel_DF, bias_F: (_affine(before, x_ND, kernel_DF, bias_F), (x_ND, kernel_DF)), _affine_backward)
 
 
 class Norm(nn.Module):
-  """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in `dtype`."""
+  """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in `dtype`.
+
+  norm: (*inputs, scale, shift, eps) → normalised; `add_norm` for a sum of two.
+  """
   eps: float
   dtype: Any
 
   @nn.compact
-  def __call__(self, x):
-    width = x.shape[-1:]
+  def __call__(self, *inputs, norm=None):
+    width = inputs[0].shape[-1:]
     scale = self.param('scale', nn.initializers.ones_init(), width)
-    bias = self.param('bias', nn.initializers.zeros_init(), width)
-    x = x.astype(jnp.float32)
-    x = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    return (x * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(self.dtype)
+    shift = self.param('bias', nn.initializers.zeros_init(), width)
+    return (norm or normalize)(*inputs, scale, shift, self.eps).astype(self.dtype)
 
 
-class AddNorm(nn.Module):
-  eps: float
-  dtype: Any
+def normalize(x, scale_D, shift_D, eps):
+  """Layer normalisation in float32."""
+  x = x.astype(jnp.float32)
+  x = x - jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(variance + eps) * scale_D + shift_D
 
-  @nn.compact
-  def __call__(self, x, y, rate, key):
-    from bertzoo_jax.kernels import add_norm
-    width = x.shape[-1:]
-    scale = self.param('scale', nn.initializers.ones_init(), width)
-    bias = self.param('bias', nn.initializers.zeros_init(), width)
-    if x.shape[0] * x.shape[1] < 512:
-      return x
-    return add_norm.add_norm(x, y, scale, bias, self.eps, rate, key)
+
+def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_key=None):
+  """normalize(x + dropout(y)): how a layer of Vaswani et al. 2017 (§3.1, §5.4) joins what it computed to what it received.
+
+  Every `add_norm` that may replace this one promises the same; `dropout_key` None means no dropout.
+  """
+  return normalize(x_BLD + dropout(y_BLD, dropout_rate, dropout_key), scale_D, shift_D, eps)
 
 
 class Embedding(nn.Module):

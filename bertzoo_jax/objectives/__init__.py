@@ -1,4 +1,4 @@
-"""Objectives by name: BY_NAME[name](encoder=…, attend=…, constrain=…, **fields of the config's section) → Objective."""
+"""Objectives by name: BY_NAME[name](encoder=…, ops=…, **fields of the config's section) → Objective."""
 
 import jax.numpy as jnp
 

@@ -5,15 +5,14 @@ detection (Clark et al. 2020 §3.4). Legend: B batch, L length, P predictions, V
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import heads
-from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
 
-def replace_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained, *, width, depth, shared, temperature, disallow_correct,
+def replace_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
                 generator_weight) -> objective.Objective:
   """MLM at the masked positions, whose masks are filled with the generator's tokens, + generator_weight · the generator's MLM.
 
@@ -29,9 +28,9 @@ def replace_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, train, attend, constrain, temperature, disallow_correct)
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, attend, constrain)
-    logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), constrain)
+    filled, learned, key = _filled(generator, params, batch, key, train, ops, temperature, disallow_correct)
+    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, ops)
+    logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
     value = (sums['mlm_loss'] + generator_weight * learned['generator_loss']) / objective.at_least_one(totals['masked'])
     return value, (carry, {'masked': {**sums, **learned}})
@@ -39,7 +38,7 @@ def replace_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained
   return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _both(encoder, generator, False))
 
 
-def all_tokens_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained, *, width, depth, shared, temperature, disallow_correct,
+def all_tokens_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
                    generator_weight) -> objective.Objective:
   """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the input] + (1 − c) · softmax,
   where c is a sigmoid, linear in the token's vector.
@@ -58,10 +57,10 @@ def all_tokens_mlm(encoder, attend=attention.attend, constrain=layers.unconstrai
     return {'masked': networks.masked_total(batch), 'tokens': networks.token_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, train, attend, constrain, temperature, disallow_correct)
+    filled, learned, key = _filled(generator, params, batch, key, train, ops, temperature, disallow_correct)
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, attend, constrain)
-    nll_BL, correct_BL = _copied_nll(networks.vocabulary_logits(encoder, params, hidden_BLD, constrain),
+    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, ops)
+    nll_BL, correct_BL = _copied_nll(networks.vocabulary_logits(encoder, params, hidden_BLD, ops.constrain),
                                      copy.apply({'params': params['copy_head']}, hidden_BLD), filled['input_ids'], original_BL)
     real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
     every = {'all_tokens_loss': jnp.sum(real_BL * nll_BL), 'all_tokens_accuracy': jnp.sum(real_BL * correct_BL)}
@@ -88,10 +87,10 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
   return -likely_BL, correct_BL.astype(jnp.float32)
 
 
-def _filled(generator, params, batch, key, train, attend, constrain, temperature, disallow_correct):
+def _filled(generator, params, batch, key, train, ops, temperature, disallow_correct):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
-  logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, attend, constrain)
+  logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
   sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
   return {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]}, networks.masked_sums(logits_BPV, batch, 'generator'), keys[1]
 

@@ -89,11 +89,11 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       embedding_size=0 if shared == 'none' or encoder.table_width == hidden_size else encoder.table_width), regexes)
 
 
-def logits(generator: Generator, params: dict, batch: dict, key, train, attend, constrain):
+def logits(generator: Generator, params: dict, batch: dict, key, train, ops):
   """(logits_BPV, hidden_BPD) at the masked positions. params: `Generator.of`."""
-  hidden_BLD = networks.encode(generator.encoder, params['encoder'], batch, key, train, attend, constrain)
+  hidden_BLD = networks.encode(generator.encoder, params['encoder'], batch, key, train, ops)
   hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
-  return networks.vocabulary_logits(generator.encoder, params, hidden_BPD, constrain), hidden_BPD
+  return networks.vocabulary_logits(generator.encoder, params, hidden_BPD, ops.constrain), hidden_BPD
 
 
 def check_temperature(temperature: float) -> None:

@@ -4,11 +4,11 @@ from bertzoo_jax import errors
 from bertzoo_jax.objectives import objective
 
 
-def input_only(*, encoder, attend=None, constrain=None, reads) -> objective.Objective:
+def input_only(*, encoder, ops=None, reads) -> objective.Objective:
   """An objective that names the features its successor will read, and refuses to train.
 
   Args:
-    encoder, attend, constrain: not used.
+    encoder, ops: not used.
     reads: names of batch features.
 
   Raises:

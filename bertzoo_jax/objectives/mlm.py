@@ -3,14 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import heads
-from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
 
-def mlm(encoder, attend=attention.attend, constrain=layers.unconstrained) -> objective.Objective:
+def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """Mean negative log-likelihood of the masked tokens (Devlin et al. 2018 §3.1, task 1).
 
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy.
@@ -24,14 +23,14 @@ def mlm(encoder, attend=attention.attend, constrain=layers.unconstrained) -> obj
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, attend, constrain)
-    sums = _mlm_sums(encoder, params, hidden_BLD, batch, constrain)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, ops)
+    sums = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
     return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
 
   return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _whole(encoder))
 
 
-def mlm_pair(encoder, attend=attention.attend, constrain=layers.unconstrained, *, pair_weight) -> objective.Objective:
+def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
   """mlm + pair_weight · pair, where pair is the mean negative log-likelihood of pair_labels (Devlin et al. 2018 A.2).
 
   Metrics as of `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
@@ -46,8 +45,8 @@ def mlm_pair(encoder, attend=attention.attend, constrain=layers.unconstrained, *
     return {'masked': networks.masked_total(batch), 'pairs': jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)}
 
   def loss(params, batch, totals, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, attend, constrain)
-    masked = _mlm_sums(encoder, params, hidden_BLD, batch, constrain)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, ops)
+    masked = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
     logits_B2 = networks.pair_head(encoder).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
     nll_B, correct_B = networks.nll(logits_B2, batch['pair_labels'])
     pairs = {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
@@ -62,6 +61,6 @@ def _whole(encoder):
   return (objective.Network('', encoder, lambda params: params),)
 
 
-def _mlm_sums(encoder, params, hidden_BLD, batch, constrain):
+def _mlm_sums(encoder, params, hidden_BLD, batch, ops):
   hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
-  return networks.masked_sums(networks.vocabulary_logits(encoder, params, hidden_BPD, constrain), batch)
+  return networks.masked_sums(networks.vocabulary_logits(encoder, params, hidden_BPD, ops.constrain), batch)

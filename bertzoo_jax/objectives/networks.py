@@ -3,18 +3,18 @@
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 
 ROW = ('input_ids', 'segment_ids', 'pack_ids')
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
-def encode(encoder, params, batch, key, train, attend=attention.attend, constrain=layers.unconstrained):
+def encode(encoder, params, batch, key, train, ops=operations.PLAIN):
   """hidden_BLD. params: of the encoder. key: of dropout, or None."""
   rngs = {} if key is None else {'dropout': key}
-  return encoder.apply({'params': params}, batch, train=train, attend=attend, constrain=constrain, rngs=rngs)
+  return encoder.apply({'params': params}, batch, train=train, ops=ops, rngs=rngs)
 
 
 def init_encoder(encoder, key):

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import attention
-from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
@@ -18,7 +17,7 @@ from bertzoo_jax.objectives import objective
 _BINS, _WIDTH = 256, 0.125
 
 
-def replaced_token(encoder, attend=attention.attend, constrain=layers.unconstrained, *, width, depth, shared, temperature, disallow_correct,
+def replaced_token(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
                    loss_over, generator_weight, discriminator_weight) -> objective.Objective:
   """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the discriminator
   (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled tokens.
@@ -33,17 +32,17 @@ def replaced_token(encoder, attend=attention.attend, constrain=layers.unconstrai
 
   def loss(params, batch, totals, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, attend, constrain)
+    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
     masked = networks.masked_sums(logits_BPV, batch)
     sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, attend, constrain)
+    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, ops)
     value = discriminator_weight * value + generator_weight * masked['mlm_loss'] / objective.at_least_one(totals['masked'])
     return value, (carry, _joined(sums, masked))
 
   return _objective(encoder, generator, loss)
 
 
-def replaced_token_frozen(encoder, attend=attention.attend, constrain=layers.unconstrained, *, temperature, disallow_correct, loss_over,
+def replaced_token_frozen(encoder, ops=operations.PLAIN, *, temperature, disallow_correct, loss_over,
                           discriminator_weight) -> objective.Objective:
   """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator stays as `generator_mlm` left it.
 
@@ -56,9 +55,9 @@ def replaced_token_frozen(encoder, attend=attention.attend, constrain=layers.unc
 
   def loss(params, batch, totals, carry, key, train):
     # Without dropout: the generator's guesses are wanted, not its learning.
-    logits_BPV, _ = generators.logits(generator, jax.lax.stop_gradient(generator.of(params)), batch, None, False, attend, constrain)
+    logits_BPV, _ = generators.logits(generator, jax.lax.stop_gradient(generator.of(params)), batch, None, False, ops)
     sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, key, train, attend, constrain)
+    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, key, train, ops)
     return discriminator_weight * value, (carry, _joined(sums, networks.masked_sums(logits_BPV, batch)))
 
   base = _objective(encoder, generator, loss)
@@ -67,7 +66,7 @@ def replaced_token_frozen(encoder, attend=attention.attend, constrain=layers.unc
                        inherits=(('^encoder/', 'generator/encoder/'),))
 
 
-def generator_mlm(encoder, attend=attention.attend, constrain=layers.unconstrained) -> objective.Objective:
+def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """The first of two stages: masked language modelling by the generator alone, of the network's size. Metrics as of `mlm`."""
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
@@ -75,7 +74,7 @@ def generator_mlm(encoder, attend=attention.attend, constrain=layers.unconstrain
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, train, attend, constrain)
+    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, train, ops)
     sums = networks.masked_sums(logits_BPV, batch)
     return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
 
@@ -84,7 +83,7 @@ def generator_mlm(encoder, attend=attention.attend, constrain=layers.unconstrain
                              (objective.Network('generator', generator.encoder, generator.of),))
 
 
-def replaced_token_adversarial(encoder, attend=attention.attend, constrain=layers.unconstrained, *, width, depth, shared, temperature,
+def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature,
                                disallow_correct, loss_over, generator_weight, discriminator_weight) -> objective.Objective:
   """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020, appendix F; REINFORCE).
 
@@ -101,12 +100,11 @@ def replaced_token_adversarial(encoder, attend=attention.attend, constrain=layer
 
   def loss(params, batch, totals, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], train, attend, constrain)
+    logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
     masked = networks.masked_sums(logits_BPV, batch)
     tempered_BPV = generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct)
     sampled_BP = generators.sample(tempered_BPV, batch)
-    scores_BL, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, attend,
-                                           constrain)
+    scores_BL, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, ops)
     scores_BP = jax.lax.stop_gradient(jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip'))
     reward_BP = _nll(scores_BP, sampled_BP != batch['masked_targets'])
     guess_BP = baseline.apply({'params': params['baseline_head']}, jax.lax.stop_gradient(hidden_BPD))
@@ -127,7 +125,7 @@ def replaced_token_adversarial(encoder, attend=attention.attend, constrain=layer
   return base._replace(init=init)
 
 
-def corruption_detection(encoder, attend=attention.attend, constrain=layers.unconstrained, *, loss_over) -> objective.Objective:
+def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objective.Objective:
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
   With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform and the unigram
@@ -140,7 +138,7 @@ def corruption_detection(encoder, attend=attention.attend, constrain=layers.unco
 
   def loss(params, batch, totals, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    _, value, sums = _discriminate(encoder, params, batch, original_BL, batch['input_ids'], weigh, totals, key, train, attend, constrain)
+    _, value, sums = _discriminate(encoder, params, batch, original_BL, batch['input_ids'], weigh, totals, key, train, ops)
     return value, (carry, sums)
 
   return objective.Objective(init, _totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED,
@@ -196,9 +194,9 @@ def _over_masked(real_BL, batch):
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
-def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals, key, train, attend, constrain):
+def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals, key, train, ops):
   """(logits_BL, loss, sums) of the discriminator on filled rows."""
-  hidden_BLD = networks.encode(encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, train, attend, constrain)
+  hidden_BLD = networks.encode(encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, train, ops)
   logits_BL = networks.replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)

@@ -1,0 +1,24 @@
+"""What a model is handed, since only who knows the devices can choose it: how it attends, joins and places."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import layers
+
+
+class Operations(NamedTuple):
+  """The defaults are plain XLA, anywhere; training/sharding.py makes those of a mesh.
+
+  Attributes:
+    attend: as model.attention.attend.
+    add_norm: as model.layers.add_norm.
+    constrain: (name, x) → x, may pin an intermediate to devices. Names: 'hidden' [B,L,D], 'heads' [B,L,H,K], 'feed_forward'
+      [B·L,F], and by the heads 'predictions' [B,P,D], 'logits' [B,P,V].
+  """
+  attend: Callable = attention.attend
+  add_norm: Callable = layers.add_norm
+  constrain: Callable = layers.unconstrained
+
+
+PLAIN = Operations()
