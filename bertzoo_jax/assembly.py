@@ -5,16 +5,15 @@ import jax.numpy as jnp
 
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
-from bertzoo_jax.model import attention
+from bertzoo_jax import kernels
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 
-# Attention by run.attention: the function, and whether the compiler can split it over devices.
-ATTENTION = {'xla': (attention.attend, True)}
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
@@ -22,7 +21,7 @@ PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 def check(config):
   """What can be known from the config alone."""
   run = config.run
-  for key, known in (('dtype', DTYPES), ('prng', PRNGS), ('attention', ATTENTION), ('on_nonfinite', ('stop', 'skip'))):
+  for key, known in (('dtype', DTYPES), ('prng', PRNGS), ('kernels', ('auto', *kernels.BY_NAME)), ('on_nonfinite', ('stop', 'skip'))):
     if run[key] not in known:
       raise errors.UserError(f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}')
   for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0)):
@@ -47,10 +46,10 @@ def encoder(config, vocab_size):
 def stage(config, phase, data, mesh, end) -> stages.Stage:
   """A phase's data, objective and optimizer, checked against each other."""
   phase_data = data.phase(phase)
-  kernel, partitioned = ATTENTION[config.run.attention]
+  chosen = kernels.choose(config.run.kernels, mesh.devices.flat[0].platform, config.encoder.attention_dropout)
   objective = errors.build(
       phase.config.objective, OBJECTIVES, 'objective', encoder=encoder(config, data.vocab_size),
-      attend=sharding.attend(mesh, kernel, partitioned), constrain=sharding.constrain(mesh))
+      ops=operations.Operations(*sharding.on_mesh(mesh, chosen), sharding.constrain(mesh)))
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
                            f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')

@@ -146,6 +146,8 @@ def from_json(text: str) -> ml_collections.ConfigDict:
       plain[section] = {**fields, **plain[section]}
   if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
     plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
+  if 'attention' in plain.get('run', {}):  # as `kernels` was called
+    plain['run']['kernels'] = plain['run'].pop('attention')
   config = ml_collections.ConfigDict({k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()})
   return config.lock()
 

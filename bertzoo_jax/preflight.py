@@ -218,7 +218,7 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confi
     found = _program(config, stage)
   except Exception as e:  # whatever a compiler may say of a program that it cannot make
     findings.add('P10', f'Phase {phase.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: {_line(e)}): this step would fail on the '
-                        'chips too; take another run.attention or run.mesh, or another libtpu.')
+                        'chips too; take another run.kernels or run.mesh, or another libtpu.')
     return made
   made = made._replace(program=found)
   if not found.fits:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+
+from bertzoo_jax.kernels import bits
 
 _HIDDEN = -1e30  # its exponential is 0, and a row of it alone still gives no NaN
 _LANES = 128
@@ -41,22 +42,19 @@ def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=No
     q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key: as there.
     origin: numbers of the first row and of the first head in the whole batch. The bits of a score depend on the key and on its
       row, head and place there, so they are the same on any mesh.
-    hashed: draw the bits by `bits_of`, and not by the generator of a TPU, which no other machine has.
+    hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
     relative: (q_LK, k_MK, *tables of the head, [R, K] each) → what is added to the scores [M, L] of one head, before the softmax
       and after their scaling: a pure function, computed and differentiated in fast memory. L is a block of queries beyond 512.
     tables: arrays [R, H, K] in common to all rows, which `relative` receives and which get a gradient.
   """
   batch, length, heads, width = q_BLHK.shape
-  if dropout_key is None or not dropout_rate:
-    dropout_rate, words = 0.0, jnp.zeros(2, jnp.int32)
-  else:
-    words = jax.lax.bitcast_convert_type(jax.random.bits(dropout_key, (2,), jnp.uint32), jnp.int32)
-  seed = jnp.concatenate([words, jnp.stack([jnp.asarray(n, jnp.int32) for n in origin])])
+  dropout_key = dropout_key if dropout_rate else None
+  seed = bits.seed(dropout_key, origin)
   padding = -length % (_LANES if length > _WHOLE else 1)
   flat = lambda x: jnp.pad(x.reshape(batch, length, heads * width), ((0, 0), (0, padding), (0, 0)))
   ids_B1L = jnp.pad(pack_ids_BL, ((0, 0), (0, padding)), constant_values=-1)[:, None]
-  program = _Program(heads, width, float(dropout_rate), hashed, interpret, relative)
+  program = _Program(heads, width, float(dropout_rate) if dropout_key is not None else 0.0, hashed, interpret, relative)
   tables = tuple(t.reshape(len(t), heads * width) for t in tables)
   return _attend(program, flat(q_BLHK), flat(k_BLHK), flat(v_BLHK), tables, ids_B1L, seed)[:, :length].reshape(q_BLHK.shape)
 
@@ -181,29 +179,6 @@ def _exponentials(program, q_LK, k_MK, tables, bias_ML):
 
 
 def _keep(program, seed, together, head, size):
-  """Booleans that are true with probability 1 − rate, a function of the key and of the row, head and place of a score."""
-  row, head, block = seed[2] + pl.program_id(0), seed[3] + pl.program_id(1) * together + head, pl.program_id(2)
-  threshold = np.uint32(round(program.rate * 2 ** 32))
-  if program.hashed:
-    return bits_of(seed[0], seed[1], row, head, block * size[1], size) >= threshold
-  pltpu.prng_seed(seed[0] + row, seed[1] ^ (head * (1 << 16) + block))  # it takes two words
-  return pltpu.bitcast(pltpu.prng_random_bits(size), jnp.uint32) >= threshold
-
-
-def bits_of(word, other, row, head, first_query, size):
-  """Random bits, uint32, of the scores `size` = [M, L] of the queries from first_query on: a hash of where they are.
-
-  word, other: of the key; row, head: numbers in the whole batch; all int32 scalars.
-  """
-  word, other, row, head = (jnp.asarray(n, jnp.int32).astype(jnp.uint32) for n in (word, other, row, head))
-  key = _mixed(_mixed(_mixed(_mixed(word) + other) + row) + head)
-  place = lambda axis: jax.lax.broadcasted_iota(jnp.int32, size, axis)
-  counter_ML = (place(0) * np.int32(1 << 16) + place(1) + first_query).astype(jnp.uint32)
-  return _mixed(_mixed(counter_ML ^ key) + key)
-
-
-def _mixed(x):
-  """A bijection of 32 bits whose every bit depends on every bit of x: shifts and odd factors, as at the end of hash functions."""
-  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-  x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-  return x ^ (x >> np.uint32(16))
+  """Which scores of a head stay."""
+  block = pl.program_id(2)
+  return bits.keep(program.rate, program.hashed, seed, pl.program_id(0), pl.program_id(1) * together + head, block, (0, block * size[1]), size)

@@ -45,7 +45,7 @@ PARAMETERS = (
 # What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an error.
 ACTIVATIONS = (
     (r'^heads$', (ROWS, None, 'tensor', None)),
-    (r'^feed_forward$', (ROWS, None, 'tensor')),
+    (r'^feed_forward$', (ROWS, 'tensor')),
     (r'^logits$', (ROWS, None, 'tensor')),
     (r'', (ROWS,)),
 )
@@ -166,32 +166,42 @@ def constrain(mesh, table=ACTIVATIONS):
   return (lambda name, x: x) if mesh.size == 1 else pin
 
 
-def attend(mesh, kernel, partitioned: bool):
-  """The `attend` that a model is handed.
+def on_mesh(mesh, kernels):
+  """(attend, add_norm) for a model on a mesh.
+
+  A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads over tensor. Each device is
+  told the first row and head of its part, so that dropout is the same on any mesh.
 
   Args:
     mesh: the mesh.
-    kernel: attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key) → out_BLHK.
-    partitioned: True if the compiler can split the kernel by itself (plain XLA). A hand-written kernel cannot be split:
-      it is wrapped in shard_map, rows over data and fsdp, heads over tensor, with a dropout key of each device's own.
+    kernels: kernels.Kernels.
   """
-  if partitioned or mesh.size == 1:
-    return kernel
-  heads = PartitionSpec(ROWS, None, 'tensor', None)
+  if kernels.partitioned or mesh.size == 1:
+    return kernels.attend, kernels.add_norm
+  rows, heads = PartitionSpec(ROWS), PartitionSpec(ROWS, None, 'tensor', None)
+  first_row = lambda x: jax.lax.axis_index(ROWS) * x.shape[0]
 
-  def wrapped(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None):
+  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None):
+    if q.shape[2] % mesh.shape['tensor']:
+      raise errors.UserError(f'run.mesh splits {q.shape[2]} heads over {mesh.shape["tensor"]} devices along tensor: '
+                             'take a divisor, or run.kernels=xla.')
+    return _on_parts(mesh, lambda q, k, v, ids, key: kernels.attend(
+        q, k, v, ids, dropout_rate, key, origin=(first_row(q), jax.lax.axis_index('tensor') * q.shape[2])),
+        (q, k, v, pack_ids), (heads, heads, heads, rows), heads, dropout_key)
 
-    def local(q, k, v, pack_ids, *key):
-      own = None
-      if key:
-        own = jax.random.fold_in(key[0], jax.lax.axis_index(AXES))
-      return kernel(q, k, v, pack_ids, dropout_rate, own)
+  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_key=None):
+    whole = PartitionSpec()
+    return _on_parts(mesh, lambda x, y, scale, shift, key: kernels.add_norm(
+        x, y, scale, shift, eps, dropout_rate, key, origin=first_row(x)), (x, y, scale, shift), (rows, rows, whole, whole), rows, dropout_key)
 
-    keys = () if dropout_key is None else (dropout_key,)
-    specs = (heads, heads, heads, PartitionSpec(ROWS), *(PartitionSpec() for _ in keys))
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=heads, check_vma=False)(q, k, v, pack_ids, *keys)
+  return attend, add_norm
 
-  return wrapped
+
+def _on_parts(mesh, f, arrays, places, result, key):
+  """f(*arrays, key) with each device's part of the arrays; key may be None."""
+  if key is None:
+    return jax.shard_map(lambda *parts: f(*parts, None), mesh=mesh, in_specs=places, out_specs=result, check_vma=False)(*arrays)
+  return jax.shard_map(f, mesh=mesh, in_specs=(*places, PartitionSpec()), out_specs=result, check_vma=False)(*arrays, key)
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:

@@ -8,9 +8,9 @@ import small_networks as small
 from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from configs import albert
 from configs import bert
 from configs import electra
@@ -25,7 +25,7 @@ def initial(encoder, seed=0):
   return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW}, train=False)['params']
 
 
-@functools.partial(jax.jit, static_argnames=('encoder', 'attend', 'constrain'))
+@functools.partial(jax.jit, static_argnames=('encoder', 'ops'))
 def run(encoder, params, batch, key=None, **how):
   rngs = {} if key is None else {'dropout': key}
   return encoder.apply({'params': params}, batch, train=key is not None, rngs=rngs, **how)
@@ -85,7 +85,7 @@ def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
   x = embeddings.apply({'params': params['embeddings']}, batch, None)
   for i in range(3):
     own = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
-    x = layer.apply({'params': own}, x, batch['pack_ids'], None, attention.attend, layers.unconstrained)
+    x = layer.apply({'params': own}, x, batch['pack_ids'], None, operations.PLAIN)
   assert small.worst(x, run(small.encoder(), params, batch)) < 1e-5
 
 
@@ -147,7 +147,7 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   assert program.count('random_bits') == 4  # embeddings; and in the layer: attention shares, attention output, feed-forward output
 
 
-def test_constrain_and_attend_are_used_where_they_are_given(params):
+def test_operations_are_used_where_they_are_given(params):
   seen = []
 
   def constrain(name, x):
@@ -155,9 +155,12 @@ def test_constrain_and_attend_are_used_where_they_are_given(params):
     return x
 
   attend = lambda q, k, v, pack_ids, rate, key: jnp.zeros_like(q)
-  a = run(small.encoder(), params, small.batch(), attend=attend, constrain=constrain)
-  assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 3)}
-  assert not np.allclose(a, run(small.encoder(), params, small.batch()))
+  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_key: x + y
+  outs = [run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
+          for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))]
+  assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 2)}
+  plain = run(small.encoder(), params, small.batch())
+  assert [np.allclose(out, plain) for out in outs] == [True, False, False]
 
 
 @pytest.mark.parametrize('changes, message', [

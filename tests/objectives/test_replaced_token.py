@@ -11,8 +11,7 @@ import small_networks as small
 from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import attention
-from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import replaced_token
@@ -51,7 +50,7 @@ def guesses(objective, params, batch):
   """(logits, hidden vectors) of the generator at the masked positions."""
   network = objective.networks[1]
   generator = generators.Generator(network.encoder, generators.SHARED['embeddings'])
-  return generators.logits(generator, network.of(params), batch, None, False, attention.attend, layers.unconstrained)
+  return generators.logits(generator, network.of(params), batch, None, False, operations.PLAIN)
 
 
 def rows(**sizes):

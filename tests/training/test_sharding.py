@@ -8,6 +8,7 @@ import toys
 from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import errors
+from bertzoo_jax import kernels
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 
@@ -70,27 +71,34 @@ def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits
       sharding.check_batch(size, accumulation, mesh, hosts)
 
 
-def test_a_kernel_the_compiler_cannot_split_gets_each_devices_own_rows_and_heads():
-  mesh = sharding.mesh((2, 2, 2))
+def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included():
+  """Value and gradients of attention and of the sum with norm, every device with its own rows and heads."""
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
-  pack_ids = jnp.ones((8, 5), jnp.int32)
-  seen = []
+  scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
+  pack_ids, weight = jnp.ones((8, 5), jnp.int32), jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
+  results = {}
+  for shape in ((1, 1, 1), (2, 2, 2), (8, 1, 1)):
+    mesh = sharding.mesh(shape, jax.devices()[:np.prod(shape)])
+    attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
 
-  def kernel(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None):
-    seen.append((q.shape, pack_ids.shape))
-    weights = jax.nn.softmax(jnp.einsum('BLHK,BMHK->BHLM', q, k), axis=-1)
-    if dropout_key is not None:
-      weights *= jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
-    return jnp.einsum('BHLM,BMHK->BLHK', weights, v)
+    def loss(q, k, v, scale, shift, attend=attend, add_norm=add_norm):
+      out = attend(q, k, v, pack_ids, 0.3, jax.random.key(0)).reshape(8, 5, 12)
+      return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, jax.random.key(1)))
 
-  wrapped = sharding.attend(mesh, kernel, partitioned=False)
-  np.testing.assert_allclose(jax.jit(wrapped)(q, k, v, pack_ids), kernel(q, k, v, pack_ids), atol=1e-6)
-  assert ((2, 5, 2, 3), (2, 5)) in seen
-  same = jnp.broadcast_to(q[:1, :, :1], q.shape)
-  out = np.asarray(jax.jit(wrapped, static_argnums=4)(same, same, same, pack_ids, 0.5, jax.random.key(0)))
-  assert not np.array_equal(out[:2], out[2:4])  # another device, other dropout
-  assert sharding.attend(mesh, kernel, partitioned=True) is kernel
+    results[shape] = jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(q, k, v, scale, shift))
+  one, *others = results.values()
+  for other in others:
+    for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one)):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_that_the_compiler_splits_are_handed_on_and_heads_that_do_not_divide_are_refused():
+  mesh = sharding.mesh((2, 1, 4))
+  assert sharding.on_mesh(mesh, kernels.XLA) == kernels.XLA[:2]
+  q = jnp.ones((8, 5, 6, 3))
+  with pytest.raises(errors.UserError, match='6 heads over 4'):
+    sharding.on_mesh(mesh, kernels.fused(interpret=True))[0](q, q, q, jnp.ones((8, 5), jnp.int32))
 
 
 def _leaves(tree):
