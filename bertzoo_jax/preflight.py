@@ -42,6 +42,7 @@ from bertzoo_jax.training import cost  # noqa: E402
 from bertzoo_jax.training import sharding  # noqa: E402
 from bertzoo_jax.training import stage as stages  # noqa: E402
 
+_VISITED, _NEEDED = 0.5, 0.95  # shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
 _TRIES = 3  # batches compiled at most, to confirm one that fits
 
 
@@ -231,11 +232,29 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confi
     return made
   reading = hlo.read(found.text, kernels)
   time = estimate.step_time(reading, slice_)
-  if reading.unknown_trips:
-    findings.add('W05', f'Phase {phase.index}: {len(reading.unknown_trips)} loops do not tell how often they run and count once: times are too low.')
-  if time.unknown:
-    findings.add('W05', f'Phase {phase.index}: no figure for the kernels {", ".join(time.unknown)}, charged by their bytes: times are too low.')
+  for sentence in doubts(reading, time, found.analysis, flops / stage.mesh.size):
+    findings.add('W05', f'Phase {phase.index}: {sentence}, so times are too low.')
   return made._replace(reading=reading, time=time)
+
+
+def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
+  """Why the reading of a program may have missed something.
+
+  Args:
+    reading, time: of the program.
+    analysis: the compiler's cost_analysis().
+    flops: that the model needs a step and device.
+  """
+  out = []
+  if reading.unknown_trips:
+    out.append(f'{len(reading.unknown_trips)} loops do not tell how often they run and count once')
+  if time.unknown:
+    out.append(f'there is no figure for the kernels {", ".join(time.unknown)}, which are charged by their bytes')
+  if (counted := analysis.get('flops', 0.0)) and reading.visited < _VISITED * counted:
+    out.append(f'the program has {counted:.3g} operations by the compiler\'s own count, and {reading.visited:.3g} were found')
+  if reading.flops < _NEEDED * flops:
+    out.append(f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were found (a kernel without a cost estimate?)')
+  return out
 
 
 def _fitting(largest) -> str:
