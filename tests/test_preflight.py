@@ -277,6 +277,21 @@ def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looke
   assert text.data.vocab_size == 300
 
 
+def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(monkeypatch):
+  def refuse(path):
+    raise ConnectionError('no such host')
+
+  monkeypatch.setattr(readiness.corpora, 'read_manifest', refuse)
+  monkeypatch.setattr(readiness.workdirs, 'check_writable', refuse)
+  monkeypatch.setattr(readiness.storage, 'path', lambda p: pathlib.Path('/nowhere'))
+  monkeypatch.setattr(readiness.storage, 'is_remote', lambda p: True)
+  found = readiness.Findings()
+  text = readiness.text(found, config(), 'gs://bucket/corpus', 1)
+  readiness.check_workdir(found, config(), 'gs://bucket/run', text, 1)
+  assert [f.code for f in found] == ['P14', 'P14'] and 'gs://bucket/corpus cannot be asked' in found[0].sentence
+  assert text.data.vocab_size == 300
+
+
 def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpus, monkeypatch):
   found = readiness.Findings()
   text = readiness.text(found, config(), str(corpus), 1)
