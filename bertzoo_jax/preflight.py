@@ -42,6 +42,7 @@ from bertzoo_jax.training import cost  # noqa: E402
 from bertzoo_jax.training import sharding  # noqa: E402
 from bertzoo_jax.training import stage as stages  # noqa: E402
 
+_VISITED, _NEEDED = 0.5, 0.95  # shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
 _TRIES = 3  # batches compiled at most, to confirm one that fits
 
 
@@ -172,7 +173,7 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
     run = estimate.run([(p.steps, p.time) for p in phases], slice_, price=price, preemptions=preemptions, save_minutes=config.run.save_minutes,
                        compile_seconds=max(p.program.seconds for p in phases))
   return Preflight(config, slice_, dict(mesh.shape) if mesh is not None else {}, phases, run, price, preemptions, libtpu_flags,
-                   _remedies(config, phases, mesh, slice_), readiness.bucket_location(workdir or ''), findings)
+                   preflight_report.remedies(config, phases, mesh, slice_), readiness.bucket_location(workdir or ''), findings)
 
 
 def check_hosts(mesh, batch_size: int) -> None:
@@ -231,11 +232,29 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confi
     return made
   reading = hlo.read(found.text, kernels)
   time = estimate.step_time(reading, slice_)
-  if reading.unknown_trips:
-    findings.add('W05', f'Phase {phase.index}: {len(reading.unknown_trips)} loops do not tell how often they run and count once: times are too low.')
-  if time.unknown:
-    findings.add('W05', f'Phase {phase.index}: no figure for the kernels {", ".join(time.unknown)}, charged by their bytes: times are too low.')
+  for sentence in doubts(reading, time, found.analysis, flops / stage.mesh.size):
+    findings.add('W05', f'Phase {phase.index}: {sentence}, so times are too low.')
   return made._replace(reading=reading, time=time)
+
+
+def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
+  """Why the reading of a program may have missed something.
+
+  Args:
+    reading, time: of the program.
+    analysis: the compiler's cost_analysis().
+    flops: that the model needs a step and device.
+  """
+  out = []
+  if reading.unknown_trips:
+    out.append(f'{len(reading.unknown_trips)} loops do not tell how often they run and count once')
+  if time.unknown:
+    out.append(f'there is no figure for the kernels {", ".join(time.unknown)}, which are charged by their bytes')
+  if (counted := analysis.get('flops', 0.0)) and reading.visited < _VISITED * counted:
+    out.append(f'the program has {counted:.3g} operations by the compiler\'s own count, and {reading.visited:.3g} were found')
+  if reading.flops < _NEEDED * flops:
+    out.append(f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were found (a kernel without a cost estimate?)')
+  return out
 
 
 def _fitting(largest) -> str:
@@ -325,38 +344,6 @@ def _with(config, **changes):
   made = config.copy_and_resolve_references().unlock()
   made.update(changes)
   return made.lock()
-
-
-def _remedies(config, phases, mesh, slice_) -> list[str]:
-  """What would make it fit, most likely first; estimates, none compiled."""
-  tight = [p for p in phases if not p.program.fits]
-  if not tight:
-    return []
-  out, rows = [], min((0 if p.largest is None else p.largest[0] if p.largest[1] is None else p.largest[1]) for p in tight)
-  accumulation = config.run.accumulation
-  if rows:
-    wished = math.ceil(config.batch_size / rows) * accumulation
-    for more in range(wished, config.batch_size + 1):
-      with contextlib.suppress(errors.UserError):
-        sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
-        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches in turn; activations shrink to about '
-                   f'1/{more / accumulation:.3g}, gradients are added up beside them')
-        break
-  if config.run.remat != 'full':
-    policies = ' or '.join(f'--config.run.remat={p}' for p in ('dots', 'full') if p != config.run.remat)
-    out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
-  state = max(p.parameters + p.optimizer for p in tight)
-  if state > 0.2 * slice_.chip.usable:
-    axis = next((name for name in ('fsdp', 'model', 'tensor') if name in mesh.shape), None)
-    place = list(mesh.shape).index(axis)
-    shape = tuple(-1 if i == 0 else 2 if i == place else 1 for i in range(len(mesh.shape)))
-    out.append(f'--config.run.mesh={shape}: parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over {axis}')
-  if config.run.dtype == 'float32':
-    out.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
-  if rows:
-    out.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
-  out.append(f'a larger slice than {slice_.accelerator_type}: rows are divided by its devices')
-  return out
 
 
 def _line(e) -> str:

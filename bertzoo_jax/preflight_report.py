@@ -1,11 +1,16 @@
 """What preflight found, in words and tables, and as JSON."""
 
+import contextlib
+import math
+
 import rich.console
 import rich.table
 import rich.text
 
+from bertzoo_jax import errors
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
+from bertzoo_jax.training import sharding
 
 
 def show(found, console=None) -> None:
@@ -69,6 +74,38 @@ def _phase(found, p):
         hbm_bytes=p.reading.hbm, estimated_cycles=p.reading.cycles, kernels=p.reading.kernels,
         without_estimate=[dict(what=n, times=t, bytes=b) for n, t, b in p.reading.without_estimate()],
         collectives=[dict(zip(('opcode', 'group', 'times', 'bytes', 'seconds'), row)) for row in collectives(found.slice_, p)])
+  return out
+
+
+def remedies(config, phases, mesh, slice_) -> list[str]:
+  """What would make it fit, most likely first; estimates, none compiled."""
+  tight = [p for p in phases if not p.program.fits]
+  if not tight:
+    return []
+  out, rows = [], min((0 if p.largest is None else p.largest[0] if p.largest[1] is None else p.largest[1]) for p in tight)
+  accumulation = config.run.accumulation
+  if rows:
+    wished = math.ceil(config.batch_size / rows) * accumulation
+    for more in range(wished, config.batch_size + 1):
+      with contextlib.suppress(errors.UserError):
+        sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
+        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches in turn; activations shrink to about '
+                   f'1/{more / accumulation:.3g}, gradients are added up beside them')
+        break
+  if config.run.remat != 'full':
+    policies = ' or '.join(f'--config.run.remat={p}' for p in ('dots', 'full') if p != config.run.remat)
+    out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
+  state = max(p.parameters + p.optimizer for p in tight)
+  if state > 0.2 * slice_.chip.usable:
+    axis = next((name for name in ('fsdp', 'model', 'tensor') if name in mesh.shape), None)
+    place = list(mesh.shape).index(axis)
+    shape = tuple(-1 if i == 0 else 2 if i == place else 1 for i in range(len(mesh.shape)))
+    out.append(f'--config.run.mesh={shape}: parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over {axis}')
+  if config.run.dtype == 'float32':
+    out.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
+  if rows:
+    out.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
+  out.append(f'a larger slice than {slice_.accelerator_type}: rows are divided by its devices')
   return out
 
 

@@ -36,7 +36,7 @@ class Findings(list):
   """What was found so far; `collecting` turns a UserError into a problem and goes on."""
 
   def add(self, code, sentence):
-    if Finding(code, sentence) not in self:
+    if all(f.sentence != sentence for f in self):  # the same may be met from two sides
       self.append(Finding(code, sentence))
 
   @contextlib.contextmanager
@@ -81,7 +81,7 @@ def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
   """
   corpus, manifest = None, None
   if path is not None:
-    with findings.collecting('P06'):
+    with findings.collecting('P06'), _answering(findings, path):
       manifest = corpora.read_manifest(path)
       if not storage.is_remote(path):
         corpus = corpora.open(path)
@@ -139,14 +139,23 @@ def check_workdir(findings: Findings, config, workdir: str, text: Text, state_by
     state_bytes: of a checkpoint; None where it is not known.
   """
   path = storage.path(workdir)
-  try:
+  with findings.collecting('P11'), _answering(findings, workdir):
     _workdir(findings, config, path, text)
     if state_bytes is not None and not storage.is_remote(path):
       check_room(findings, path, state_bytes, config.run.keep, _kept_for_good(config))
-  except errors.UserError as e:
-    findings.add('P11', str(e))
-  except Exception as e:  # every object store has errors of its own
-    findings.add('P14', f'{workdir} cannot be asked ({type(e).__name__}: {" ".join(str(e).split())[:160]}): check its name, your login '
+
+
+@contextlib.contextmanager
+def _answering(findings, address):
+  """Turns what an object store may raise, each kind its own errors, into a problem."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as e:
+    if not storage.is_remote(address):
+      raise
+    findings.add('P14', f'{address} cannot be asked ({type(e).__name__}: {" ".join(str(e).split())[:160]}): check its name, your login '
                         '(gcloud auth application-default login) and the network.')
 
 

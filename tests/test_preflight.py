@@ -17,11 +17,14 @@ from bertzoo_jax import preflight
 from bertzoo_jax import preflight_report
 from bertzoo_jax import readiness
 from bertzoo_jax.tpu import chips
+from bertzoo_jax.tpu import estimate
+from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import program
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 from configs import electra
+from configs import macbert
 from configs import parts
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -93,6 +96,19 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
   assert found['run']['lost_seconds'] > 2 * 600
   assert not (tmp_path / 'run').exists(), 'nothing is written'
+
+
+def test_a_reading_that_missed_something_is_doubted():
+  time = estimate.Time(1.0, 1.0, 1.0, 0.0, ())
+  once = hlo.Cost('a', 'fusion', '', 12, 1, 1, 10.0, '')
+  whole = hlo.Reading([once], [], [], [], 10.0)
+  assert not preflight.doubts(whole, time, {'flops': 12.0}, 120.0)
+  [said] = preflight.doubts(whole._replace(costs=[once._replace(times=1)]), time, {'flops': 12.0}, 120.0)
+  assert 'the model needs 120' in said, 'a loop counted once'
+  [said] = preflight.doubts(whole._replace(visited=5.0), time, {'flops': 12.0}, 120.0)
+  assert 'own count' in said, 'a computation that was not reached'
+  assert 'attend' in preflight.doubts(whole, time._replace(unknown=('attend',)), {}, 1.0)[0]
+  assert '1 loops' in preflight.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -224,7 +240,7 @@ def test_one_of_type_and_topology_is_needed():
 # --- text, workdir, recipe --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('made', [bert.get_config('base'), electra.get_config('tiny_two_stage'), config()])
+@pytest.mark.parametrize('made', [bert.get_config('base'), electra.get_config('tiny_two_stage'), macbert.get_config('tiny'), config()])
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found = readiness.Findings()
   text = readiness.text(found, ml_collections.ConfigDict(made).lock(), None, 1)
@@ -258,6 +274,21 @@ def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looke
   found = readiness.Findings()
   text = readiness.text(found, config(tokenizer__vocab_size=301), str(corpus), 1)
   assert [f.code for f in found] == ['P06'] and 'vocabulary of 300' in found[0].sentence
+  assert text.data.vocab_size == 300
+
+
+def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(monkeypatch):
+  def refuse(path):
+    raise ConnectionError('no such host')
+
+  monkeypatch.setattr(readiness.corpora, 'read_manifest', refuse)
+  monkeypatch.setattr(readiness.workdirs, 'check_writable', refuse)
+  monkeypatch.setattr(readiness.storage, 'path', lambda p: pathlib.Path('/nowhere'))
+  monkeypatch.setattr(readiness.storage, 'is_remote', lambda p: True)
+  found = readiness.Findings()
+  text = readiness.text(found, config(), 'gs://bucket/corpus', 1)
+  readiness.check_workdir(found, config(), 'gs://bucket/run', text, 1)
+  assert [f.code for f in found] == ['P14', 'P14'] and 'gs://bucket/corpus cannot be asked' in found[0].sentence
   assert text.data.vocab_size == 300
 
 

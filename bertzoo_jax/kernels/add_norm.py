@@ -79,7 +79,7 @@ def _call(kernel, program, arrays, scale_1D, shift_1D, seed):
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=1, grid=(batch, length // block), in_specs=[*[of_tokens] * len(arrays), whole, whole], out_specs=[of_tokens, *places]),
       compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
-      interpret=program.interpret, name=f'add_norm{kernel.__name__}')(seed, *arrays, scale_1D, shift_1D)
+      interpret=program.interpret, name=f'add_norm{kernel.__name__}' + '_dropout' * bool(program.rate))(seed, *arrays, scale_1D, shift_1D)
 
 
 def _forward(program, seed, x, y, scale, shift, out):

@@ -96,7 +96,7 @@ def _call(kernel, program, arrays, tables, ids_B1L, seed):
           num_scalar_prefetch=1, grid=(batch, program.heads // together, length // queries), out_specs=places, scratch_shapes=sums,
           in_specs=[of_queries, of_keys, of_keys, *([of_queries] if backward else []), *of_tables, *of_ids]),
       compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel', 'arbitrary')),
-      interpret=program.interpret, name=f'attention{kernel.__name__}')(seed, *arrays, *tables, ids_B1L, ids_B1L)
+      interpret=program.interpret, name=f'attention{kernel.__name__}_k{program.width}' + '_dropout' * bool(program.rate))(seed, *arrays, *tables, ids_B1L, ids_B1L)
 
 
 def _heads_together(program, most: int) -> int:

@@ -10,14 +10,10 @@ import math
 import re
 from typing import NamedTuple
 
-_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-<>]+) \(.*\{$')
-_INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.\-<>]+) = (.*?) ([a-z][\w\-]*)\(')
-_ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?')
-_CALLED = re.compile(r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)')
+from bertzoo_jax.tpu import hlo_text
+
 _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 _CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')
-_BITS = {'pred': 8, 's2': 2, 'u2': 2, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 's16': 16, 'u16': 16, 'f16': 16, 'bf16': 16, 's32': 32, 'u32': 32,
-         'f32': 32, 's64': 64, 'u64': 64, 'f64': 64, 'c64': 64, 'c128': 128}
 
 # What takes no time of its own, or is the end of what another instruction began.
 _FREE = frozenset((
@@ -27,34 +23,6 @@ _FREE = frozenset((
 _BOOKKEEPING = ('X64', 'Assume', 'Sharding', 'AllocateBuffer', 'AnnotateDevicePlacement', 'MoveTo', 'ExtendedUint', 'Pin', 'Unpin')
 _COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute', 'ragged-all-to-all', 'collective-broadcast')
 _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-slice-start')
-
-
-class Instruction(NamedTuple):
-  """A line of a computation: %name = shape opcode(operands), attributes."""
-  name: str
-  shape: str
-  opcode: str
-  operands: tuple[str, ...]
-  attributes: str
-  root: bool
-
-  @property
-  def source(self) -> str:
-    """The operation of the traced program that it comes from, as a path of scopes."""
-    match = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
-    return match[1] if match else ''
-
-  @property
-  def called(self) -> dict[str, str]:
-    """{attribute: computation}."""
-    head = self.attributes.split(', metadata=')[0].split(', backend_config=')[0]
-    return dict(_CALLED.findall(head))
-
-
-class Module(NamedTuple):
-  """A program: the name of its entry computation, and {computation: {instruction name: Instruction}}."""
-  entry: str
-  computations: dict[str, dict[str, Instruction]]
 
 
 class Cost(NamedTuple):
@@ -144,23 +112,6 @@ class Reading(NamedTuple):
     return sorted(((name, *found) for name, found in out.items()), key=lambda row: -row[2])
 
 
-def parse(text: str) -> Module:
-  """The computations of a program's text. Raises ValueError if there is no entry."""
-  computations, entry, here = {}, None, None
-  for line in text.splitlines():
-    if line[:1] not in (' ', '}', '') and (match := _HEADER.match(line.rstrip())):
-      here = computations[match[2]] = {}
-      entry = match[2] if match[1] else entry
-    elif line.startswith('}'):
-      here = None
-    elif here is not None and (match := _INSTRUCTION.match(line)):
-      inside, rest = _parenthesis(line, match.end())
-      here[match[1]] = Instruction(match[1], match[2], match[3], _operands(match[3], inside), rest, line.lstrip().startswith('ROOT '))
-  if entry is None:
-    raise ValueError('no ENTRY computation: not the text of a compiled program')
-  return Module(entry, computations)
-
-
 def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
   """What one execution of a program costs.
 
@@ -168,7 +119,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
     text: of the optimized program (`compiled.as_text()`).
     kernels: {Pallas kernel, or 'kernel shape' with the shape of its result: cycles of one run}.
   """
-  module = parse(text)
+  module = hlo_text.parse(text)
   walk = _Walk(module, kernels or {})
   costs, collectives = walk.computation(module.entry, 1)
   unvisited = [name for name in module.computations if name not in walk.reached]
@@ -186,17 +137,6 @@ def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
   where it gives no time."""
   value = cost_analysis.get('optimal_seconds')
   return None if value is None else value - math.floor(value)
-
-
-def size(shape: str, hbm_only: bool = False) -> int:
-  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not lie in on-chip memory,
-  which a layout marks with S(n)."""
-  total = 0
-  for dtype, dims, layout in _ARRAY.findall(shape):
-    bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
-    if bits and not (hbm_only and 'S(' in layout):
-      total += math.prod(int(d) for d in dims.split(',') if d) * bits // 8
-  return total
 
 
 class _Walk:
@@ -247,7 +187,7 @@ class _Walk:
     cycles, kernel = (int(estimate[1]) if estimate else None), ''
     if target == 'tpu_custom_call':
       kernel = _kernel_name(instruction)
-      plain = ' '.join(f'{d}[{n}]' for d, n, _ in _ARRAY.findall(instruction.shape))
+      plain = ' '.join(f'{d}[{n}]' for d, n, _ in hlo_text.ARRAY.findall(instruction.shape))
       cycles = self.kernels.get(f'{kernel} {plain}', self.kernels.get(kernel, cycles))
     return Cost(instruction.name, target or instruction.opcode, instruction.source, times, cycles, self._moved(here, instruction),
                 self._flops(here, instruction), kernel)
@@ -267,9 +207,9 @@ class _Walk:
 
   def _collective(self, here, instruction, kind, times):
     shapes = [self._shape(here, name) for name in instruction.operands]
-    operands = sum(size(s) for s in shapes)
-    result = size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
-    return Collective(kind, result if kind == 'all-gather' else operands, _group(instruction.attributes), times, instruction.source)
+    operands = sum(hlo_text.size(s) for s in shapes)
+    result = hlo_text.size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
+    return Collective(kind, result if kind == 'all-gather' else operands, hlo_text.group(instruction.attributes), times, instruction.source)
 
   # --- loops ----------------------------------------------------------------------------------------------------------
 
@@ -304,18 +244,18 @@ class _Walk:
     """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array that is only sliced or
     written in part, that part."""
     if instruction.opcode in _MOVES:
-      arrays = ['%s[%s]%s' % a for a in _ARRAY.findall(instruction.shape)]
-      smaller = min((size(a) for a in arrays[:2]), default=0)
+      arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
+      smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)
       return smaller * sum('S(' not in a for a in arrays[:2])
     inner = self.module.computations.get(instruction.called.get('calls', '')) if instruction.opcode == 'fusion' else None
     read = 0
     for index, name in enumerate(instruction.operands):
       shape = self._shape(here, name)
-      whole = size(shape, hbm_only=True)
+      whole = hlo_text.size(shape, hbm_only=True)
       if whole and inner is not None:
         whole = min(whole, self._used(inner, index))
       elif whole and instruction.opcode in ('dynamic-slice', 'slice', 'gather') and index == 0:
-        whole = min(whole, size(instruction.shape))
+        whole = min(whole, hlo_text.size(instruction.shape))
       elif whole and instruction.opcode in ('dynamic-update-slice', 'scatter') and index == 0:
         whole = 0
       read += whole
@@ -328,7 +268,7 @@ class _Walk:
     while aliases:
       alias = aliases.pop()
       if alias is None or computation[alias].root:
-        return size(computation[alias].shape) if alias else 0
+        return hlo_text.size(computation[alias].shape) if alias else 0
       for user in computation.values():
         for place, operand in enumerate(user.operands):
           if operand != alias or user.opcode == 'parameter':
@@ -336,13 +276,13 @@ class _Walk:
           if user.opcode == 'bitcast':
             aliases.append(user.name)
           elif user.opcode in ('dynamic-slice', 'slice', 'gather') and place == 0:
-            total += size(user.shape)
+            total += hlo_text.size(user.shape)
           elif user.opcode in ('dynamic-update-slice', 'scatter') and place == 0:
             continue
           elif user.opcode == 'fusion' and (inner := self.module.computations.get(user.called.get('calls', ''))) is not None:
             total += self._used(inner, place)
           else:
-            return size(computation[alias].shape)
+            return hlo_text.size(computation[alias].shape)
     return total
 
   def _written(self, here, instruction, inner):
@@ -350,13 +290,13 @@ class _Walk:
     if inner is not None:
       root = next((i for i in inner.values() if i.root), None)
       roots = [inner[n] for n in root.operands if n in inner] if root is not None and root.opcode == 'tuple' else [root]
-      arrays = ['%s[%s]%s' % a for a in _ARRAY.findall(shape)]
+      arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(shape)]
       if len(arrays) == len(roots):
-        return sum(min(size(a, hbm_only=True), self._part(inner, r)) for a, r in zip(arrays, roots))
+        return sum(min(hlo_text.size(a, hbm_only=True), self._part(inner, r)) for a, r in zip(arrays, roots))
     if instruction.opcode in ('dynamic-update-slice', 'scatter'):
       update = instruction.operands[-1 if instruction.opcode == 'scatter' else 1]
-      return min(size(shape, hbm_only=True), size(self._shape(here, update)))
-    return size(shape, hbm_only=True)
+      return min(hlo_text.size(shape, hbm_only=True), hlo_text.size(self._shape(here, update)))
+    return hlo_text.size(shape, hbm_only=True)
 
   def _part(self, computation, root):
     """Bytes that the root of a fused computation writes: of an update in place, the update."""
@@ -368,8 +308,8 @@ class _Walk:
       return self._part(inner, next((i for i in inner.values() if i.root), None))
     if root.opcode in ('dynamic-update-slice', 'scatter'):
       update = computation.get(root.operands[-1 if root.opcode == 'scatter' else 1])
-      return size(update.shape) if update else size(root.shape)
-    return size(root.shape)
+      return hlo_text.size(update.shape) if update else hlo_text.size(root.shape)
+    return hlo_text.size(root.shape)
 
   # --- matrix products ------------------------------------------------------------------------------------------------
 
@@ -378,80 +318,17 @@ class _Walk:
       target = instruction.called.get('calls', '')
       return sum(self._flops(target, i) for i in self.module.computations.get(target, {}).values())
     if instruction.opcode == 'convolution':
-      return convolution_flops(instruction.shape, *(self._shape(here, n) for n in instruction.operands[:2]), instruction.attributes)
+      return hlo_text.convolution_flops(instruction.shape, *(self._shape(here, n) for n in instruction.operands[:2]), instruction.attributes)
     if instruction.opcode == 'dot':
-      left = _dims(self._shape(here, instruction.operands[0]))
+      left = hlo_text.dims(self._shape(here, instruction.operands[0]))
       contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
       depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
-      return 2.0 * math.prod(_dims(instruction.shape)) * depth
+      return 2.0 * math.prod(hlo_text.dims(instruction.shape)) * depth
     told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)  # of a Pallas kernel, by its author
     return float(told[1]) if told else 0.0
-
-
-def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
-  """Multiplications and additions of a convolution, which is what every matrix product becomes: products with a padded or
-  dilated nothing are not counted.
-
-  Args:
-    shape, left, right: of result and operands.
-    attributes: text with window={…}, dim_labels=… and the group counts.
-  """
-  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
-  out, in_, kernel = _dims(shape), _dims(left), _dims(right)
-  window = re.search(r'window=\{([^}]*)\}', attributes)
-  fields = dict(part.split('=') for part in window[1].split()) if window else {}
-  axes = sorted(c for c in labels[1] if c.isdigit())
-  field = lambda name, i, default: fields[name].split('x')[i] if name in fields else default
-  valid = 1
-  for i, axis in enumerate(axes):
-    taps, places, length = kernel[labels[2].index(axis)], out[labels[3].index(axis)], in_[labels[1].index(axis)]
-    stride, spread, apart = (int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
-    before = int(str(field('pad', i, '0_0')).split('_')[0])
-    hits = 0
-    for tap in range(taps):
-      for place in range(places):
-        at = place * stride + tap * apart - before
-        hits += at % spread == 0 and 0 <= at // spread < length
-    valid *= hits
-  count = lambda name: int(found[1]) if (found := re.search(rf'{name}=(\d+)', attributes)) else 1
-  features = kernel[labels[2].index('i')] * kernel[labels[2].index('o')]
-  rows = in_[labels[1].index('b')] // count('batch_group_count')
-  return 2.0 * features * rows * valid
-
-
-def _operands(opcode: str, inside: str) -> tuple[str, ...]:
-  """Names; of a constant its value, of a parameter its number."""
-  return (inside,) if opcode in ('constant', 'parameter') else tuple(re.findall(r'%([\w.\-<>]+)', inside))
-
-
-def _dims(shape: str) -> list[int]:
-  found = _ARRAY.search(shape)
-  return [int(d) for d in found[2].split(',') if d] if found else []
-
-
-def _group(attributes: str) -> int:
-  """Devices of a replica group, in any of the three ways it is written; 1 where none is."""
-  if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
-    axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
-    return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)
-  if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
-    return int(found[2])
-  if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
-    return len(found[1].split(','))
-  return 2 if 'source_target_pairs=' in attributes else 1
 
 
 def _kernel_name(instruction) -> str:
   """The name given to the kernel: the scope around its call."""
   scopes = instruction.source.split('/')
   return scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1] or instruction.name
-
-
-def _parenthesis(line: str, start: int) -> tuple[str, str]:
-  """What stands between the parenthesis that opens before `start` and its partner, and the rest of the line."""
-  depth = 1
-  for match in re.compile(r'[()]').finditer(line, start):
-    depth += 1 if match[0] == '(' else -1
-    if not depth:
-      return line[start:match.start()], line[match.end():]
-  return line[start:], ''

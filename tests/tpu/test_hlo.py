@@ -14,6 +14,7 @@ from topologies import shaped
 
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import hlo
+from bertzoo_jax.tpu import hlo_text
 from bertzoo_jax.tpu import program
 
 IDEAL = 2 * 4096**3 / 131_072  # cycles of a product of 4096³ on v5e: 4 matrix units of 128 × 128
@@ -134,7 +135,7 @@ def test_what_nothing_reaches_is_listed():
 
 def test_text_without_an_entry_is_refused():
   with pytest.raises(ValueError):
-    hlo.parse('%body (x: f32[]) -> f32[] {\n}')
+    hlo_text.parse('%body (x: f32[]) -> f32[] {\n}')
 
 
 def test_a_sum_of_which_each_keeps_a_slice_is_a_reduce_scatter():
@@ -158,7 +159,7 @@ ENTRY'''
     ('bf16[16,128,12,64]', 'bf16[16,128,768,1]', 'bf16[768,12,64,1]', 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f',
      2 * 16 * 128 * 768 * 12 * 64)])
 def test_products_written_as_convolutions_count_what_is_multiplied(shape, left, right, attributes, flops):
-  assert hlo.convolution_flops(shape, left, right, attributes) == flops
+  assert hlo_text.convolution_flops(shape, left, right, attributes) == flops
 
 
 def test_optimal_seconds_lose_their_whole_seconds():

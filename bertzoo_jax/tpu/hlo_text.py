@@ -1,0 +1,131 @@
+"""The text of a compiled program: its computations and instructions, and what shapes, groups and products in it mean."""
+
+import math
+import re
+from typing import NamedTuple
+
+_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-<>]+) \(.*\{$')
+_INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.\-<>]+) = (.*?) ([a-z][\w\-]*)\(')
+ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?')
+_CALLED = re.compile(r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)')
+_BITS = {'pred': 8, 's2': 2, 'u2': 2, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 's16': 16, 'u16': 16, 'f16': 16, 'bf16': 16, 's32': 32, 'u32': 32,
+         'f32': 32, 's64': 64, 'u64': 64, 'f64': 64, 'c64': 64, 'c128': 128}
+
+
+class Instruction(NamedTuple):
+  """A line of a computation: %name = shape opcode(operands), attributes."""
+  name: str
+  shape: str
+  opcode: str
+  operands: tuple[str, ...]
+  attributes: str
+  root: bool
+
+  @property
+  def source(self) -> str:
+    """The operation of the traced program that it comes from, as a path of scopes."""
+    match = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+    return match[1] if match else ''
+
+  @property
+  def called(self) -> dict[str, str]:
+    """{attribute: computation}."""
+    head = self.attributes.split(', metadata=')[0].split(', backend_config=')[0]
+    return dict(_CALLED.findall(head))
+
+
+class Module(NamedTuple):
+  """A program: the name of its entry computation, and {computation: {instruction name: Instruction}}."""
+  entry: str
+  computations: dict[str, dict[str, Instruction]]
+
+
+def parse(text: str) -> Module:
+  """The computations of a program's text. Raises ValueError if there is no entry."""
+  computations, entry, here = {}, None, None
+  for line in text.splitlines():
+    if line[:1] not in (' ', '}', '') and (match := _HEADER.match(line.rstrip())):
+      here = computations[match[2]] = {}
+      entry = match[2] if match[1] else entry
+    elif line.startswith('}'):
+      here = None
+    elif here is not None and (match := _INSTRUCTION.match(line)):
+      inside, rest = _parenthesis(line, match.end())
+      here[match[1]] = Instruction(match[1], match[2], match[3], _operands(match[3], inside), rest, line.lstrip().startswith('ROOT '))
+  if entry is None:
+    raise ValueError('no ENTRY computation: not the text of a compiled program')
+  return Module(entry, computations)
+
+
+def size(shape: str, hbm_only: bool = False) -> int:
+  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not lie in on-chip memory,
+  which a layout marks with S(n)."""
+  total = 0
+  for dtype, dims, layout in ARRAY.findall(shape):
+    bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
+    if bits and not (hbm_only and 'S(' in layout):
+      total += math.prod(int(d) for d in dims.split(',') if d) * bits // 8
+  return total
+
+
+def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
+  """Multiplications and additions of a convolution, which is what every matrix product becomes: products with a padded or
+  dilated nothing are not counted.
+
+  Args:
+    shape, left, right: of result and operands.
+    attributes: text with window={…}, dim_labels=… and the group counts.
+  """
+  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
+  out, in_, kernel = dims(shape), dims(left), dims(right)
+  window = re.search(r'window=\{([^}]*)\}', attributes)
+  fields = dict(part.split('=') for part in window[1].split()) if window else {}
+  axes = sorted(c for c in labels[1] if c.isdigit())
+  field = lambda name, i, default: fields[name].split('x')[i] if name in fields else default
+  valid = 1
+  for i, axis in enumerate(axes):
+    taps, places, length = kernel[labels[2].index(axis)], out[labels[3].index(axis)], in_[labels[1].index(axis)]
+    stride, spread, apart = (int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
+    before = int(str(field('pad', i, '0_0')).split('_')[0])
+    hits = 0
+    for tap in range(taps):
+      for place in range(places):
+        at = place * stride + tap * apart - before
+        hits += at % spread == 0 and 0 <= at // spread < length
+    valid *= hits
+  count = lambda name: int(found[1]) if (found := re.search(rf'{name}=(\d+)', attributes)) else 1
+  features = kernel[labels[2].index('i')] * kernel[labels[2].index('o')]
+  rows = in_[labels[1].index('b')] // count('batch_group_count')
+  return 2.0 * features * rows * valid
+
+
+def _operands(opcode: str, inside: str) -> tuple[str, ...]:
+  """Names; of a constant its value, of a parameter its number."""
+  return (inside,) if opcode in ('constant', 'parameter') else tuple(re.findall(r'%([\w.\-<>]+)', inside))
+
+
+def dims(shape: str) -> list[int]:
+  found = ARRAY.search(shape)
+  return [int(d) for d in found[2].split(',') if d] if found else []
+
+
+def group(attributes: str) -> int:
+  """Devices of a replica group, in any of the three ways it is written; 1 where none is."""
+  if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
+    axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
+    return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)
+  if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
+    return int(found[2])
+  if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
+    return len(found[1].split(','))
+  return 2 if 'source_target_pairs=' in attributes else 1
+
+
+def _parenthesis(line: str, start: int) -> tuple[str, str]:
+  """What stands between the parenthesis that opens before `start` and its partner, and the rest of the line."""
+  depth = 1
+  for match in re.compile(r'[()]').finditer(line, start):
+    depth += 1 if match[0] == '(' else -1
+    if not depth:
+      return line[start:match.start()], line[match.end():]
+  return line[start:], ''
