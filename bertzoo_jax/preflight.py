@@ -37,6 +37,7 @@ from bertzoo_jax import readiness  # noqa: E402
 from bertzoo_jax.tpu import chips  # noqa: E402
 from bertzoo_jax.tpu import estimate  # noqa: E402
 from bertzoo_jax.tpu import hlo  # noqa: E402
+from bertzoo_jax.tpu import kernel_costs  # noqa: E402
 from bertzoo_jax.tpu import program  # noqa: E402
 from bertzoo_jax.training import cost  # noqa: E402
 from bertzoo_jax.training import sharding  # noqa: E402
@@ -125,7 +126,7 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
     price: dollars a chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does (two more compilations).
     confirm: compile that batch, and say what was true.
-    kernels: cycles of Pallas kernels, as of `hlo.read`.
+    kernels: cycles of Pallas kernels, as of `hlo.read`; those of docs/tpu_kernels.md if None.
     say: takes a line about what is being done.
 
   Raises:
@@ -158,12 +159,11 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
     with findings.collecting('P04'):
       mesh = sharding.mesh(config.run.mesh, devices)
       sharding.check_batch(config.batch_size, config.run.accumulation, mesh, hosts)
-      check_hosts(mesh, config.batch_size)
   divides = not any(f.code == 'P04' for f in findings)
   if planned:
     text = readiness.text(findings, config, corpus, hosts if divides else 1)
   if sound and mesh is not None and divides:
-    phases = _compile(findings, config, text, mesh, slice_, kernels or {}, largest, confirm, say)
+    phases = _compile(findings, config, text, mesh, slice_, kernel_costs.of(slice_.chip.name) if kernels is None else kernels, largest, confirm, say)
   elif sound:
     _check_networks(findings, config, text)
   if workdir is not None and planned:
@@ -174,16 +174,6 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
                        compile_seconds=max(p.program.seconds for p in phases))
   return Preflight(config, slice_, dict(mesh.shape) if mesh is not None else {}, phases, run, price, preemptions, libtpu_flags,
                    preflight_report.remedies(config, phases, mesh, slice_), readiness.bucket_location(workdir or ''), findings)
-
-
-def check_hosts(mesh, batch_size: int) -> None:
-  """Raises UserError if a row of the batch would lie on two hosts: each feeds whole rows of its own."""
-  owners = {}
-  for device, index in sharding.batch_sharding(mesh).devices_indices_map((batch_size,)).items():
-    owners.setdefault(index[0].indices(batch_size)[:2], set()).add(device.process_index)
-  if any(len(hosts) > 1 for hosts in owners.values()):
-    raise errors.UserError(f'run.mesh={tuple(mesh.shape.values())} lays the same rows on two hosts, and a host feeds rows of its own: take fewer '
-                           'devices along the axes that split a layer, at most those of one host.')
 
 
 # --- compiling --------------------------------------------------------------------------------------------------------

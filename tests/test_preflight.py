@@ -76,7 +76,7 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   (tmp_path / 'config.py').write_text(CONFIG)
   done = subprocess.run(
       [sys.executable, '-m', 'bertzoo_jax.preflight', f'--config={tmp_path}/config.py', '--tpu=v5e-4', '--price=1.2', '--preemptions=2', '--json',
-       f'--workdir={tmp_path}/run', '--config.batch_size=32'],
+       f'--workdir={tmp_path}/run', '--config.batch_size=32', '--config.run.kernels=xla'],
       env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': '', 'LIBTPU_INIT_ARGS': '--xla_tpu_enable_data_parallel_all_reduce_opt=true'},
       capture_output=True, text=True, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
@@ -92,7 +92,8 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert 0 < first['mfu'] < 1 and first['tokens_per_second'] == pytest.approx(32 * 64 / first['time']['likely'])
   summed = sum(c['bytes'] for c in first['collectives'])
   assert [c['opcode'] for c in first['collectives']] == ['all-reduce'] and first['collectives'][0]['group'] == 4
-  assert first['parameters'] <= 2 * summed <= 2.2 * first['parameters'], 'the gradients, in two bytes a number or in four'
+  table = 4 * 300 * 128
+  assert first['parameters'] <= summed <= 1.02 * (first['parameters'] + table), 'the gradients in float32, those of the tied table apart'
   assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
   assert found['run']['lost_seconds'] > 2 * 600
   assert not (tmp_path / 'run').exists(), 'nothing is written'
@@ -215,15 +216,6 @@ def test_parts_that_do_not_go_together_are_said_without_chips(monkeypatch):
 def test_what_pretrain_refuses_is_refused_here(changes, code, words):
   found = preflight.preflight(config(**changes), tpu='v5e-4')
   assert codes(found)[0] == code and words in found.findings[0].sentence
-
-
-@needs_libtpu
-def test_rows_that_would_lie_on_two_hosts_are_refused():
-  slice_ = chips.of_type('v4-16')
-  devices = program.devices(slice_)
-  preflight.check_hosts(sharding.mesh(mesh_shape(-1, 4), devices), 16)
-  with pytest.raises(errors.UserError, match='two hosts'):
-    preflight.check_hosts(sharding.mesh(mesh_shape(-1, 8), devices), 16)
 
 
 @needs_libtpu

@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bertzoo_jax.kernels import bits
 from bertzoo_jax.model import layers
 
-_ELEMENTS = 512 * 1024  # that a program holds of each array
+_ELEMENTS = 256 * 1024  # of each array that a program holds: with what it computes, a dozen of them fit in fast memory
 _SUBLANES = 16  # of a bfloat16 tile
 
 
@@ -63,6 +63,11 @@ def _block(length: int, width: int) -> int | None:
   if length <= most:
     return length
   return max((n for n in range(_SUBLANES, most + 1, _SUBLANES) if length % n == 0), default=None)
+
+
+def steps(length: int, width: int) -> tuple[int, int]:
+  """Programs that a row of the batch takes, forward and backward."""
+  return (length // _block(length, width),) * 2
 
 
 def _call(kernel, program, arrays, scale_1D, shift_1D, seed):

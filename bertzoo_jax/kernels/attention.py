@@ -77,8 +77,8 @@ def _call(kernel, program, arrays, tables, ids_B1L, seed):
   """Runs a program for every row, some heads and some queries. arrays: q, k, v and, for the backward pass, the gradient."""
   backward = kernel is _backward
   batch, length, depth = arrays[0].shape
-  together = _heads_together(program, 2 if backward else 4)
-  queries = length if length <= _WHOLE else _block(length)
+  together = _heads_together(program.heads, program.width, backward)
+  queries = _block(length)
   wide = together * program.width
   of_queries = pl.BlockSpec((1, queries, wide), lambda b, h, i, _: (b, i, h))
   of_keys = pl.BlockSpec((1, length, wide), lambda b, h, i, _: (b, 0, h))
@@ -96,17 +96,25 @@ def _call(kernel, program, arrays, tables, ids_B1L, seed):
           num_scalar_prefetch=1, grid=(batch, program.heads // together, length // queries), out_specs=places, scratch_shapes=sums,
           in_specs=[of_queries, of_keys, of_keys, *([of_queries] if backward else []), *of_tables, *of_ids]),
       compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel', 'arbitrary')),
-      interpret=program.interpret, name=f'attention{kernel.__name__}_k{program.width}' + '_dropout' * bool(program.rate))(seed, *arrays, *tables, ids_B1L, ids_B1L)
+      interpret=program.interpret, name=f'attention{kernel.__name__}_k{program.width}' + '_dropout' * bool(program.rate))(
+          seed, *arrays, *tables, ids_B1L, ids_B1L)
 
 
-def _heads_together(program, most: int) -> int:
+def steps(heads: int, width: int, length: int) -> tuple[int, int]:
+  """Programs that a row of the batch takes, forward and backward."""
+  return tuple(heads // _heads_together(heads, width, backward) * (length // _block(length)) for backward in (False, True))
+
+
+def _heads_together(heads: int, width: int, backward: bool) -> int:
   """How many heads a program takes: side by side they fill whole lanes, unless all of them do not."""
-  fits = [n for n in range(1, most + 1) if program.heads % n == 0 and n * program.width % _LANES == 0]
-  return max(fits, default=program.heads)
+  fits = [n for n in range(1, (2 if backward else 4) + 1) if heads % n == 0 and n * width % _LANES == 0]
+  return max(fits, default=heads)
 
 
 def _block(length: int) -> int:
-  """Queries of a program: as many scores as of a row of 512, or a row of lanes."""
+  """Queries of a program: all of a row up to 512 tokens, beyond as many scores as there, or a row of lanes."""
+  if length <= _WHOLE:
+    return length
   most = max(1, _WHOLE * _WHOLE // length // _LANES)
   return _LANES * max(n for n in range(1, most + 1) if length // _LANES % n == 0)
 

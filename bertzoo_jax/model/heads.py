@@ -29,8 +29,24 @@ class MlmHead(nn.Module):
     x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(constrain('predictions', hidden_BPD))
     x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(layers.activation(self.activation)(x_BPE))
     bias = self.param('bias', nn.initializers.zeros_init(), (size,))
-    logits_BPV = jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(self.dtype), preferred_element_type=jnp.float32)
-    return constrain('logits', logits_BPV + bias)
+    return constrain('logits', _decode(x_BPE, words_VE) + bias)
+
+
+@jax.custom_vjp
+def _decode(x_BPE, words_VE):
+  """logits_BPV in float32, the product in x's dtype."""
+  return jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(x_BPE.dtype), preferred_element_type=jnp.float32)
+
+
+def _decode_backward(kept, grad_BPV):
+  x_BPE, words_VE = kept
+  grad_BPV = grad_BPV.astype(x_BPE.dtype)
+  # Float32, like the gradient of the lookups: over devices they are then summed as one.
+  of_words_VE = jnp.einsum('BPV,BPE->VE', grad_BPV, x_BPE, preferred_element_type=jnp.float32)
+  return jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)), of_words_VE
+
+
+_decode.defvjp(lambda x_BPE, words_VE: (_decode(x_BPE, words_VE), (x_BPE, words_VE)), _decode_backward)
 
 
 class PairHead(nn.Module):

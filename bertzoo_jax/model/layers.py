@@ -74,7 +74,10 @@ class Dense(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _affine(before, x_ND, kernel_DF, bias_F):
-  """before(x)·kernel + bias in x's dtype. The gradients of kernel and bias are sums over all rows: one product, added in float32."""
+  """before(x)·kernel + bias in x's dtype; kernel and bias are float32.
+
+  Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16 stops growing).
+  """
   a_ND = x_ND if before is None else before(x_ND)
   return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
 

@@ -117,7 +117,8 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
   Args:
     text: of the optimized program (`compiled.as_text()`).
-    kernels: {Pallas kernel, or 'kernel shape' with the shape of its result: cycles of one run}.
+    kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch, for a first result [B,512,768]}, or
+      {'kernel': cycles of one run}.
   """
   module = hlo_text.parse(text)
   walk = _Walk(module, kernels or {})
@@ -187,8 +188,9 @@ class _Walk:
     cycles, kernel = (int(estimate[1]) if estimate else None), ''
     if target == 'tpu_custom_call':
       kernel = _kernel_name(instruction)
-      plain = ' '.join(f'{d}[{n}]' for d, n, _ in hlo_text.ARRAY.findall(instruction.shape))
-      cycles = self.kernels.get(f'{kernel} {plain}', self.kernels.get(kernel, cycles))
+      batch, _, of_row = hlo_text.ARRAY.findall(instruction.shape)[0][1].partition(',')
+      a_row = self.kernels.get(f'{kernel} [{of_row}]')
+      cycles = self.kernels.get(kernel, cycles) if a_row is None else int(batch) * a_row
     return Cost(instruction.name, target or instruction.opcode, instruction.source, times, cycles, self._moved(here, instruction),
                 self._flops(here, instruction), kernel)
 
