@@ -1,0 +1,96 @@
+"""transformers' Flax train step compiled for one TPU chip: what bench/tpu_step.py sets our own beside.
+
+Run by bench/tpu_step.py in an environment of its own, since transformers dropped Flax in version 5:
+
+    python -m venv flax && flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
+
+The step is that of the project's example script for masked language modelling in Flax (scores of the vocabulary at all positions,
+one-hot cross-entropy, AdamW with decay masked), jitted on one device with the state donated. Writes the optimized program to
+--text and prints one JSON object.
+"""
+
+import argparse
+import json
+import logging
+import os
+import time
+import warnings
+
+os.environ.update(JAX_PLATFORMS='cpu', ALLOW_MULTIPLE_LIBTPU_LOAD='1', TPU_SKIP_MDS_QUERY='1')
+warnings.filterwarnings('ignore')
+logging.disable(logging.WARNING)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
+import transformers  # noqa: E402
+from flax import traverse_util  # noqa: E402
+from flax.training import train_state  # noqa: E402
+from jax.experimental import topologies  # noqa: E402
+
+MODELS = {
+    'bert-base': (transformers.BertConfig, transformers.FlaxBertForMaskedLM, {}),
+    'bert-large': (transformers.BertConfig, transformers.FlaxBertForMaskedLM,
+                   dict(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)),
+    'albert-base': (transformers.AlbertConfig, transformers.FlaxAlbertForMaskedLM,
+                    dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)),
+}
+
+
+def main():
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--topology', required=True)
+  parser.add_argument('--megacore', action='store_true')
+  parser.add_argument('--model', choices=MODELS, required=True)
+  parser.add_argument('--layers', type=int, required=True)
+  parser.add_argument('--rows', type=int, default=32)
+  parser.add_argument('--length', type=int, default=512)
+  parser.add_argument('--prng', default='threefry2x32')
+  parser.add_argument('--text', required=True)
+  args = parser.parse_args()
+  jax.config.update('jax_default_prng_impl', args.prng)
+  options = {'chip_config_name': 'megacore'} if args.megacore else {}
+  device = topologies.get_topology_desc(platform='tpu', topology_name=args.topology, **options).devices[0]
+  place = jax.sharding.SingleDeviceSharding(device)
+
+  config, model, fields = MODELS[args.model]
+  model = model(config(num_hidden_layers=args.layers, **fields), seed=0, dtype=jnp.bfloat16, _do_init=False, input_shape=(1, 8))
+  shapes = jax.eval_shape(lambda key: model.init_weights(key, (1, 8)), jax.random.PRNGKey(0))
+
+  def decays(params):
+    flat = traverse_util.flatten_dict(params)
+    return traverse_util.unflatten_dict({p: p[-1] != 'bias' and p[-2:] != ('LayerNorm', 'scale') for p in flat})
+
+  tx = optax.adamw(optax.linear_schedule(1e-4, 0.0, 1_000_000), b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01, mask=decays)
+
+  def step(state, batch, key):
+    key, next_key = jax.random.split(key)
+
+    def loss(params):
+      inputs = {k: v for k, v in batch.items() if k != 'labels'}
+      logits = state.apply_fn(**inputs, params=params, dropout_rng=key, train=True)[0]
+      masked = jnp.where(batch['labels'] > 0, 1.0, 0.0)
+      nll = optax.softmax_cross_entropy(logits, jax.nn.one_hot(batch['labels'], logits.shape[-1])) * masked
+      return nll.sum() / masked.sum()
+
+    value, grads = jax.value_and_grad(loss)(state.params)
+    return state.apply_gradients(grads=grads), value, next_key
+
+  placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
+  state = placed(jax.eval_shape(lambda p: train_state.TrainState.create(apply_fn=model.__call__, params=p, tx=tx), shapes))
+  ids = jax.ShapeDtypeStruct((args.rows, args.length), jnp.int32, sharding=place)
+  batch = dict.fromkeys(('input_ids', 'attention_mask', 'token_type_ids', 'labels'), ids)
+  key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)))
+  began = time.monotonic()
+  program = jax.jit(step, donate_argnums=0).trace(state, batch, key).lower(lowering_platforms=('tpu',)).compile()
+  with open(args.text, 'w', encoding='utf-8') as f:
+    f.write(program.as_text())
+  memory, costs = program.memory_analysis(), program.cost_analysis()
+  print(json.dumps(dict(
+      seconds=time.monotonic() - began, optimal_seconds=costs['optimal_seconds'], temporaries=memory.temp_size_in_bytes,
+      peak=memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+      + memory.generated_code_size_in_bytes)))
+
+
+if __name__ == '__main__':
+  main()
