@@ -58,7 +58,7 @@ def ours(chip: str, model: str, layers: int) -> dict:
   with config.unlocked():
     config.encoder.num_layers = layers
     config.update_from_flattened_dict(dict(
-        batch_size=_ROWS.value, length=_LENGTH.value, phases=((1000, {}),), run=dict(config.run, accumulation=1, unroll=layers)))
+        batch_size=_ROWS.value, length=_LENGTH.value, phases=((1_000_000, {}),), run=dict(config.run, accumulation=1, unroll=layers)))
     for setting in _OVERRIDES.value:
       key, _, value = setting.partition('=')
       section, _, field = key.partition('.')

@@ -24,7 +24,7 @@ def check(config):
   for key, known in (('dtype', DTYPES), ('prng', PRNGS), ('kernels', ('auto', *kernels.BY_NAME)), ('on_nonfinite', ('stop', 'skip'))):
     if run[key] not in known:
       raise errors.UserError(f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}')
-  for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0)):
+  for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0), ('unroll', 0)):
     if run[key] < least:
       raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
   if configuration.max_length(config) > config.encoder.max_positions:
@@ -40,7 +40,7 @@ def check(config):
 
 def encoder(config, vocab_size):
   return errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=DTYPES[config.run.dtype],
-                      unroll=config.run.unroll, remat=config.run.remat)
+                      unroll=config.run.unroll or config.encoder.num_layers, remat=config.run.remat)
 
 
 def stage(config, phase, data, mesh, end) -> stages.Stage:

@@ -167,7 +167,7 @@ def _add(results, sums, own, parts):
 
 def _product(a, b, axes):
   """a · b over one axis of each, summed in float32."""
-  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT  # whatever jax is set to
   return jax.lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=jnp.float32, precision=exact)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax import errors
 from bertzoo_jax.model import attention
@@ -26,7 +27,7 @@ class Transformer(nn.Module):
   """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al. 2017 §3.1), with tables
   of another width than the layers and with layers that share parameters where the sizes say so (Lan et al. 2019 §3.1).
 
-  vocab_size, dtype (of products), unroll (layers a turn of the scan) and remat (none | full | dots) are given by the
+  vocab_size, dtype (of products), unroll (layers a turn of the scan) and remat (stack.REMAT) are given by the
   program; the keyword-only rest is the config's section, explained there.
   """
   vocab_size: int
@@ -169,6 +170,7 @@ class Layer(nn.Module):
     return self._add(x_BLD, y_BLD, keys[2], ops, 'feed_forward_norm')
 
   def _add(self, x_BLD, y_BLD, key, ops, name):
+    y_BLD = checkpoint_name(y_BLD, 'sublayer')
     norm = functools.partial(ops.add_norm, dropout_rate=0.0 if key is None else self.dropout, dropout_key=key)
     return ops.constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=name)(x_BLD, y_BLD, norm=norm))
 

@@ -22,11 +22,12 @@ SHARING = {
     'feed_forward': (('^feed_forward', 'broadcast'), ('', 'stacked')),
 }
 
-# What the backward pass finds saved, by run.remat; all else it computes again.
+# What the backward pass finds saved of a layer besides its input, by run.remat; all else it computes again. Less and less:
 REMAT = {
-    'none': None,
+    'none': None,  # whatever it wants
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # every projection, not the attention matrices
+    'sublayers': jax.checkpoint_policies.save_only_these_names('attended', 'sublayer'),  # what attention mixed, and what joins the residual
     'full': jax.checkpoint_policies.nothing_saveable,
-    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # projections, not the attention matrices
 }
 
 
@@ -82,7 +83,7 @@ def scan(apply, params, x, key, plan: Plan, *, unroll: int = 1, remat: str = 'no
     key: folded with the block's number; None without dropout.
     plan: the stack.
     unroll: layers a turn.
-    remat: what the backward pass finds saved: none (all of it) | full (nothing but x) | dots (x and projections).
+    remat: a key of REMAT.
   """
   groups, repeats, inner = plan.num_groups, plan.num_layers // plan.num_groups, plan.inner_group_num
   flat = traverse_util.flatten_dict(params, sep='/')
@@ -96,7 +97,8 @@ def scan(apply, params, x, key, plan: Plan, *, unroll: int = 1, remat: str = 'no
     return apply(traverse_util.unflatten_dict({**shared, **own}, sep='/'), x, None if key is None else jax.random.fold_in(key, number)), None
 
   if remat != 'none':
-    block = jax.checkpoint(block, policy=REMAT[remat], prevent_cse=False)
+    # In a loop the compiler cannot take what is computed again for what was; side by side it would, and keep it.
+    block = jax.checkpoint(block, policy=REMAT[remat], prevent_cse=unroll > 1)
 
   def group(x, turn):
     own, shared, number = turn
