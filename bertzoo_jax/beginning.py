@@ -12,6 +12,7 @@ from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import storage
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import workdir as workdirs
 
 
@@ -28,7 +29,8 @@ def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list
     tokenizer: folder of the run's tokenizer files; None without any.
 
   Raises:
-    UserError: more addresses than networks, nothing at an address, weights of other words or shapes, or none that fit.
+    UserError: more addresses than networks, nothing at an address, weights of other words or shapes, none that fit, or none for a
+      parameter that the objective leaves as it is.
   """
   addresses = init.split(',')
   if len(addresses) > max(1, len(objective.networks)):
@@ -40,7 +42,8 @@ def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list
     _check_vocabulary(address, folder, tokenizer)
     encoder = {k: getattr(network.encoder, k) for k in report.encoder if k != 'name' and hasattr(network.encoder, k)}
     if whole:
-      return hf.merge(fresh, loaded, report, encoder)
+      merged, lines = hf.merge(fresh, loaded, report, encoder)
+      return _with_frozen(merged, fresh, objective, init), lines
     places = hf.flatten(network.of(hf.unflatten({path: path for path in flat})))  # where each of its parameters is among all
     if not places.keys() & hf.flatten(loaded).keys():
       raise errors.UserError(f'--init {address} has no parameter of the {network.name or "network"}: give weights of such a network.')
@@ -51,7 +54,17 @@ def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list
     taken |= {place: address for path, place in places.items() if place not in taken}
     lines += [f'{network.name}: {line}' if network.name else line for line in said]
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses):]]
-  return hf.unflatten(flat), lines
+  return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
+
+
+def _with_frozen(params, fresh, objective, init):
+  """The parameters, if all that the objective leaves as it is came from somewhere."""
+  before = hf.flatten(fresh)
+  for path, x in hf.flatten(params).items():
+    if x is before[path] and optimizers.matching(path, objective.frozen):
+      raise errors.UserError(f'--init {init} has no {path}, and this objective leaves that as it is: give --init DISCRIMINATOR,GENERATOR '
+                             'with a generator that was trained with a head.')
+  return params
 
 
 def _weights(address, network, objective):

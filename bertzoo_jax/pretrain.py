@@ -109,7 +109,7 @@ def _start_devices(config):
   hosts.join()
   if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
     jax.config.update('jax_default_matmul_precision', 'highest')
-  if config.run.compile_cache:
+  if config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # which wins, where a machine has one for all runs
     folder = os.path.expanduser(config.run.compile_cache)
     # Programs for one CPU may not run on another: a home folder may serve several machines.
     folder = os.path.join(folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend())

@@ -60,6 +60,9 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   assert small.worst(one['encoder'], run['encoder']) == 0 and small.worst(one['generator'], run['generator']) > 0
   said = capsys.readouterr().out
   assert 'generator: fresh' in said and 'held-out replaced tokens: accuracy' in said and 'flops     ' in said
+  with pytest.raises(errors.UserError, match=r'has no generator/.* leaves that as it is: give --init DISCRIMINATOR,GENERATOR'):
+    here(tmp_path / 'headless', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/discriminator',
+         **{**changes, 'objective': parts.replaced_token_frozen()})
   with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):
     here(tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', phases=((1, {}),), schedule__warmup=0)
 
