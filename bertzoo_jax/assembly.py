@@ -46,7 +46,7 @@ def encoder(config, vocab_size):
 def stage(config, phase, data, mesh, end) -> stages.Stage:
   """A phase's data, objective and optimizer, checked against each other."""
   phase_data = data.phase(phase)
-  chosen = kernels.choose(config.run.kernels, mesh.devices.flat[0].platform, config.encoder.attention_dropout)
+  chosen = kernels.choose(config.run.kernels, mesh.devices.flat[0], config.encoder.attention_dropout)
   objective = errors.build(
       phase.config.objective, OBJECTIVES, 'objective', encoder=encoder(config, data.vocab_size),
       ops=operations.Operations(*sharding.on_mesh(mesh, chosen), sharding.constrain(mesh)))

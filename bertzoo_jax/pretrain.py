@@ -4,9 +4,10 @@
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
-exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten) or 3
-(numbers that are not finite, storage that fails, or another host that is lost; the last good checkpoint is kept). On several
-hosts any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost with SIGABRT (134).
+exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten), 3
+(numbers that are not finite, or storage that fails; the last good checkpoint is kept) or 75 (another host was late or lost:
+run the same line again). On several hosts any one may be asked to stop, and all stop at the same step; jax may end a
+host whose peer is lost with SIGABRT (134).
 
 A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """

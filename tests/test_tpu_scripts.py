@@ -612,6 +612,13 @@ def test_a_mistake_and_numbers_that_are_not_finite_are_not_tried_again(cloud, co
   assert done.returncode == code and cloud.attempts() == 1 and f'error: sentence {code}.' in done.stdout
 
 
+def test_the_end_of_an_earlier_line_is_not_taken_for_that_of_this_one(cloud):
+  (cloud.folder / 'plan').write_text('2\n0')
+  assert cloud.run('babysit', *cloud.line()).returncode == 2
+  done = cloud.run('babysit', *cloud.line())  # the mistake was mended
+  assert done.returncode == 0 and cloud.attempts() == 2, done.stdout + done.stderr
+
+
 def test_a_run_that_is_stopped_by_its_user_is_not_started_again(cloud):
   process = cloud.start('babysit', *cloud.line())
   _wait(lambda: (cloud.folder / 'attempts.1').exists())

@@ -107,6 +107,12 @@ fi
 restarts=0 patience=0 since=$SECONDS first=1
 while :; do
   look
+  if (( first )); then
+    case $VERDICT in
+      finished | halted | mistake) VERDICT=restart ;;  # the end of an earlier line
+      alive) first=0 ;;
+    esac
+  fi
   if passing && (( ++patience < PATIENCE )); then VERDICT=waiting; fi
   case $VERDICT in
     alive) patience=0 ;;

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bertzoo_jax import errors
 from bertzoo_jax.kernels import add_norm
 from bertzoo_jax.kernels import attention
 from bertzoo_jax.kernels import cudnn
@@ -35,11 +36,17 @@ BY_NAME = {
 }
 
 
-def choose(name: str, platform: str, attention_dropout: float) -> Kernels:
-  """The kernels of a name; `auto` takes what is fastest on a platform: fused on TPUs, cuDNN on GPUs without dropout of
-  attention, else XLA. Elsewhere than on a TPU the fused kernels are interpreted, with hashed bits: right, and slow."""
+def choose(name: str, device, attention_dropout: float) -> Kernels:
+  """The kernels of a name; `auto` takes what is fastest on a device: fused on TPUs since v4, cuDNN on GPUs without dropout of
+  attention, else XLA. Elsewhere than on a TPU the fused kernels are interpreted, with hashed bits: right, and slow.
+
+  Raises UserError for kernels that the device does not have.
+  """
+  platform, old = device.platform, device.device_kind in ('TPU v2', 'TPU v3')  # whose vector units have no bfloat16, and little memory
   if name == 'auto':
-    name = {'tpu': 'fused', 'gpu': 'cudnn' if not attention_dropout else 'xla'}.get(platform, 'xla')
+    name = {'tpu': 'xla' if old else 'fused', 'gpu': 'cudnn' if not attention_dropout else 'xla'}.get(platform, 'xla')
+  if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
+    raise errors.UserError(f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.')
   if name.startswith('fused') and platform != 'tpu':
     return fused(hashed=True, interpret=True)
   return BY_NAME[name]

@@ -37,7 +37,8 @@ def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_key=
     interpret: run on any machine, slowly.
   """
   if _block(*x_BLD.shape[1:]) is None:
-    return layers.add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_key).astype(x_BLD.dtype)
+    own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, origin)  # or every device would drop the same
+    return layers.add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, own_key).astype(x_BLD.dtype)
   dropout_key = dropout_key if dropout_rate else None
   program = _Program(eps, float(dropout_rate) if dropout_key is not None else 0.0, hashed, interpret)
   return _add_norm(program, x_BLD, y_BLD.astype(x_BLD.dtype), scale_D[None], shift_D[None], bits.seed(dropout_key, (origin, 0)))
@@ -84,7 +85,7 @@ def _call(kernel, program, arrays, scale_1D, shift_1D, seed):
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=1, grid=(batch, length // block), in_specs=[*[of_tokens] * len(arrays), whole, whole], out_specs=[of_tokens, *places]),
       compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
-      interpret=program.interpret, name=f'add_norm{kernel.__name__}' + '_dropout' * bool(program.rate))(seed, *arrays, scale_1D, shift_1D)
+      interpret=program.interpret, name=f'add_norm{kernel.__name__}' + bits.variant(program, arrays[0].dtype))(seed, *arrays, scale_1D, shift_1D)
 
 
 def _forward(program, seed, x, y, scale, shift, out):

@@ -90,13 +90,16 @@ def _call(kernel, program, arrays, tables, ids_B1L, seed):
     out += [like(length)] * 2 + [like(len(t)) for t in tables]
     places += [of_keys] * 2 + [pl.BlockSpec((1, len(t), wide), lambda b, h, i, _: (b, 0, h)) for t in tables]
     sums = [pltpu.VMEM((rows, wide), jnp.float32) for rows in (length, length, *(len(t) for t in tables))]
+  products, scores = 5 if backward else 2, batch * program.heads * length * length
+  cost = pl.CostEstimate(flops=2 * products * scores * program.width, transcendentals=scores,
+                         bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *out)))
   return pl.pallas_call(
-      functools.partial(kernel, program, together, len(tables)), out_shape=out,
+      functools.partial(kernel, program, together, len(tables)), out_shape=out, cost_estimate=cost,
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=1, grid=(batch, program.heads // together, length // queries), out_specs=places, scratch_shapes=sums,
           in_specs=[of_queries, of_keys, of_keys, *([of_queries] if backward else []), *of_tables, *of_ids]),
       compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel', 'arbitrary')),
-      interpret=program.interpret, name=f'attention{kernel.__name__}_k{program.width}' + '_dropout' * bool(program.rate))(
+      interpret=program.interpret, name=f'attention{kernel.__name__}_k{program.width}' + bits.variant(program, arrays[0].dtype))(
           seed, *arrays, *tables, ids_B1L, ids_B1L)
 
 
@@ -107,8 +110,8 @@ def steps(heads: int, width: int, length: int) -> tuple[int, int]:
 
 def _heads_together(heads: int, width: int, backward: bool) -> int:
   """How many heads a program takes: side by side they fill whole lanes, unless all of them do not."""
-  fits = [n for n in range(1, (2 if backward else 4) + 1) if heads % n == 0 and n * width % _LANES == 0]
-  return max(fits, default=heads)
+  fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % _LANES == 0]
+  return max((n for n in fits if n <= (2 if backward else 4)), default=min(fits, default=heads))
 
 
 def _block(length: int) -> int:

@@ -32,6 +32,12 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
   return pltpu.bitcast(pltpu.prng_random_bits(size), jnp.uint32) >= threshold
 
 
+def variant(program, dtype) -> str:
+  """What a kernel's name says of its programs, since their cost depends on it."""
+  drawn = '_dropout' * bool(program.rate) + '_hashed' * bool(program.rate and program.hashed)
+  return drawn if dtype == jnp.bfloat16 else f'{drawn}_{dtype}'
+
+
 def hashed_bits(word, other, row, head, first, size):
   """uint32 `size` by a hash of where they are. word, other: of the key; row, head, first (of two axes): int32."""
   word, other, row, head = (jnp.asarray(n, jnp.int32).astype(jnp.uint32) for n in (word, other, row, head))

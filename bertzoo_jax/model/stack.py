@@ -100,12 +100,14 @@ def scan(apply, params, x, key, plan: Plan, *, unroll: int = 1, remat: str = 'no
     # In a loop the compiler cannot take what is computed again for what was; side by side it would, and keep it.
     block = jax.checkpoint(block, policy=REMAT[remat], prevent_cse=unroll > 1)
 
+  inside = unroll if unroll >= plan.num_layers else 1  # all layers unrolled leave no loop, fewer one over the layers
+
   def group(x, turn):
     own, shared, number = turn
-    layer = lambda x, turn: _scan(block, x, (turn[0], shared, turn[1]))
+    layer = lambda x, turn: _scan(block, x, (turn[0], shared, turn[1]), inside)
     return _scan(layer, x, (own, number), unroll)
 
-  return _scan(group, x, (stacked, broadcast, number), unroll if repeats == 1 else 1)[0]
+  return _scan(group, x, (stacked, broadcast, number), unroll if repeats == 1 else inside)[0]
 
 
 def _scan(body, x, turns, unroll=1):

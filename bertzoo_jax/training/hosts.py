@@ -22,6 +22,7 @@ import jax
 from bertzoo_jax import errors
 
 JOIN_SECONDS = 300
+TRY_AGAIN = os.EX_TEMPFAIL  # exit code where the same line may well work the next time: a host was late, or was lost
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
 _FOREVER = 10 ** 6  # a lone process that was suspended must not be declared dead by itself
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
@@ -36,7 +37,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
   Without it jax ignores notices of preemption in silence, also those of a single process.
 
   Args:
-    seconds: to wait for the others; then the process ends with one sentence and exit code 2.
+    seconds: to wait for the others; then the process ends with one sentence and exit code TRY_AGAIN.
 
   Raises:
     UserError: the environment does not say who this is, or the port of process 0 is taken.
@@ -76,14 +77,14 @@ def last_words():
 
 @contextlib.contextmanager
 def watched():
-  """Inside a `with`: a computation that fails because another host is gone ends the process at once, with exit code 3."""
+  """Inside a `with`: a computation that fails because another host is gone ends the process at once, with exit code TRY_AGAIN."""
   try:
     yield
   except jax.errors.JaxRuntimeError as e:
     if jax.process_count() == 1:
       raise
     print(f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}', file=sys.stderr, flush=True)
-    _exit(3)
+    _exit(TRY_AGAIN)
 
 
 def _by_hand(address, seconds):
@@ -134,7 +135,7 @@ def _initialize(seconds, missing, **where):
 
   def give_up():
     print(f'error: {missing}', file=sys.stderr, flush=True)
-    _exit(2)
+    _exit(TRY_AGAIN)
 
   timer = threading.Timer(seconds, give_up)
   timer.daemon = True

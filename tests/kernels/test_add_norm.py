@@ -61,4 +61,6 @@ def test_the_bits_are_those_of_a_row_of_the_whole_batch():
 def test_what_does_not_part_into_blocks_is_computed_by_the_plain_one():
   x, y, _, scale, shift = inputs((1, 33, 32768))
   key = jax.random.key(1)
-  np.testing.assert_array_equal(add_norm(x, y, scale, shift, EPS, 0.1, key), layers.add_norm(x, y, scale, shift, EPS, 0.1, key))
+  np.testing.assert_array_equal(add_norm(x, y, scale, shift, EPS), layers.add_norm(x, y, scale, shift, EPS))
+  first, other = (add_norm(x, y, scale, shift, EPS, 0.1, key, origin=n) for n in (0, 1))
+  assert not np.allclose(first, other)  # another device's rows, other dropout

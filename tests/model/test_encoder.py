@@ -11,6 +11,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import stack
 from configs import albert
 from configs import bert
 from configs import electra
@@ -96,6 +97,15 @@ def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params
   assert small.worst(plain, again) < 1e-5
   recomputed = lambda r: str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))).count('remat')
   assert recomputed('none') == 0 < recomputed(remat)
+
+
+def test_the_less_is_saved_the_more_products_are_computed(params):
+  def products(remat):
+    encoder = small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
+    return str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))).count('dot_general')
+
+  counts = [products(remat) for remat in stack.REMAT]
+  assert counts == sorted(set(counts)), counts
 
 
 @pytest.mark.parametrize('name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)])
