@@ -271,7 +271,7 @@ def _check_networks(findings, config, text):
   """What does not go together, where there is nothing to compile for."""
   with findings.collecting('P08'):
     phases = configuration.phases(config)
-    assembly.check_phases(config, phases, text.data, sharding.mesh((1,) * len(config.run.mesh), jax.devices()[:1]), phases[-1].end_step)
+    assembly.check_phases(config, phases, text.data, sharding.mesh((1, 1, 1), jax.devices()[:1]), phases[-1].end_step)
 
 
 # --- what would fit ---------------------------------------------------------------------------------------------------

@@ -97,10 +97,7 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
     out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
   state = max(p.parameters + p.optimizer for p in tight)
   if state > 0.2 * slice_.chip.usable:
-    axis = next((name for name in ('fsdp', 'model', 'tensor') if name in mesh.shape), None)
-    place = list(mesh.shape).index(axis)
-    shape = tuple(-1 if i == 0 else 2 if i == place else 1 for i in range(len(mesh.shape)))
-    out.append(f'--config.run.mesh={shape}: parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over {axis}')
+    out.append(f"--config.run.mesh='(-1, 2, 1)': parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over fsdp")
   if config.run.dtype == 'float32':
     out.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
   if rows:

@@ -20,7 +20,6 @@ from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import program
-from bertzoo_jax.training import sharding
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 from configs import electra
@@ -47,11 +46,6 @@ def config(**changes):
   made = namespace['get_config']()
   made.update_from_flattened_dict({k.replace('__', '.'): v for k, v in changes.items()})
   return ml_collections.ConfigDict(made).lock()
-
-
-def mesh_shape(*ends):
-  """(first, …, last) devices along the axes of run.mesh, 1 between."""
-  return (ends[0], *(1 for _ in range(len(sharding.AXES) - 2)), ends[1])
 
 
 def printed(found):
@@ -181,7 +175,7 @@ def test_a_line_that_promised_too_much_is_corrected_by_confirm(monkeypatch):
 def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_no_such_flag=true')
-  wrong = config(run__mesh=mesh_shape(3, 1), run__dtype='float17', objective=parts.replaced_token())
+  wrong = config(run__mesh=(3, 1, 1), run__dtype='float17', objective=parts.replaced_token())
   found = preflight.preflight(wrong, tpu='v5e-4', corpus=str(tmp_path / 'none'), workdir=str(tmp_path / 'file' / 'run'), recipe=config(batch_size=64))
   assert codes(found) == ['P01', 'P05', 'W01', 'W01', 'P04', 'P06', 'P11']
   assert all(re.search(r':|Did you mean|There is', f.sentence) for f in found.findings), 'each with its remedy'

@@ -41,7 +41,7 @@ def _decode(x_BPE, words_VE):
 def _decode_backward(kept, grad_BPV):
   x_BPE, words_VE = kept
   grad_BPV = grad_BPV.astype(x_BPE.dtype)
-  # Float32, like the gradient of the lookups: over devices they are then summed as one.
+  # Summed over all predictions in float32, as every gradient is.
   of_words_VE = jnp.einsum('BPV,BPE->VE', grad_BPV, x_BPE, preferred_element_type=jnp.float32)
   return jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)), of_words_VE
 
