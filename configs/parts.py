@@ -361,8 +361,8 @@ def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='n
   cudnn. prng: threefry2x32 | rbg | unsafe_rbg, the dropout keys. log_every, eval_every: steps; eval_every 0 evaluates at the
   end only. eval_batches: of held-out rows, at most. save_minutes: between checkpoints. keep: newest checkpoints kept;
   keep_every: every so many steps one is kept for good (0: none). on_nonfinite: stop | skip (leave the
-  update out and count it). wandb: project name, empty for none. compile_cache: where compiled programs are kept.
-  corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
+  update out and count it). wandb: project name, empty for none. compile_cache: where compiled programs are kept,
+  unless JAX_COMPILATION_CACHE_DIR says. corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
   return ml_collections.ConfigDict(dict(
       mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, kernels=kernels, prng=prng, log_every=log_every,

@@ -166,8 +166,9 @@ class Layer(nn.Module):
     heads = attention.SelfAttention(self.num_heads, self.attention_dropout, self.kernel_init, self.dtype, name='attention')
     y_BLD = heads(x_BLD, pack_ids_BL, keys[0], ops)
     x_BLD = self._add(x_BLD, y_BLD, keys[1], ops, 'attention_norm')
-    y_BLD = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_BLD, ops)
-    return self._add(x_BLD, y_BLD, keys[2], ops, 'feed_forward_norm')
+    x_ND = x_BLD.reshape(-1, x_BLD.shape[-1])  # for both uses: the sum of their gradients is then a part of a product
+    y_ND = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_ND, ops)
+    return self._add(x_ND.reshape(x_BLD.shape), y_ND.reshape(x_BLD.shape), keys[2], ops, 'feed_forward_norm')
 
   def _add(self, x_BLD, y_BLD, key, ops, name):
     y_BLD = checkpoint_name(y_BLD, 'sublayer')
@@ -176,18 +177,17 @@ class Layer(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x)))."""
+  """out(activation(in(x))), of N = B·L tokens."""
   intermediate_size: int
   activation: str
   kernel_init: Callable
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, ops):
-    width = x_BLD.shape[-1]
-    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_BLD.reshape(-1, width))
-    out = layers.Dense((width,), self.kernel_init, self.dtype, before=layers.activation(self.activation), name='out')
-    return out(ops.constrain('feed_forward', h_NF)).reshape(x_BLD.shape)
+  def __call__(self, x_ND, ops):
+    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_ND)
+    out = layers.Dense(x_ND.shape[-1:], self.kernel_init, self.dtype, before=layers.activation(self.activation), name='out')
+    return out(ops.constrain('feed_forward', h_NF))
 
 
 BY_NAME = {'transformer': Transformer}

@@ -1,6 +1,7 @@
 """A phase made ready to run: its state on the mesh, its compiled step, its evaluation."""
 
 import math
+import os
 from typing import Any
 from typing import NamedTuple
 
@@ -10,6 +11,11 @@ import jax.numpy as jnp
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
+
+# KiB of fast memory that a fused operation may take, where the chip has more than the compiler uses unasked: larger tiles of the
+# matrix products (docs/TPU.md). By device kind.
+_FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5': 32768}
+_FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
 
 
 class Stage(NamedTuple):
@@ -69,7 +75,14 @@ def train_step(stage: Stage):
   step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, prng=stage.prng, accumulation=stage.accumulation,
                                mesh=stage.mesh if stage.mesh.size > 1 else None)
   where = _where(stage)
-  return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0)
+  return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0,
+                 compiler_options=compiler_options(stage.mesh.devices.flat[0].device_kind))
+
+
+def compiler_options(device_kind: str) -> dict[str, str]:
+  """What the compiler is asked of a train step on such devices; LIBTPU_INIT_ARGS goes before."""
+  asked = _FAST_MEMORY_FLAG not in os.environ.get('LIBTPU_INIT_ARGS', '')
+  return {_FAST_MEMORY_FLAG: str(_FAST_MEMORY[device_kind])} if asked and device_kind in _FAST_MEMORY else {}
 
 
 def evaluation(stage: Stage):

@@ -14,6 +14,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.training import data
 from bertzoo_jax.training import interrupt as interrupts
 from bertzoo_jax.training import progress
+from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 
@@ -174,3 +175,11 @@ def test_a_workdir_that_cannot_be_written_is_a_users_mistake(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(errors.UserError, match='--workdir'):
     workdirs.check_writable(tmp_path / 'file' / 'run')
+
+
+def test_fast_memory_is_asked_for_where_a_chip_has_more_and_nobody_asked_otherwise(monkeypatch):
+  flag = 'xla_tpu_scoped_vmem_limit_kib'
+  assert stages.compiler_options('TPU v5 lite') == stages.compiler_options('TPU v5') == {flag: '32768'}
+  assert stages.compiler_options('TPU v4') == stages.compiler_options('cpu') == {}
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--a=1 --{flag}=65536')
+  assert stages.compiler_options('TPU v5 lite') == {}
