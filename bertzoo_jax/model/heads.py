@@ -29,24 +29,25 @@ class MlmHead(nn.Module):
     x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(constrain('predictions', hidden_BPD))
     x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(layers.activation(self.activation)(x_BPE))
     bias = self.param('bias', nn.initializers.zeros_init(), (size,))
-    return constrain('logits', _decode(x_BPE, words_VE) + bias)
+    return constrain('logits', _decode(x_BPE, words_VE, bias))
 
 
 @jax.custom_vjp
-def _decode(x_BPE, words_VE):
+def _decode(x_BPE, words_VE, bias_V):
   """logits_BPV in float32, the product in x's dtype."""
-  return jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(x_BPE.dtype), preferred_element_type=jnp.float32)
+  return jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(x_BPE.dtype), preferred_element_type=jnp.float32) + bias_V
 
 
 def _decode_backward(kept, grad_BPV):
   x_BPE, words_VE = kept
   grad_BPV = grad_BPV.astype(x_BPE.dtype)
-  # Summed over all predictions in float32, as every gradient is.
-  of_words_VE = jnp.einsum('BPV,BPE->VE', grad_BPV, x_BPE, preferred_element_type=jnp.float32)
-  return jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)), of_words_VE
+  # Summed over all predictions in float32, as every gradient is; the bias's by a column of ones, or it would be a pass over all logits.
+  with_ones = jnp.concatenate([x_BPE, jnp.ones((*x_BPE.shape[:-1], 1), x_BPE.dtype)], axis=-1)
+  sums = jnp.einsum('BPV,BPE->VE', grad_BPV, with_ones, preferred_element_type=jnp.float32)
+  return jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)), sums[:, :-1], sums[:, -1]
 
 
-_decode.defvjp(lambda x_BPE, words_VE: (_decode(x_BPE, words_VE), (x_BPE, words_VE)), _decode_backward)
+_decode.defvjp(lambda x_BPE, words_VE, bias_V: (_decode(x_BPE, words_VE, bias_V), (x_BPE, words_VE)), _decode_backward)
 
 
 class PairHead(nn.Module):

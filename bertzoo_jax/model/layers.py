@@ -88,10 +88,16 @@ def _product_and_bias(before, x_ND, kernel_DF, bias_F):
 
 def _affine_backward(before, kept, grad_NF):
   x_ND, kernel_DF = kept
-  a_ND, pull = (x_ND, lambda grad: (grad,)) if before is None else jax.vjp(before, x_ND)
-  with_ones = jnp.concatenate([a_ND, jnp.ones((len(a_ND), 1), a_ND.dtype)], axis=1)
-  sums = jnp.dot(with_ones.T, grad_NF, preferred_element_type=jnp.float32)
-  return *pull(grad_NF @ kernel_DF.astype(x_ND.dtype).T), sums[:-1], sums[-1]
+  inputs_grad = lambda grad_NF: grad_NF @ kernel_DF.astype(x_ND.dtype).T
+  if before is None:
+    with_ones = jnp.concatenate([x_ND, jnp.ones((len(x_ND), 1), x_ND.dtype)], axis=1)
+    sums = jnp.dot(with_ones.T, grad_NF, preferred_element_type=jnp.float32)
+    return inputs_grad(grad_NF), sums[:-1], sums[-1]
+  # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a column of ones, in a pass of its own.
+  x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
+  a_ND, pull = jax.vjp(before, x_ND)
+  of_kernel = jnp.dot(a_ND.T, grad_NF, preferred_element_type=jnp.float32)
+  return *pull(inputs_grad(grad_NF)), of_kernel, jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
 
 
 # The forward rule names the product itself, so that a policy of jax.checkpoint sees it.
