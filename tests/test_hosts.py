@@ -177,6 +177,26 @@ def test_a_lone_process_joins_itself_whatever_the_proxy():
   assert code == 0 and 'joined 1 8' in said, said
 
 
+@pytest.mark.parametrize('count', [1, 2])  # what jax does with a notice is the same, whoever asks
+def test_a_notice_before_the_run_listens_ends_it_also_when_it_resumes(count):
+  program = f"""
+import os, signal, time
+from bertzoo_jax.training import hosts, interrupt
+hosts.join()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(2)  # jax looks once a second
+interrupt.jax.process_count = lambda: {count}
+with interrupt.Interrupt().listening() as asked:
+  for step in range(501, 801):
+    if asked.reached(step):
+      print('ends after', asked.name)
+      break
+    time.sleep(0.01)
+"""
+  done = subprocess.run([sys.executable, '-c', program], env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True, timeout=PATIENCE)
+  assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
+
+
 def test_who_waits_in_vain_is_told_in_a_sentence():
   code, said = join(3, JAX_COORDINATOR_ADDRESS='127.0.0.1:1', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='1')
   assert code == os.EX_TEMPFAIL and said.strip().splitlines()[-1].startswith('error: Not all 2 processes came to 127.0.0.1:1'), said

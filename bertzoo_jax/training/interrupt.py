@@ -12,7 +12,7 @@ class Interrupt:
 
   def __init__(self):
     self.name = None  # what asked for the end; with several hosts the same on all
-    self._asked, self._alone = False, True
+    self._asked, self._alone, self._steps = False, True, 0
 
   @contextlib.contextmanager
   def listening(self):
@@ -20,6 +20,7 @@ class Interrupt:
 
     Joining the hosts (hosts.py) has installed jax's own native handler of SIGTERM. With several hosts it stays: it tells
     the others, so that all agree on a step. One process puts its own handler over it, since it can end after the very next step.
+    What jax's has noticed before that, `reached` finds out.
     """
     self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
     wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)
@@ -42,6 +43,10 @@ class Interrupt:
 
   def reached(self, step: int) -> bool:
     """True if the run should save and end after this step. To be asked after every step; on several hosts the same on all."""
-    if not self._alone and multihost_utils.reached_preemption_sync_point(step):
+    del step
+    # Not the step of the run: jax agrees on the next number after the highest that it was asked for, which is 0 if a notice came before
+    # the first one, and then waits for that very number.
+    self._steps += 1
+    if multihost_utils.reached_preemption_sync_point(self._steps):
       self.name = 'preemption'
     return self.name is not None
