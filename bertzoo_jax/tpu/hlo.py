@@ -211,7 +211,7 @@ class _Walk:
     shapes = [self._shape(here, name) for name in instruction.operands]
     operands = sum(hlo_text.size(s) for s in shapes)
     result = hlo_text.size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
-    return Collective(kind, result if kind == 'all-gather' else operands, hlo_text.group(instruction.attributes), times, instruction.source)
+    return Collective(kind, result if kind == 'all-gather' else operands, hlo_text.group(instruction.attributes, self.module.devices), times, instruction.source)
 
   # --- loops ----------------------------------------------------------------------------------------------------------
 

@@ -35,9 +35,10 @@ class Instruction(NamedTuple):
 
 
 class Module(NamedTuple):
-  """A program: the name of its entry computation, and {computation: {instruction name: Instruction}}."""
+  """A program: the name of its entry computation, {computation: {instruction name: Instruction}}, and how many devices run it."""
   entry: str
   computations: dict[str, dict[str, Instruction]]
+  devices: int
 
 
 def parse(text: str) -> Module:
@@ -54,7 +55,9 @@ def parse(text: str) -> Module:
       here[match[1]] = Instruction(match[1], match[2], match[3], _operands(match[3], inside), rest, line.lstrip().startswith('ROOT '))
   if entry is None:
     raise ValueError('no ENTRY computation: not the text of a compiled program')
-  return Module(entry, computations)
+  head = text.partition('\n')[0]  # which names a count that is not 1
+  counts = (re.search(rf'\b{name}=(\d+)', head) for name in ('replica_count', 'num_partitions'))
+  return Module(entry, computations, math.prod(int(found[1]) for found in counts if found))
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
@@ -109,8 +112,13 @@ def dims(shape: str) -> list[int]:
   return [int(d) for d in found[2].split(',') if d] if found else []
 
 
-def group(attributes: str) -> int:
-  """Devices of a replica group, in any of the three ways it is written; 1 where none is."""
+def group(attributes: str, devices: int) -> int:
+  """Devices of a replica group, in any of the ways it is written; 1 where none is.
+
+  Args:
+    attributes: text of the instruction behind its operands.
+    devices: of the program, which are meant by a list without any.
+  """
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
     axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
     return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)
@@ -118,6 +126,8 @@ def group(attributes: str) -> int:
     return int(found[2])
   if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
     return len(found[1].split(','))
+  if 'replica_groups={}' in attributes:
+    return devices
   return 2 if 'source_target_pairs=' in attributes else 1
 
 

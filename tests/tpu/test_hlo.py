@@ -150,6 +150,12 @@ ENTRY'''
   assert [c[:3] for c in hlo.read(made).collectives] == [('all-reduce', 4096, 4), ('reduce-scatter', 4096, 4)]
 
 
+@pytest.mark.parametrize('counts, size', [('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)])
+def test_groups_without_a_device_are_one_of_all_devices(counts, size):
+  made = text().replace('is_scheduled=true', 'is_scheduled=true' + counts).replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
+  assert [c.group for c in hlo.read(made).collectives] == [size]
+
+
 @pytest.mark.parametrize('shape, left, right, attributes, flops', [
     ('f32[64,16]', 'f32[64,32]', 'f32[32,16]', 'dim_labels=bf_io->bf', 2 * 64 * 32 * 16),
     # A batched product: batch axes are windows dilated so far that only equal indices meet.
