@@ -193,7 +193,8 @@ with interrupt.Interrupt().listening() as asked:
       break
     time.sleep(0.01)
 """
-  done = subprocess.run([sys.executable, '-c', program], env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True, timeout=PATIENCE)
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  done = subprocess.run([sys.executable, '-c', program], env=environment, capture_output=True, text=True, timeout=PATIENCE)
   assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
 
 

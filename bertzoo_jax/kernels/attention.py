@@ -34,19 +34,18 @@ class _Program(NamedTuple):
   relative: Callable | None
 
 
-def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None, *, origin=(0, 0), hashed=False, interpret=False,
-           relative=None, tables=()):
+def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None, relative=None, tables=(), *, origin=(0, 0), hashed=False,
+           interpret=False):
   """What model.attention.attend computes, fused.
 
   Args:
-    q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key: as there.
+    q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key, tables: as there.
+    relative: as there, computed and differentiated in fast memory. Beyond 512 tokens its L are a block of queries, and its keys are filled
+      up to whole lanes.
     origin: numbers of the first row and of the first head in the whole batch. The bits of a score depend on the key and on its
       row, head and place there, so they are the same on any mesh.
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
-    relative: (q_LK, k_MK, *tables of the head, [R, K] each) → what is added to the scores [M, L] of one head, before the softmax
-      and after their scaling: a pure function, computed and differentiated in fast memory. L is a block of queries beyond 512.
-    tables: arrays [R, H, K] in common to all rows, which `relative` receives and which get a gradient.
   """
   batch, length, heads, width = q_BLHK.shape
   dropout_key = dropout_key if dropout_rate else None
@@ -124,10 +123,10 @@ def _block(length: int) -> int:
 
 def _forward(program, together, num_tables, seed, q, k, v, *refs):
   *tables, query_ids, key_ids, out = refs
-  bias_ML = _bias(query_ids, key_ids)
+  bias_ML, relative = _bias(query_ids, key_ids), _relative(program, q)
   for head in range(together):
     own = slice(head * program.width, (head + 1) * program.width)
-    e_ML, total_1L = _exponentials(program, q[0, :, own], k[0, :, own], [t[:, own] for t in tables], bias_ML)
+    e_ML, total_1L = _exponentials(q[0, :, own], k[0, :, own], relative, [t[:, own] for t in tables], bias_ML)
     if program.rate:
       e_ML = jnp.where(_keep(program, seed, together, head, e_ML.shape), e_ML, 0.0)
     out_KL = _product(v[0, :, own], e_ML.astype(v.dtype), (0, 0)) * (1.0 / (total_1L * (1.0 - program.rate)))
@@ -137,11 +136,11 @@ def _forward(program, together, num_tables, seed, q, k, v, *refs):
 def _backward(program, together, num_tables, seed, q, k, v, grad, *refs):
   tables, (query_ids, key_ids, dq, *results) = refs[:num_tables], refs[num_tables:]
   results, sums = results[:num_tables + 2], results[num_tables + 2:]
-  bias_ML = _bias(query_ids, key_ids)
+  bias_ML, relative = _bias(query_ids, key_ids), _relative(program, q)
   for head in range(together):
     own = slice(head * program.width, (head + 1) * program.width)
     q_LK, k_MK, grad_LK, of_head = q[0, :, own], k[0, :, own], grad[0, :, own], [t[:, own] for t in tables]
-    e_ML, total_1L = _exponentials(program, q_LK, k_MK, of_head, bias_ML)
+    e_ML, total_1L = _exponentials(q_LK, k_MK, relative, of_head, bias_ML)
     p_ML = e_ML * (1.0 / total_1L)
     kept_ML, dp_ML = p_ML, _product(v[0, :, own], grad_LK, (1, 1))
     if program.rate:
@@ -150,8 +149,8 @@ def _backward(program, together, num_tables, seed, q, k, v, grad, *refs):
     ds_ML = p_ML * (dp_ML - jnp.sum(p_ML * dp_ML, axis=0, keepdims=True))
     scaled_ML = (ds_ML * program.width ** -0.5).astype(q_LK.dtype)
     dq_LK, dk_MK, of_tables = _product(scaled_ML, k_MK, (0, 0)), _product(scaled_ML, q_LK, (1, 0)), ()
-    if program.relative:
-      added_LK, added_MK, *of_tables = jax.vjp(program.relative, q_LK, k_MK, *of_head)[1](ds_ML)
+    if relative:
+      added_LK, added_MK, *of_tables = jax.vjp(relative, q_LK, k_MK, *of_head)[1](ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
     dq[0, :, own] = dq_LK.astype(dq.dtype)
     _add(results, sums, own, (dk_MK, _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0)), *of_tables))
@@ -180,11 +179,19 @@ def _bias(query_ids, key_ids):
   return jnp.where(ids_M1 == query_ids[0], 0.0, _HIDDEN)
 
 
-def _exponentials(program, q_LK, k_MK, tables, bias_ML):
+def _relative(program, q):
+  """The relative term of a head: (q_LK, k_MK, *tables) → [M, L]; None without one."""
+  if program.relative is None:
+    return None
+  first_query = pl.program_id(2) * q.shape[1]
+  return lambda q_LK, k_MK, *tables: program.relative(q_LK, k_MK, first_query, *tables)
+
+
+def _exponentials(q_LK, k_MK, relative, tables, bias_ML):
   """exp(score − the highest of its query), and their sums over the keys."""
-  scores_ML = _product(k_MK, q_LK, (1, 1)) * program.width ** -0.5 + bias_ML
-  if program.relative:
-    scores_ML += program.relative(q_LK, k_MK, *tables)
+  scores_ML = _product(k_MK, q_LK, (1, 1)) * q_LK.shape[1] ** -0.5 + bias_ML
+  if relative:
+    scores_ML += relative(q_LK, k_MK, *tables)
   e_ML = jnp.exp(scores_ML - jnp.max(scores_ML, axis=0, keepdims=True))
   return e_ML, jnp.sum(e_ML, axis=0, keepdims=True)
 

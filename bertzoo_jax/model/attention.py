@@ -1,11 +1,16 @@
-"""Attention in plain XLA. Legend: B batch, L length (M the same, of keys), H heads, K head width, D width.
+"""Attention in plain XLA. Legend: B batch, L length (M the same, of keys), H heads, K head width, D width, R rows of a table.
 
 What every `attend` promises, this one and the fused ones that may replace it:
 
-    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key) -> out_BLHK
+    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key, relative, tables) -> out_BLHK
 
 tokens see the tokens of their row with the same pack id. Padding has id 0 and so sees padding: its rows are finite and
-nobody reads them. `dropout_key` None means no dropout.
+nobody reads them. `dropout_key` None means no dropout. `relative` None, or what joins the scores of a head after their scaling:
+
+    relative(q_LK, k_MK, first_query, *tables_RK) -> added_ML
+
+a pure function of some queries of a row, the first of which stands at first_query, of all its keys, and of the head's part of the
+tables [R, H, K], which are common to all rows and get a gradient.
 """
 
 from collections.abc import Callable
@@ -22,11 +27,15 @@ from bertzoo_jax.model import layers
 _HIDDEN = -1e30
 
 
-def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None):
+def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None, relative=None, tables=()):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1) among tokens of one pack; softmax in float32."""
   scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BLHK, preferred_element_type=jnp.float32)
   same_B1LM = pack_ids_BL[:, None, :, None] == pack_ids_BL[:, None, None, :]
-  scores_BHLM = jnp.where(same_B1LM, scores_BHLM * q_BLHK.shape[-1] ** -0.5, _HIDDEN)
+  scores_BHLM *= q_BLHK.shape[-1] ** -0.5
+  if relative is not None:
+    of_head = lambda q_LK, k_MK, *tables: relative(q_LK, k_MK, 0, *tables).T
+    scores_BHLM += jax.vmap(lambda q_LHK, k_MHK: jax.vmap(of_head, in_axes=1)(q_LHK, k_MHK, *tables))(q_BLHK, k_BLHK)
+  scores_BHLM = jnp.where(same_B1LM, scores_BHLM, _HIDDEN)
   shares_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
   shares_BHLM = layers.dropout(shares_BHLM, dropout_rate, dropout_key)
   return jnp.einsum('BHLM,BMHK->BLHK', shares_BHLM, v_BLHK)

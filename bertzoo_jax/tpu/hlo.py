@@ -211,7 +211,8 @@ class _Walk:
     shapes = [self._shape(here, name) for name in instruction.operands]
     operands = sum(hlo_text.size(s) for s in shapes)
     result = hlo_text.size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
-    return Collective(kind, result if kind == 'all-gather' else operands, hlo_text.group(instruction.attributes, self.module.devices), times, instruction.source)
+    group = hlo_text.group(instruction.attributes, self.module.devices)
+    return Collective(kind, result if kind == 'all-gather' else operands, group, times, instruction.source)
 
   # --- loops ----------------------------------------------------------------------------------------------------------
 
@@ -331,6 +332,7 @@ class _Walk:
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call."""
+  """The name given to the kernel: the scope around its call, which may stand inside those of its differentiation."""
   scopes = instruction.source.split('/')
-  return scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1] or instruction.name
+  scope = scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1]
+  return scope.rpartition('(')[2].rstrip(')') or instruction.name

@@ -113,6 +113,8 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
       split = next((i for i in rule[axis] if spec[i] is None and leaf.shape[i] % parts == 0), None)
       if split is None:
         notes.append(f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that its rule names divides.')
+        if axis == 'tensor' and path.endswith('attention/query/kernel'):
+          notes[-1] += f' Attention of its {leaf.shape[-2]} head(s) is computed by each of them, too.'
       else:
         spec[split] = axis
     return NamedSharding(mesh, PartitionSpec(*spec))
@@ -169,8 +171,9 @@ def constrain(mesh, table=ACTIVATIONS):
 def on_mesh(mesh, kernels):
   """(attend, add_norm) for a model on a mesh.
 
-  A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads over tensor. Each device is
-  told the first row and head of its part, so that dropout is the same on any mesh.
+  A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads over tensor; where that does not
+  divide the heads, each device along it attends with all of them. A device is told the first row and head of its part, so
+  that dropout is the same on any mesh.
 
   Args:
     mesh: the mesh.
@@ -178,30 +181,58 @@ def on_mesh(mesh, kernels):
   """
   if kernels.partitioned or mesh.size == 1:
     return kernels.attend, kernels.add_norm
-  rows, heads = PartitionSpec(ROWS), PartitionSpec(ROWS, None, 'tensor', None)
+  rows, whole = PartitionSpec(ROWS), PartitionSpec()
   first_row = lambda x: jax.lax.axis_index(ROWS) * x.shape[0]
 
-  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None):
-    if q.shape[2] % mesh.shape['tensor']:
-      raise errors.UserError(f'run.mesh splits {q.shape[2]} heads over {mesh.shape["tensor"]} devices along tensor: '
-                             'take a divisor, or run.kernels=xla.')
-    return _on_parts(mesh, lambda q, k, v, ids, key: kernels.attend(
-        q, k, v, ids, dropout_rate, key, origin=(first_row(q), jax.lax.axis_index('tensor') * q.shape[2])),
-        (q, k, v, pack_ids), (heads, heads, heads, rows), heads, dropout_key)
+  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None, relative=None, tables=()):
+    divides = q.shape[2] % mesh.shape['tensor'] == 0
+    heads, of_tables = (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None)) if divides else (rows, whole)
+
+    def part(learned, others):
+      (q, k, v, *tables), (ids, key) = learned, others
+      first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
+      return kernels.attend(q, k, v, ids, dropout_rate, key, relative, tables, origin=(first_row(q), first_head))
+
+    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, whole)
+    return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_key)), places, heads)
 
   def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_key=None):
-    whole = PartitionSpec()
-    return _on_parts(mesh, lambda x, y, scale, shift, key: kernels.add_norm(
-        x, y, scale, shift, eps, dropout_rate, key, origin=first_row(x)), (x, y, scale, shift), (rows, rows, whole, whole), rows, dropout_key)
+
+    def part(learned, others):
+      return kernels.add_norm(*learned, eps, dropout_rate, *others, origin=first_row(learned[0]))
+
+    return _on_parts(mesh, part, ((x, y, scale, shift), (dropout_key,)), ((rows, rows, whole, whole), (whole,)), rows)
 
   return attend, add_norm
 
 
-def _on_parts(mesh, f, arrays, places, result, key):
-  """f(*arrays, key) with each device's part of the arrays; key may be None."""
-  if key is None:
-    return jax.shard_map(lambda *parts: f(*parts, None), mesh=mesh, in_specs=places, out_specs=result, check_vma=False)(*arrays)
-  return jax.shard_map(f, mesh=mesh, in_specs=(*places, PartitionSpec()), out_specs=result, check_vma=False)(*arrays, key)
+def _on_parts(mesh, f, arrays, places, result):
+  """f(learned, others) with each device's part of the arrays; only the learned ones get a gradient.
+
+  Each device differentiates its part, and what it has in common with others is added up over those that have other parts of the
+  result. Left to jax, all would be added up over all, also what devices along an axis have computed alike.
+
+  Args:
+    mesh: the mesh.
+    f: of two tuples.
+    arrays, places: the two tuples and their specs; None among the others stays None.
+    result: spec of the one result.
+  """
+  split = lambda f, ins, out: jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False)
+  axes = lambda spec: {axis for part in spec if part for axis in ((part,) if isinstance(part, str) else part)}
+  apart = [tuple(sorted(axes(result) - axes(place))) for place in places[0]]
+
+  def backward(arrays, grad):
+
+    def of_part(learned, others, grad):
+      grads = jax.vjp(lambda *learned: f(learned, others), *learned)[1](grad)
+      return tuple(jax.lax.psum(x, over) if over else x for x, over in zip(grads, apart))
+
+    return split(of_part, (*places, result), places[0])(*arrays, grad), None
+
+  on_parts = jax.custom_vjp(split(f, places, result))
+  on_parts.defvjp(lambda *arrays: (on_parts(*arrays), arrays), backward)
+  return on_parts(*arrays)
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:

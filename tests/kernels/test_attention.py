@@ -89,28 +89,35 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch():
   assert not np.allclose(attend(*arrays[:3], ids, 0.2, jax.random.key(1)), whole, atol=1e-3)
 
 
-@pytest.mark.parametrize('length', [40, 640])
+def by_distance(q_LK, k_MK, first_query, to_RK, from_RK):
+  """Content to position and position to content: a vector for each distance between query and key, the far ones alike (He et al. 2021 §3.1)."""
+  reach = len(to_RK) // 2
+  distance_ML = first_query + jnp.arange(len(q_LK))[None] - jnp.arange(len(k_MK))[:, None]
+  row_ML = jnp.clip(distance_ML, -reach, reach) + reach
+  return jnp.take_along_axis(jnp.dot(to_RK, q_LK.T), row_ML, axis=0) + jnp.take_along_axis(jnp.dot(k_MK, from_RK.T), row_ML, axis=1)
+
+
+@pytest.mark.parametrize('length', [40, 600])  # the latter in blocks of 128 queries, the last of them filled up
 def test_a_relative_term_joins_the_scores_and_its_tables_get_their_gradient(length):
-  """Content to position as DeBERTa has it, but without its shift: each key's place has a vector of its own."""
-  (q, k, v, weight), ids = inputs(2, length, 2, 64)
-  table = jnp.asarray(np.random.default_rng(1).normal(size=(length, 2, 64)), jnp.float32) * 0.1
+  (q, k, v, weight), ids = inputs(2, length, 2, 16)
+  tables = tuple(jnp.asarray(np.random.default_rng(1).normal(size=(2, 2 * 30 + 1, 2, 16)), jnp.float32) * 0.1)
+  results = []
+  for attend in (fused_attend, plain.attend, explicit):
+    out, pull = jax.vjp(lambda q, k, v, *tables, attend=attend: attend(q, k, v, ids, 0.0, None, by_distance, tables), q, k, v, *tables)
+    results.append((out, *pull(weight)))
+  for ours in results[:2]:
+    for a, b in zip(ours, results[2]):
+      np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.abs(b).max())))
 
-  def relative(q_LK, k_MK, table_MK):
-    return jnp.dot(table_MK, q_LK.T) + jnp.sum(k_MK * table_MK, axis=1, keepdims=True)
 
-  def ours(q, k, v, table):
-    return fused_attend(q, k, v, ids, relative=relative, tables=(table,))
-
-  def theirs(q, k, v, table):
-    scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
-    scores += jnp.einsum('BLHK,MHK->BHLM', q, table) + jnp.einsum('BMHK,MHK->BHM', k, table)[:, :, None]
-    shares = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
-    return jnp.einsum('BHLM,BMHK->BLHK', shares, v)
-
-  a, pull_a = jax.vjp(ours, q, k, v, table)
-  b, pull_b = jax.vjp(theirs, q, k, v, table)
-  for x, y in zip((a, *pull_a(weight)), (b, *pull_b(weight))):
-    np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+def explicit(q, k, v, ids, rate, key, relative, tables):
+  """The same from each pair's distance, without `relative`."""
+  to, from_ = tables
+  distance = np.clip(np.arange(q.shape[1])[:, None] - np.arange(q.shape[1])[None], -30, 30) + 30
+  scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
+  scores += jnp.einsum('BLHK,LMHK->BHLM', q, to[distance]) + jnp.einsum('BMHK,LMHK->BHLM', k, from_[distance])
+  shares = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
+  return jnp.einsum('BHLM,BMHK->BLHK', shares, v)
 
 
 def test_scores_never_leave_the_kernel():

@@ -102,6 +102,10 @@ def test_a_loop_that_does_not_tell_its_turns_is_said():
   assert not hlo.read(text()).unknown_trips
 
 
+def test_a_kernel_keeps_its_name_where_it_is_differentiated():
+  assert hlo.read(text().replace('/attend/', '/transpose(jvp(attend))/')).kernels == {'attend': 1}
+
+
 def test_kernels_take_their_cycles_from_the_table_and_are_listed_without_it():
   reading = hlo.read(text())
   assert reading.kernels == {'attend': 1}

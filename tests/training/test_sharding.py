@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import errors
 from bertzoo_jax import kernels
+from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 
@@ -71,34 +72,57 @@ def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits
       sharding.check_batch(size, accumulation, mesh, hosts)
 
 
+def position(q_LK, k_MK, first_query, table_LK):
+  return jnp.dot(k_MK, jax.lax.dynamic_slice_in_dim(table_LK, first_query, len(q_LK)).T)
+
+
 def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included():
-  """Value and gradients of attention and of the sum with norm, every device with its own rows and heads."""
+  """Value and gradients of attention, with a term of its table, and of the sum with norm: every device with its own rows and heads."""
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
   scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
+  table = jnp.asarray(draw.normal(size=(5, 4, 3)), jnp.float32)
   pack_ids, weight = jnp.ones((8, 5), jnp.int32), jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
   results = {}
-  for shape in ((1, 1, 1), (2, 2, 2), (8, 1, 1)):
+  for shape in ((1, 1, 1), (2, 2, 2), (8, 1, 1), (1, 1, 8)):  # the last does not divide the heads
     mesh = sharding.mesh(shape, jax.devices()[:np.prod(shape)])
     attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
 
-    def loss(q, k, v, scale, shift, attend=attend, add_norm=add_norm):
-      out = attend(q, k, v, pack_ids, 0.3, jax.random.key(0)).reshape(8, 5, 12)
+    def loss(q, k, v, scale, shift, table, attend=attend, add_norm=add_norm):
+      out = attend(q, k, v, pack_ids, 0.3, jax.random.key(0), position, (table,)).reshape(8, 5, 12)
       return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, jax.random.key(1)))
 
-    results[shape] = jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(q, k, v, scale, shift))
+    results[shape] = jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, table))
   one, *others = results.values()
   for other in others:
     for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one)):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_kernels_that_the_compiler_splits_are_handed_on_and_heads_that_do_not_divide_are_refused():
-  mesh = sharding.mesh((2, 1, 4))
-  assert sharding.on_mesh(mesh, kernels.XLA) == kernels.XLA[:2]
-  q = jnp.ones((8, 5, 6, 3))
-  with pytest.raises(errors.UserError, match='6 heads over 4'):
-    sharding.on_mesh(mesh, kernels.fused(interpret=True))[0](q, q, q, jnp.ones((8, 5), jnp.int32))
+def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others():
+  mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
+  attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+  rows = jax.ShapeDtypeStruct((4, 8, 24), jnp.float32, sharding=sharding.batch_sharding(mesh))
+  whole = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
+
+  def both(x, y, scale, shift, grad):
+    out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, jax.random.key(0)), x, y, scale, shift)
+    odd = lambda x: x.reshape(4, 8, 3, 8)  # heads that tensor does not divide
+    attended, pull_too = jax.vjp(lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, jax.random.key(1)), x, x, y)
+    return out, pull(grad), attended, pull_too(odd(grad))
+
+  read = hlo.read(jax.jit(both).lower(rows, rows, whole, whole, rows).compile().as_text())
+  assert read.collectives and all((c.opcode, c.group) == ('all-reduce', 2) and c.bytes <= 2 * 24 * 4 for c in read.collectives), read.collectives
+
+
+def test_kernels_that_the_compiler_splits_are_handed_on():
+  assert sharding.on_mesh(sharding.mesh((2, 1, 4)), kernels.XLA) == kernels.XLA[:2]
+
+
+def test_heads_that_a_mesh_does_not_divide_are_said():
+  got, notes = specs({'generator/layers/attention/query/kernel': (2, 8, 1, 8)}, sharding.mesh((2, 1, 4)))
+  assert list(got.values()) == [P(None, None, None, None)]
+  assert len(notes) == 1 and notes[0].endswith('Attention of its 1 head(s) is computed by each of them, too.')
 
 
 def _leaves(tree):
