@@ -1,9 +1,10 @@
-"""What every entry point shares: flags, and how a user's mistake ends (one sentence, exit code 2)."""
+"""What every entry point shares: flags, and how it ends: a user's mistake in one sentence with exit code 2, what may pass with 75."""
 
 import errno
 import os
 import re
 import sys
+import traceback
 import warnings
 
 from absl import app
@@ -13,6 +14,7 @@ from ml_collections import config_flags
 
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
+from bertzoo_jax import storage
 
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
@@ -26,8 +28,11 @@ def define_config(required: bool = True):
   return flag
 
 
-def run(main):
-  """Runs `main(argv)` under absl; a UserError or a wrong flag ends with one sentence on stderr and exit code 2."""
+def run(main, leave=None):
+  """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one sentence on stderr and an exit code.
+
+  leave: code → ends the process, also after an error that has no sentence; sys.exit if None.
+  """
   # The libraries beneath speak of devices that are not there and files that need not be; ask with --verbosity=0.
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -36,7 +41,7 @@ def run(main):
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # remarks are for the user, not about code
   if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
-  app.run(lambda argv: _guard(main, argv), flags_parser=lambda argv: _guard(_parse, argv))
+  app.run(lambda argv: _guard(main, argv, leave), flags_parser=lambda argv: _guard(_parse, argv))
 
 
 def _parse(argv):
@@ -97,19 +102,27 @@ def _sentence(e: Exception) -> str:
   return ' '.join(text.replace('\\n', ' ').replace("\\'", "'").strip('"').split())
 
 
-def _guard(f, argv):
+def _guard(f, argv, leave=None):
   try:
     return f(argv)
-  except errors.UserError as e:
-    sentence = str(e)
-  except OSError as e:  # a path that cannot be read or written, or a full disk; without a path it is no mistake of the user's
-    if e.filename is None and e.errno != errno.ENOSPC:
-      raise
-    sentence = f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the space left.'
   except Exception as e:
-    if type(e).__module__.split('.')[0] not in _STORAGE_LIBRARIES:
+    code, sentence = _ending(e)
+    if sentence is None and leave is None:
       raise
-    sentence = (f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
-                '(gcloud auth application-default login) and the network.')
-  print(f'error: {sentence}', file=sys.stderr, flush=True)
-  sys.exit(2)
+    print(f'error: {sentence}' if sentence else traceback.format_exc().rstrip(), file=sys.stderr, flush=True)
+  (leave or sys.exit)(code)
+
+
+def _ending(e: Exception):
+  """(exit code, sentence) of an error; the sentence is None for an error of the program itself."""
+  code = errors.TryAgain.code if storage.may_pass(e) else errors.UserError.code
+  if isinstance(e, errors.UserError):
+    return e.code, str(e)
+  if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
+    return code, (f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
+                  '(gcloud auth application-default login) and the network.')
+  if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):  # without a path it is no mistake of the user's
+    return code, f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the space left.'
+  if isinstance(e, (ConnectionError, TimeoutError)):
+    return code, f'The network failed ({type(e).__name__}: {" ".join(str(e).split())[:200]}). Run the same line again.'
+  return 1, None

@@ -1,11 +1,18 @@
-"""The one exception for what a user can mend."""
+"""How a program ends with a sentence: for what a user can mend, and for what may pass."""
 
 import difflib
 import inspect
+import os
 
 
 class UserError(Exception):
-  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it and exit with 2."""
+  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it and exit with `code`."""
+  code = 2
+
+
+class TryAgain(UserError):
+  """Nobody's mistake: a disk, a network or another process, which may be gone when the same line is run again. Says which."""
+  code = os.EX_TEMPFAIL
 
 
 def did_you_mean(word: str, known) -> str:

@@ -5,9 +5,10 @@
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
 exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten), 3
-(numbers that are not finite, or storage that fails; the last good checkpoint is kept) or 75 (another host was late or lost:
-run the same line again). On several hosts any one may be asked to stop, and all stop at the same step; jax may end a
-host whose peer is lost with SIGABRT (134).
+(numbers that are not finite, a full disk, or another job that took the workdir over; the last good checkpoint is kept) or 75
+(what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in use: run the same line again).
+On several hosts any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost with
+SIGABRT (134).
 
 A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
@@ -15,7 +16,6 @@ A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh
 import contextlib
 import os
 import platform
-import sys
 import warnings
 import zlib
 
@@ -59,7 +59,8 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
 
   Raises:
     UserError: anything that does not fit, before anything is written.
-    loop.Stopped: numbers that are not finite, or storage that fails.
+    TryAgain: storage or network that fails and may not the next time, or another job in the workdir.
+    loop.Stopped: numbers that are not finite, or storage that is full.
   """
   _start_devices(config)
   assembly.check(config)
@@ -278,11 +279,7 @@ def _first() -> bool:
 
 
 def main(_):
-  try:
-    pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, cache_dir=_CACHE_DIR.value, batches=_BATCHES.value, init=_INIT.value)
-  except loop.Stopped as e:
-    print(f'error: {e}', file=sys.stderr, flush=True)
-    sys.exit(3)
+  pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, cache_dir=_CACHE_DIR.value, batches=_BATCHES.value, init=_INIT.value)
 
 
 if __name__ == '__main__':
@@ -293,4 +290,4 @@ if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
   _INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
                               'discriminator and its generator. Optimizer and step are fresh.')
-  cli.run(main)
+  cli.run(main, hosts.leave)

@@ -1,10 +1,19 @@
 """Paths that may be local or gs://, and the few file operations that must be atomic."""
 
+import errno
 import hashlib
 import json
 import os
+import re
 
 from etils import epath
+
+# What libraries of object stores say in a name or a message; the first is looked for first.
+_PASSES = re.compile(r'timed? ?out|deadline|unavailable|temporar|try again|reset|resolve|too many requests|\b(408|429|50\d)\b', re.I)
+_STAYS = re.compile(r'not ?found|no such|not exist|exists|permission|forbidden|denied|unauth|credential|login|invalid|no space|disk quota|read-only|'
+                    r'\b40[0134]\b', re.I)
+_STAYING = {getattr(errno, name) for name in ('ENOENT', 'EACCES', 'EPERM', 'EEXIST', 'ENOTDIR', 'EISDIR', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG',
+                                             'ELOOP', 'EINVAL', 'EFBIG', 'ENOTSUP')}
 
 
 def path(p) -> epath.Path:
@@ -58,3 +67,15 @@ def sha256(p, block: int = 1 << 22) -> str:
     while data := f.read(block):
       digest.update(data)
   return digest.hexdigest()
+
+
+def may_pass(e: Exception) -> bool:
+  """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address, missing rights and a full disk are not."""
+  if isinstance(e, (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)):
+    return False
+  if isinstance(e, (ConnectionError, TimeoutError)):
+    return True
+  if isinstance(e, OSError) and e.errno is not None:
+    return e.errno not in _STAYING
+  words = f'{type(e).__name__} {e}'
+  return bool(_PASSES.search(words)) or not _STAYS.search(words)

@@ -1,10 +1,15 @@
 """A mistake on the command line ends with one sentence, the remedy, and exit code 2."""
 
+import errno
+import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from bertzoo_jax import cli
+from bertzoo_jax import errors
 
 ROOT = pathlib.Path(__file__).parents[1]
 PREPARE = ('--source', 'a.txt', '--out', 'c')
@@ -32,3 +37,43 @@ def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
 
 def test_help_speaks_of_the_config():
   assert '--config.section.key=value' in ' '.join(_run('--help').stdout.split())
+
+
+def library(name, message, base=Exception):
+  """An error as a library of an object store raises it."""
+  return type(name, (base,), {'__module__': 'tensorflow.python.framework.errors_impl'})(message)
+
+
+@pytest.mark.parametrize('error, code', [
+    (errors.UserError('a sentence'), 2), (errors.TryAgain('a sentence'), 75),
+    (FileNotFoundError(errno.ENOENT, 'No such file', 'a'), 2), (PermissionError(errno.EACCES, 'Permission denied', 'a'), 2),
+    (OSError(errno.ENOSPC, 'No space left on device'), 2), (OSError(errno.EIO, 'Input/output error', 'a'), 75),
+    (ConnectionResetError(errno.ECONNRESET, 'Connection reset by peer'), 75), (TimeoutError('read'), 75),
+    (library('NotFoundError', 'Error executing an HTTP request: HTTP response code 404'), 2),
+    (library('PermissionDeniedError', 'HTTP response code 403 with body …'), 2),
+    (library('UnavailableError', 'HTTP response code 503'), 75), (library('AbortedError', "Couldn't resolve host 'storage.googleapis.com'"), 75),
+    (library('ClientError', 'Cannot connect to host storage.googleapis.com:443', OSError), 75),
+    (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
+])
+def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(error, code, capsys):
+
+  def fail(argv):
+    raise error
+
+  with pytest.raises(SystemExit) as e:
+    cli._guard(fail, [])
+  said = capsys.readouterr().err
+  assert e.value.code == code and said.startswith('error: ') and said.count('\n') == 1
+  assert errors.TryAgain.code == os.EX_TEMPFAIL == 75
+
+
+def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_must_not_be_waited_for(capsys):
+  ended = []
+
+  def fail(argv):
+    raise ZeroDivisionError('here')
+
+  with pytest.raises(ZeroDivisionError):
+    cli._guard(fail, [])
+  cli._guard(fail, [], ended.append)
+  assert ended == [1] and 'ZeroDivisionError: here' in capsys.readouterr().err

@@ -21,6 +21,7 @@ from bertzoo_jax import errors
 from bertzoo_jax import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import hosts
+from bertzoo_jax.training import lock
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import optimizers
 
@@ -163,6 +164,14 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   assert last.startswith(f'host {1 - victim} of 2 ended without saving') and 'Run the same line on all hosts again' in last, both[1 - victim].said
 
 
+def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
+  (tmp_path / 'run').mkdir()
+  with lock.hold(tmp_path / 'run'), two(world, tmp_path / 'run') as both:
+    assert both[0].end() == os.EX_TEMPFAIL and 'in use by process' in both[0].said.strip().splitlines()[-1], both[0].said
+    began = time.monotonic()
+    assert both[1].end() in (os.EX_TEMPFAIL, -signal.SIGABRT) and time.monotonic() - began < 60, both[1].said
+
+
 def join(seconds=60, **environment):
   """(exit code, what was said) of a process that joins the others and ends."""
   program = f'from bertzoo_jax.training import hosts; hosts.join({seconds}); import jax; print("joined", jax.process_count(), jax.device_count())'
@@ -215,5 +224,6 @@ def test_what_the_environment_says_wrongly_is_refused(monkeypatch, environment, 
   with socket.create_server(('', 0)) as taken:
     for k, v in environment.items():
       monkeypatch.setenv(k, v.replace('TAKEN', str(taken.getsockname()[1])))
-    with pytest.raises(errors.UserError, match=words):
+    with pytest.raises(errors.UserError, match=words) as e:
       hosts.join()
+  assert e.value.code == (os.EX_TEMPFAIL if 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS'] else 2)  # the other may end

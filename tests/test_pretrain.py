@@ -24,6 +24,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import cli
 from bertzoo_jax import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
@@ -396,7 +397,7 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
     monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
   monkeypatch.setattr(pretrain, 'pretrain', stop)
   with pytest.raises(SystemExit) as e:
-    pretrain.main([])
+    cli._guard(pretrain.main, [])
   assert e.value.code == 3 and capsys.readouterr().err == 'error: because\n'
 
 

@@ -599,10 +599,11 @@ def test_a_worker_that_ends_well_after_the_others_is_waited_for(cloud):
   assert cloud.attempts(0) == 1 and 'done' in out
 
 
-def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud):
-  (cloud.folder / 'plan').write_text('1')
+@pytest.mark.parametrize('code', [1, 75])
+def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud, code):
+  (cloud.folder / 'plan').write_text(f'{code}')
   done = cloud.run('babysit', '--retries', '1', *cloud.line())
-  assert done.returncode == 1 and cloud.attempts() == 2 and 'gave up after 1 of 1 restarts in a row: worker 0: ended 1' in done.stderr
+  assert done.returncode == 1 and cloud.attempts() == 2 and f'gave up after 1 of 1 restarts in a row: worker 0: ended {code}' in done.stderr
 
 
 @pytest.mark.parametrize('code', [2, 3])

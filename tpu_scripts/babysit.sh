@@ -8,7 +8,7 @@
 #
 # The code is the one that is here when this begins. Ends with exit code 0 when the line ended with 0 on every worker or was
 # stopped with stop.sh; with 2 or 3 when the line did (a mistake in it, or numbers that are not finite), since another try
-# would do the same; with 1 when it gave up.
+# would do the same; with 1 when it gave up. Any other code is tried again, 75 above all.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_retries=

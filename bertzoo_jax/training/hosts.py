@@ -9,6 +9,7 @@ A process whose peer died cannot go on, and jax ends it natively, without a `fin
 
 import atexit
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -22,13 +23,15 @@ import jax
 from bertzoo_jax import errors
 
 JOIN_SECONDS = 300
-TRY_AGAIN = os.EX_TEMPFAIL  # exit code where the same line may well work the next time: a host was late, or was lost
+TRY_AGAIN = errors.TryAgain.code
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
 _FOREVER = 10 ** 6  # a lone process that was suspended must not be declared dead by itself
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
 
 # Not sys.exit: jax would wait at exit for the process that is gone.
 _exit = os._exit
+
+_with_others = False  # whether this process may have joined others
 
 
 def join(seconds: int = JOIN_SECONDS) -> None:
@@ -40,7 +43,8 @@ def join(seconds: int = JOIN_SECONDS) -> None:
     seconds: to wait for the others; then the process ends with one sentence and exit code TRY_AGAIN.
 
   Raises:
-    UserError: the environment does not say who this is, or the port of process 0 is taken.
+    UserError: the environment does not say who this is.
+    TryAgain: the port of process 0 is taken, or a TPU VM cannot say who the others are.
   """
   if jax.distributed.is_initialized():
     return
@@ -56,6 +60,16 @@ def join(seconds: int = JOIN_SECONDS) -> None:
       raise
     if _others():  # else: a notebook or a test, which has used jax and trains alone
       print('note: jax was in use before the run began, so this process does not join the others: start it in a fresh process.', flush=True)
+
+
+def leave(code: int) -> None:
+  """Ends this process after an error. With others it does not wait for them, as jax does at exit: they may be waiting for this one, and
+  find out within LOST_SECONDS that it is gone."""
+  if _with_others:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _exit(code)
+  sys.exit(code)
 
 
 @contextlib.contextmanager
@@ -114,8 +128,8 @@ def _on_tpu(seconds):
     if 'before' in str(e) and isinstance(e, RuntimeError):
       raise
     if _others() or jax.distributed.is_initialized():
-      raise errors.UserError(f'The hosts of this slice could not be found ({type(e).__name__}: {" ".join(str(e).split())[:200]}): set '
-                             'JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.') from e
+      raise errors.TryAgain(f'The hosts of this slice could not be found ({type(e).__name__}: {" ".join(str(e).split())[:200]}): run the '
+                            'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.') from e
     _alone(seconds)
 
 
@@ -144,15 +158,19 @@ def _initialize(seconds, missing, **where):
     jax.distributed.initialize(**{'heartbeat_timeout_seconds': LOST_SECONDS, **where, 'initialization_timeout': seconds + 60})
   finally:
     timer.cancel()
+  global _with_others
+  _with_others = where.get('num_processes') != 1
 
 
 def _check_free(port, remedy):
-  """Raises UserError if the port is taken: jax would die of it."""
+  """Raises TryAgain if the port is taken, UserError if it cannot be: jax would die of it."""
   both = socket.has_dualstack_ipv6()
   try:
     socket.create_server(('', port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both).close()
   except (OSError, OverflowError) as e:
-    raise errors.UserError(f'Port {port} of this machine cannot be opened ({getattr(e, "strerror", None) or e}): {remedy}.') from e
+    taken = getattr(e, 'errno', None) == errno.EADDRINUSE
+    raise (errors.TryAgain if taken else errors.UserError)(
+        f'Port {port} of this machine cannot be opened ({getattr(e, "strerror", None) or e}): {remedy}.') from e
 
 
 def _others() -> bool:

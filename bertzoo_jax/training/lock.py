@@ -32,7 +32,8 @@ def hold(workdir):
   exit code 3 and saves nothing.
 
   Raises:
-    UserError: another job has it, with host, process and since when; or the lock is a link or cannot be opened.
+    TryAgain: another job has it, with host, process and since when. It may be about to end: a machine that was told to, whose successor asks.
+    UserError: the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
   owner = {'host': socket.gethostname(), 'pid': os.getpid(), 'token': uuid.uuid4().hex, 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
@@ -183,8 +184,8 @@ def _say_stale(other):
 
 
 def _refuse(workdir, other):
-  raise errors.UserError(f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another --workdir. '
-                         f'An owner that died on another host is let go when its heartbeat has stood still for {STALE_SECONDS:.0f} s.')
+  raise errors.TryAgain(f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another --workdir. '
+                        f'An owner that died on another host is let go when its heartbeat has stood still for {STALE_SECONDS:.0f} s.')
 
 
 def _name(other):

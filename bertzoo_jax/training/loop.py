@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bertzoo_jax import errors
+from bertzoo_jax import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
@@ -22,8 +24,9 @@ from bertzoo_jax.training import stage as stages
 MOST_SKIPPED = 20
 
 
-class Stopped(Exception):
+class Stopped(errors.UserError):
   """A run that must not go on; says why, and what is left."""
+  code = 3
 
 
 @dataclasses.dataclass
@@ -68,7 +71,8 @@ class Loop:
       {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. At step 0 nothing was saved.
 
     Raises:
-      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that could not be written.
+      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that cannot be written.
+      TryAgain: one that could not be written, and may be the next time.
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
     self.best = min(checkpoint.held_out_losses(self.workdir, stage.first_step).values(), default=math.inf)
@@ -161,18 +165,19 @@ class Loop:
     self._saved_at = time.monotonic()
 
   def _guarded(self, action):
+    """To save is to write and to wait for the other hosts; what fails because one is gone is left to `hosts.watched`."""
     try:
       action()
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
-      raise Stopped(f'A checkpoint could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); the ones before are kept. '
-                    'Free space or mend access, and run the same line again.') from e
+      if isinstance(e, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+        raise
+      raise _unwritten('A checkpoint', 'the ones before', e) from e
 
   def _write(self, row):
     try:
       self.record.write(row)
     except Exception as e:  # as above
-      raise Stopped(f'The metrics could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); the checkpoints are kept. '
-                    'Free space or mend access, and run the same line again.') from e
+      raise _unwritten('A row of the metrics', 'the checkpoints', e) from e
     self.trackers.write(row)  # says what fails, and never raises
 
   def _log(self, step, values, meter, batch):
@@ -216,6 +221,13 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a picture is not worth a run
         self.progress.say(f'loss.png could not be drawn: {type(e).__name__}: {e}')
+
+
+def _unwritten(what, kept, e):
+  passing = storage.may_pass(e)
+  return (errors.TryAgain if passing else Stopped)(
+      f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} are kept. '
+      + ('' if passing else 'Free space or mend access, and ') + ('Run' if passing else 'run') + ' the same line again.')
 
 
 class _Meter:

@@ -23,7 +23,7 @@ _PACKAGES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'nu
 
 
 def check_writable(path) -> None:
-  """Makes the folder. Raises UserError if it cannot be written."""
+  """Makes the folder. Raises UserError if it cannot be written, TryAgain if that may pass."""
   path = storage.path(path)
   try:
     path.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,10 @@ def check_writable(path) -> None:
     storage.write_text(probe, 'x')
     probe.unlink()
   except Exception as e:  # every storage has errors of its own
-    raise errors.UserError(f'--workdir {path} cannot be written ({type(e).__name__}: {" ".join(str(e).split())}): give a folder you own.') from e
+    passing = storage.may_pass(e)
+    raise (errors.TryAgain if passing else errors.UserError)(
+        f'--workdir {path} cannot be written ({type(e).__name__}: {" ".join(str(e).split())}): '
+        + ('run the same line again.' if passing else 'give a folder you own.')) from e
 
 
 def check_same_run(path, config, corpus_hash: str) -> None:

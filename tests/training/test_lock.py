@@ -32,7 +32,7 @@ def holder(tmp_path):
 
 
 def test_a_second_job_is_refused_and_told_who_holds_it(tmp_path, holder):
-  with pytest.raises(errors.UserError, match=f'process {holder.pid} on .* since 20'):
+  with pytest.raises(errors.TryAgain, match=f'process {holder.pid} on .* since 20'):
     with lock.hold(tmp_path):
       pass
 
@@ -105,7 +105,7 @@ def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minut
 def test_a_lease_of_another_host_that_moves_refuses_the_job_as_soon_as_it_is_seen_to(tmp_path, monkeypatch, age):
   clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
   _lease_elsewhere(tmp_path, age)
-  with pytest.raises(errors.UserError, match='process 1 on elsewhere'):
+  with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
     lock._take_remote(lock.storage.path(tmp_path), OWNER)
   assert clock.now <= 20 + lock.WATCH_SECONDS
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'

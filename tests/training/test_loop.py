@@ -3,10 +3,12 @@
 import math
 import types
 
+import jax
 import jax.numpy as jnp
 import pytest
 import toys
 
+from bertzoo_jax import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
@@ -99,10 +101,29 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
   assert checkpoint.best(tmp_path) == 5
 
 
-def test_metrics_that_cannot_be_written_stop_a_run_in_one_sentence(tmp_path):
+@pytest.mark.parametrize('error,ends,words', [
+    (OSError(28, 'No space left on device'), loop.Stopped, r'\(OSError.*No space.*\); the checkpoints are kept\. Free space'),
+    (ConnectionResetError(104, 'Connection reset by peer'), errors.TryAgain, r'\(Conn.*\); the checkpoints are kept\. Run the same line again')])
+def test_metrics_that_cannot_be_written_end_a_run_in_one_sentence(tmp_path, error, ends, words):
 
-  def full(row):
-    raise OSError(28, 'No space left on device')
+  def fail(row):
+    raise error
 
-  with pytest.raises(loop.Stopped, match=r'metrics could not be written \(OSError.*No space'):
-    train(tmp_path, record=types.SimpleNamespace(write=full), eval_every=0)
+  with pytest.raises(ends, match=words) as e:
+    train(tmp_path, record=types.SimpleNamespace(write=fail), eval_every=0)
+  assert type(e.value) is ends
+
+
+def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_storage(monkeypatch):
+  lost = jax.errors.JaxRuntimeError('UNAVAILABLE: task 1 is unhealthy')
+
+  def fail():
+    raise lost
+
+  guarded = lambda: loop.Loop._guarded(None, fail)
+  with pytest.raises(errors.UserError, match='A checkpoint could not be written'):
+    guarded()
+  monkeypatch.setattr(loop.jax, 'process_count', lambda: 2)
+  with pytest.raises(jax.errors.JaxRuntimeError) as e:
+    guarded()
+  assert e.value is lost  # which hosts.watched words
