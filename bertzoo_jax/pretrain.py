@@ -66,9 +66,9 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
   assembly.check(config)
   if (storage.path(workdir) / 'manifest.json').exists():
     raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
-  workdirs.check_writable(workdir)
   interrupt = interrupts.Interrupt()
-  with hosts.last_words(), hosts.watched(), interrupt.listening(), lock.hold(workdir) if _first() else contextlib.nullcontext():
+  own = lock.hold(workdir) if _first() else contextlib.nullcontext()
+  with workdirs.writable(workdir), hosts.last_words(), hosts.watched(), interrupt.listening(), own:
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)

@@ -242,12 +242,17 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
 
 def refused(world, workdir, changes, words, **kw):
   from bertzoo_jax import pretrain
-  before = sorted(str(p) for p in pathlib.Path(workdir).rglob('*') if p.name != 'lock') if pathlib.Path(workdir).exists() else []
+  before = everything(workdir)
   with pytest.raises(errors.UserError, match=words) as e:
     pretrain.pretrain(config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')}))
   assert '\n' not in str(e.value)
-  after = sorted(str(p) for p in pathlib.Path(workdir).rglob('*') if p.name not in ('lock', 'checkpoints'))
-  assert [p for p in after if not p.endswith('/checkpoints')] == [p for p in before if not p.endswith('/checkpoints')]
+  assert everything(workdir) == before
+
+
+def everything(workdir):
+  """What there is in a workdir, itself included."""
+  folder = pathlib.Path(workdir)
+  return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 
 
 @pytest.mark.parametrize('changes,words', [

@@ -41,8 +41,7 @@ class Checkpoints:
     self._keep, self._keep_every = keep, keep_every
     self._saving = None
     self._writes = jax.process_index() == 0
-    if self._writes:
-      self._folder.mkdir(parents=True, exist_ok=True)
+    if self._writes and self._folder.exists():
       _clean(self._folder)
     _quiet()
     self._checkpointer = _checkpointer(ocp.options.AsyncOptions(post_finalization_callback=self._seal))
@@ -57,6 +56,8 @@ class Checkpoints:
     if step in steps(self._folder.parent):
       return step
     self._saving = (step, held_out_loss, phase_first_step)
+    if self._writes:
+      self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
     self._checkpointer.save(self._folder / str(step), args=ocp.args.Composite(
         params=ocp.args.PyTreeSave(state['params']), rest=ocp.args.PyTreeSave(state['rest']), meta=ocp.args.JsonSave(state['meta'])))
@@ -79,7 +80,7 @@ class Checkpoints:
     Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
     """
     step, damaged, before = -1, [], []
-    if self._writes:
+    if self._writes and self._folder.exists():
       for candidate in reversed(steps(self._folder.parent)):
         problem = verify(self._folder / str(candidate))
         if problem is None:

@@ -56,17 +56,21 @@ class _Lost(Exception):
 
 def _take_local(workdir, owner):
   path = pathlib.Path(str(workdir)) / NAME
-  try:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-  except OSError as e:
-    why = 'is a link' if path.is_symlink() else f'cannot be opened ({e.strerror})'
-    raise errors.UserError(f'{path} {why}: remove it, or take another --workdir.') from e
-  try:
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError:
-    other = _read_fd(fd)
-    os.close(fd)
-    _refuse(workdir, other)
+  while True:
+    try:
+      fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as e:
+      why = 'is a link' if path.is_symlink() else f'cannot be opened ({e.strerror})'
+      raise errors.UserError(f'{path} {why}: remove it, or take another --workdir.') from e
+    try:
+      fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      other = _read_fd(fd)
+      os.close(fd)
+      _refuse(workdir, other)
+    if _is_at(fd, path):
+      break
+    os.close(fd)  # its owner removed it after it was opened here
   other = _read_fd(fd)
   if other:
     if other.get('host') != owner['host'] and _alive(other, owner):  # a disk whose flock does not reach the other host
@@ -84,6 +88,9 @@ def _take_local(workdir, owner):
 
   def release():
     os.ftruncate(fd, 0)
+    with contextlib.suppress(OSError):
+      if _is_at(fd, path):
+        os.unlink(path)
     os.close(fd)
 
   write()
@@ -190,6 +197,14 @@ def _refuse(workdir, other):
 
 def _name(other):
   return f'process {other.get("pid", "?")} on {other.get("host", "?")} since {other.get("since", "?")}'
+
+
+def _is_at(fd, path) -> bool:
+  """Whether the open file is the one that the path leads to."""
+  try:
+    return os.path.samestat(os.fstat(fd), os.lstat(path))
+  except FileNotFoundError:
+    return False
 
 
 def _read_fd(fd):

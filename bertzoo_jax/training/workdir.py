@@ -6,6 +6,7 @@
     tokenizer/        a copy of the corpus's tokenizer
 """
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -20,6 +21,20 @@ from bertzoo_jax import errors
 from bertzoo_jax import storage
 
 _PACKAGES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'tensorflow', 'tensorflow-cpu', 'tokenizers')
+
+
+@contextlib.contextmanager
+def writable(path):
+  """As `check_writable`; after the `with`, what was made for it and is still empty is gone again."""
+  path = storage.path(path)
+  made = [] if storage.is_remote(path) else [p for p in (path, *path.parents) if not os.path.exists(p)]
+  try:
+    check_writable(path)
+    yield
+  finally:
+    with contextlib.suppress(OSError):
+      for folder in made:
+        os.rmdir(folder)
 
 
 def check_writable(path) -> None:

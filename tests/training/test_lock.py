@@ -22,6 +22,9 @@ with lock.hold(sys.argv[1]):
 '''
 
 
+OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+
+
 @pytest.fixture
 def holder(tmp_path):
   process = subprocess.Popen([sys.executable, '-c', HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -45,14 +48,28 @@ def test_the_lock_of_a_killed_job_is_taken_over_and_said(tmp_path, holder, capsy
     assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
 
 
-def test_a_released_lock_is_free_and_silent(tmp_path, capsys):
+def test_a_released_lock_is_free_silent_and_gone(tmp_path, capsys):
   for _ in range(2):
     with lock.hold(tmp_path):
       pass
-  assert capsys.readouterr().out == ''
+  assert capsys.readouterr().out == '' and not list(tmp_path.iterdir())
 
 
-OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
+  path, flock = lock.storage.path(tmp_path), lock.fcntl.flock
+  first = lock._take_local(path, OWNER)
+  releases = [first[1]]
+
+  def late(fd, how):
+    if releases:
+      releases.pop()()
+    flock(fd, how)
+
+  monkeypatch.setattr(lock.fcntl, 'flock', late)
+  beat_once, release = lock._take_local(path, OWNER)
+  with pytest.raises(errors.TryAgain):  # a third one, which opens the file that is there now
+    lock._take_local(path, OWNER)
+  release()
 
 
 def _lease_elsewhere(tmp_path, age=5.0, **more):

@@ -174,7 +174,8 @@ def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
 def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
   with pytest.raises(errors.UserError, match='--workdir .* give a folder') as e:
-    workdirs.check_writable(tmp_path / 'file' / 'run')
+    with workdirs.writable(tmp_path / 'file' / 'run'):
+      pass
   assert e.value.code == 2
 
   def fail(*args):
@@ -182,7 +183,9 @@ def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pas
 
   monkeypatch.setattr(workdirs.storage, 'write_text', fail)
   with pytest.raises(errors.TryAgain, match='--workdir .* again'):
-    workdirs.check_writable(tmp_path / 'run')
+    with workdirs.writable(tmp_path / 'run'):
+      pass
+  assert not (tmp_path / 'run').exists()
 
 
 def test_fast_memory_is_asked_for_where_a_chip_has_more_and_nobody_asked_otherwise(monkeypatch):
