@@ -11,34 +11,25 @@ straight line to the full depth; ours is compiled in full with --full, else like
               kernel what it says of itself, which would count it twice: here kernels say nothing
 """
 
-import importlib
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-import ml_collections
-import numpy as np
+import compiled
 from absl import app
 from absl import flags
 from jax.experimental import pallas
 
-from bertzoo_jax import assembly
-from bertzoo_jax import config as configuration
 from bertzoo_jax import storage
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import kernel_costs
-from bertzoo_jax.tpu import program
-from bertzoo_jax.training import data
-from bertzoo_jax.training import sharding
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v6e': 'v6e:2x2'}
 MODELS = {'bert-base': ('bert', 'base'), 'bert-large': ('bert', 'large'), 'albert-base': ('albert', 'base')}
-VOCABULARY = {'bert': 30522, 'albert': 30000}
-PREDICTIONS = {128: 20, 512: 77}
 
 _FLAX = flags.DEFINE_string('flax', '', 'Python of an environment with transformers < 5 (bench/flax_step.py); without it ours alone.')
 _CHIPS = flags.DEFINE_string('chips', 'v5e', 'Generations by comma.')
@@ -55,25 +46,8 @@ _OUT = flags.DEFINE_string('out', '', 'JSON lines are added to it.')
 
 def ours(chip: str, model: str, layers: int) -> dict:
   """Figures of our step with so many layers."""
-  name, size = MODELS[model]
-  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(f'{size},objective=mlm'))
-  with config.unlocked():
-    config.encoder.num_layers = layers
-    config.update_from_flattened_dict(dict(
-        batch_size=_ROWS.value, length=_LENGTH.value, phases=((1_000_000, {}),), run=dict(config.run, accumulation=1, unroll=layers)))
-    for setting in _OVERRIDES.value:
-      key, _, value = setting.partition('=')
-      section, _, field = key.partition('.')
-      config[section][field] = type(config[section][field])(value)
-  config = ml_collections.ConfigDict(config).lock()
   slice_ = chips.of_topology(TOPOLOGIES[chip])
-  mesh = sharding.mesh((1, 1, 1), program.devices(slice_)[:1])
-  rows, length, predictions = _ROWS.value, _LENGTH.value, PREDICTIONS[_LENGTH.value]
-  features = {k: ((rows, length), np.int32) for k in ('input_ids', 'segment_ids', 'pack_ids')}
-  features |= {k: ((rows, predictions), np.int32) for k in ('masked_positions', 'masked_targets')}
-  features['masked_weights'] = ((rows, predictions), np.float32)
-  stand_in = data.Data({}, VOCABULARY[name], None, None, None, lambda phase: data.PhaseData(features, None, None, None), None, None)
-  made = program.train_step(assembly.stage(config, configuration.phases(config)[0], stand_in, mesh, 1000))
+  made = compiled.train_step(*MODELS[model], slice_, (1, 1, 1), layers=layers, rows=_ROWS.value, length=_LENGTH.value, settings=_OVERRIDES.value)
   if not made.fits:
     return dict(needed=made.needed)
   return _figures(made.text, hlo.repaired_optimal_seconds(made.analysis), made.memory.peak, made.seconds, slice_)
@@ -102,17 +76,16 @@ def _figures(text, optimal, peak, seconds, slice_):
 
 def at_depth(side, chip, model, depths, full) -> dict:
   """Figures at full depth, from those of two."""
-  (low, a), (high, b) = ((n, side(chip, model, n)) for n in depths)
-  print(json.dumps(dict(side=side.__name__, chip=chip, model=model, layers={low: a, high: b})), file=sys.stderr, flush=True)
-  return {k: a[k] + (b[k] - a[k]) / (high - low) * (full - low) for k in a if k != 'compile_seconds'}
+  low, high = ((n, side(chip, model, n)) for n in depths)
+  print(json.dumps(dict(side=side.__name__, chip=chip, model=model, layers=dict((low, high)))), file=sys.stderr, flush=True)
+  return {k: x for k, x in compiled.at_depth(low, high, full).items() if k != 'compile_seconds'}
 
 
 def main(_):
   pallas.CostEstimate = lambda **_: None
   for chip in _CHIPS.value.split(','):
     for model in _MODELS.value.split(','):
-      name, size = MODELS[model]
-      full = importlib.import_module(f'configs.{name}').get_config(size).encoder.num_layers
+      full = compiled.depth(*MODELS[model])
       depths = lambda flag: tuple(map(int, flag.value.split(',')))
       row = dict(chip=chip, model=model, rows=_ROWS.value, length=_LENGTH.value, set=_OVERRIDES.value, flax_prng=_PRNG.value)
       row['ours'] = ours(chip, model, full) if _FULL.value else at_depth(ours, chip, model, depths(_LAYERS), full)

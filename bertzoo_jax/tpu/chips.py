@@ -119,12 +119,23 @@ class Slice(NamedTuple):
   def egress(self, group: int) -> float:
     """Bytes/s that a device of a group sends to the rest of it while all do: one link along each axis the slice has, two
     where that axis closes to a ring; of a group that is not the whole slice, as along one axis only."""
+    axes = self._axes(group)
+    return sum(rate for _, rate in axes) if axes else math.inf
+
+  def mixing(self, group: int) -> float:
+    """Bytes/s of what a device of a group holds, while each sends every other one its share of it: half of it crosses the
+    middle of the longest axis, where the links are fewest."""
+    axes = self._axes(group)
+    return min(4 * rate / n for n, rate in axes) if axes else math.inf
+
+  def _axes(self, group):
+    """[(chips along an axis, bytes/s that a device sends along it)] of those a group uses."""
     long = [n for n in self.shape if n > 1]
     if not long or group <= 1:
-      return math.inf
+      return []
     closed = all(n % self.chip.wrap == 0 for n in long) and len(long) == self.chip.rank
-    axes = len(long) if group == self.devices else 1
-    return axes * self.chip.link * (2 if closed else 1) / self.chip.devices
+    rate = self.chip.link * (2 if closed else 1) / self.chip.devices
+    return [(n, rate) for n in (long if group == self.devices else [group])]
 
 
 def of_type(name: str) -> Slice:

@@ -18,7 +18,7 @@ from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import hlo
 
 _ELEMENTWISE = 3.0  # how much too dear cycles make what is bound by memory
-_PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0, 'all-to-all': 1.0}
+_PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0}
 
 # Seconds that a preemption costs before the step it died at is reached again, besides lost work; hours until capacity returns are not in it.
 RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'restore': 60.0}
@@ -76,10 +76,13 @@ def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:
 
 
 def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
-  """Seconds of a collective as a ring over the links that `Slice.egress` counts, without latency."""
+  """Seconds of a collective without latency: as a ring over the links that `Slice.egress` counts, or, where each has something
+  else for every other one, over those of `Slice.mixing`."""
   n = collective.group
   if n <= 1:
     return 0.0
+  if collective.opcode.endswith('all-to-all'):
+    return collective.bytes / slice_.mixing(n)
   sent = collective.bytes if collective.opcode not in _PER_BYTE else _PER_BYTE[collective.opcode] * (n - 1) / n * collective.bytes
   return sent / slice_.egress(n)
 

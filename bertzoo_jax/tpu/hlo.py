@@ -223,9 +223,20 @@ class _Walk:
     condition = self.module.computations.get(instruction.called['condition'], {})
     bounds = [int(i.operands[0]) for i in condition.values() if i.opcode == 'constant' and i.operands[0].isdecimal()]
     if len(bounds) == 1:
-      return bounds[0]
+      return math.ceil(bounds[0] / self._stride(instruction))
     self.unknown_trips.append(instruction.name)
     return 1
+
+  def _stride(self, loop):
+    """By how much the number that a loop's condition looks at grows in a turn; 1 where that is not seen."""
+    condition, body = (self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body'))
+    places = [re.search(r'index=(\d+)', i.attributes)[1] for i in condition.values() if i.opcode == 'get-tuple-element']
+    root = next((i for i in body.values() if i.root and i.opcode == 'tuple'), None)
+    if len(places) != 1 or root is None:
+      return 1
+    grown = body.get(root.operands[int(places[0])])
+    added = [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant'] if grown and grown.opcode == 'add' else []
+    return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
     """Marks what belongs to an instruction with an estimate of its own, and what that calls."""

@@ -1,5 +1,7 @@
 """Slices by their names, and time and price from a program's reading."""
 
+import collections
+import itertools
 import math
 
 import pytest
@@ -67,6 +69,31 @@ def test_collectives_take_what_a_ring_sends(opcode, share):
   found = estimate.step_time(reading(collectives=[made]), chips.of_type('v5e-4'))
   assert found.exchange == found.likely == found.upper == pytest.approx(3 * share * 1e-3)
   assert estimate.exchange_time(made._replace(group=1), chips.of_type('v5e-4')) == 0.0
+
+
+def busiest_link(shape, wrapped):
+  """Shares that cross the link that most cross, while every chip sends one to every other, along one axis after the other."""
+  loads = collections.Counter()
+  for start, end in itertools.product(itertools.product(*map(range, shape)), repeat=2):
+    at = list(start)
+    for axis, n in enumerate(shape):
+      ahead = (end[axis] - start[axis]) % n
+      ways = [(1, ahead)] if ahead < n / 2 else [(-1, n - ahead)] if ahead > n / 2 else [(1, ahead), (-1, ahead)]  # where both are as long: halves
+      if not wrapped:
+        ways = [(1 if end[axis] > start[axis] else -1, abs(end[axis] - start[axis]))]
+      for way, steps in ways:
+        for step in range(steps):
+          loads[*at[:axis], (start[axis] + way * step) % n, *at[axis + 1:], axis, way] += 1 / len(ways)
+      at[axis] = end[axis]
+  return max(loads.values())
+
+
+@pytest.mark.parametrize('topology, wrapped', [('v4:2x2x1', False), ('v4:2x2x4', False), ('v4:4x4x4', True), ('v5e:4x8', False)])
+def test_an_exchange_of_all_with_all_takes_as_long_as_its_busiest_link(topology, wrapped):
+  slice_ = chips.of_topology(topology)
+  held = 100_000_000 * slice_.chips
+  found = estimate.exchange_time(hlo.Collective('all-to-all', held, slice_.devices, 1, ''), slice_)
+  assert found == pytest.approx(busiest_link(slice_.shape, wrapped) * 100_000_000 / slice_.chip.link)
 
 
 def test_days_and_dollars_of_all_phases_with_preemptions():

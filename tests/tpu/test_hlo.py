@@ -96,6 +96,13 @@ def test_a_known_number_of_turns_comes_first():
   assert hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles == 3 * 100 + 70 + 1000
 
 
+@pytest.mark.parametrize('grows, turns', [(1, 5), (2, 3), (5, 1)])
+def test_a_loop_whose_number_grows_by_more_takes_fewer_turns(grows, turns):
+  counted = text().replace('  ROOT %next', f'  %by = s32[]{{:T(128)}} constant({grows})\n  %i.2 = s32[]{{:T(128)}} add(%i, %by)\n  ROOT %next')
+  found = hlo.read(counted.replace('tuple(%i, %sum)', 'tuple(%i.2, %sum)'))
+  assert found.cycles == turns * 100 + 70 + 1000 and found.collectives[0].times == turns and not found.unknown_trips
+
+
 def test_a_loop_that_does_not_tell_its_turns_is_said():
   reading = hlo.read(text().replace('constant(5)', 'parameter(1)'))
   assert reading.unknown_trips == ['loop'] and reading.cycles == 100 + 70 + 1000
