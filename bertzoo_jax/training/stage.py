@@ -16,6 +16,9 @@ from bertzoo_jax.training import step as steps
 # matrix products (docs/TPU.md). By device kind.
 _FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
+# MiB from which a product with gathered weights is cut into a loop of narrow ones, one a chip: never, they are too narrow.
+_WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
+_NEVER = 1_000_000
 
 
 class Stage(NamedTuple):
@@ -76,13 +79,13 @@ def train_step(stage: Stage):
                                mesh=stage.mesh if stage.mesh.size > 1 else None)
   where = _where(stage)
   return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0,
-                 compiler_options=compiler_options(stage.mesh.devices.flat[0].device_kind))
+                 compiler_options=compiler_options(stage.mesh.devices.flat[0].device_kind, stage.mesh.shape['fsdp'] > 1))
 
 
-def compiler_options(device_kind: str) -> dict[str, str]:
-  """What the compiler is asked of a train step on such devices; LIBTPU_INIT_ARGS goes before."""
-  asked = _FAST_MEMORY_FLAG not in os.environ.get('LIBTPU_INIT_ARGS', '')
-  return {_FAST_MEMORY_FLAG: str(_FAST_MEMORY[device_kind])} if asked and device_kind in _FAST_MEMORY else {}
+def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
+  """What the compiler is asked of a train step on such devices, which may split weights over fsdp; LIBTPU_INIT_ARGS goes before."""
+  wanted = {_FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind), _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None}
+  return {k: str(v) for k, v in wanted.items() if v and k not in os.environ.get('LIBTPU_INIT_ARGS', '')}
 
 
 def evaluation(stage: Stage):

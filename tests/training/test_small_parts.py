@@ -188,9 +188,12 @@ def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pas
   assert not (tmp_path / 'run').exists()
 
 
-def test_fast_memory_is_asked_for_where_a_chip_has_more_and_nobody_asked_otherwise(monkeypatch):
-  flag = 'xla_tpu_scoped_vmem_limit_kib'
-  assert stages.compiler_options('TPU v5 lite') == stages.compiler_options('TPU v5') == {flag: '32768'}
-  assert stages.compiler_options('TPU v4') == stages.compiler_options('cpu') == {}
-  monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--a=1 --{flag}=65536')
-  assert stages.compiler_options('TPU v5 lite') == {}
+def test_the_compiler_is_asked_for_what_suits_a_chip_unless_somebody_asked_otherwise(monkeypatch):
+  monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
+  memory, windows = {'xla_tpu_scoped_vmem_limit_kib': '32768'}, {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'}
+  assert stages.compiler_options('TPU v5 lite', False) == stages.compiler_options('TPU v5', False) == memory
+  assert stages.compiler_options('TPU v5 lite', True) == memory | windows
+  assert stages.compiler_options('TPU v4', True) == windows
+  assert stages.compiler_options('TPU v4', False) == stages.compiler_options('cpu', True) == {}
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', '--a=1 --xla_tpu_scoped_vmem_limit_kib=65536')
+  assert stages.compiler_options('TPU v5 lite', True) == windows
