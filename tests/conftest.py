@@ -1,5 +1,6 @@
 """Environment of every test: CPU, eight host devices, no network. Set before jax is imported."""
 
+import collections
 import os
 import sys
 
@@ -10,9 +11,30 @@ os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
-for _flag in ('--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0'):  # the tests compile more than they compute
+os.environ.setdefault('OMP_NUM_THREADS', '1')  # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
+# The tests compile more than they compute: the emitters of fusions take three times the compiler's time of a train step. Both
+# names are known to the tested jaxlib (constraints.txt); one that a later jaxlib does not know ends the process and is to be taken out.
+QUICK = '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+for _flag in ('--xla_force_host_platform_device_count=8', *QUICK.split()):
   if _flag.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_flag}'.strip()
+
+
+# The files that take longest begin first: `make test` gives whole files to its workers, and none is to be left alone with one.
+LONGEST = ('test_pretrain', 'test_hosts', 'test_pretrain_networks', 'test_replaced_token', 'test_readme', 'test_meshes', 'test_names',
+           'test_trajectory', 'test_prepare', 'test_pipeline', 'test_objectives', 'test_preflight', 'test_prepare_killed', 'test_tpu_scripts',
+           'test_systems')
+
+
+def pytest_configure(config):
+  if hasattr(config.option, 'loadscopereorder'):
+    config.option.loadscopereorder = False  # xdist's own order, by the number of tests
+
+
+def pytest_collection_modifyitems(items):
+  tests = collections.Counter(item.path for item in items)
+  rank = {name: i for i, name in enumerate(LONGEST)}
+  items.sort(key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path]))  # then as xdist would: the most tests first
 
 
 @pytest.fixture(autouse=True, scope='module')

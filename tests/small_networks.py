@@ -6,6 +6,7 @@ import numpy as np
 
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.training import step as steps
 from configs import parts
 
 VOCAB = 101
@@ -34,6 +35,18 @@ def perturbed(params, seed=0, scale=0.1):
   """Every leaf with noise added: biases are no longer 0, and swapped ones show."""
   rng = np.random.default_rng(seed)
   return jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params)
+
+
+def parameters(objective, seed=0, scale=0.1):
+  """Parameters of an objective as `perturbed` makes them of its initial ones, without a program that draws those."""
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  start = jax.tree_util.tree_map_with_path(lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes)
+  return perturbed(start, seed, scale)
+
+
+def state(objective, tx, params, rows):
+  """The state before the first step, with these parameters."""
+  return jax.jit(lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows))(params)
 
 
 def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):

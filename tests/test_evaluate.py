@@ -49,7 +49,7 @@ def make_workdir(path, made, corpus):
   shutil.copytree(corpus / 'tokenizer', path / 'tokenizer')
   (path / 'config.json').write_text(configuration.to_json(made))
   (path / 'corpus.json').write_text(json.dumps({'hash': corpora.read_manifest(corpus)['hash']}))
-  params = small.perturbed(jax.jit(small.objective(made.objective.name, vocab_size=VOCAB, **SIZES).init)(jax.random.key(0)))
+  params = small.parameters(small.objective(made.objective.name, vocab_size=VOCAB, **SIZES))
   if 'pair_head' in params:
     params['pair_head'] = pair_head(params, corpus)
   zero = jnp.zeros((), jnp.int32)
@@ -90,8 +90,13 @@ def by_rows(evaluation):
   return {(s.network, s.rows, s.measure): s for s in evaluation.scores}
 
 
+@jax.jit
+def encoded(params, batch):
+  return small.encoder(vocab_size=VOCAB, **SIZES).apply({'params': params['encoder']}, batch, train=False)
+
+
 def hidden(params, batch):
-  return np.asarray(small.encoder(vocab_size=VOCAB, **SIZES).apply({'params': params['encoder']}, batch, train=False), np.float64)
+  return np.asarray(encoded(params, batch), np.float64)
 
 
 def dense(params, x):

@@ -46,7 +46,7 @@ def make_workdir(path, config):
   record.write({'step': 9, 'loss': 1.0})
   record.close()
   encoder = {k: v for k, v in config.encoder.to_dict().items() if k != 'name'}
-  params = small.perturbed(jax.jit(small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder).init)(jax.random.key(0)))
+  params = small.parameters(small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder))
   zero = jnp.zeros((), jnp.int32)
   state = steps.TrainState(zero + 7, jax.tree.map(jnp.asarray, params), {'m': jnp.zeros(2)}, (), {'total': zero, 'consecutive': zero, 'last': zero})
   saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)

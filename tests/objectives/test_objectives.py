@@ -17,7 +17,7 @@ NAMES = sorted(set(objectives.BY_NAME) - {'input_only'})  # which has no loss (t
 @pytest.fixture(scope='module', params=NAMES)
 def learned(request):
   objective = small.objective(request.param)
-  return objective, small.perturbed(jax.jit(objective.init)(jax.random.key(0)))
+  return objective, small.parameters(objective)
 
 
 def rows(**sizes):
@@ -35,7 +35,7 @@ def evaluate(objective, params, batch, totals=None):
 
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pairs():
   batch = small.batch()
-  params = small.perturbed(jax.jit(small.objective('mlm_pair').init)(jax.random.key(0)))
+  params = small.parameters(small.objective('mlm_pair'))
   out = jax.jit(lambda p: networks.predict(small.encoder(), p, batch))(params)
   nlls, hits = [], []
   for b in range(4):

@@ -31,12 +31,19 @@ def keys(rows, seed=0):
 def pair(kind='replaced_token', **changes):
   """(objective, perturbed parameters)"""
   objective = small.objective(kind, **{**SIZES, **changes})
-  return objective, small.perturbed(jax.jit(objective.init)(jax.random.key(1)), scale=0.05)
+  return objective, small.parameters(objective, seed=1, scale=0.05)
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def evaluate(objective, params, batch):
+  """(sums, gradients) without dropout."""
+  loss = lambda p: objective.loss(p, batch, objective.totals(batch), (), None, False)
+  gradients, (_, sums) = jax.grad(loss, has_aux=True)(params)
+  return sums, gradients
+
+
 def gradients(objective, params, batch):
-  return jax.grad(lambda p: objective.loss(p, batch, objective.totals(batch), (), None, False)[0])(params)
+  return evaluate(objective, params, batch)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -46,11 +53,19 @@ def loss_of(objective, params, batch):
   return value, sums
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def guesses(objective, params, batch):
   """(logits, hidden vectors) of the generator at the masked positions."""
   network = objective.networks[1]
   generator = generators.Generator(network.encoder, generators.SHARED['embeddings'])
   return generators.logits(generator, network.of(params), batch, None, False, operations.PLAIN)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def scores_of(objective, params, batch):
+  """The discriminator's."""
+  main = objective.networks[0]
+  return networks.predict(main.encoder, main.of(params), batch)['replaced']
 
 
 def rows(**sizes):
@@ -115,7 +130,7 @@ def updated(accumulation, mesh):
   tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(),
                                     clip_norm=1.0)
   devices = sharding.mesh(mesh, jax.devices()[:math.prod(mesh)]) if mesh else None
-  state = steps.init(objective, tx, 0, 16).replace(params=jax.tree.map(jnp.asarray, params))
+  state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
   placed = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()} if mesh else batch
   step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, prng='rbg', accumulation=accumulation, mesh=devices)
@@ -190,12 +205,11 @@ def test_sharing_all_makes_one_encoder_of_two():
 
 def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   objective = small.objective('replaced_token_frozen', num_layers=2, activation='gelu', embedding_size=16)
-  params = small.perturbed(jax.jit(objective.init)(jax.random.key(1)), scale=0.05)
+  params = small.parameters(objective, seed=1, scale=0.05)
   tx = optimizers.adamw_uncorrected(lambda s: 1e-2, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.5, no_decay=(),
                                     clip_norm=1.0)
-  state = steps.init(objective, tx, 0, 4)
-  moments = jax.tree.map(jnp.ones_like, state.opt_state)  # as the stage before left them
-  state = state.replace(params=jax.tree.map(jnp.asarray, params), opt_state=moments)
+  state = small.state(objective, tx, params, 4)
+  state = state.replace(opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state))  # moments, as the stage before left them
   new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0, prng='threefry2x32'))(state, small.batch())
   assert small.worst(new.params['generator'], params['generator']) == 0 and small.worst(new.params['encoder'], params['encoder']) > 0
   assert metrics['mlm_loss'] > 0 and not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
@@ -216,13 +230,12 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
 
   def reward(token):
     filled = np.where(np.arange(4) == 2, token, [0, 1, 2, 1])[None]
-    main = objective.networks[0]
-    score = networks.predict(main.encoder, main.of(params), {**batch, 'input_ids': filled})['replaced'][0, 2]
+    score = scores_of(objective, params, {**batch, 'input_ids': filled})[0, 2]
     return float(-jax.nn.log_sigmoid(score if token != 1 else -score))
 
   rewards = jnp.array([reward(v) for v in range(3)])
   wanted = jax.jit(jax.grad(lambda p: -jnp.sum(jnp.exp(log_shares(p)) * rewards)))(params)  # the generator climbs
-  shares = np.exp(log_shares(params))
+  shares = np.exp(jax.jit(log_shares)(params))
   each = [gradients(objective, params, {**batch, 'sampled_ids': np.array([[v]])}) for v in range(3)]
   mean = jax.tree.map(lambda *g: sum(share * x for share, x in zip(shares, g)), *each)
   for tree in (wanted, mean):
@@ -235,9 +248,8 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   objective, params = pair('replaced_token_adversarial', discriminator_weight=0.0)
   batch = {**small.batch(rows=1, predictions=1), 'sampled_ids': np.array([[9]])}
   batch['masked_weights'][:] = 1.0
-  sums = loss_of(objective, params, batch)[1]['masked']
-  right = np.exp(-float(sums['reward']))
-  gradient = gradients(objective, params, batch)['baseline_head']['classifier']['bias'][0]
+  sums, found = evaluate(objective, params, batch)
+  right, gradient = np.exp(-float(sums['masked']['reward'])), found['baseline_head']['classifier']['bias'][0]
   hidden = guesses(objective, params, batch)[1][0, 0]
   head = params['baseline_head']['classifier']
   guess = 1 / (1 + np.exp(-float(hidden @ head['kernel'][:, 0] + head['bias'][0])))
@@ -267,8 +279,7 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   value, sums = loss_of(objective, params, batch)
   found = objective.derive(steps.means(sums, totals))
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
-  main = objective.networks[0]
-  scores = np.asarray(networks.predict(main.encoder, main.of(params), {**batch, 'input_ids': filled})['replaced'])
+  scores = np.asarray(scores_of(objective, params, {**batch, 'input_ids': filled}))
   real, replaced = batch['pack_ids'] > 0, filled != original
   for name, value_of in reference(scores[real], replaced[real]).items():
     assert abs(float(found[name]) - value_of) < (0.01 if name == 'rtd_auc' else 1e-5), name
@@ -313,9 +324,15 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   totals = objective.totals(batch)
   value, sums = loss_of(objective, params, batch)
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
-  main = objective.networks[0]
-  hidden = networks.encode(main.encoder, params['encoder'], {**batch, 'input_ids': filled}, None, False)
-  shares = np.asarray(jax.nn.softmax(networks.vocabulary_logits(main.encoder, params, hidden)), np.float64)
+  encoder = objective.networks[0].encoder
+
+  @jax.jit
+  def read(params, batch):
+    hidden = networks.encode(encoder, params['encoder'], batch, None, False)
+    return hidden, jax.nn.softmax(networks.vocabulary_logits(encoder, params, hidden))
+
+  hidden, shares = (np.asarray(x) for x in read(params, {**batch, 'input_ids': filled}))
+  shares = shares.astype(np.float64)
   head = params['copy_head']['classifier']
   copy = 1 / (1 + np.exp(-np.asarray(hidden @ head['kernel'])[..., 0] - head['bias'][0]))
   mixed = (1 - copy[..., None]) * shares + copy[..., None] * np.eye(small.VOCAB)[filled]
