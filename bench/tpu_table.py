@@ -52,11 +52,11 @@ def _row(name, size, found, phase):
           f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |')
 
 
-def _sizes():
+def _sizes(only=()):
   for path in sorted((ROOT / 'configs').glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
     for size in getattr(module, 'SIZES', ()):
-      if not _ONLY.value or path.stem in _ONLY.value or f'{path.stem}:{size}' in _ONLY.value:
+      if not only or path.stem in only or f'{path.stem}:{size}' in only:
         yield path.stem, size
 
 
@@ -66,15 +66,17 @@ def main(_):
   for line in out.read_text().splitlines() if out.exists() else ():
     if match := re.match(r'\| (\w+:\w+) \|', line):
       lines.setdefault(match[1], []).append(line)
-  for name, size in _sizes():
+  for name, size in _sizes(_ONLY.value):
     if f'{name}:{size}' not in lines:
       lines[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
+    missing = [f'{name}:{size}' for name, size in _sizes() if f'{name}:{size}' not in lines]
     storage.write_text(out, '\n'.join([
         '# Every config on TPUs, as the compiler sees it', '',
         f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is what',
         'the TPU compiler allots, times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`). Each config as its file has it, on',
         'the first slice of the list that holds it.', '',
-        f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key])]) + '\n')
+        f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key]),
+        *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else [])]) + '\n')
 
 
 if __name__ == '__main__':
