@@ -123,6 +123,8 @@ def _ending(e: Exception):
                   '(gcloud auth application-default login) and the network.')
   if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):  # without a path it is no mistake of the user's
     return code, f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the space left.'
+  if isinstance(e, BrokenPipeError):
+    return 1, 'Nobody reads the output any more (broken pipe).'
   if isinstance(e, (ConnectionError, TimeoutError)):
     return code, f'The network failed ({type(e).__name__}: {" ".join(str(e).split())[:200]}). Run the same line again.'
   return 1, None

@@ -8,10 +8,12 @@ import re
 
 from etils import epath
 
-# What libraries of object stores say in a name or a message; the first is looked for first.
-_PASSES = re.compile(r'timed? ?out|deadline|unavailable|temporar|try again|reset|resolve|too many requests|\b(408|429|50\d)\b', re.I)
+# What libraries of object stores say in a name or a message, addresses aside. A code of the server is believed first, then what stays.
+_SERVER_PASSES = re.compile(r'(http|code|status)\D{0,20}(408|429|50\d)\b', re.I)
 _STAYS = re.compile(r'not ?found|no such|not exist|exists|permission|forbidden|denied|unauth|credential|login|invalid|no space|disk quota|read-only|'
-                    r'\b40[0134]\b', re.I)
+                    r'(http|code|status)\D{0,20}40[0134]\b', re.I)
+_PASSES = re.compile(r'timed? ?out|deadline|unavailable|temporar(y|ily)|aborted|try again|retr(y|ies)|\breset\b|resolve|connect|'
+                     r'too many requests', re.I)
 _STAYING = {getattr(errno, name) for name in ('ENOENT', 'EACCES', 'EPERM', 'EEXIST', 'ENOTDIR', 'EISDIR', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG',
                                              'ELOOP', 'EINVAL', 'EFBIG', 'ENOTSUP')}
 
@@ -71,11 +73,11 @@ def sha256(p, block: int = 1 << 22) -> str:
 
 def may_pass(e: Exception) -> bool:
   """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address, missing rights and a full disk are not."""
-  if isinstance(e, (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)):
+  if isinstance(e, (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, BrokenPipeError)):
     return False
   if isinstance(e, (ConnectionError, TimeoutError)):
     return True
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING
-  words = f'{type(e).__name__} {e}'
-  return bool(_PASSES.search(words)) or not _STAYS.search(words)
+  words = re.sub(r'\S*/\S*', '', f'{type(e).__name__} {e}')
+  return bool(_SERVER_PASSES.search(words) or (_PASSES.search(words) and not _STAYS.search(words)))

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import jax
 
@@ -25,6 +26,7 @@ from bertzoo_jax import errors
 JOIN_SECONDS = 300
 TRY_AGAIN = errors.TryAgain.code
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
+_LAST_SECONDS = 5.0
 _FOREVER = 10 ** 6  # a lone process that was suspended must not be declared dead by itself
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
 
@@ -64,10 +66,12 @@ def join(seconds: int = JOIN_SECONDS) -> None:
 
 def leave(code: int) -> None:
   """Ends this process after an error. With others it does not wait for them, as jax does at exit: they may be waiting for this one, and
-  find out within LOST_SECONDS that it is gone."""
+  find out within LOST_SECONDS that it is gone. Process 0 gives those that fail with it time for their own words: they would end with it."""
   if _with_others:
     sys.stdout.flush()
     sys.stderr.flush()
+    if jax.distributed.is_initialized() and jax.process_index() == 0:
+      time.sleep(_LAST_SECONDS)
     _exit(code)
   sys.exit(code)
 

@@ -1,10 +1,13 @@
 """Being asked to stop: SIGTERM (preemption) and the first SIGINT (Ctrl-C) let a run save and end with exit code 0."""
 
 import contextlib
+import itertools
 import signal
 
 import jax
 from jax.experimental import multihost_utils
+
+_count = itertools.count(1)  # of this process: jax agrees on a number once and for all
 
 
 class Interrupt:
@@ -12,7 +15,7 @@ class Interrupt:
 
   def __init__(self):
     self.name = None  # what asked for the end; with several hosts the same on all
-    self._asked, self._alone, self._steps = False, True, 0
+    self._asked, self._alone = False, True
 
   @contextlib.contextmanager
   def listening(self):
@@ -46,7 +49,10 @@ class Interrupt:
     del step
     # Not the step of the run: jax agrees on the next number after the highest that it was asked for, which is 0 if a notice came before
     # the first one, and then waits for that very number.
-    self._steps += 1
-    if multihost_utils.reached_preemption_sync_point(self._steps):
-      self.name = 'preemption'
+    try:
+      if multihost_utils.reached_preemption_sync_point(next(_count)):
+        self.name = 'preemption'
+    except RuntimeError:  # jax was told to have no such service
+      if not self._alone:
+        raise
     return self.name is not None

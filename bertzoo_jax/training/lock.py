@@ -18,6 +18,7 @@ NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
 STALE_SECONDS = 120.0
 WATCH_SECONDS = 5.0
+_ATTEMPTS = 10  # to open a local lock that is not being removed
 
 
 @contextlib.contextmanager
@@ -56,7 +57,7 @@ class _Lost(Exception):
 
 def _take_local(workdir, owner):
   path = pathlib.Path(str(workdir)) / NAME
-  while True:
+  for attempt in range(_ATTEMPTS + 1):
     try:
       fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as e:
@@ -68,9 +69,10 @@ def _take_local(workdir, owner):
       other = _read_fd(fd)
       os.close(fd)
       _refuse(workdir, other)
-    if _is_at(fd, path):
+    if attempt == _ATTEMPTS or _is_at(fd, path):
       break
-    os.close(fd)  # its owner removed it after it was opened here
+    os.close(fd)  # its owner removed it after it was opened here, or the disk numbers a file anew whenever it is asked
+    time.sleep(0.1)
   other = _read_fd(fd)
   if other:
     if other.get('host') != owner['host'] and _alive(other, owner):  # a disk whose flock does not reach the other host
@@ -84,12 +86,13 @@ def _take_local(workdir, owner):
 
   def beat_once():
     _check_ours(_read_fd(fd), owner)
+    if not _is_at(fd, path):
+      _check_ours(_read(path), owner)  # somebody's new lock, where ours was removed
     write()
 
   def release():
-    os.ftruncate(fd, 0)
     with contextlib.suppress(OSError):
-      if _is_at(fd, path):
+      if _is_at(fd, path) and (_read_fd(fd) or {}).get('token') == owner['token']:
         os.unlink(path)
     os.close(fd)
 
@@ -203,7 +206,7 @@ def _is_at(fd, path) -> bool:
   """Whether the open file is the one that the path leads to."""
   try:
     return os.path.samestat(os.fstat(fd), os.lstat(path))
-  except FileNotFoundError:
+  except OSError:
     return False
 
 

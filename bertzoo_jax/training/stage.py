@@ -14,7 +14,7 @@ from bertzoo_jax.training import step as steps
 
 # KiB of fast memory that a fused operation may take, where the chip has more than the compiler uses unasked: larger tiles of the
 # matrix products (docs/TPU.md). By device kind.
-_FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5': 32768}
+_FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
 # MiB from which a product with gathered weights is cut into a loop of narrow ones, one a chip: never, they are too narrow.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
@@ -79,7 +79,7 @@ def train_step(stage: Stage):
                                mesh=stage.mesh if stage.mesh.size > 1 else None)
   where = _where(stage)
   return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0,
-                 compiler_options=compiler_options(stage.mesh.devices.flat[0].device_kind, stage.mesh.shape['fsdp'] > 1))
+                 compiler_options=_options(stage))
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
@@ -95,7 +95,7 @@ def evaluation(stage: Stage):
   """
   batches = stage.data.held_out()
   totals_of = jax.jit(stage.objective.totals)
-  one = jax.jit(steps.make_eval_step(stage.objective))
+  one = jax.jit(steps.make_eval_step(stage.objective), compiler_options=_options(stage))
   place = lambda batch: sharding.to_devices(batch, stage.mesh, stage.rows)
   add = lambda a, b: jax.tree.map(jnp.add, a, b)
   totals = None
@@ -129,6 +129,10 @@ def param_shapes(state) -> dict:
 
 def _initial(stage):
   return steps.init(stage.objective, stage.tx, stage.seed, stage.rows)
+
+
+def _options(stage):
+  return compiler_options(stage.mesh.devices.flat[0].device_kind, stage.mesh.shape['fsdp'] > 1)
 
 
 def _where(stage):

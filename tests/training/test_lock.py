@@ -219,3 +219,10 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tm
     with lock.hold(tmp_path):
       pass
   assert (tmp_path / 'precious').read_text() == 'kept'
+
+
+def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
+  with lock.hold(tmp_path):
+    text = (tmp_path / lock.NAME).read_text()
+    (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32

@@ -1,5 +1,6 @@
 """Batches from a file, what a step costs, what a watcher sees, what a workdir remembers."""
 
+import itertools
 import json
 import re
 import signal
@@ -101,6 +102,7 @@ def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name
 def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_others(monkeypatch):
   monkeypatch.setattr(interrupts.jax, 'process_count', lambda: 2)
   monkeypatch.setattr(interrupts.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2)
+  monkeypatch.setattr(interrupts, '_count', itertools.count(1))
   told = []
   before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))  # in the place of jax's, which tells the other hosts
   try:
