@@ -197,7 +197,7 @@ time.sleep(2)  # jax looks once a second
 interrupt.jax.process_count = lambda: {count}
 with interrupt.Interrupt().listening() as asked:
   for step in range(501, 801):
-    if asked.reached(step):
+    if asked.reached():
       print('ends after', asked.name)
       break
     time.sleep(0.01)

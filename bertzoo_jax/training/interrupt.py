@@ -44,11 +44,10 @@ class Interrupt:
     else:
       signal.raise_signal(signal.SIGTERM)  # jax's handler tells the other hosts
 
-  def reached(self, step: int) -> bool:
+  def reached(self) -> bool:
     """True if the run should save and end after this step. To be asked after every step; on several hosts the same on all."""
-    del step
-    # Not the step of the run: jax agrees on the next number after the highest that it was asked for, which is 0 if a notice came before
-    # the first one, and then waits for that very number.
+    # A count of its own, not the step of the run: jax agrees on the next number after the highest that it was asked for, which is 0
+    # if a notice came before the first one, and then waits for that very number.
     try:
       if multihost_utils.reached_preemption_sync_point(next(_count)):
         self.name = 'preemption'

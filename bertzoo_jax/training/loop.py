@@ -121,7 +121,7 @@ class Loop:
         self._log(step, values, meter, batch)
       if self._after(step, state, stage, evaluate if evaluates else None):
         meter.restart()
-      if self.interrupt.reached(step):
+      if self.interrupt.reached():
         break
     self._flush()
     return state

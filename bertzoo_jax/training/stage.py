@@ -83,7 +83,7 @@ def train_step(stage: Stage):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """What the compiler is asked of a train step on such devices, which may split weights over fsdp; LIBTPU_INIT_ARGS goes before."""
+  """What the compiler is asked of the programs of a stage on such devices, which may split weights over fsdp; LIBTPU_INIT_ARGS goes before."""
   wanted = {_FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind), _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None}
   return {k: str(v) for k, v in wanted.items() if v and k not in os.environ.get('LIBTPU_INIT_ARGS', '')}
 

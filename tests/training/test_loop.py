@@ -19,14 +19,15 @@ BORDER, END = 3, 6
 
 
 class Interrupt:
-  """Asks to stop after a step, or before the first if it is 0."""
+  """Asks to stop after so many steps, or before the first if it is 0."""
 
   def __init__(self, at=None):
-    self.name, self._at = 'SIGTERM' if at == 0 else None, at
+    self.name, self._left = 'SIGTERM' if at == 0 else None, at
 
-  def reached(self, step):
-    if step == self._at:
-      self.name = 'SIGTERM'
+  def reached(self):
+    if self._left is not None:
+      self._left -= 1
+      self.name = self.name or (None if self._left else 'SIGTERM')
     return self.name is not None
 
 
