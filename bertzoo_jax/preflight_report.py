@@ -93,7 +93,7 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
                    f'1/{more / accumulation:.3g}, gradients are added up beside them')
         break
   if config.run.remat != 'full':
-    policies = ' or '.join(f'--config.run.remat={p}' for p in ('dots', 'sublayers', 'full') if p != config.run.remat)
+    policies = ' or '.join(f'--config.run.remat={p}' for p in ('sublayers', 'feed_forward', 'full') if p != config.run.remat)
     out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
   state = max(p.parameters + p.optimizer for p in tight)
   if state > 0.2 * slice_.chip.usable:

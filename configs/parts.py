@@ -356,7 +356,7 @@ def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='n
   parameters and the optimizer's state (a network too large for one device), tensor the heads, the feed-forward and the
   vocabulary. dtype: of matrix products. accumulation: microbatches a step. unroll: layers a turn of the scan, 0 for all of
   them (faster on TPUs, and longer to compile). remat, what the backward pass finds saved of a layer and need not compute
-  again, less and less: none (all) | dots (projections) | sublayers | full (nothing). kernels, of attention and norms: auto
+  again, less and less: none (all) | sublayers | feed_forward (what it gives) | full (nothing). kernels, of attention and norms: auto
   (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla | fused | fused_hashed (a TPU's dropout as any machine draws it) |
   cudnn. prng: threefry2x32 | rbg | unsafe_rbg, the dropout keys. log_every, eval_every: steps; eval_every 0 evaluates at the
   end only. eval_batches: of held-out rows, at most. save_minutes: between checkpoints. keep: newest checkpoints kept;

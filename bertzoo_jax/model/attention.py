@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax.model import layers
 
@@ -55,5 +54,5 @@ class SelfAttention(nn.Module):
     q_BLHK, k_BLHK, v_BLHK = (
         ops.constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
     out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate if dropout_key is not None else 0.0, dropout_key)
-    out_BLHK = checkpoint_name(ops.constrain('heads', out_BLHK), 'attended')
-    return layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, name='output')(out_BLHK)
+    output = layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, input_name='attended', name='output')
+    return output(ops.constrain('heads', out_BLHK))

@@ -165,15 +165,15 @@ class Layer(nn.Module):
     keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
     heads = attention.SelfAttention(self.num_heads, self.attention_dropout, self.kernel_init, self.dtype, name='attention')
     y_BLD = heads(x_BLD, pack_ids_BL, keys[0], ops)
-    x_BLD = self._add(x_BLD, y_BLD, keys[1], ops, 'attention_norm')
+    x_BLD = self._add(x_BLD, y_BLD, keys[1], ops, 'attention')
     x_ND = x_BLD.reshape(-1, x_BLD.shape[-1])  # for both uses: the sum of their gradients is then a part of a product
     y_ND = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_ND, ops)
-    return self._add(x_ND.reshape(x_BLD.shape), y_ND.reshape(x_BLD.shape), keys[2], ops, 'feed_forward_norm')
+    return self._add(x_ND.reshape(x_BLD.shape), y_ND.reshape(x_BLD.shape), keys[2], ops, 'feed_forward')
 
   def _add(self, x_BLD, y_BLD, key, ops, name):
-    y_BLD = checkpoint_name(y_BLD, 'sublayer')
+    y_BLD = checkpoint_name(y_BLD, f'{name}_output')
     norm = functools.partial(ops.add_norm, dropout_rate=0.0 if key is None else self.dropout, dropout_key=key)
-    return ops.constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=name)(x_BLD, y_BLD, norm=norm))
+    return ops.constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=f'{name}_norm')(x_BLD, y_BLD, norm=norm))
 
 
 class FeedForward(nn.Module):

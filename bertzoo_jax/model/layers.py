@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax import errors
 
@@ -53,13 +54,14 @@ class Dense(nn.Module):
   """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
 
   kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0. `before` is applied to
-  each element; the backward pass computes it again and keeps x alone.
+  each element; the backward pass computes it again and keeps x alone, which a policy of jax.checkpoint knows as `input_name`.
   """
   features: tuple[int, ...]
   kernel_init: Callable
   dtype: Any
   in_axes: int = 1
   before: Callable | None = None
+  input_name: str = 'input'
 
   @nn.compact
   def __call__(self, x):
@@ -68,16 +70,18 @@ class Dense(nn.Module):
     bias = self.param('bias', nn.initializers.zeros_init(), self.features)
     # One axis of rows, one contracted, one of features: products over more axes are laid out anew before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
-    y = _affine(self.before, x.reshape(-1, inputs).astype(self.dtype), kernel.reshape(inputs, outputs), bias.reshape(outputs))
+    x_ND = x.reshape(-1, inputs).astype(self.dtype)
+    y = _affine(self.before, self.input_name, x_ND, kernel.reshape(inputs, outputs), bias.reshape(outputs))
     return y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _affine(before, x_ND, kernel_DF, bias_F):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _affine(before, input_name, x_ND, kernel_DF, bias_F):
   """before(x)·kernel + bias in x's dtype; kernel and bias are float32.
 
   Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16 stops growing).
   """
+  del input_name
   return _product_and_bias(before, x_ND, kernel_DF, bias_F)
 
 
@@ -86,7 +90,14 @@ def _product_and_bias(before, x_ND, kernel_DF, bias_F):
   return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
 
 
-def _affine_backward(before, kept, grad_NF):
+def _affine_forward(before, input_name, x_ND, kernel_DF, bias_F):
+  # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that of what is kept, not of what is used:
+  # what is both would be rounded in a pass of its own.
+  return _product_and_bias(before, x_ND, kernel_DF, bias_F), (checkpoint_name(x_ND, input_name), kernel_DF)
+
+
+def _affine_backward(before, input_name, kept, grad_NF):
+  del input_name
   x_ND, kernel_DF = kept
   inputs_grad = lambda grad_NF: grad_NF @ kernel_DF.astype(x_ND.dtype).T
   if before is None:
@@ -97,11 +108,12 @@ def _affine_backward(before, kept, grad_NF):
   x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
   a_ND, pull = jax.vjp(before, x_ND)
   of_kernel = jnp.dot(a_ND.T, grad_NF, preferred_element_type=jnp.float32)
-  return *pull(inputs_grad(grad_NF)), of_kernel, jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
+  # With one it computes the kernel's gradient at once: it would wait for those of all other layers, and keep what they are made of.
+  of_inputs, of_kernel = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), of_kernel))
+  return of_inputs, of_kernel, jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
 
 
-# The forward rule names the product itself, so that a policy of jax.checkpoint sees it.
-_affine.defvjp(lambda before, x_ND, kernel_DF, bias_F: (_product_and_bias(before, x_ND, kernel_DF, bias_F), (x_ND, kernel_DF)), _affine_backward)
+_affine.defvjp(_affine_forward, _affine_backward)
 
 
 class Norm(nn.Module):

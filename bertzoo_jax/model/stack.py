@@ -23,10 +23,11 @@ SHARING = {
 }
 
 # What the backward pass finds saved of a layer besides its input, by run.remat; all else it computes again. Less and less:
+_saving = jax.checkpoint_policies.save_only_these_names
 REMAT = {
     'none': None,  # whatever it wants
-    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # every projection, not the attention matrices
-    'sublayers': jax.checkpoint_policies.save_only_these_names('attended', 'sublayer'),  # what attention mixed, and what joins the residual
+    'sublayers': _saving('attended', 'attention_output', 'feed_forward_output'),  # what attention mixed, and what joins the residual
+    'feed_forward': _saving('feed_forward_output'),
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 

@@ -90,7 +90,7 @@ def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
   assert small.worst(x, run(small.encoder(), params, batch)) < 1e-5
 
 
-@pytest.mark.parametrize('remat', ['full', 'dots', 'sublayers'])
+@pytest.mark.parametrize('remat', ['full', 'feed_forward', 'sublayers'])
 def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params, remat):
   encoder = lambda remat: small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
   plain, again = (value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat))
