@@ -12,7 +12,8 @@ from bertzoo_jax.tpu import program
 from bertzoo_jax.training import data
 from bertzoo_jax.training import sharding
 
-VOCABULARY = {'bert': 30522, 'albert': 30000}
+TOPOLOGIES = {'v5e': 'v5e:2x2', 'v4': 'v4:2x2x1', 'v6e': 'v6e:2x2'}  # a slice of each generation
+VOCABULARY = {'bert': 30522, 'albert': 30000, 'electra': 30522}
 PREDICTIONS = {128: 20, 512: 77}
 
 
@@ -23,7 +24,7 @@ def depth(name: str, size: str) -> int:
 
 def train_step(name: str, size: str, slice_: chips.Slice, mesh: tuple[int, int, int], *, layers: int, rows: int, length: int,
                settings: list[str] = ()) -> program.Program:
-  """The train step of masked language modelling alone, with its layers unrolled and no accumulation.
+  """The train step of masked language modelling alone (of ELECTRA, of both networks), with its layers unrolled and no accumulation.
 
   Args:
     name, size: of the config.
@@ -34,7 +35,8 @@ def train_step(name: str, size: str, slice_: chips.Slice, mesh: tuple[int, int, 
     length: tokens a row.
     settings: 'run.remat=full' and the like.
   """
-  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(f'{size},objective=mlm'))
+  argument = size if name == 'electra' else f'{size},objective=mlm'
+  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(argument))
   with config.unlocked():
     config.encoder.num_layers = layers
     config.update_from_flattened_dict(dict(

@@ -5,8 +5,9 @@ Run by bench/tpu_step.py in an environment of its own, since transformers droppe
     python -m venv flax && flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
 
 The step is that of the project's example script for masked language modelling in Flax (scores of the vocabulary at all positions,
-one-hot cross-entropy, AdamW with decay masked), jitted on one device with the state donated. Writes the optimized program to
---text and prints one JSON object.
+one-hot cross-entropy, AdamW with decay masked), jitted on one device with the state donated. There is no such script for ELECTRA: its
+two Flax models are put together in the same manner, with embeddings in common, and a sample at each position that is masked. Writes
+the optimized program to --text and prints one JSON object.
 """
 
 import argparse
@@ -37,11 +38,60 @@ MODELS = {
 }
 
 
+ELECTRA = {'disc': dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
+           'gen': dict(embedding_size=128, hidden_size=64, num_attention_heads=1, intermediate_size=256)}
+
+
+def _built(kind, config):
+  model = kind(config, seed=0, dtype=jnp.bfloat16, _do_init=False, input_shape=(1, 8))
+  return model, jax.eval_shape(lambda key: model.init_weights(key, (1, 8)), jax.random.PRNGKey(0))
+
+
+def _masked_nll(logits, labels):
+  masked = jnp.where(labels > 0, 1.0, 0.0)
+  nll = optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1])) * masked
+  return nll.sum() / masked.sum()
+
+
+def _masked_lm(name, layers):
+  """(shapes of the parameters, (params, batch, key) → loss)."""
+  config, kind, fields = MODELS[name]
+  model, shapes = _built(kind, config(num_hidden_layers=layers, **fields))
+
+  def loss(params, batch, key):
+    inputs = {k: v for k, v in batch.items() if k != 'labels'}
+    return _masked_nll(model(**inputs, params=params, dropout_rng=key, train=True)[0], batch['labels'])
+
+  return shapes, loss
+
+
+def _electra(_, layers):
+  """Likewise; the generator's embeddings are the discriminator's."""
+  config = lambda part: transformers.ElectraConfig(num_hidden_layers=layers, **ELECTRA[part])
+  generator, gen_shapes = _built(transformers.FlaxElectraForMaskedLM, config('gen'))
+  discriminator, disc_shapes = _built(transformers.FlaxElectraForPreTraining, config('disc'))
+  del gen_shapes['electra']['embeddings']
+
+  def loss(params, batch, key):
+    gen_key, sample_key, disc_key = jax.random.split(key, 3)
+    inputs = {k: v for k, v in batch.items() if k != 'labels'}
+    shared = dict(params['gen']['electra'], embeddings=params['disc']['electra']['embeddings'])
+    logits = generator(**inputs, params=dict(params['gen'], electra=shared), dropout_rng=gen_key, train=True)[0]
+    sampled = jax.random.categorical(sample_key, jax.lax.stop_gradient(logits))
+    ids = jnp.where(batch['labels'] > 0, sampled, batch['input_ids'])
+    truth = jnp.where(batch['labels'] > 0, batch['labels'], batch['input_ids'])
+    scores = discriminator(**dict(inputs, input_ids=ids), params=params['disc'], dropout_rng=disc_key, train=True)[0]
+    told = optax.sigmoid_binary_cross_entropy(scores, (ids != truth).astype(jnp.float32)) * batch['attention_mask']
+    return _masked_nll(logits, batch['labels']) + 50.0 * told.sum() / batch['attention_mask'].sum()
+
+  return {'gen': gen_shapes, 'disc': disc_shapes}, loss
+
+
 def main():
   parser = argparse.ArgumentParser()
   parser.add_argument('--topology', required=True)
   parser.add_argument('--megacore', action='store_true')
-  parser.add_argument('--model', choices=MODELS, required=True)
+  parser.add_argument('--model', choices=[*MODELS, 'electra-small'], required=True)
   parser.add_argument('--layers', type=int, required=True)
   parser.add_argument('--rows', type=int, default=32)
   parser.add_argument('--length', type=int, default=512)
@@ -53,9 +103,7 @@ def main():
   device = topologies.get_topology_desc(platform='tpu', topology_name=args.topology, **options).devices[0]
   place = jax.sharding.SingleDeviceSharding(device)
 
-  config, model, fields = MODELS[args.model]
-  model = model(config(num_hidden_layers=args.layers, **fields), seed=0, dtype=jnp.bfloat16, _do_init=False, input_shape=(1, 8))
-  shapes = jax.eval_shape(lambda key: model.init_weights(key, (1, 8)), jax.random.PRNGKey(0))
+  shapes, losses = (_electra if args.model == 'electra-small' else _masked_lm)(args.model, args.layers)
 
   def decays(params):
     flat = traverse_util.flatten_dict(params)
@@ -66,18 +114,11 @@ def main():
   def step(state, batch, key):
     key, next_key = jax.random.split(key)
 
-    def loss(params):
-      inputs = {k: v for k, v in batch.items() if k != 'labels'}
-      logits = state.apply_fn(**inputs, params=params, dropout_rng=key, train=True)[0]
-      masked = jnp.where(batch['labels'] > 0, 1.0, 0.0)
-      nll = optax.softmax_cross_entropy(logits, jax.nn.one_hot(batch['labels'], logits.shape[-1])) * masked
-      return nll.sum() / masked.sum()
-
-    value, grads = jax.value_and_grad(loss)(state.params)
+    value, grads = jax.value_and_grad(lambda params: losses(params, batch, key))(state.params)
     return state.apply_gradients(grads=grads), value, next_key
 
   placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
-  state = placed(jax.eval_shape(lambda p: train_state.TrainState.create(apply_fn=model.__call__, params=p, tx=tx), shapes))
+  state = placed(jax.eval_shape(lambda p: train_state.TrainState.create(apply_fn=None, params=p, tx=tx), shapes))
   ids = jax.ShapeDtypeStruct((args.rows, args.length), jnp.int32, sharding=place)
   batch = dict.fromkeys(('input_ids', 'attention_mask', 'token_type_ids', 'labels'), ids)
   key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)))

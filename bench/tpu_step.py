@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python bench/tpu_step.py --flax=FLAX_ENVIRONMENT/bin/python [--chips v5e,v4] [--models bert-base,bert-large] [--rows 32]
 
-The same network, rows, tokens and dropout, masked language modelling alone, products in bfloat16. Nothing runs: figures are the
+The same network, rows, tokens and dropout, masked language modelling alone (ELECTRA: both networks in one update), products in
+bfloat16. Nothing runs: figures are the
 compiler's. Their step has its layers unrolled and compiles for long, so it is compiled with --flax_layers layers and carried on in a
 straight line to the full depth; ours is compiled in full with --full, else likewise, with `run.unroll` = all layers.
 
@@ -28,8 +29,8 @@ from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import kernel_costs
 
 ROOT = pathlib.Path(__file__).parents[1]
-TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v6e': 'v6e:2x2'}
-MODELS = {'bert-base': ('bert', 'base'), 'bert-large': ('bert', 'large'), 'albert-base': ('albert', 'base')}
+MODELS = {'bert-base': ('bert', 'base'), 'bert-large': ('bert', 'large'), 'albert-base': ('albert', 'base'),
+          'electra-small': ('electra', 'small')}
 
 _FLAX = flags.DEFINE_string('flax', '', 'Python of an environment with transformers < 5 (bench/flax_step.py); without it ours alone.')
 _CHIPS = flags.DEFINE_string('chips', 'v5e', 'Generations by comma.')
@@ -46,7 +47,7 @@ _OUT = flags.DEFINE_string('out', '', 'JSON lines are added to it.')
 
 def ours(chip: str, model: str, layers: int) -> dict:
   """Figures of our step with so many layers."""
-  slice_ = chips.of_topology(TOPOLOGIES[chip])
+  slice_ = chips.of_topology(compiled.TOPOLOGIES[chip])
   made = compiled.train_step(*MODELS[model], slice_, (1, 1, 1), layers=layers, rows=_ROWS.value, length=_LENGTH.value, settings=_OVERRIDES.value)
   if not made.fits:
     return dict(needed=made.needed)
@@ -56,11 +57,11 @@ def ours(chip: str, model: str, layers: int) -> dict:
 def theirs(chip: str, model: str, layers: int) -> dict:
   """Figures of the Flax step."""
   with tempfile.NamedTemporaryFile(suffix='.txt') as text:
-    command = [_FLAX.value, str(ROOT / 'bench/flax_step.py'), f'--topology={TOPOLOGIES[chip]}', f'--model={model}', f'--layers={layers}',
+    command = [_FLAX.value, str(ROOT / 'bench/flax_step.py'), f'--topology={compiled.TOPOLOGIES[chip]}', f'--model={model}', f'--layers={layers}',
                f'--rows={_ROWS.value}', f'--length={_LENGTH.value}', f'--prng={_PRNG.value}', f'--text={text.name}']
     printed = subprocess.run(command + ['--megacore'] * (chip == 'v4'), check=True, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(printed.splitlines()[-1])
-    slice_ = chips.of_topology(TOPOLOGIES[chip])
+    slice_ = chips.of_topology(compiled.TOPOLOGIES[chip])
     return _figures(pathlib.Path(text.name).read_text(), hlo.repaired_optimal_seconds(found), found['peak'], found['seconds'], slice_)
 
 

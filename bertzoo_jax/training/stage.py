@@ -75,8 +75,7 @@ def enter(state: steps.TrainState, stage: Stage) -> steps.TrainState:
 
 def train_step(stage: Stage):
   """The compiled (state, batch) → (state, metrics); the state is donated."""
-  step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, prng=stage.prng, accumulation=stage.accumulation,
-                               mesh=stage.mesh if stage.mesh.size > 1 else None)
+  step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, prng=stage.prng, **_parts(stage))
   where = _where(stage)
   return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0,
                  compiler_options=_options(stage))
@@ -95,7 +94,7 @@ def evaluation(stage: Stage):
   """
   batches = stage.data.held_out()
   totals_of = jax.jit(stage.objective.totals)
-  one = jax.jit(steps.make_eval_step(stage.objective), compiler_options=_options(stage))
+  one = jax.jit(steps.make_eval_step(stage.objective, **_parts(stage)), compiler_options=_options(stage))
   place = lambda batch: sharding.to_devices(batch, stage.mesh, stage.rows)
   add = lambda a, b: jax.tree.map(jnp.add, a, b)
   totals = None
@@ -129,6 +128,10 @@ def param_shapes(state) -> dict:
 
 def _initial(stage):
   return steps.init(stage.objective, stage.tx, stage.seed, stage.rows)
+
+
+def _parts(stage):
+  return dict(accumulation=stage.accumulation, mesh=stage.mesh if stage.mesh.size > 1 else None)
 
 
 def _options(stage):

@@ -96,17 +96,25 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
   return step
 
 
-def make_eval_step(objective):
+def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
   """(params, batch, totals, number) → (loss, sums) without dropout, to be added over batches; totals of all of them together.
 
-  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at every evaluation.
+  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at every evaluation. A batch goes
+  through in as many parts as in training, so that what fits there fits here.
   """
 
   def step(params, batch, totals, number):
-    size = next(iter(batch.values())).shape[0]
+    carry = objective.carry(len(next(iter(batch.values()))))
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_SAMPLING), number))
-    loss, (_, sums) = objective.loss(params, batch, totals, objective.carry(size), None, False)
-    return loss, sums
+
+    def one(micro, carry):
+      loss, (_, sums) = objective.loss(params, micro, totals, carry, None, False)
+      return loss, sums
+
+    if accumulation == 1:
+      return one(batch, carry)
+    _, found = jax.lax.scan(lambda _, turn: (None, one(*turn)), None, (split(batch, accumulation, mesh), split(carry, accumulation, mesh)))
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found)
 
   return step
 

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.extend
 import numpy as np
 import pytest
 import toys
@@ -86,8 +87,9 @@ def test_metrics_are_sums_over_totals_of_the_whole_batch():
   assert {'lr', 'grad_norm', 'nonfinite'} < values.keys()
 
 
-def test_evaluation_equals_one_large_batch():
-  stage = toys.stage(objective=toys.toy(dropout=0.5))
+@pytest.mark.parametrize('mesh, accumulation', [(1, 1), (1, 4), (2, 2)])
+def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumulation):
+  stage = toys.stage(objective=toys.toy(dropout=0.5), mesh=sharding.mesh((mesh, 1, 1), jax.devices()[:mesh]), accumulation=accumulation)
   params = stages.fresh(stage).params
   batches = stage.data.held_out()
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
@@ -97,6 +99,22 @@ def test_evaluation_equals_one_large_batch():
   assert found['loss'] == pytest.approx(float(loss), rel=1e-5)
   assert found['loss'] == pytest.approx(found['mlm_loss'] + found['pair_loss'], rel=1e-5)
   assert stages.evaluation(stage)(params) == found
+
+
+def test_evaluation_holds_one_part_at_a_time():
+  batch = toys.batch(0)
+  largest = lambda accumulation: max(
+      leaf.aval.shape[0] for eqn in _equations(jax.make_jaxpr(steps.make_eval_step(toys.toy(), accumulation=accumulation))(
+          toys.toy().init(jax.random.key(0)), batch, toys.toy().totals(batch), 0).jaxpr)
+      for leaf in eqn.outvars if eqn.primitive.name == 'dot_general')
+  assert 4 * largest(4) == largest(1)
+
+
+def _equations(jaxpr):
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+      yield from _equations(inner)
 
 
 def test_a_phase_takes_over_moments_and_initialises_what_it_adds():
