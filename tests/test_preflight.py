@@ -91,6 +91,13 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
   assert found['run']['lost_seconds'] > 2 * 600
   assert not (tmp_path / 'run').exists(), 'nothing is written'
+  assert [line.partition(':')[0] for line in found['to_make_it_faster']] == ['--config.run.kernels=auto']
+
+
+@pytest.mark.parametrize('changes, lines', [(dict(run__unroll=0), 0), (dict(), 1), (dict(run__prng='threefry2x32', run__kernels='xla'), 3)])
+def test_what_makes_steps_faster_is_said_until_it_is_set(changes, lines):
+  found = preflight_report.faster(config(encoder__num_layers=2, **changes))
+  assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
 
 
 def test_a_reading_that_missed_something_is_doubted():
