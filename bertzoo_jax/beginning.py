@@ -4,16 +4,17 @@ An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging
 network of the objective, by comma.
 """
 
-import os
-
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import storage
+from bertzoo_jax.input.tokenizers import hub
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import workdir as workdirs
+
+_WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # what is wanted of a directory of the hub
 
 
 def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list[str]]:
@@ -73,7 +74,7 @@ def _weights(address, network, objective):
   objective: whose run may give all; None for no such.
   """
   if address.startswith('hf:'):
-    folder = _hf_directory(address.removeprefix('hf:'))
+    folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
     return *hf.load(folder), folder, False
   loaded, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config
@@ -90,16 +91,3 @@ def _check_vocabulary(address, theirs, ours):
   a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
   if a and b and (difference := hf.vocabulary_difference(a, b)):
     raise errors.UserError(f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with --tokenizer {theirs}.')
-
-
-def _hf_directory(name):
-  if os.path.isdir(os.path.expanduser(name)):
-    return name
-  repository, _, revision = name.partition('@')
-  try:
-    import huggingface_hub
-    return huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=['*.json', '*.safetensors', '*.txt'])
-  except Exception as e:  # not installed, no network, no such name: the remedy is the same
-    why = f'{type(e).__name__}: {" ".join(str(e).split())[:200]}'
-    raise errors.UserError(f'--init hf:{name} is no local directory and could not be downloaded ({why}): '
-                           'check the name, or download it and give hf:DIR.') from e

@@ -138,24 +138,30 @@ def test_a_name_of_the_hub_is_fetched_without_weights(folder, monkeypatch):
   asked = []
   huggingface_hub = pytest.importorskip('huggingface_hub')
 
-  def fetch(name, allow_patterns):
-    asked.append((name, allow_patterns))
+  def fetch(name, revision, allow_patterns):
+    asked.append((name, revision, allow_patterns))
     return folder / 'hf_wordpiece'
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
   ours = tokenizers.load(folder / 'wordpiece')
   assert tokenizers.load('hf:owner/name', ours.section).pieces == ours.pieces
-  assert asked == [('owner/name', list(hub.PATTERNS))] and not any('safetensors' in p or p == '*' for p in hub.PATTERNS)
+  hub.folder('owner/name@refs/pr/1', ['*.json'])
+  assert asked == [('owner/name', None, list(hub.PATTERNS)), ('owner/name', 'refs/pr/1', ['*.json'])] and not any('safetensors' in p or p == '*' for p in hub.PATTERNS)
 
 
-def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
+@pytest.mark.parametrize('reason, code', [(ConnectionError('no route\nto host'), 75), (FileNotFoundError('no such name'), 2)])
+def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_again(monkeypatch, reason, code):
   huggingface_hub = pytest.importorskip('huggingface_hub')
 
-  def unreachable(name, allow_patterns):
-    raise OSError('no route\nto host')
+  def nothing(name, revision, allow_patterns):
+    try:
+      raise reason
+    except OSError as e:
+      raise ValueError(f'the files were not found: {e}') from e  # as that library says it also of a network that is down
 
-  monkeypatch.setattr(huggingface_hub, 'snapshot_download', unreachable)
-  with pytest.raises(errors.UserError, match=r'hf:owner/name is no folder here, and the hub gives no such files \(no route to host'):
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', nothing)
+  with pytest.raises(errors.UserError, match=r'hf:owner/name is no folder here, and the hub gives no such files \(the files were') as said:
     hub.folder('owner/name')
+  assert said.value.code == code
   with pytest.raises(errors.UserError, match='no OWNER/NAME'):
     hub.folder('a/b/c')

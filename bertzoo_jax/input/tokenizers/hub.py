@@ -1,4 +1,4 @@
-"""Tokenizer folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME, fetched once."""
+"""Folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME[@REVISION], fetched once."""
 
 import re
 
@@ -16,27 +16,39 @@ PATTERNS = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json'
 PLAIN = ('The quick Brown fox jumps', 'a naïve café', "It's 5 o'clock, isn't it?", ' two  blanks')
 
 
-def folder(name: str):
+def folder(name: str, patterns=PATTERNS):
   """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files, kept where that library keeps them.
 
+  Args:
+    name: a folder, or OWNER/NAME[@REVISION].
+    patterns: of the files that are wanted.
+
   Raises:
-    UserError: neither, or the hub does not answer.
+    UserError: neither, or the hub has nothing of that name; TryAgain: it does not answer.
   """
   path = storage.path(name)
   if path.exists():
     return path
-  if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name):
+  if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
     raise errors.UserError(f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub either: correct the name.')
   try:
     import huggingface_hub
   except ImportError as e:
     raise errors.UserError(f'hf:{name} is no folder here, and fetching it needs a package: pip install huggingface_hub.') from e
+  repository, _, revision = name.partition('@')
   try:
-    return storage.path(huggingface_hub.snapshot_download(name, allow_patterns=list(PATTERNS)))
+    return storage.path(huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
   except Exception as e:  # of many libraries: the network's, the hub's, the cache's
     cause = ' '.join(str(e).split())[:160] or type(e).__name__
-    raise errors.UserError(f'hf:{name} is no folder here, and the hub gives no such files ({cause} …): correct the name, or download its files '
-                           'elsewhere and give their folder as hf:DIR.') from e
+    kind = errors.TryAgain if any(storage.may_pass(reason) for reason in _reasons(e)) else errors.UserError
+    raise kind(f'hf:{name} is no folder here, and the hub gives no such files ({cause} …): correct the name, or download its files '
+               'elsewhere and give their folder as hf:DIR.') from e
+
+
+def _reasons(e):
+  while e is not None:
+    yield e
+    e = e.__cause__ or e.__context__
 
 
 def check(name, text: str, encode) -> None:
