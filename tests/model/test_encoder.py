@@ -108,6 +108,14 @@ def test_the_less_is_saved_the_more_products_are_computed(params):
   assert counts == sorted(set(counts)), counts
 
 
+def test_what_attention_mixed_is_saved_without_a_pass_of_its_own(params):
+  # jax rounds what is both saved and used; what joins the residual is, in the product that makes it.
+  encoder = small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1)
+  jaxpr = str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3)))
+  assert jaxpr.count('name=attended') > 0
+  assert jaxpr.count('= reduce_precision') == 2, 'of a layer, what its two sublayers give'
+
+
 @pytest.mark.parametrize('name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)])
 def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(name, bound, deviation):
   params = initial(small.encoder(vocab_size=2000, initializer=name))
