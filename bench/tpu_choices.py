@@ -6,7 +6,9 @@ The train step of configs/bert.py:base, masked language modelling alone, 16,384 
 choice. Nothing runs. Rows that --out already has are kept, so that a table cut short goes on; delete a row to make it anew.
 """
 
+import concurrent.futures
 import itertools
+import multiprocessing
 import pathlib
 import re
 import sys
@@ -27,7 +29,7 @@ TOKENS = 16_384
 SCAN, BESIDE = 'run.unroll=1', 'run.unroll=0'
 # What is set besides the config's own run(); the first is what the others are held against.
 CHOICES = ((SCAN,), (BESIDE,), (SCAN, 'run.kernels=xla'), (SCAN, 'run.kernels=xla', 'run.remat=full'), (SCAN, 'run.prng=threefry2x32'),
-           *((layers, f'run.remat={policy}') for layers in (BESIDE, SCAN) for policy in ('sublayers', 'feed_forward', 'full')))
+           *((layers, f'run.remat={policy}') for layers in (BESIDE, SCAN) for policy in ('full', 'sublayers', 'feed_forward')))
 COLUMNS = ('chip', 'tokens a row', 'set', 'ms (bounds)', 'cycles, ms', 'peak, GiB', 'HBM, GB', 'compiled in, s')
 _CHIPS = flags.DEFINE_string('chips', 'v5e,v4,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '512,128', 'Tokens a row, by comma.')
@@ -39,7 +41,6 @@ def row(chip: str, length: int, choice: tuple[str, ...]) -> str:
   slice_, layers = chips.of_topology(compiled.TOPOLOGIES[chip]), compiled.depth('bert', 'base')
   settings = [f'run.unroll={layers}' if s == BESIDE else s for s in choice]
   made = compiled.train_step('bert', 'base', slice_, (1, 1, 1), layers=layers, rows=TOKENS // length, length=length, settings=settings)
-  jax.clear_caches()
   head = f'| {chip} | {length} | `{" ".join(choice)}` |'
   if not made.fits:
     return f'{head} – | – | {made.needed / chips.GIB:.2f}: more than there is | – | {made.seconds:.0f} |'
@@ -56,12 +57,21 @@ def main(_):
   for line in out.read_text().splitlines() if out.exists() else ():
     if match := re.match(r'\| (\w+) \| (\d+) \| `([^`]*)` \|', line):
       lines[match[1], int(match[2]), tuple(match[3].split())] = line
-  wanted = itertools.product(_CHIPS.value.split(','), map(int, _LENGTHS.value.split(',')), CHOICES)
-  for key in wanted:
-    if key not in lines:
+  for choice, length, chip in itertools.product(CHOICES, map(int, _LENGTHS.value.split(',')), _CHIPS.value.split(',')):
+    if (key := (chip, length, choice)) not in lines:
       print(*key, file=sys.stderr, flush=True)
-      lines[key] = row(*key)
+      lines[key] = _apart(key)
       _write(out, lines)
+
+
+def _apart(key):
+  """`row`, in a process of its own: some programs end the compiler, and with it all that is there."""
+  with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
+    try:
+      return pool.submit(row, *key).result()
+    except concurrent.futures.process.BrokenProcessPool:
+      chip, length, choice = key
+      return f'| {chip} | {length} | `{" ".join(choice)}` | the compiler dies | – | – | – | – |'
 
 
 def _write(out, lines):

@@ -34,8 +34,8 @@ CHECKED = ('computing', 'exchange', *EXCHANGED, 'peak', 'flops', 'hbm')
 
 _TOPOLOGIES = flags.DEFINE_list('topologies', ['v4:2x2x1', 'v4:2x2x4', 'v4:4x4x4'], 'Slices.')
 _AXES = flags.DEFINE_list('axes', ['data', 'fsdp'], 'Of the mesh, to lay all chips along.')
-_LAYERS = flags.DEFINE_list('layers', ['1', '3'], 'Two depths to carry on from.')
-_CHECK = flags.DEFINE_string('check', 'v4:2x2x1 fsdp 5', 'Topology, axis of the mesh, and layers that the line is held against.')
+_LAYERS = flags.DEFINE_list('layers', ['3', '6'], 'Two depths to carry on from; with 1 layer the peak of memory is the head\'s, and no line.')
+_CHECK = flags.DEFINE_string('check', 'v4:2x2x1 data 24', 'Topology, axis of the mesh, and layers that the line is held against.')
 _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_scaling.md'), 'The table.')
 
 
