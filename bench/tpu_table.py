@@ -23,7 +23,7 @@ from bertzoo_jax.tpu import chips
 
 ROOT = pathlib.Path(__file__).parents[1]
 TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v5e-64,v4-128,v5e-256,v4-512'
-COLUMNS = ('config', 'chips', 'phase', 'rows × tokens', 'peak GiB a chip', 'ms/step (bounds)', 'tokens/s/chip', 'MFU (bounds)')
+COLUMNS = ('config', 'slice', 'phase', 'rows × tokens', 'peak GiB a chip', 'ms/step (bounds)', 'tokens/s a chip', 'MFU (bounds)')
 _ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
 _TYPES = flags.DEFINE_string('types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.')
 _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_table.md'), 'The table.')
@@ -73,8 +73,9 @@ def main(_):
     storage.write_text(out, '\n'.join([
         '# Every config on TPUs, as the compiler sees it', '',
         f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is what',
-        'the TPU compiler allots, times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`). Each config as its file has it, on',
-        'the first slice of the list that holds it.', '',
+        'the TPU compiler allots, times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`). Each config as its file has it, with its',
+        'layers in a loop and its own batch and accumulation, on the first slice that holds it of: '
+        f'{_TYPES.value.replace(",", ", ")}.', '',
         f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key]),
         *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else [])]) + '\n')
 

@@ -32,3 +32,16 @@ def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
   jax.clear_caches()
   peaks = [phase.program.peak / chips.GIB * 1024 for phase in found.phases]
   assert all(peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)), f'{config}: {peaks} MiB a device'
+
+
+@pytest.mark.slow
+def test_what_is_computed_again_is_not_kept(monkeypatch):
+  # All layers side by side, where the compiler is free to keep what it likes.
+  monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
+  bounds = {'sublayers': 4000, 'feed_forward': 3400, 'full': 3050}
+  for remat, bound in bounds.items():
+    config = ml_collections.ConfigDict(importlib.import_module('configs.bert').get_config('base'))
+    config.update(dict(length=512, phases=((1, {}),), run=dict(remat=remat, unroll=0)))
+    [phase] = preflight.preflight(config.lock(), tpu='v5e-8', largest=False).phases
+    jax.clear_caches()
+    assert phase.program.peak / chips.GIB * 1024 <= bound, remat
