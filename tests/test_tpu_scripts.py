@@ -73,10 +73,14 @@ if verb == 'create':
   for w in range(2): os.makedirs(place + f'w{w}')
   write(place + 'resource', state)
   write(place + 'node', b'READY')
-  if 'metadata-from-file' in flags: write(fake + 'startup.sh', read(flags['metadata-from-file'].split('=', 1)[1]))
+  if 'metadata-from-file' in flags:
+    startup = read(flags['metadata-from-file'].split('=', 1)[1])
+    write(fake + 'startup.sh', startup)
+    write(place + 'metadata', b'startup-script=' + startup)
 elif verb == 'describe':
-  what = place + ('resource' if group == 'queued-resources' else 'node')
-  if not os.path.exists(what): end(1, missing)
+  what = place + ('metadata' if 'metadata' in flags['format'] else 'resource' if group == 'queued-resources' else 'node')
+  if not os.path.exists(place + 'resource'): end(1, missing)
+  if not os.path.exists(what): end(0)
   end(0, read(what).decode())
 elif verb == 'delete':
   if not os.path.exists(place): end(1, missing)
@@ -206,6 +210,12 @@ class Cloud:
   def attempts(self, worker=0):
     return int((self.folder / f'attempts.{worker}').read_text())
 
+  def boot(self, worker):
+    """What a worker does when it is switched on."""
+    done = subprocess.run(['bash', self.folder / 'startup.sh'], env=self.environment(HOME=str(self.home(worker)), WORKER=str(worker)), cwd='/',
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+
   def line(self, *more):
     return ['--', 'python', str(self.folder / 'line.py'), '--workdir=gs://bucket/w', *more]
 
@@ -220,6 +230,10 @@ class Cloud:
 
 def _no_temporary(text):
   return re.sub(r'/[^ ]*/tmp\.\w+|/tmp/tmp\.\w+', 'TMP', text)
+
+
+def _user():
+  return subprocess.run(['id', '-un'], capture_output=True, text=True).stdout.strip()
 
 
 def _wait(condition, seconds=20):
@@ -669,8 +683,7 @@ def test_a_dry_run_prints_the_very_lines_that_are_run(cloud):
 
 
 def test_a_machine_that_boots_after_autostart_runs_the_line_with_nothing_but_the_bucket(cloud):
-  user = subprocess.run(['id', '-un'], capture_output=True, text=True).stdout.strip()
-  cloud.write(LOGIN=user, RETRIES='3')
+  cloud.write(LOGIN=_user(), RETRIES='3')
   (cloud.folder / 'plan').write_text('1\nforever')
   cloud.ok('create', '--autostart', *cloud.line('a b'), HF_TOKEN='hush')
   job = cloud.folder / 'bucket/bucket/runs/jobs/bert'
@@ -681,18 +694,13 @@ def test_a_machine_that_boots_after_autostart_runs_the_line_with_nothing_but_the
   assert created == _create('v4-16', 'us-central2-b', 'tpu-ubuntu2204-base', '--spot', '--metadata-from-file=startup-script=TMP/startup.sh')
   assert 'hush' not in (cloud.folder / 'startup.sh').read_text()
 
-  def boot(worker):
-    done = subprocess.run(['bash', cloud.folder / 'startup.sh'], env=cloud.environment(HOME=str(cloud.home(worker)), WORKER=str(worker)), cwd='/',
-                          capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-  boot(0)
-  boot(1)
+  cloud.boot(0)
+  cloud.boot(1)
   # The first try fails; it is rerun there, by nobody.
   _wait(lambda: cloud.ok('status').count(': running · attempt 2') == 2)
   assert "'a b'" in (cloud.home() / 'bertzoo_tpu/run/log').read_text()
   cloud.kill()  # the machine reboots
-  boot(0)
+  cloud.boot(0)
   _wait(lambda: cloud.attempts(0) == 3)
   cloud.ok('stop')
   assert cloud.attempts(0) == 3
@@ -708,3 +716,61 @@ def test_autostart_refuses_what_it_could_not_start(cloud):
   cloud.ok('create')
   done = cloud.run('create', '--autostart', *cloud.line())
   assert done.returncode == 2 or 'delete it first' in done.stderr
+
+
+def test_what_autostart_asks_for_stays_in_the_queue_and_the_command_ends_at_once(cloud):
+  cloud.write(CANDIDATES='(v4-16@us-a v4-16@us-b v4-16@us-c v4-32@us-d)')
+  for zone, state in {'us-a': 'REFUSED', 'us-b': 'FAILED', 'us-c': 'WAITING_FOR_RESOURCES'}.items():
+    (cloud.folder / 'capacity' / zone).write_text(state)
+  out = cloud.ok('create', '--autostart', *cloud.line())
+  assert 'bert is asked for in us-c: v4-16, WAITING_FOR_RESOURCES' in out and 'begins by itself' in out and 'status.sh' in out
+  asked = [re.search(r'--zone=(\S+)', c).group(1) for c in cloud.calls() if ' create ' in c]
+  assert asked == ['us-a', 'us-b', 'us-c'] and sum(' delete ' in c for c in cloud.calls()) == 1
+  assert 'queued resource WAITING_FOR_RESOURCES' in cloud.ok('status')
+  # Nor does it leave the queue when someone waits for it.
+  done = cloud.run('create')
+  assert done.returncode == 1 and 'stays in the queue' in done.stderr and cloud.home(zone='us-c').exists()
+
+
+def test_what_is_there_keeps_the_line_that_it_will_run_when_another_is_asked_for(cloud):
+  cloud.ok('create', '--autostart', *cloud.line('first'))
+  done = cloud.run('create', '--autostart', *cloud.line('second'))
+  assert done.returncode == 1 and 'delete it first' in done.stderr
+  assert 'first' in (cloud.folder / 'bucket/bucket/runs/jobs/bert/line').read_text()
+
+
+def test_autostart_ends_with_1_when_gcloud_takes_no_request(cloud):
+  (cloud.folder / 'capacity' / 'us-central2-b').write_text('REFUSED')
+  done = cloud.run('create', '--autostart', *cloud.line())
+  assert done.returncode == 1 and 'gcloud takes no candidate' in done.stderr and 'refuses v4-16 in us-central2-b' in done.stdout
+
+
+def test_a_dry_run_of_autostart_shows_that_it_waits_for_nothing(cloud):
+  out = cloud.ok('create', '--autostart', '--dry-run', *cloud.line())
+  shown = [line for line in out.splitlines() if line.startswith('gcloud')]
+  assert [line.split()[4] if 'tpus' in line else 'cp' for line in shown] == ['describe', 'cp', 'create', 'describe'] and cloud.calls() == []
+
+
+def test_babysit_waits_with_autostart_in_the_queue_lets_the_machine_begin_by_itself_and_watches_it(cloud):
+  cloud.write(LOGIN=_user())
+  (cloud.folder / 'plan').write_text('late')
+  (cloud.folder / 'capacity' / 'us-central2-b').write_text('WAITING_FOR_RESOURCES')
+  cloud.ok('create', '--autostart', *cloud.line())
+  process = cloud.start('babysit', *cloud.line())
+  _wait(lambda: len(cloud.calls()) > 12)
+  (cloud.home().parent / 'resource').write_text('ACTIVE')
+  cloud.forget()
+  _wait(lambda: sum(' ssh ' in c for c in cloud.calls()) > 2)
+  cloud.boot(0)
+  cloud.boot(1)
+  out, _ = process.communicate(timeout=20)
+  assert process.returncode == 0 and 'done: exit code 0' in out and cloud.attempts() == 1, out
+  assert out.count('the TPU is WAITING_FOR_RESOURCES, asked for with --autostart') == 1 and 'installs' in out
+  assert not any(' create ' in c or ' delete ' in c or ' scp ' in c for c in cloud.calls())
+
+
+def test_a_machine_of_autostart_that_never_begins_is_set_up_by_babysit(cloud):
+  (cloud.folder / 'plan').write_text('0')
+  cloud.ok('create', '--autostart', *cloud.line())
+  done = cloud.run('babysit', *cloud.line(), BERTZOO_STARTUP_SECONDS='1')
+  assert done.returncode == 0 and 'installs' in done.stdout and 'starting' in done.stdout and cloud.attempts() == 1

@@ -18,6 +18,7 @@ RETRIES=${FLAG_retries:-$RETRIES}
 (( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
 BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}
 STEADY_SECONDS=3600
+STARTUP_SECONDS=${BERTZOO_STARTUP_SECONDS:-1800}  # for a machine of --autostart to install and begin by itself
 PATIENCE=3  # looks in a row at a machine that does not answer, or at workers of which some have ended, before it is taken as lost
 
 tell() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
@@ -27,13 +28,18 @@ same=(--env "$ENV_FILE")
 archive=$TMP/bertzoo.tgz
 pack
 
-# Sets VERDICT (alive, waiting, finished, halted, mistake, restart or rebuild), WHY, and CODE of a mistake.
+# Sets VERDICT (alive, waiting, queued, finished, halted, mistake, restart or rebuild), WHY, and CODE of a mistake.
 look() {
   locate
   case $STATE in
     ACTIVE) ;;
     UNKNOWN) VERDICT=waiting WHY='gcloud gives no answer'; return ;;
     NONE) VERDICT=rebuild WHY='there is no TPU'; return ;;
+    CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING)
+      VERDICT=rebuild WHY="the TPU is $STATE"
+      ! autostarted || VERDICT=queued
+      return
+      ;;
     *) VERDICT=rebuild WHY="the TPU is $STATE"; return ;;
   esac
   local node
@@ -49,9 +55,10 @@ look() {
     VERDICT=rebuild WHY='a worker does not answer'
     return
   fi
-  local all running
+  local all running idle
   all=$(grep -c '^worker ' "$TMP/states" || true)
   running=$(count running)
+  idle=$(count idle)
   WHY=$(grep -v ': running' "$TMP/states" | sort -k 2 -n | head -n 1 || true)
   if (( $(count 'ended [23]') )); then
     WHY=$(grep -E '^worker [0-9?]+: ended [23] ' "$TMP/states" | head -n 1)
@@ -64,6 +71,8 @@ look() {
     if (( running )); then VERDICT=waiting; else VERDICT=halted; fi
   elif (( all && $(count 'ended 0') == all )); then
     VERDICT=finished
+  elif (( idle && idle + running == all )) && starting; then
+    VERDICT=waiting WHY='the machine installs, to begin by itself'
   elif (( running && running + $(count 'ended 0') == all )); then
     VERDICT=waiting  # the first one has more to write
   else
@@ -72,6 +81,12 @@ look() {
 }
 
 count() { grep -cE "^worker [0-9?]+: $1 " "$TMP/states" || true; }
+
+# A machine of --autostart begins by itself, if it begins at all: setting it up meanwhile would be in its way.
+starting() {
+  arrived=${arrived:-$SECONDS}
+  (( SECONDS - arrived < STARTUP_SECONDS )) && autostarted
+}
 
 # One worker may be seen ending before the others, or be away for a moment: such a thing must be seen PATIENCE times.
 passing() {
@@ -104,7 +119,7 @@ if (( DRY_RUN )); then
   exit 0
 fi
 
-restarts=0 patience=0 since=$SECONDS first=1
+restarts=0 patience=0 since=$SECONDS first=1 told='' arrived=''
 while :; do
   look
   if (( first )); then
@@ -117,6 +132,11 @@ while :; do
   case $VERDICT in
     alive) patience=0 ;;
     waiting) tell "$WHY: waiting" ;;
+    queued)
+      first=0  # what it will run is this line
+      [[ $WHY == "$told" ]] || tell "$WHY, asked for with --autostart: waiting, however long"
+      told=$WHY
+      ;;
     finished) tell 'done: exit code 0 on every worker. The TPU is still there, and costs on: tpu_scripts/delete.sh'; exit 0 ;;
     halted) tell "$WHY: stopped by tpu_scripts/stop.sh"; exit 0 ;;
     mistake)
@@ -136,7 +156,7 @@ while :; do
         tell "$WHY: again in $delay s (restart $restarts of $RETRIES)"
         sleep "$delay"
         look  # what there is may have changed meanwhile
-        case $VERDICT in alive | waiting | finished | halted | mistake) continue ;; esac
+        case $VERDICT in alive | waiting | queued | finished | halted | mistake) continue ;; esac
       fi
       first=0
       if begin; then tell 'running'; else tell 'could not be started'; fi

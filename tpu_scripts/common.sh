@@ -132,6 +132,14 @@ node_state() {
   ask READY gcloud compute tpus tpu-vm describe "$NAME" --project="$PROJECT" --zone="$ZONE" '--format=value(state)'
 }
 
+# Whether it was asked for with --autostart, so that it is to stay in the queue; yes too while gcloud cannot say.
+autostarted() {
+  local metadata
+  metadata=$(ask '' gcloud compute tpus queued-resources describe "$NAME" --project="$PROJECT" --zone="$ZONE" \
+    '--format=value(tpu.nodeSpec[0].node.metadata)')
+  [[ $metadata == UNKNOWN || $metadata == *bertzoo_tpu/job* ]]
+}
+
 # --force deletes the node with it.
 delete_resource() {
   run gcloud compute tpus queued-resources delete "$NAME" --project="$PROJECT" --zone="$ZONE" --force --quiet

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Asks for the TPU, candidate by candidate, until one is ACTIVE.
+# Asks for the TPU, candidate by candidate, until one is ACTIVE. One that is not within CREATE_MINUTES is deleted again.
 #
 #   tpu_scripts/create.sh
 #   tpu_scripts/create.sh --autostart -- python -m bertzoo_jax.pretrain --config … --workdir gs://…
 #
 #   --autostart     puts code, environment and line into BUCKET/jobs/NAME; the machine fetches and runs them whenever it
-#                   boots, with nothing of yours switched on
+#                   boots, with nothing of yours switched on. Waits for nothing: the first request that gcloud takes stays
+#                   in the queue
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_autostart=0
@@ -20,15 +21,15 @@ runtime() {  # of TYPE
   esac
 }
 
-upload_job() {
+JOB=$BUCKET/jobs/$NAME
+
+prepare_job() {
   [[ -n $BUCKET ]] || fail "--autostart fetches code from the bucket, and BUCKET is empty in $ENV_FILE: fill it in."
-  local job=$BUCKET/jobs/$NAME
   write_job "$RETRIES"
   pack
-  run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$job/" || fail "$job cannot be written: see gcloud's message." 1
   {
     echo '#!/usr/bin/env bash'
-    printf 'JOB=%s LOGIN=%s EXTRAS=%s\n' "$(quote "$job")" "$(quote "$LOGIN")" "$(quote "$EXTRAS")"
+    printf 'JOB=%s LOGIN=%s EXTRAS=%s\n' "$(quote "$JOB")" "$(quote "$LOGIN")" "$(quote "$EXTRAS")"
     cat "$HERE/startup.sh"
   } > "$TMP/startup.sh"
 }
@@ -58,8 +59,35 @@ await_it() {
   done
 }
 
+# One request after the other, until gcloud has taken one, which stays in the queue.
+queue_one() {
+  run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$JOB/" || fail "$JOB cannot be written: see gcloud's message." 1
+  for place in "${CANDIDATES[@]}"; do
+    TYPE=${place%@*} ZONE=${place#*@}
+    ask_for_it || say "$NAME: gcloud refuses $TYPE in $ZONE"
+    STATE=$(resource_state)  # it may be taken though gcloud's answer was lost, and may have FAILED though it was taken
+    if (( DRY_RUN )); then
+      say '# ends here, unless gcloud refuses it'
+      continue
+    fi
+    case $STATE in
+      NONE) ;;
+      UNKNOWN) fail "gcloud does not say whether $NAME is asked for in $ZONE: look with tpu_scripts/status.sh before you ask again." 1 ;;
+      FAILED | SUSPENDING | SUSPENDED)
+        say "$NAME: $TYPE in $ZONE is $STATE"
+        delete_resource || fail "$NAME, which is $STATE in $ZONE, could not be deleted: delete it with tpu_scripts/delete.sh." 1
+        ;;
+      *)
+        say "$NAME is asked for in $ZONE: $TYPE, $STATE"
+        say 'The run begins by itself when that is ACTIVE; tpu_scripts/status.sh shows it.'
+        exit 0
+        ;;
+    esac
+  done
+}
+
 if (( FLAG_autostart )); then
-  upload_job
+  prepare_job
 elif (( ${#LINE[@]} )); then
   fail 'a line after -- is for --autostart; without it, run it later with tpu_scripts/run.sh.'
 fi
@@ -75,10 +103,19 @@ for place in "${CANDIDATES[@]}"; do
       (( ! FLAG_autostart )) || fail "$NAME is $STATE in $ZONE: delete it first, since a machine's startup is chosen when it is asked for." 1
       say "$NAME was asked for before, in $ZONE"
       if await_it; then exit 0; fi
+      if [[ $STATE != NONE && $STATE != FAILED && $STATE != SUSPEND* ]] && autostarted; then
+        fail "$NAME is still $STATE in $ZONE, asked for with --autostart: it stays in the queue; tpu_scripts/delete.sh takes it out." 1
+      fi
       delete_resource || true
       ;;
   esac
 done
+
+if (( FLAG_autostart )); then
+  queue_one
+  (( ! DRY_RUN )) || exit 0
+  fail "gcloud takes no candidate of $ENV_FILE: mend what its messages above say, or add candidates." 1
+fi
 
 for place in "${CANDIDATES[@]}"; do
   TYPE=${place%@*} ZONE=${place#*@}
