@@ -248,7 +248,8 @@ def _checkout(folder):
   (folder / 'tpu_scripts').mkdir(parents=True)
   for path in SCRIPTS.glob('*'):
     shutil.copy(path, folder / 'tpu_scripts')
-  for name in ('setup.py', 'constraints.txt', 'code.py', 'gone.py'):
+  shutil.copy(ROOT / 'setup.py', folder)
+  for name in ('constraints.txt', 'code.py', 'gone.py'):
     (folder / name).write_text('committed\n')
   git = ['git', '-C', str(folder), '-c', 'user.name=a', '-c', 'user.email=a@b']
   for line in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'x']):
@@ -333,10 +334,31 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings(command, tm
     ({'PROJECT': ''}, [], 'PROJECT is empty'),
     ({'NAME': 'Bert_1'}, [], 'NAME=Bert_1'),
     ({'BUCKET': 's3://mine'}, [], 'BUCKET=s3://mine'),
-    ({'BUCKET': 'gs://'}, [], 'BUCKET=gs:'),
+    ({'BUCKET': 'gs://'}, [], 'BUCKET in '),
+    ({'BUCKET': 'gs:///x'}, [], 'BUCKET=gs:///x'),
+    ({'BUCKET': ''}, [], 'or SPOT=no'),
+    ({'BUCKET': '', 'CANDIDATES': '(v4-8@us-central2-b)'}, [], 'BUCKET is empty'),
     ({'CANDIDATES': '()'}, [], 'CANDIDATES is empty'),
     ({'CANDIDATES': '(v4-8)'}, [], "'v4-8'"),
+    ({'CANDIDATES': '(v4-8@us-central2)'}, [], "'v4-8@us-central2'"),
+    ({'CANDIDATES': '(v7x-8@us-central2-b)'}, [], "'v7x-8@us-central2-b'"),
+    ({'CANDIDATES': '(v5lite-8@us-central2-b)'}, [], 'v5litepod (or v5e)'),
+    ({'CANDIDATES': '(v4-33@us-central2-b)'}, [], 'multiple of 8'),
+    ({'CANDIDATES': '(v4-0@us-central2-b)'}, [], 'multiple of 8'),
+    ({'CANDIDATES': '(v5p-08@us-central2-b)'}, [], 'multiple of 8'),
+    ({'CANDIDATES': '(v4-8@us-central2-b v5e-12@us-west4-a)'}, [], "'v5e-12@us-west4-a'"),
     ({'SPOT': 'true'}, [], 'SPOT=true'),
+    ({'SPT': 'no'}, [], 'SPT in '),
+    ({'  spot': 'no'}, [], 'spot in '),
+    ({'CREATE_FLAG+': '(--tags=a)'}, [], 'CREATE_FLAG in '),
+    ({'PROJECT': ' my-proj'}, [], 'PROJECT=VALUE'),
+    ({'PROJECT ': 'my-proj'}, [], 'PROJECT=VALUE'),
+    ({'CREATE_FLAGS': '(--tags=a'}, [], 'is not what bash can read'),
+    ({'RUNTIME': '$RUMTIME'}, [], 'RUMTIME'),
+    ({'LOGIN': 'ann bob'}, [], 'bob'),
+    ({'EXTRAS': 'tpuu'}, [], "'tpuu'"),
+    ({'EXTRAS': 'tpu,zzh'}, [], "'zzh'"),
+    ({'EXTRAS': 'zh'}, [], 'write tpu,zh'),
     ({'RETRIES': 'many'}, [], 'RETRIES=many'),
     ({'CACHE': 'yes', 'BUCKET': ''}, [], 'CACHE=yes'),
     ({}, ['--dryrun'], "no flag '--dryrun'"),
@@ -354,6 +376,30 @@ def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before
   assert cloud.calls() == []
 
 
+@pytest.mark.parametrize('dry', [[], ['--dry-run']])
+@pytest.mark.parametrize('settings,command,words', [
+    ({}, ['setup', '--archive', '/nonexistent'], '--archive /nonexistent'),
+    ({}, ['sync', '--archive', '/tmp'], '--archive /tmp'),
+    ({}, ['run', '--', '--dry-run', 'python'], "'--dry-run'"),
+    ({}, ['run', '--', 'python', '--workdir', '/home/ann/w'], 'v4-16 has 2'),
+    ({'BUCKET': '', 'SPOT': 'no'}, ['run', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
+    ({'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'}, ['run', '--', 'python', '--workdir=w'], 'v5litepod-16 has 4'),
+    ({}, ['create', '--autostart', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
+    ({}, ['babysit', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
+    ({'CANDIDATES': '(v6e-8@us-a)', 'SPOT': 'no'}, ['babysit', '--', 'python', '--workdir=w'], 'which babysit.sh replaces'),
+])
+def test_a_mistake_in_a_line_or_a_file_is_refused_before_gcloud_is_called(cloud, settings, command, words, dry):
+  cloud.write(**settings)
+  done = cloud.run(command[0], *dry, *command[1:])
+  assert done.returncode == 2 and done.stdout == '' and words in done.stderr and cloud.calls() == []
+  assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
+
+
+def test_one_vm_on_demand_needs_no_bucket_and_keys_may_stand_in_the_settings(cloud):
+  cloud.write(BUCKET='', SPOT='no', CANDIDATES='(v5e-8@us-a v4-8@us-central2-b)', HF_TOKEN='hush', **{'export CLOUDSDK_CORE_ACCOUNT': 'ann'})
+  assert 'HF_TOKEN=***' in cloud.ok('run', '--dry-run', '--', 'python', '--workdir', '/home/ann/w')
+
+
 @pytest.mark.parametrize('command', ['run', 'babysit'])
 def test_a_run_without_a_line_is_refused(cloud, command):
   done = cloud.run(command)
@@ -369,26 +415,27 @@ def test_the_example_of_the_settings_asks_for_exactly_what_is_to_be_filled_in(cl
 
 
 @pytest.mark.parametrize('kind,runtime', [('v4-8', 'tpu-ubuntu2204-base'), ('v3-8', 'tpu-ubuntu2204-base'), ('v5litepod-16', 'v2-alpha-tpuv5-lite'),
-                                          ('v5p-8', 'v2-alpha-tpuv5'), ('v6e-4', 'v2-alpha-tpuv6e')])
+                                          ('v5e-8', 'v2-alpha-tpuv5-lite'), ('v5p-8', 'v2-alpha-tpuv5'), ('v6e-4', 'v2-alpha-tpuv6e')])
 def test_the_runtime_follows_from_the_type_unless_it_is_given(cloud, kind, runtime):
   cloud.write(CANDIDATES=f'({kind}@us-central2-b)')
-  assert _create(kind, 'us-central2-b', runtime, '--spot') in cloud.ok('create', '--dry-run')
+  name = kind.replace('v5e-', 'v5litepod-')  # as Google calls it
+  assert _create(name, 'us-central2-b', runtime, '--spot') in cloud.ok('create', '--dry-run')
   cloud.write(CANDIDATES=f'({kind}@us-central2-b)', RUNTIME='mine', SPOT='no', CREATE_FLAGS='(--internal-ips --tags=a,b)')
-  assert _create(kind, 'us-central2-b', 'mine', '--internal-ips', '--tags=a,b') in cloud.ok('create', '--dry-run')
+  assert _create(name, 'us-central2-b', 'mine', '--internal-ips', '--tags=a,b') in cloud.ok('create', '--dry-run')
 
 
 def test_candidates_are_asked_in_order_until_one_is_active_and_what_failed_is_deleted(cloud):
-  cloud.write(CANDIDATES='(v4-16@a v5p-16@b v6e-16@c v4-16@d v4-32@e)')
-  for zone, state in {'a': 'WAITING_FOR_RESOURCES', 'b': 'FAILED', 'c': 'REFUSED'}.items():
+  cloud.write(CANDIDATES='(v4-16@z-a v5p-16@z-b v6e-16@z-c v4-16@z-d v4-32@z-e)')
+  for zone, state in {'z-a': 'WAITING_FOR_RESOURCES', 'z-b': 'FAILED', 'z-c': 'REFUSED'}.items():
     (cloud.folder / 'capacity' / zone).write_text(state)
   cloud.ok('create')
   delete = 'gcloud compute tpus queued-resources delete bert --project=proj --zone={} --force --quiet'
   assert [c for c in cloud.calls() if ' describe ' not in c] == [
-      _create('v4-16', 'a', 'tpu-ubuntu2204-base', '--spot'), delete.format('a'),
-      _create('v5p-16', 'b', 'v2-alpha-tpuv5', '--spot'), delete.format('b'),
-      _create('v6e-16', 'c', 'v2-alpha-tpuv6e', '--spot'), _create('v4-16', 'd', 'tpu-ubuntu2204-base', '--spot')]
+      _create('v4-16', 'z-a', 'tpu-ubuntu2204-base', '--spot'), delete.format('z-a'),
+      _create('v5p-16', 'z-b', 'v2-alpha-tpuv5', '--spot'), delete.format('z-b'),
+      _create('v6e-16', 'z-c', 'v2-alpha-tpuv6e', '--spot'), _create('v4-16', 'z-d', 'tpu-ubuntu2204-base', '--spot')]
   # The others find it without being told where.
-  assert 'queued resource ACTIVE, machine READY, in d' in cloud.ok('status')
+  assert 'queued resource ACTIVE, machine READY, in z-d' in cloud.ok('status')
   cloud.forget()
   cloud.ok('create')
   assert not any(' create ' in c or ' delete ' in c for c in cloud.calls())

@@ -16,6 +16,9 @@ parse 'retries= --' "$@"
 RETRIES=${FLAG_retries:-$RETRIES}
 [[ $RETRIES =~ ^[0-9]+$ ]] || fail "--retries $RETRIES is not a number."
 (( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
+check_workdir
+found=$(workdir)
+[[ -z $found || $found == gs://* ]] || fail "--workdir $found is on a disk that goes with its VM, which babysit.sh replaces: write gs://BUCKET/FOLDER."
 BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}
 STEADY_SECONDS=3600
 STARTUP_SECONDS=${BERTZOO_STARTUP_SECONDS:-1800}  # for a machine of --autostart to install and begin by itself
@@ -26,6 +29,7 @@ tell() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
 same=(--env "$ENV_FILE")
 (( ! DRY_RUN )) || same+=(--dry-run)
 archive=$TMP/bertzoo.tgz
+(( ! DRY_RUN )) || touch "$archive"
 pack
 
 # Sets VERDICT (alive, waiting, queued, finished, halted, mistake, restart or rebuild), WHY, and CODE of a mistake.

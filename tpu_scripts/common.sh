@@ -30,7 +30,7 @@ parse() {
     name=${1%%=*}
     name=${name#--}
     case $1 in
-      --) [[ $known == *' -- '* ]] || fail "${0##*/} takes no line after --; see --help."; shift; LINE=("$@"); break ;;
+      --) [[ $known == *' -- '* ]] || fail "${0##*/} takes no line after --; see --help."; shift; LINE=("$@"); line_begins; break ;;
       --help | -h) help; exit 0 ;;
       --dry-run) DRY_RUN=1; shift; continue ;;
       --*) ;;
@@ -56,10 +56,70 @@ parse() {
   settings
 }
 
+line_begins() {
+  [[ ${LINE[0]:-} != -* ]] || fail "the line after -- begins with '${LINE[0]}', which is no program: flags of ${0##*/} go before the --."
+}
+
 # The comment at the head of the command, and the flags that all share.
 help() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   sed -n '/^# Flags that every/,/^[^#]/s/^# \{0,1\}//p' "$HERE/common.sh"
+}
+
+SETTINGS=(PROJECT NAME BUCKET CANDIDATES SPOT RUNTIME CREATE_FLAGS CREATE_MINUTES LOGIN EXTRAS LIBTPU_INIT_ARGS CACHE RETRIES)
+
+# What bash would take otherwise than it is meant, or leave unsaid. A line that begins with export is the user's own.
+check_text() {
+  local line name given='^[[:blank:]]*([A-Za-z_][A-Za-z0-9_]*)[[:blank:]]*[+]?=' blank='^[^=]*([[:blank:]]=|=[[:blank:]]+[^#[:blank:]])'
+  while IFS= read -r line || [[ -n $line ]]; do
+    [[ $line =~ $given ]] || continue
+    name=${BASH_REMATCH[1]}
+    [[ " ${SETTINGS[*]} WANDB_API_KEY HF_TOKEN " == *" $name "* ]] || fail "$name in $ENV_FILE is no setting: there are ${SETTINGS[*]}."
+    [[ ! $line =~ $blank ]] || fail "$name in $ENV_FILE has a blank beside its =: write $name=VALUE without it."
+  done < "$ENV_FILE"
+  # Read on trial: what bash says becomes part of one sentence.
+  # shellcheck disable=SC1090
+  if ! (source "$ENV_FILE") > /dev/null 2> "$TMP/read" || [[ -s $TMP/read ]]; then
+    line=$(head -n 1 "$TMP/read")
+    fail "$ENV_FILE is not what bash can read${line:+ (${line#"$ENV_FILE: "})}: compare it with $HERE/tpu.env.example."
+  fi
+}
+
+# PLACE, a candidate.
+check_candidate() {
+  local place=$1 kind number wrong="CANDIDATES has '$1' in $ENV_FILE:"
+  [[ $place =~ ^([a-z0-9]+)-([0-9]+)@([a-z0-9-]+)$ ]] || fail "$wrong write TYPE@ZONE, such as v4-8@us-central2-b."
+  kind=${BASH_REMATCH[1]} number=${BASH_REMATCH[2]}
+  [[ $place =~ -[a-z]$ ]] || fail "$wrong a zone ends in a letter, as us-central2-b does."
+  case $kind in
+    v2 | v3 | v4 | v5p)
+      [[ $number =~ ^[1-9][0-9]{0,5}$ && $((number % 8)) == 0 ]] \
+        || fail "$wrong the number after $kind counts cores, 8 a VM: write a multiple of 8, such as $kind-8."
+      ;;
+    v5litepod | v5e | v6e)
+      [[ $number =~ ^(1|4|8|16|32|64|128|256)$ ]] || fail "$wrong the number after $kind counts chips: write 1, 4, 8, 16, 32, 64, 128 or 256."
+      ;;
+    *) fail "$wrong there are v2, v3, v4, v5litepod (or v5e), v5p and v6e, such as v4-8." ;;
+  esac
+}
+
+# How many VMs a TYPE has.
+hosts() {
+  local number=${1##*-}
+  case $1 in
+    v5litepod-* | v6e-*) echo $((number <= 8 ? 1 : number / 4)) ;;
+    *) echo $((number / 8)) ;;
+  esac
+}
+
+# Each of EXTRAS must be in setup.py. Without tpu, jax finds no chip.
+check_extras() {
+  local extra known
+  known=$(sed -n "/extras_require/,/}/s/^ *'\([a-z0-9]*\)': .*/\1/p" "$ROOT/setup.py" 2> /dev/null | tr '\n' ' ')
+  for extra in ${EXTRAS//,/ }; do
+    [[ -z $known || " $known" == *" $extra "* ]] || fail "EXTRAS=$EXTRAS in $ENV_FILE: of '$extra' setup.py knows nothing; there are ${known% }."
+  done
+  [[ ",$EXTRAS," == *,tpu,* ]] || fail "EXTRAS=$EXTRAS in $ENV_FILE lacks tpu, without which jax finds no chip: write tpu${EXTRAS:+,$EXTRAS}."
 }
 
 settings() {
@@ -67,8 +127,9 @@ settings() {
   # Not from the caller's shell: what a run gets stands in the file.
   LIBTPU_INIT_ARGS='' CACHE=no RETRIES=10
   [[ -f $ENV_FILE ]] || fail "$ENV_FILE does not exist: copy $HERE/tpu.env.example there and fill it in, or give --env FILE."
+  check_text
   # shellcheck disable=SC1090
-  source "$ENV_FILE" || fail "$ENV_FILE is not what bash can read: compare it with $HERE/tpu.env.example."
+  source "$ENV_FILE" > /dev/null
   local name place
   for name in PROJECT NAME; do
     [[ -n ${!name} ]] || fail "$name is empty in $ENV_FILE: fill it in."
@@ -76,8 +137,10 @@ settings() {
   [[ $NAME =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] || fail "NAME=$NAME in $ENV_FILE cannot name a TPU: take small letters, digits and -."
   (( ${#CANDIDATES[@]} )) || fail "CANDIDATES is empty in $ENV_FILE: name at least one TYPE@ZONE, such as v4-8@us-central2-b."
   for place in "${CANDIDATES[@]}"; do
-    [[ $place =~ ^[a-z0-9]+-[0-9]+@[a-z0-9-]+$ ]] || fail "CANDIDATES has '$place' in $ENV_FILE: write TYPE@ZONE, such as v4-8@us-central2-b."
+    check_candidate "$place"
   done
+  CANDIDATES=("${CANDIDATES[@]/#v5e-/v5litepod-}")  # as Google calls it
+  [[ $BUCKET != gs:// ]] || fail "BUCKET in $ENV_FILE is not filled in: write gs://NAME, or leave it empty."
   BUCKET=${BUCKET%/}
   [[ -z $BUCKET || $BUCKET =~ ^gs://[^/]+ ]] || fail "BUCKET=$BUCKET in $ENV_FILE is not a bucket: write gs://NAME, or leave it empty."
   for name in SPOT CACHE; do
@@ -87,6 +150,8 @@ settings() {
     [[ ${!name} =~ ^[0-9]+$ ]] || fail "$name=${!name} in $ENV_FILE is not a number."
   done
   [[ $CACHE == no || -n $BUCKET ]] || fail "CACHE=yes in $ENV_FILE wants a BUCKET to keep programs in."
+  [[ $SPOT == no || -n $BUCKET ]] || fail "BUCKET is empty in $ENV_FILE, and a spot VM loses its disk: write gs://NAME, or SPOT=no."
+  check_extras
   LOGIN=${LOGIN:-${USER:-$(id -un)}}
   (( DRY_RUN )) || command -v gcloud > /dev/null || fail 'gcloud is not installed: see https://cloud.google.com/sdk/docs/install.'
 }
@@ -200,14 +265,36 @@ pack() {
   git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz" "${changed:-HEAD}"
 }
 
-# Where logs are copied to: the workdir of the line if it is in a bucket, else the bucket, else nowhere.
-logs_address() {
-  local word before='' workdir=''
+check_archive() {
+  [[ -z $FLAG_archive || ( -f $FLAG_archive && -r $FLAG_archive ) ]] \
+    || fail "--archive $FLAG_archive cannot be read: leave it out to send the code as it is."
+}
+
+# That of the line, if it has one.
+workdir() {
+  local word before='' found=''
   for word in "${LINE[@]}"; do
-    [[ $before == --workdir ]] && workdir=$word
-    [[ $word == --workdir=* ]] && workdir=${word#--workdir=}
+    [[ $before == --workdir ]] && found=$word
+    [[ $word == --workdir=* ]] && found=${word#--workdir=}
     before=$word
   done
+  printf '%s\n' "$found"
+}
+
+# All workers of a slice write one workdir.
+check_workdir() {
+  local place found
+  found=$(workdir)
+  [[ -n $found && $found != gs://* ]] || return 0
+  for place in "${CANDIDATES[@]}"; do
+    (( $(hosts "${place%@*}") == 1 )) || fail "--workdir $found is on the disk of one VM, and ${place%@*} has $(hosts "${place%@*}"): write gs://BUCKET/FOLDER."
+  done
+}
+
+# Where logs are copied to: the workdir of the line if it is in a bucket, else the bucket, else nowhere.
+logs_address() {
+  local workdir
+  workdir=$(workdir)
   if [[ $workdir == gs://* ]]; then
     printf '%s\n' "${workdir%/}/logs"
   elif [[ -n $BUCKET ]]; then
@@ -219,6 +306,7 @@ logs_address() {
 write_job() {
   local name
   (( ${#LINE[@]} )) || fail "${0##*/} wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …"
+  check_workdir
   quote "${LINE[@]}" > "$TMP/line"
   (
     umask 077

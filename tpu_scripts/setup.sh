@@ -6,6 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_archive=
 parse 'archive=' "$@"
+check_archive
 
 same=(--env "$ENV_FILE")
 (( ! DRY_RUN )) || same+=(--dry-run)

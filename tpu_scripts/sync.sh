@@ -6,6 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_archive=
 parse 'archive=' "$@"
+check_archive
 
 located
 if [[ -n $FLAG_archive ]]; then
