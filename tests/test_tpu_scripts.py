@@ -395,6 +395,14 @@ def test_a_mistake_in_a_line_or_a_file_is_refused_before_gcloud_is_called(cloud,
   assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
 
 
+@pytest.mark.parametrize('command', [['sync'], ['setup'], ['create', '--autostart', '--', 'python'], ['babysit', '--', 'python']])
+def test_without_a_git_checkout_nothing_is_asked_of_gcloud(cloud, command, tmp_path):
+  shutil.copytree(cloud.checkout, tmp_path / 'copy', ignore=shutil.ignore_patterns('.git'))
+  cloud.checkout = tmp_path / 'copy'
+  done = cloud.run(*command, GIT_CEILING_DIRECTORIES=str(tmp_path))
+  assert done.returncode == 2 and 'is not a git checkout' in done.stderr and done.stderr.count('\n') == 1 and cloud.calls() == []
+
+
 def test_one_vm_on_demand_needs_no_bucket_and_keys_may_stand_in_the_settings(cloud):
   cloud.write(BUCKET='', SPOT='no', CANDIDATES='(v5e-8@us-a v4-8@us-central2-b)', HF_TOKEN='hush', **{'export CLOUDSDK_CORE_ACCOUNT': 'ann'})
   assert 'HF_TOKEN=***' in cloud.ok('run', '--dry-run', '--', 'python', '--workdir', '/home/ann/w')
@@ -711,9 +719,27 @@ def test_a_dry_run_prints_lines_runs_nothing_and_shows_no_key(cloud, command):
   out = cloud.ok(command, '--dry-run', *line, HF_TOKEN='hush', WANDB_API_KEY='q')
   assert cloud.calls() == [] and not (cloud.folder / 'cloud').exists()
   assert out.startswith(('gcloud ', 'git ', '# ')) and 'hush' not in out
-  assert all(shlex.split(line)[0] in ('gcloud', 'git', 'cp') for line in out.splitlines() if not line.startswith(('#', 'worker ', 'bert:')))
+  assert all(shlex.split(line)[0] in ('gcloud', 'git', 'cp') for line in out.splitlines() if not line.startswith('# '))
+  assert 'resource ACTIVE' not in out  # nobody was asked
   if line:
     assert 'HF_TOKEN=***' in out and 'WANDB_API_KEY=***' in out and f"# line: python {cloud.folder}/line.py --workdir=gs://bucket/w 'a b'" in out
+
+
+def test_a_dry_run_of_sync_prints_the_archive_that_is_sent_changes_included(cloud, tmp_path):
+  checkout = cloud.checkout = _checkout(tmp_path / 'checkout')
+
+  def archived():
+    line = next(line for line in cloud.ok('sync', '--dry-run').splitlines() if ' archive ' in line)
+    target = tmp_path / 'shown.tgz'
+    subprocess.run(['bash', '-c', re.sub(r'-o \S+', f'-o {target}', line)], check=True, timeout=30)
+    with tarfile.open(target) as archive:
+      return archive.extractfile('code.py').read().decode(), line
+
+  assert archived()[0] == 'committed\n' and archived()[1].endswith(' HEAD')
+  (checkout / 'code.py').write_text('changed\n')
+  (checkout / 'untracked.py').write_text('x')
+  assert archived()[0] == 'changed\n'
+  assert '1 files that git does not know' in cloud.run('sync', '--dry-run').stderr and cloud.calls() == []
 
 
 def test_a_dry_run_prints_the_very_lines_that_are_run(cloud):

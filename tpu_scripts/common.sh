@@ -252,17 +252,20 @@ states() {
 # pack: the code as it is here, changes of tracked files included, as one archive, $TMP/bertzoo.tgz.
 pack() {
   local changed untracked
-  if (( DRY_RUN )); then
-    quote git -C "$ROOT" stash create >&3
-    quote git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz" HEAD >&3
-    return
-  fi
-  git -C "$ROOT" rev-parse --verify --quiet HEAD > /dev/null || fail "$ROOT is not a git checkout: clone the repository, then run this from there."
-  # A commit of the changes that no branch sees; it leaves files and index alone. It wants a name, which git may not know.
-  changed=$(git -C "$ROOT" -c user.name=tpu_scripts -c user.email=none@localhost stash create)
+  local snapshot=(git -C "$ROOT" -c user.name=tpu_scripts -c user.email=none@localhost stash create)
+  local packing=(git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz")
+  git -C "$ROOT" rev-parse --verify --quiet HEAD > /dev/null 2>&1 || fail "$ROOT is not a git checkout: clone the repository, then run this from there."
   untracked=$(git -C "$ROOT" ls-files --others --exclude-standard | wc -l)
   (( untracked == 0 )) || say "note: $((untracked)) files that git does not know stay here: git add those that the run needs." >&2
-  git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz" "${changed:-HEAD}"
+  # A commit of the changes that no branch sees; it leaves files and index alone. It wants a name, which git may not know.
+  if (( ! DRY_RUN )); then
+    changed=$("${snapshot[@]}")
+    "${packing[@]}" "${changed:-HEAD}"
+  elif [[ -n $(git --no-optional-locks -C "$ROOT" status --porcelain --untracked-files=no) ]]; then
+    say "$(quote "${packing[@]}") \"\$($(quote "${snapshot[@]}"))\"" >&3
+  else
+    quote "${packing[@]}" HEAD >&3
+  fi
 }
 
 check_archive() {

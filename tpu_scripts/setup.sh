@@ -13,6 +13,7 @@ same=(--env "$ENV_FILE")
 bash "$HERE/sync.sh" "${same[@]}" ${FLAG_archive:+--archive "$FLAG_archive"}
 located
 on all "bash bertzoo_tpu/worker.sh install $(quote "$EXTRAS")" || fail 'not every worker could be set up: see the message above.' 1
+(( ! DRY_RUN )) || printf '# '
 printf '%-8s %-10s %-10s %-6s %-10s %s\n' worker python jax chips 'free disk' bucket
 on all "bash bertzoo_tpu/worker.sh check $(quote "$BUCKET")" > "$TMP/table" || fail 'not every worker answers: see the message above.' 1
 sort -n "$TMP/table"

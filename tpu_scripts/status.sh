@@ -10,7 +10,7 @@ case $STATE in
   UNKNOWN) fail 'gcloud does not say: see its message above.' 1 ;;
 esac
 node=$(node_state)
-say "$NAME: queued resource $STATE, machine $node, in $ZONE"
+(( DRY_RUN )) || say "$NAME: queued resource $STATE, machine $node, in $ZONE"
 [[ $STATE == ACTIVE && $node == READY ]] || exit 0
 states > "$TMP/states" || say 'not every worker answers'
 sort -k 2 -n "$TMP/states"

@@ -7,13 +7,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_archive=
 parse 'archive=' "$@"
 check_archive
-
-located
 if [[ -n $FLAG_archive ]]; then
   run cp "$FLAG_archive" "$TMP/bertzoo.tgz" || fail "--archive $FLAG_archive cannot be read: leave it out to send the code as it is."
 else
   pack
 fi
+located
 to_all "$TMP/bertzoo.tgz" '' || fail 'the code could not be copied to all workers: see the message above.' 1
 on all "mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh \
 && bash bertzoo_tpu/worker.sh unpack bertzoo.tgz" || fail 'the code could not be unpacked on all workers: see the message above.' 1
