@@ -290,7 +290,8 @@ check_workdir() {
   found=$(workdir)
   [[ -n $found && $found != gs://* ]] || return 0
   for place in "${CANDIDATES[@]}"; do
-    (( $(hosts "${place%@*}") == 1 )) || fail "--workdir $found is on the disk of one VM, and ${place%@*} has $(hosts "${place%@*}"): write gs://BUCKET/FOLDER."
+    (( $(hosts "${place%@*}") == 1 )) \
+      || fail "--workdir $found is on the disk of one VM, and ${place%@*} has $(hosts "${place%@*}"): write gs://BUCKET/FOLDER."
   done
 }
 
