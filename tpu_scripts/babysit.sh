@@ -18,7 +18,7 @@ RETRIES=${FLAG_retries:-$RETRIES}
 (( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
 check_workdir
 found=$(workdir)
-[[ -z $found || $found == gs://* ]] || fail "--workdir $found is on a disk that goes with its VM, which babysit.sh replaces: write gs://BUCKET/FOLDER."
+[[ -z $found || $found == gs://* ]] || fail "--workdir $found goes with its VM, which babysit.sh replaces: write gs://BUCKET/FOLDER."
 BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}
 STEADY_SECONDS=3600
 STARTUP_SECONDS=${BERTZOO_STARTUP_SECONDS:-1800}  # for a machine of --autostart to install and begin by itself

@@ -254,7 +254,8 @@ pack() {
   local changed untracked
   local snapshot=(git -C "$ROOT" -c user.name=tpu_scripts -c user.email=none@localhost stash create)
   local packing=(git -C "$ROOT" archive --format=tar.gz -o "$TMP/bertzoo.tgz")
-  git -C "$ROOT" rev-parse --verify --quiet HEAD > /dev/null 2>&1 || fail "$ROOT is not a git checkout: clone the repository, then run this from there."
+  git -C "$ROOT" rev-parse --verify --quiet HEAD > /dev/null 2>&1 \
+    || fail "$ROOT is not a git checkout: clone the repository, then run this from there."
   untracked=$(git -C "$ROOT" ls-files --others --exclude-standard | wc -l)
   (( untracked == 0 )) || say "note: $((untracked)) files that git does not know stay here: git add those that the run needs." >&2
   # A commit of the changes that no branch sees; it leaves files and index alone. It wants a name, which git may not know.
