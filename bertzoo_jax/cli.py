@@ -1,5 +1,6 @@
 """What every entry point shares: flags, and how it ends: a user's mistake in one sentence with exit code 2, what may pass with 75."""
 
+import difflib
 import errno
 import os
 import re
@@ -19,6 +20,8 @@ from bertzoo_jax import storage
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
 
+_LISTED = 'configs/parts.py lists the fields of every section.'
+
 
 def define_config(required: bool = True):
   """Defines --config FILE:ARGUMENT and --config.section.key=value."""
@@ -28,10 +31,11 @@ def define_config(required: bool = True):
   return flag
 
 
-def run(main, leave=None):
+def run(main, leave=None, also=None):
   """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one sentence on stderr and an exit code.
 
   leave: code → ends the process, also after an error that has no sentence; sys.exit if None.
+  also: takes the sentence too.
   """
   # The libraries beneath speak of devices that are not there and files that need not be; ask with --verbosity=0.
   logging.set_verbosity(logging.ERROR)
@@ -41,12 +45,14 @@ def run(main, leave=None):
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'  # remarks are for the user, not about code
   if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
-  app.run(lambda argv: _guard(main, argv, leave), flags_parser=lambda argv: _guard(_parse, argv))
+  app.run(lambda argv: _guard(main, argv, leave, also), flags_parser=lambda argv: _guard(_parse, argv, also=also))
 
 
 def _parse(argv):
   try:
     rest = flags.FLAGS(argv)
+  except SystemExit as e:
+    sys.exit(0 if e.code == 1 else e.code)  # absl ends with 1 after --help, which is no mistake
   except flags.UnrecognizedFlagError as e:
     near = re.search(r'Did you mean: (\w+)', str(e))
     raise errors.UserError(f'--{e.flagname} is no flag (see --help).' + (f' Did you mean --{near[1]}?' if near else '')) from e
@@ -73,9 +79,27 @@ def _unknown_field(e: Exception) -> str:
   field = words[0] if words else '?'
   if field == 'steps':
     return 'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set --config.phases.'
-  near = [f'--config.{key}' for key in _fields() if key.split('.')[-1] in (field, *words[1:])]
-  remedy = f'Did you mean {" or ".join(near)}?' if near else 'configs/parts.py lists the fields of every section.'
-  return f'the config has no field {field!r}. {remedy}'
+  known = _fields()
+  sections = {key.rpartition('.')[0] for key in known}
+  given = [m[1] for m in (re.match(r'--?(?:no)?config\.([\w.]+)', a) for a in sys.argv) if m]
+  wrong = next((key for key in given if known and key not in (*known, *sections)), None)
+  return f'the config has no field {field!r}. {_meant(wrong, known, sections) if wrong else _LISTED}'
+
+
+def _meant(key: str, known: list[str], sections: set[str]) -> str:
+  """What a misspelt key is near to: a field of its section, else the same field of others; else what its section has."""
+  section, _, field = key.rpartition('.')
+  section, misspelt = next(iter(difflib.get_close_matches(section, sections, n=1)), section), section
+  names = [k.rpartition('.')[2] for k in known]
+  own = [name for k, name in zip(known, names) if k.rpartition('.')[0] == section]
+  prefix = f'--config.{section}.' if section else '--config.'
+  if near := difflib.get_close_matches(field, own if section else [*own, *sections], n=1):
+    return f'Did you mean {prefix}{near[0]}?'
+  if near := difflib.get_close_matches(field, names, n=1, cutoff=0.8):
+    return f'Did you mean {" or ".join(f"--config.{k}" for k, name in zip(known, names) if name == near[0])}?'
+  if section and own:
+    return f'{"There" if section == misspelt else f"Did you mean --config.{section}? There"} is: {", ".join(own)}.'
+  return _LISTED
 
 
 def _fields():
@@ -102,7 +126,7 @@ def _sentence(e: Exception) -> str:
   return ' '.join(text.replace('\\n', ' ').replace("\\'", "'").strip('"').split())
 
 
-def _guard(f, argv, leave=None):
+def _guard(f, argv, leave=None, also=None):
   try:
     return f(argv)
   except Exception as e:
@@ -110,6 +134,8 @@ def _guard(f, argv, leave=None):
     if sentence is None and leave is None:
       raise
     print(f'error: {sentence}' if sentence else traceback.format_exc().rstrip(), file=sys.stderr, flush=True)
+    if sentence and also:
+      also(sentence)
   (leave or sys.exit)(code)
 
 

@@ -22,6 +22,10 @@ def _run(*flags):
 @pytest.mark.parametrize('flags, words', [
     (('--config', 'configs/bert.py:tiny', '--config.masking.rat=0.2'), "no field 'rat'. Did you mean --config.masking.rate?"),
     (('--config', 'configs/bert.py:tiny', '--config.learning_rate=1'), 'Did you mean --config.schedule.learning_rate?'),
+    (('--config', 'configs/bert.py:tiny', '--config.optimiser.lr=1'), 'Did you mean --config.optimizer? There is: b1'),
+    (('--config', 'configs/bert.py:tiny', '--config.optimizer.learning_rat=1'), 'Did you mean --config.schedule.learning_rate?'),
+    (('--config', 'configs/bert.py:tiny', '--config.format.nam=a'), 'Did you mean --config.format.name?\n'),
+    (('--config', 'configs/bert.py:tiny', '--config.fromat=a'), 'Did you mean --config.format?'),
     (('--config', 'configs/bert.py:tiny', '--config.steps=5'), 'steps stand in config.phases'),
     (('--config', 'configs/bert.py:tinny'), "Did you mean 'tiny'?"),
     (('--config', 'configs/bret.py:tiny'), 'there is no config file configs/bret.py'),
@@ -36,7 +40,8 @@ def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
 
 
 def test_help_speaks_of_the_config():
-  assert '--config.section.key=value' in ' '.join(_run('--help').stdout.split())
+  done = _run('--help')
+  assert done.returncode == 0 and '--config.section.key=value' in ' '.join(done.stdout.split())
 
 
 def library(name, message, base=Exception):
