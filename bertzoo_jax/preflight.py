@@ -58,6 +58,7 @@ class Phase(NamedTuple):
     reading, time: of the program; None where its text does not tell.
     flops: that the model needs a step, over all devices (cost.flops_per_step).
     replicated: a line for each parameter that the mesh could not split.
+    doubts: why the times may be too low.
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None where it was not looked for.
     epochs: of the text; None without a corpus.
   """
@@ -73,6 +74,7 @@ class Phase(NamedTuple):
   time: estimate.Time | None
   flops: float
   replicated: list[str]
+  doubts: list[str]
   largest: tuple[int, int | None] | None
   epochs: float | None
 
@@ -124,7 +126,7 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
     corpus, workdir: of the run, local or gs://; None: not looked at.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars a chip and hour. preemptions: of the whole run.
-    largest: where a phase does not fit, look for the largest batch that does (two more compilations).
+    largest: where a phase does not fit, look for the largest batch that does, for the phase that needs most (two more compilations).
     confirm: compile that batch, and say what was true.
     kernels: cycles of Pallas kernels, as of `hlo.read`; those of docs/tpu_kernels.md if None.
     say: takes a line about what is being done.
@@ -181,21 +183,36 @@ def preflight(config, *, tpu: str | None = None, topology: str | None = None, co
 
 def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, say):
   """Every phase compiled; phases of the same shapes and objective once."""
-  known, out = {}, []
+  known, met = {}, []
   for phase in configuration.phases(config):
     with findings.collecting('P08'):
       stage = _stage(config, phase, text.data, mesh)
       same = (json.dumps(configuration.flatten(phase.config.objective), default=str), str(sorted(stage.data.features.items())))
       if same not in known:
         say(f'phase {phase.index}: compiling the step of {stage.rows:,} rows × {stage.length} tokens for {slice_.topology}')
-        known[same] = _compiled(findings, config, phase, stage, text, slice_, kernels, largest, confirm, say)
-      rows = text.rows.get(phase.index)
-      epochs = phase.steps * config.batch_size / rows if rows else None
-      out.append(known[same]._replace(index=phase.index, steps=phase.steps, epochs=epochs))
+        known[same] = _compiled(findings, config, phase, stage, slice_, kernels)
+      met.append((phase, same))
+  refused = {same: p for same, p in known.items() if p.program is not None and not p.program.fits}
+  if refused and largest:  # a batch that fits where most is needed fits in the other phases
+    same, p = max(refused.items(), key=lambda item: item[1].program.needed)
+    say(f'phase {p.index} does not fit: looking for the largest batch that does; a compilation may take minutes')
+    rows = _largest(config, p, text, mesh, slice_, confirm, say)
+    known[same] = refused[same] = p._replace(largest=rows)
+  for p in refused.values():
+    findings.add('P09', f'Phase {p.index} needs {p.program.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
+                        f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(p.largest)}; what else would help is under "to make it fit".')
+  out = []
+  for phase, same in met:
+    rows = text.rows.get(phase.index)
+    epochs = phase.steps * config.batch_size / rows if rows else None
+    out.append(known[same]._replace(index=phase.index, steps=phase.steps, epochs=epochs))
+  for doubt in dict.fromkeys(d for p in out for d in p.doubts):
+    where = [str(p.index) for p in out if doubt in p.doubts]
+    findings.add('W05', f'Phase{"s" * (len(where) > 1)} {", ".join(where)}: {doubt}.')
   return out if all(p.program is not None for p in out) else []
 
 
-def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confirm, say):
+def _compiled(findings, config, phase, stage, slice_, kernels):
   """A Phase."""
   target, replicated = stages.target(stage)
   size = lambda tree: sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
@@ -204,7 +221,7 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confi
     findings.add('W04', line)
   flops = cost.flops_per_step(stage.objective.networks, target.params, {k: s for k, (s, _) in stage.data.features.items()})
   made = Phase(phase.index, phase.steps, stage.rows, stage.length, None, size(target.params), size(target.opt_state), whole, None, None, flops,
-               replicated, None, None)
+               replicated, [], None, None)
   try:
     found = _program(config, stage)
   except Exception as e:  # whatever a compiler may say of a program that it cannot make
@@ -213,18 +230,13 @@ def _compiled(findings, config, phase, stage, text, slice_, kernels, look, confi
     return made
   made = made._replace(program=found)
   if not found.fits:
-    largest = _largest(config, phase, text, stage.mesh, slice_, found, made.parameters + made.optimizer, confirm, say) if look else None
-    findings.add('P09', f'Phase {phase.index} needs {found.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
-                        f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(largest)}; what else would help is under "to make it fit".')
-    return made._replace(largest=largest)
-  if found.text is None:
-    findings.add('W05', f'Phase {phase.index}: this libtpu cannot print the program it made, so there is no time.')
     return made
+  if found.text is None:
+    return made._replace(doubts=['this libtpu cannot print the program it made, so there is no time'])
   reading = hlo.read(found.text, kernels)
   time = estimate.step_time(reading, slice_)
-  for sentence in doubts(reading, time, found.analysis, flops / stage.mesh.size):
-    findings.add('W05', f'Phase {phase.index}: {sentence}, so times are too low.')
-  return made._replace(reading=reading, time=time)
+  said = [f'{d}; take the times as lower bounds' for d in doubts(reading, time, found.analysis, flops / stage.mesh.size)]
+  return made._replace(reading=reading, time=time, doubts=said)
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
@@ -277,12 +289,13 @@ def _check_networks(findings, config, text):
 # --- what would fit ---------------------------------------------------------------------------------------------------
 
 
-def _largest(config, phase, text, mesh, slice_, refused, state, confirm, say):
+def _largest(config, phase, text, mesh, slice_, confirm, say):
   """(rows, confirmed rows or None) of the largest batch that fits; 0 rows where none does.
 
   Memory is a line in the rows, through two batches that are smaller: at the limit the compiler already trades time for memory, and the
-  batch that was refused would flatter. state: bytes a device that no batch changes.
+  batch that was refused would flatter. Small batches would too: their activations need no HBM. phase: a Phase that does not fit.
   """
+  state = phase.parameters + phase.optimizer  # bytes a device that no batch changes
   unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
 
   def peak(rows):
@@ -292,7 +305,7 @@ def _largest(config, phase, text, mesh, slice_, refused, state, confirm, say):
     return found.peak, found.fits
 
   down = lambda rows: max(unit, int(rows) // unit * unit)
-  points, first = {}, down(0.25 * config.batch_size * usable / refused.needed)
+  points, first = {}, down(0.25 * config.batch_size * usable / phase.program.needed)
   while first < config.batch_size:
     points[first] = peak(first)
     if points[first][1] or first == unit:
@@ -358,6 +371,12 @@ def recipe(argv: list[str]):
     sys.argv = kept
 
 
+def failed(sentence: str) -> None:
+  """With --json on the command line, whatever of it is wrong: prints an object with the one problem that ended all."""
+  if any(re.fullmatch(r'--?json(=(true|t|yes|1))?', a, re.I) for a in sys.argv[1:]):
+    print(json.dumps(dict(ready=False, problems=[readiness.Finding('P00', sentence)._asdict()]), ensure_ascii=False))
+
+
 def main(_):
   out = sys.stdout
   with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
@@ -381,4 +400,4 @@ if __name__ == '__main__':
   _PREEMPTIONS = flags.DEFINE_integer('preemptions', 0, 'That the run is to survive.', lower_bound=0)
   _CONFIRM = flags.DEFINE_bool('confirm', False, 'Where it does not fit: compile the largest batch that should, and say what was true.')
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
-  cli.run(main)
+  cli.run(main, also=failed)

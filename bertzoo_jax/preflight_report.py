@@ -12,6 +12,9 @@ from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.training import sharding
 
+_REMAT = 1 / 16  # of a layer's activations is its input, which is all that remat=full keeps
+_HALF = 0.4  # what bfloat16 leaves of activations, and some of the compiler's own savings
+
 
 def show(found, console=None) -> None:
   """Prints a Preflight."""
@@ -43,8 +46,9 @@ def show(found, console=None) -> None:
     console.print(rich.text.Text(f'{finding.code}  {finding.sentence}', 'yellow'))
   for finding in found.findings.problems:
     console.print(rich.text.Text(f'{finding.code}  {finding.sentence}', 'bold red'))
-  many = len(found.findings.problems)
-  said = 'it fits, and nothing is wrong.' if found.ready else f'{many} problem{"s" * (many != 1)}: it would not run.'
+  many, doubtful = len(found.findings.problems), len(found.findings.warnings)
+  fine = f'it fits; {doubtful} warning{"s" * (doubtful != 1)}.' if doubtful else 'it fits, and nothing is wrong.'
+  said = fine if found.ready else f'{many} problem{"s" * (many != 1)}: it would not run.'
   console.print(rich.text.Text(said, 'bold green' if found.ready else 'bold red'))
 
 
@@ -83,32 +87,70 @@ def _phase(found, p):
 
 
 def remedies(config, phases, mesh, slice_) -> list[str]:
-  """What would make it fit, most likely first; estimates, none compiled."""
+  """What would make it fit, estimated, none compiled: first what is enough alone, then what may be; what cannot be is left out."""
   tight = [p for p in phases if not p.program.fits]
   if not tight:
     return []
-  out, rows = [], min((0 if p.largest is None else p.largest[0] if p.largest[1] is None else p.largest[1]) for p in tight)
-  accumulation = config.run.accumulation
+  enough, perhaps = [], []
+  worst, usable = max(tight, key=lambda p: p.program.needed), slice_.chip.usable
+  state = worst.parameters + worst.optimizer
+  room = usable - state - worst.parameters  # the gradients are there with any batch
+  share = room / max(worst.program.needed - state - worst.parameters, 1)  # what activations must shrink to
+  rows = min((p.largest[0] if p.largest[1] is None else p.largest[1] for p in tight if p.largest), default=0)
   if rows:
-    wished = math.ceil(config.batch_size / rows) * accumulation
-    for more in range(wished, config.batch_size + 1):
-      with contextlib.suppress(errors.UserError):
-        sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
-        out.append(f'--config.run.accumulation={more}: the same update from {more} microbatches in turn; activations shrink to about '
-                   f'1/{more / accumulation:.3g}, gradients are added up beside them')
-        break
-  if config.run.remat != 'full':
+    enough += [line for line in (_accumulation(config, rows, worst, room, mesh, slice_), _larger(config, rows, mesh, slice_)) if line]
+  if split := _split(worst, room, mesh, usable):
+    (enough if split[1] else perhaps).append(split[0])
+  if rows:
+    enough.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
+  if config.run.remat != 'full' and share > _REMAT:
     policies = ' or '.join(f'--config.run.remat={p}' for p in ('sublayers', 'feed_forward', 'full') if p != config.run.remat)
-    out.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
-  state = max(p.parameters + p.optimizer for p in tight)
-  if state > 0.2 * slice_.chip.usable:
-    out.append(f"--config.run.mesh='(-1, 2, 1)': parameters and optimizer ({state / chips.GIB:.1f} GiB a device) are split over fsdp")
-  if config.run.dtype == 'float32':
-    out.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
-  if rows:
-    out.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
-  out.append(f'a larger slice than {slice_.accelerator_type}: rows are divided by its devices')
-  return out
+    perhaps.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
+  if config.run.dtype == 'float32' and share > _HALF:
+    perhaps.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
+  return [f'{line} (enough alone, by the estimate)' for line in enough] + [f'{line} (may not be enough alone)' for line in perhaps]
+
+
+def _accumulation(config, rows, worst, room, mesh, slice_):
+  """So many microbatches that one has no more than the rows that fit."""
+  now = config.run.accumulation
+  if now == 1:  # sums of gradients come to what fits
+    rows = int(rows * (room - worst.parameters) / room) if room > worst.parameters else 0
+  if not rows:
+    return None
+  for more in range(math.ceil(config.batch_size / rows) * now, config.batch_size + 1):
+    with contextlib.suppress(errors.UserError):
+      sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
+      summed = '; gradients are summed over the chips in every one, so exchange grows with them' if sharding.rows_over(mesh) > 1 else ''
+      return (f'--config.run.accumulation={more}: the same update from {more} microbatches in turn, not {now}; activations shrink to about '
+              f'1/{more / now:.3g}{summed}')
+  return None
+
+
+def _larger(config, rows, mesh, slice_):
+  """The smallest usual slice whose devices have no more rows than fit on one here."""
+  chip, here = slice_.chip, sharding.rows_over(mesh)
+  if -1 not in config.run.mesh[:2]:
+    return None
+  for power in range(chip.most.bit_length()):
+    with contextlib.suppress(errors.UserError):
+      larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
+      over = larger.devices // mesh.shape['tensor']
+      if over > here and config.batch_size * here <= rows * over and config.batch_size % (over * config.run.accumulation) == 0:
+        return f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which {rows // here} fit'
+  return None
+
+
+def _split(worst, room, mesh, usable):
+  """(line, whether it is enough) of the fewest devices along fsdp that are; where the state does not fit and none are, of all; or None."""
+  whole, now, over = 2 * worst.parameters + worst.optimizer, mesh.shape['fsdp'], sharding.rows_over(mesh)
+  choices = [parts for parts in range(now + 1, over + 1) if over % parts == 0]
+  enough = [parts for parts in choices if worst.program.needed - whole * (1 - now / parts) <= usable]
+  if not enough and (room > 0 or not choices):
+    return None
+  parts = (enough or choices[-1:])[0]
+  return (f"--config.run.mesh='(-1, {parts}, {mesh.shape['tensor']})': parameters, gradients and optimizer ({whole / chips.GIB:.1f} GiB a device) "
+          'are split over fsdp', bool(enough))
 
 
 def faster(config) -> list[str]:
@@ -188,8 +230,23 @@ def _remarks(found):
 
 def _whole(found):
   run = found.run
-  lost = f', {found.preemptions} preemptions with {run.lost_seconds / 3600:.1f} hours lost' if found.preemptions else ', no preemption'
-  yield rich.text.Text(f'whole run: {run.days:.2f} days (bounds {run.least_days:.2f} – {run.most_days:.2f}){lost}', 'bold')
-  if run.dollars is not None:
-    yield rich.text.Text(f'at {found.price:.2f} dollars a chip and hour: {run.dollars:,.0f} dollars (bounds {run.least_dollars:,.0f} – '
-                         f'{run.most_dollars:,.0f})', 'bold')
+  many = found.preemptions
+  lost = f', of it {_span(run.lost_seconds)} lost to {many} preemption{"s" * (many > 1)}' if many else ', no preemption'
+  least, most = _span(86400 * run.least_days), _span(86400 * run.most_days)
+  yield rich.text.Text(f'whole run: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold')
+  if run.dollars is None:
+    yield '--price DOLLARS (a chip and hour) gives the cost'
+  else:
+    yield rich.text.Text(f'at {found.price:.2f} dollars a chip and hour: {_money(run.dollars)} dollars (bounds {_money(run.least_dollars)} – '
+                         f'{_money(run.most_dollars)})', 'bold')
+
+
+def _span(seconds) -> str:
+  for unit, size in (('days', 86400), ('hours', 3600)):
+    if seconds >= 0.1 * size:
+      return f'{seconds / size:.2f} {unit}'
+  return f'{seconds / 60:.2f} minutes'
+
+
+def _money(dollars) -> str:
+  return f'{dollars:,.0f}' if dollars >= 10 else f'{dollars:.2f}'

@@ -113,6 +113,43 @@ def test_a_reading_that_missed_something_is_doubted():
   assert '1 loops' in preflight.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
 
 
+def report(steps=10**6, preemptions=0, warnings=0):
+  slice_, findings = chips.of_type('v5e-4'), readiness.Findings()
+  run = estimate.run([(steps, estimate.Time(0.1, 0.2, 0.4, 0.0, ()))], slice_, price=None, preemptions=preemptions, save_minutes=20,
+                     compile_seconds=60)
+  for n in range(warnings):
+    findings.add('W01', f'warning {n}')
+  fits = program.Program(None, {}, program.Memory(1, 0, 0, 0, 0), None, 1.0)
+  phase = preflight.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
+  return printed(preflight.Preflight(config(), slice_, {}, [phase], run, None, preemptions, '', [], None, findings))
+
+
+def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_what_is_lost_in_it():
+  assert 'whole run: 2.31 days (bounds 1.16 days – 4.63 days), no preemption' in report()
+  assert ', of it 0.95 hours lost to 3 preemptions' in report(preemptions=3) and 'lost to 1 preemption\n' in report(preemptions=1)
+  assert 'whole run: 3.33 minutes' in report(steps=1000) and '--price DOLLARS' in report()
+
+
+def test_warnings_are_counted_at_the_end():
+  assert 'it fits, and nothing is wrong.' in report()
+  assert 'it fits; 2 warnings.' in report(warnings=2) and 'it fits; 1 warning.' in report(warnings=1)
+
+
+@needs_libtpu
+def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
+  monkeypatch.setattr(preflight, 'doubts', lambda *_: ['a loop'])
+  found = preflight.preflight(config(phases=((60, {'length': 32}), (40, {}))), topology='v5e:2x2')
+  assert [f.sentence for f in found.findings] == ['Phases 0, 1: a loop; take the times as lower bounds.']
+
+
+@pytest.mark.parametrize('flags', [['--config.masking.rat=1', '--tpu=v5e-4'], []])
+def test_a_wrong_command_line_is_json_too(flags):
+  done = subprocess.run([sys.executable, '-m', 'bertzoo_jax.preflight', '--config=configs/bert.py:tiny', '--json', *flags], capture_output=True,
+                        text=True, cwd=ROOT)
+  [problem] = json.loads(done.stdout)['problems']
+  assert done.returncode == 2 and problem['code'] == 'P00' and done.stderr == f'error: {problem["sentence"]}\n'
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +194,28 @@ def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
   assert found.phases[0].largest == (most, None) and f'about {most:,} rows' in found.findings[0].sentence
   assert len(asked) == 3 and max(asked[1:]) < most, 'the batch that was refused is not a point of the line'
   assert any(f'run.accumulation={2 ** (4096 // most).bit_length()}:' in line for line in found.remedies)
-  assert f'--config.batch_size={most}: another experiment, scale the learning rate with it' in found.remedies
+  assert any(line.startswith(f'--config.batch_size={most}: another experiment, scale the learning rate with it') for line in found.remedies)
+  assert all('enough alone, by' in line or 'may not be' in line for line in found.remedies)
+  assert any('--tpu=v5litepod-32: 128 rows a device' in line for line in found.remedies), 'a slice by its name'
+  assert not any('run.mesh' in line for line in found.remedies), 'the state is not what does not fit'
+
+
+@needs_libtpu
+def test_only_the_phase_that_needs_most_is_looked_at_for_a_batch(monkeypatch):
+  asked = linear(monkeypatch, per_row=1 << 24)
+  said = []
+  found = preflight.preflight(config(batch_size=4096, phases=((60, {'length': 32}), (40, {}))), topology='v5e:2x2', say=said.append)
+  assert len(asked) == 4 and codes(found) == ['P09', 'P09'], 'each phase, and two smaller batches of one'
+  assert sum(p.largest is not None for p in found.phases) == 1 and any('looking for the largest batch' in line for line in said)
+
+
+@needs_libtpu
+def test_what_cannot_be_enough_is_not_advised(monkeypatch):
+  linear(monkeypatch, per_row=1 << 24)
+  found = preflight.preflight(config(batch_size=1 << 18, run__dtype='float32', run__accumulation=2), topology='v5e:2x2')
+  text = '\n'.join(found.remedies)
+  assert 'remat' not in text and 'bfloat16' not in text and 'mesh' not in text
+  assert 'microbatches in turn, not 2' in text and 'exchange grows' in text
 
 
 @needs_libtpu
@@ -212,7 +270,7 @@ def test_parts_that_do_not_go_together_are_said_without_chips(monkeypatch):
 
 @needs_libtpu
 @pytest.mark.parametrize('changes, code, words', [
-    (dict(batch_size=6), 'P04', 'does not divide'), (dict(length=128), 'P01', 'max_positions'),
+    (dict(batch_size=6), 'P04', '1 microbatch for 4 devices along data and fsdp: take a multiple of 4'), (dict(length=128), 'P01', 'max_positions'),
     (dict(masking__name='tokn'), 'P08', "Did you mean 'token'")])
 def test_what_pretrain_refuses_is_refused_here(changes, code, words):
   found = preflight.preflight(config(**changes), tpu='v5e-4')

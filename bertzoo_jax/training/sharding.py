@@ -242,9 +242,10 @@ def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
     raise errors.UserError(f'run.accumulation is {accumulation}: at least 1 is needed.')
   if batch_size % (accumulation * rows) or batch_size % hosts:
     unit = int(np.lcm(accumulation * rows, hosts))
+    over = f', nor over {hosts} hosts' if batch_size % hosts else ''
     raise errors.UserError(
-        f'batch_size {batch_size} does not divide into {accumulation} microbatches × {rows} devices along data and fsdp × {hosts} host(s): '
-        f'take a multiple of {unit}, or another run.accumulation or run.mesh.')
+        f'batch_size {batch_size} does not divide into {accumulation} microbatch{"es" * (accumulation > 1)} for {rows} devices along '
+        f'data and fsdp{over}: take a multiple of {unit}, or another run.accumulation or run.mesh.')
 
 
 def _first_match(table, name):
