@@ -157,8 +157,8 @@ def faster(config) -> list[str]:
   """What makes steps shorter and changes nothing else, by docs/tpu_choices.md; [] where all of it is set."""
   out = []
   if config.run.unroll not in (0, config.encoder.num_layers):
-    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a fifth less memory, and two to four times '
-               'as long to compile')
+    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a fifth less memory, and two to four '
+               'times as long to compile')
   if config.run.kernels == 'xla':
     out.append('--config.run.kernels=auto: attention with dropout, and sums with their norms, in fused kernels')
   if config.run.prng == 'threefry2x32':
