@@ -112,7 +112,7 @@ def main(_):
 def _page(scaling, checks, low, high, full):
   table = lambda columns, lines: [f'| {" | ".join(columns)} |', '|---' * len(columns) + '|', *lines]
   ordered = lambda found: [found[key] for key in sorted(found, key=lambda key: (int(key[0]), key[1]))]
-  return [
+  lines = [
       '# BERT-large over more chips, as the compiler sees it', '',
       f'Made by `PYTHONPATH=. python bench/tpu_scaling.py` with jax {jax.__version__}. **Nothing here was measured on a chip.** The real train step',
       f'of `configs/bert.py:large` is compiled for v4: masked language modelling alone, {ROWS} rows of {LENGTH} tokens a chip',
@@ -122,10 +122,12 @@ def _page(scaling, checks, low, high, full):
       'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is the time of all collectives, one',
       'after the other and with nothing else going on, at 50 GB/s a link and direction and without latency',
       '(`estimate.exchange_time`); the step is the sum of both.', '',
-      *table(COLUMNS, ordered(scaling)), '',
-      '## The straight line', '',
-      f'A depth that was compiled: how much more, or less, the line through {low} and {high} layers says of it.', '',
-      *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks))]
+      *table(COLUMNS, ordered(scaling))]
+  if checks:
+    lines += ['', '## The straight line', '',
+              f'A depth that was compiled: how much more, or less, the line through {low} and {high} layers says of it.', '',
+              *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks))]
+  return lines
 
 
 if __name__ == '__main__':
