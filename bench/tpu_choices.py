@@ -1,4 +1,4 @@
-"""What a train step costs by each choice of machinery, by generation of TPU and length: docs/tpu_choices.md, which defaults follow.
+"""What a train step costs by each choice of machinery, by generation of TPU and length: docs/tpu_choices.md.
 
     PYTHONPATH=. python bench/tpu_choices.py [--chips v5e,v4,v6e] [--lengths 512,128] [--out docs/tpu_choices.md]
 
@@ -75,14 +75,18 @@ def _apart(key):
 
 
 def _write(out, lines):
-  everything = [key for key in itertools.product(compiled.TOPOLOGIES, (512, 128), CHOICES) if key in lines]
+  chips_, order = list(compiled.TOPOLOGIES), {choice: n for n, choice in enumerate(CHOICES)}
+  everything = sorted((key for key in lines if key[2] in order), key=lambda key: (chips_.index(key[0]), -key[1], order[key[2]]))
+  missing = [f'{chip} {length} {" ".join(choice)}' for chip, length, choice in itertools.product(chips_, (512, 128), CHOICES)
+             if (chip, length, choice) not in lines]
   storage.write_text(out, '\n'.join([
       '# What each choice of machinery costs, as the compiler sees it', '',
       f'Made by `PYTHONPATH=. python bench/tpu_choices.py` with jax {jax.__version__}. **Nothing here was measured on a chip.** The train step of',
       f'`configs/bert.py:base`, masked language modelling alone, dropout 0.1, {TOKENS:,} tokens on one chip, at full depth. ms is the likely',
       'time with its bounds (`bertzoo_jax/tpu/estimate.py`), cycles the sum of all estimates, which makes stacking, in a scan, up to three times',
       'too dear. `run.unroll=1` is the scan, `run.unroll=0` all layers side by side. Compiled by two cores.', '',
-      f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(lines[key] for key in everything)]) + '\n')
+      f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(lines[key] for key in everything),
+      *(['', f'Not compiled yet: {"; ".join(missing)}.'] if missing else [])]) + '\n')
 
 
 if __name__ == '__main__':

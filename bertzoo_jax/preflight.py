@@ -90,7 +90,7 @@ class Preflight(NamedTuple):
     run: days and dollars; None where a time is missing.
     price, preemptions: as given.
     flags: LIBTPU_INIT_ARGS of the environment.
-    remedies: what would make it fit, most likely first.
+    remedies: what would make it fit, what is enough alone first.
     region: of the bucket of the workdir; None where it is not known.
     findings: problems and warnings.
   """
@@ -196,8 +196,8 @@ def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, sa
   if refused and largest:  # a batch that fits where most is needed fits in the other phases
     same, p = max(refused.items(), key=lambda item: item[1].program.needed)
     say(f'phase {p.index} does not fit: looking for the largest batch that does; a compilation may take minutes')
-    rows = _largest(config, p, text, mesh, slice_, confirm, say)
-    known[same] = refused[same] = p._replace(largest=rows)
+    with findings.collecting('P08'), contextlib.suppress(jax.errors.JaxRuntimeError):  # what the compiler cannot make: no batch is named
+      known[same] = refused[same] = p._replace(largest=_largest(config, p, text, mesh, slice_, confirm, say))
   for p in refused.values():
     findings.add('P09', f'Phase {p.index} needs {p.program.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
                         f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(p.largest)}; what else would help is under "to make it fit".')
@@ -373,7 +373,8 @@ def recipe(argv: list[str]):
 
 def failed(sentence: str) -> None:
   """With --json on the command line, whatever of it is wrong: prints an object with the one problem that ended all."""
-  if any(re.fullmatch(r'--?json(=(true|t|yes|1))?', a, re.I) for a in sys.argv[1:]):
+  asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
+  if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
     print(json.dumps(dict(ready=False, problems=[readiness.Finding('P00', sentence)._asdict()]), ensure_ascii=False))
 
 

@@ -8,10 +8,12 @@ import rich.table
 import rich.text
 
 from bertzoo_jax import errors
+from bertzoo_jax.model import stack
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.training import sharding
 
+_POLICIES = list(stack.REMAT)  # each saves less than the one before
 _REMAT = 1 / 16  # of a layer's activations is its input, which is all that remat=full keeps
 _HALF = 0.4  # what bfloat16 leaves of activations, and some of the compiler's own savings
 
@@ -66,7 +68,7 @@ def as_dict(found) -> dict:
       'libtpu_init_args': found.flags,
       'bucket_region': found.region,
       'to_make_it_fit': found.remedies,
-      'to_make_it_faster': faster(found.config),
+      'to_make_it_faster': faster(found.config) if found.fits else [],
       'problems': [f._asdict() for f in found.findings.problems],
       'warnings': [f._asdict() for f in found.findings.warnings],
   }
@@ -104,10 +106,12 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
   if rows:
     enough.append(f'--config.batch_size={rows}: another experiment, scale the learning rate with it')
   if config.run.remat != 'full' and share > _REMAT:
-    policies = ' or '.join(f'--config.run.remat={p}' for p in ('sublayers', 'feed_forward', 'full') if p != config.run.remat)
+    policies = ' or '.join(f'--config.run.remat={p}' for p in _POLICIES[_POLICIES.index(config.run.remat) + 1:])
     perhaps.append(f'{policies}: activations are computed again in the backward pass (about a third more FLOPs with full)')
   if config.run.dtype == 'float32' and share > _HALF:
     perhaps.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
+  if not enough + perhaps:
+    perhaps.append(f'a larger slice than {slice_.accelerator_type}, with run.mesh along fsdp where the state itself is too large')
   return [f'{line} (enough alone, by the estimate)' for line in enough] + [f'{line} (may not be enough alone)' for line in perhaps]
 
 
@@ -156,8 +160,8 @@ def _split(worst, room, mesh, usable):
 def faster(config) -> list[str]:
   """What makes steps shorter and changes nothing else, by docs/tpu_choices.md; [] where all of it is set."""
   out = []
-  if config.run.unroll not in (0, config.encoder.num_layers):
-    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a fifth less memory, and two to four '
+  if 0 < config.run.unroll < config.encoder.num_layers:
+    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a fifth less memory, and up to four '
                'times as long to compile')
   if config.run.kernels == 'xla':
     out.append('--config.run.kernels=auto: attention with dropout, and sums with their norms, in fused kernels')

@@ -94,7 +94,8 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert [line.partition(':')[0] for line in found['to_make_it_faster']] == ['--config.run.kernels=auto']
 
 
-@pytest.mark.parametrize('changes, lines', [(dict(run__unroll=0), 0), (dict(), 1), (dict(run__prng='threefry2x32', run__kernels='xla'), 3)])
+@pytest.mark.parametrize('changes, lines', [
+    (dict(run__unroll=0), 0), (dict(run__unroll=24), 0), (dict(), 1), (dict(run__prng='threefry2x32', run__kernels='xla'), 3)])
 def test_what_makes_steps_faster_is_said_until_it_is_set(changes, lines):
   found = preflight_report.faster(config(encoder__num_layers=2, **changes))
   assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
@@ -225,6 +226,17 @@ def test_a_state_that_does_not_fit_is_split_over_as_many_devices_as_that_takes(n
   mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1)))
   [line] = preflight_report.remedies(config(run__dtype='bfloat16'), [phase], mesh, chips.of_type('v5e-4'))
   assert f"--config.run.mesh='{shape}'" in line and said in line, 'nothing else helps'
+
+
+def test_there_is_always_something_to_try_and_never_what_keeps_more():
+  refused = program.Program(None, {}, None, 20 * chips.GIB, 1.0)
+  phase = preflight.Phase(0, 1, 8, 64, refused, 5 * chips.GIB, 10 * chips.GIB, 1, None, None, 1.0, [], [], (0, None), None)
+  mesh = type('Mesh', (), dict(shape=dict(data=1, fsdp=4, tensor=1)))
+  lines = lambda phase, **changes: preflight_report.remedies(config(**changes), [phase], mesh, chips.of_type('v5e-4'))
+  [line] = lines(phase)
+  assert 'a larger slice than v5litepod-4' in line and 'may not' in line
+  [line] = [x for x in lines(phase._replace(parameters=chips.GIB, optimizer=chips.GIB), run__remat='feed_forward') if 'remat' in x]
+  assert 'run.remat=full' in line and 'sublayers' not in line
 
 
 def test_no_larger_slice_is_named_for_a_mesh_that_would_not_grow_with_it():

@@ -360,6 +360,8 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings(command, tm
     ({'EXTRAS': 'tpu,zzh'}, [], "'zzh'"),
     ({'EXTRAS': 'zh'}, [], 'write tpu,zh'),
     ({'RETRIES': 'many'}, [], 'RETRIES=many'),
+    ({'CREATE_MINUTES': '08'}, [], 'CREATE_MINUTES=08'),
+    ({'BUCKET': '', 'SPOT': 'no'}, [], 'one workdir'),
     ({'CACHE': 'yes', 'BUCKET': ''}, [], 'CACHE=yes'),
     ({}, ['--dryrun'], "no flag '--dryrun'"),
     ({}, ['--dry-run=1'], "no flag '--dry-run=1'"),
@@ -382,7 +384,6 @@ def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before
     ({}, ['sync', '--archive', '/tmp'], '--archive /tmp'),
     ({}, ['run', '--', '--dry-run', 'python'], "'--dry-run'"),
     ({}, ['run', '--', 'python', '--workdir', '/home/ann/w'], 'v4-16 has 2'),
-    ({'BUCKET': '', 'SPOT': 'no'}, ['run', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
     ({'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'}, ['run', '--', 'python', '--workdir=w'], 'v5litepod-16 has 4'),
     ({}, ['create', '--autostart', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
     ({}, ['babysit', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
@@ -842,8 +843,20 @@ def test_babysit_waits_with_autostart_in_the_queue_lets_the_machine_begin_by_its
   assert not any(' create ' in c or ' delete ' in c or ' scp ' in c for c in cloud.calls())
 
 
+def test_babysit_does_not_run_again_what_autostart_has_ended_between_two_looks(cloud):
+  cloud.write(LOGIN=_user())
+  (cloud.folder / 'plan').write_text('2')
+  cloud.ok('create', '--autostart', *cloud.line())
+  process = cloud.start('babysit', *cloud.line())
+  _wait(lambda: sum(' ssh ' in c for c in cloud.calls()) > 2)
+  cloud.boot(0)
+  cloud.boot(1)
+  out, said = process.communicate(timeout=20)
+  assert process.returncode == 2 and 'installs' in out and cloud.attempts() == 1, out + (said or '')
+
+
 def test_a_machine_of_autostart_that_never_begins_is_set_up_by_babysit(cloud):
   (cloud.folder / 'plan').write_text('0')
   cloud.ok('create', '--autostart', *cloud.line())
   done = cloud.run('babysit', *cloud.line(), BERTZOO_STARTUP_SECONDS='1')
-  assert done.returncode == 0 and 'installs' in done.stdout and 'starting' in done.stdout and cloud.attempts() == 1
+  assert done.returncode == 0 and 'installs' in done.stdout and 'not set up: again in' in done.stdout and cloud.attempts() == 1

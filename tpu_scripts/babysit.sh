@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_retries=
 parse 'retries= --' "$@"
 RETRIES=${FLAG_retries:-$RETRIES}
-[[ $RETRIES =~ ^[0-9]+$ ]] || fail "--retries $RETRIES is not a number."
+is_number "$RETRIES" || fail "--retries $RETRIES is not a number."
 (( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
 check_workdir
 found=$(workdir)
@@ -76,7 +76,7 @@ look() {
   elif (( all && $(count 'ended 0') == all )); then
     VERDICT=finished
   elif (( idle && idle + running == all )) && starting; then
-    VERDICT=waiting WHY='the machine installs, to begin by itself'
+    VERDICT=waiting WHY='the machine installs, to begin by itself' first=0  # what it will run is this line
   elif (( running && running + $(count 'ended 0') == all )); then
     VERDICT=waiting  # the first one has more to write
   else

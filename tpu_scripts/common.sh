@@ -21,6 +21,9 @@ fail() {
 
 say() { printf '%s\n' "$*"; }
 
+# Not 08, which bash takes for octal.
+is_number() { [[ $1 =~ ^(0|[1-9][0-9]*)$ ]]; }
+
 # parse FLAGS "$@": sets FLAG_x for each `--x` in FLAGS (`x` is a switch, `x=` takes a value; `--` is a line that follows it in LINE).
 parse() {
   local known=" $1 " name value
@@ -147,10 +150,13 @@ settings() {
     [[ ${!name} == yes || ${!name} == no ]] || fail "$name=${!name} in $ENV_FILE: write yes or no."
   done
   for name in RETRIES CREATE_MINUTES; do
-    [[ ${!name} =~ ^[0-9]+$ ]] || fail "$name=${!name} in $ENV_FILE is not a number."
+    is_number "${!name}" || fail "$name=${!name} in $ENV_FILE is not a number."
   done
   [[ $CACHE == no || -n $BUCKET ]] || fail "CACHE=yes in $ENV_FILE wants a BUCKET to keep programs in."
   [[ $SPOT == no || -n $BUCKET ]] || fail "BUCKET is empty in $ENV_FILE, and a spot VM loses its disk: write gs://NAME, or SPOT=no."
+  for place in "${CANDIDATES[@]}"; do
+    [[ -n $BUCKET ]] || (( $(hosts "${place%@*}") <= 1 )) || fail "BUCKET is empty in $ENV_FILE, and the VMs of $place write one workdir: write gs://NAME."
+  done
   check_extras
   LOGIN=${LOGIN:-${USER:-$(id -un)}}
   (( DRY_RUN )) || command -v gcloud > /dev/null || fail 'gcloud is not installed: see https://cloud.google.com/sdk/docs/install.'

@@ -64,14 +64,15 @@ queue_one() {
   run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$JOB/" || fail "$JOB cannot be written: see gcloud's message." 1
   for place in "${CANDIDATES[@]}"; do
     TYPE=${place%@*} ZONE=${place#*@}
-    ask_for_it || say "$NAME: gcloud refuses $TYPE in $ZONE"
+    taken=1
+    ask_for_it || { taken=0; say "$NAME: gcloud refuses $TYPE in $ZONE"; }
     STATE=$(resource_state)  # it may be taken though gcloud's answer was lost, and may have FAILED though it was taken
     if (( DRY_RUN )); then
       say '# ends here, unless gcloud refuses it'
       continue
     fi
     case $STATE in
-      NONE) ;;
+      NONE) (( ! taken )) || fail "gcloud took $NAME in $ZONE and does not list it yet: look with tpu_scripts/status.sh before you ask again." 1 ;;
       UNKNOWN) fail "gcloud does not say whether $NAME is asked for in $ZONE: look with tpu_scripts/status.sh before you ask again." 1 ;;
       FAILED | SUSPENDING | SUSPENDED)
         say "$NAME: $TYPE in $ZONE is $STATE"
@@ -103,6 +104,7 @@ for place in "${CANDIDATES[@]}"; do
       (( ! FLAG_autostart )) || fail "$NAME is $STATE in $ZONE: delete it first, since a machine's startup is chosen when it is asked for." 1
       say "$NAME was asked for before, in $ZONE"
       if await_it; then exit 0; fi
+      [[ $STATE != UNKNOWN ]] || fail "gcloud does not say any more how $NAME in $ZONE is: see its message above, and run the same line again." 1
       if [[ $STATE != NONE && $STATE != FAILED && $STATE != SUSPEND* ]] && autostarted; then
         fail "$NAME is still $STATE in $ZONE, asked for with --autostart: it stays in the queue; tpu_scripts/delete.sh takes it out." 1
       fi

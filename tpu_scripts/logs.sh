@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_worker=0 FLAG_lines=50 FLAG_follow=0
 parse 'worker= lines= follow' "$@"
 [[ $FLAG_worker =~ ^([0-9]+|all)$ ]] || fail "--worker $FLAG_worker is neither a number nor all."
-[[ $FLAG_lines =~ ^[0-9]+$ ]] || fail "--lines $FLAG_lines is not a number."
+is_number "$FLAG_lines" || fail "--lines $FLAG_lines is not a number."
 
 located
 follow=''

@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 FLAG_minutes=15
 parse 'minutes=' "$@"
-[[ $FLAG_minutes =~ ^[0-9]+$ ]] || fail "--minutes $FLAG_minutes is not a number."
+is_number "$FLAG_minutes" || fail "--minutes $FLAG_minutes is not a number."
 
 located
 on all 'bash bertzoo_tpu/worker.sh stop' || fail 'not every worker could be asked: see the message above.' 1

@@ -150,9 +150,12 @@ def test_a_name_of_the_hub_is_fetched_without_weights(folder, monkeypatch):
   assert not any('safetensors' in p or p == '*' for p in hub.PATTERNS)
 
 
-@pytest.mark.parametrize('reason, code', [(ConnectionError('no route\nto host'), 75), (FileNotFoundError('no such name'), 2)])
-def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_again(monkeypatch, reason, code):
+@pytest.mark.parametrize('reason, offline, code', [
+    (ConnectionError('no route\nto host'), False, 75), (ConnectionError('told to stay offline'), True, 2),
+    (FileNotFoundError('no such name'), False, 2)])
+def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_again(monkeypatch, reason, offline, code):
   huggingface_hub = pytest.importorskip('huggingface_hub')
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
 
   def nothing(name, revision, allow_patterns):
     try:
