@@ -42,7 +42,7 @@ def test_what_is_computed_again_is_not_kept(monkeypatch):
   bounds = {'sublayers': 4000, 'feed_forward': 3400, 'full': 3050}
   for remat, bound in bounds.items():
     config = ml_collections.ConfigDict(importlib.import_module('configs.bert').get_config('base'))
-    config.update(dict(length=512, phases=((1, {}),), run=dict(remat=remat, unroll=0)))
+    config.update(dict(length=512, phases=((100_000, {}),), run=dict(remat=remat, unroll=0)))
     [phase] = preflight.preflight(config.lock(), tpu='v5e-8', largest=False).phases
     jax.clear_caches()
-    assert phase.program.peak / chips.GIB * 1024 <= bound, remat
+    assert (peak := phase.program.peak / chips.GIB * 1024) <= bound, f'{remat}: {peak} MiB'
