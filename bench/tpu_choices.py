@@ -57,6 +57,7 @@ def main(_):
   for line in out.read_text().splitlines() if out.exists() else ():
     if match := re.match(r'\| (\w+) \| (\d+) \| `([^`]*)` \|', line):
       lines[match[1], int(match[2]), tuple(match[3].split())] = line
+  _write(out, lines)
   for choice, length, chip in itertools.product(CHOICES, map(int, _LENGTHS.value.split(',')), _CHIPS.value.split(',')):
     if (key := (chip, length, choice)) not in lines:
       print(*key, file=sys.stderr, flush=True)
@@ -84,7 +85,7 @@ def _write(out, lines):
       f'Made by `PYTHONPATH=. python bench/tpu_choices.py` with jax {jax.__version__}. **Nothing here was measured on a chip.** The train step of',
       f'`configs/bert.py:base`, masked language modelling alone, dropout 0.1, {TOKENS:,} tokens on one chip, at full depth. ms is the likely',
       'time with its bounds (`bertzoo_jax/tpu/estimate.py`), cycles the sum of all estimates, which makes stacking, in a scan, up to three times',
-      'too dear. `run.unroll=1` is the scan, `run.unroll=0` all layers side by side. Compiled by two cores.', '',
+      'too dear. `run.unroll=1` is the scan, which alone is what a config has; `run.unroll=0` all layers side by side. Compiled by two cores.', '',
       f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(lines[key] for key in everything),
       *(['', f'Not compiled yet: {"; ".join(missing)}.'] if missing else [])]) + '\n')
 
