@@ -7,9 +7,9 @@ network of the objective, by comma.
 from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import hf
+from bertzoo_jax import hub
 from bertzoo_jax import objectives
 from bertzoo_jax import storage
-from bertzoo_jax.input.tokenizers import hub
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import workdir as workdirs

@@ -10,6 +10,7 @@ import pytest
 import rich.console
 
 from bertzoo_jax import errors
+from bertzoo_jax import hub as shared_hub
 from bertzoo_jax import show
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.input import tokenizers
@@ -145,7 +146,7 @@ def test_a_name_of_the_hub_is_fetched_without_weights(folder, monkeypatch):
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
   ours = tokenizers.load(folder / 'wordpiece')
   assert tokenizers.load('hf:owner/name', ours.section).pieces == ours.pieces
-  hub.folder('owner/name@refs/pr/1', ['*.json'])
+  shared_hub.folder('owner/name@refs/pr/1', ['*.json'])
   assert asked == [('owner/name', None, list(hub.PATTERNS)), ('owner/name', 'refs/pr/1', ['*.json'])]
   assert not any('safetensors' in p or p == '*' for p in hub.PATTERNS)
 

@@ -1,11 +1,9 @@
-"""Folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME[@REVISION], fetched once."""
-
-import re
+"""Tokenizer folders of the Hugging Face hub."""
 
 import tokenizers as hf
 
 from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax import hub
 
 # What tokenizers are read from; weights stay where they are.
 PATTERNS = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.txt', 'vocab.json', 'merges.txt',
@@ -16,41 +14,9 @@ PATTERNS = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json'
 PLAIN = ('The quick Brown fox jumps', 'a naïve café', "It's 5 o'clock, isn't it?", ' two  blanks')
 
 
-def folder(name: str, patterns=PATTERNS):
-  """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files, kept where that library keeps them.
-
-  Args:
-    name: a folder, or OWNER/NAME[@REVISION].
-    patterns: of the files that are wanted.
-
-  Raises:
-    UserError: neither, or the hub has nothing of that name; TryAgain: it does not answer.
-  """
-  path = storage.path(name)
-  if path.is_dir():
-    return path
-  if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
-    raise errors.UserError(f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub either: correct the name.')
-  try:
-    import huggingface_hub
-    from huggingface_hub import constants
-  except ImportError as e:
-    raise errors.UserError(f'hf:{name} is no folder here, and fetching it needs a package: pip install huggingface_hub.') from e
-  repository, _, revision = name.partition('@')
-  try:
-    return storage.path(huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
-  except Exception as e:  # of many libraries: the network's, the hub's, the cache's
-    cause = ' '.join(str(e).split())[:160] or type(e).__name__
-    said = f'hf:{name} is no folder here, and the hub gives no such files ({cause} …)'
-    if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
-      raise errors.TryAgain(f'{said}: run the same line again, or give a folder with its files as hf:DIR.') from e
-    raise errors.UserError(f'{said}: correct the name, or download its files elsewhere and give their folder as hf:DIR.') from e
-
-
-def _reasons(e):
-  while e is not None:
-    yield e
-    e = e.__cause__ or e.__context__
+def folder(name: str):
+  """The folder of `hf:NAME` (without its 'hf:') with what tokenizers are read from. Raises UserError and TryAgain as bertzoo_jax.hub."""
+  return hub.folder(name, PATTERNS)
 
 
 def check(name, text: str, encode) -> None:
