@@ -1,4 +1,4 @@
-"""BERT's WordPiece, through the `tokenizers` library."""
+"""WordPiece, through the `tokenizers` library."""
 
 import collections
 import re
@@ -17,7 +17,7 @@ from bertzoo_jax.input.tokenizers import kinds
 
 
 def wordpiece(*, vocab_size, lowercase, strip_accents, split_chinese, normalization, max_word_chars, min_frequency, coverage) -> kinds.Kind:
-  """BERT's WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
+  """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
 
   The fields are described in configs/parts.py. Equal to transformers' BertTokenizer where normalization is 'none',
   max_word_chars 100 and strip_accents equal to lowercase (tests/input/test_tokenizers.py).
