@@ -97,7 +97,7 @@ def ours(a):
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = _build(optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths)
   state = steps.init(objective, tx, 0, a.batch)
-  train = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0, prng=a.prng), donate_argnums=0)
+  train = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0), donate_argnums=0)
   batch = jax.tree.map(jnp.asarray, make_batch(a))
 
   def step():

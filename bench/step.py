@@ -45,7 +45,6 @@ def arguments():
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
   p.add_argument('--attention_dropout', type=float, default=0.1)
-  p.add_argument('--prng', default='rbg', help='of our dropout: rbg | threefry2x32 | unsafe_rbg')
   p.add_argument('--unroll', type=int, default=1, help='layers a turn of our scan')
   p.add_argument('--remat', default='none')
   p.add_argument('--compile', action='store_true', help='torch.compile for theirs')

@@ -44,8 +44,7 @@ def _worker(chip, lengths):
   device = program.devices(chips.of_topology(topology))[0]
   place = jax.sharding.SingleDeviceSharding(device)
   array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-  key = jax.eval_shape(lambda: jax.random.key(0, impl='rbg'))
-  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=place)
+  keys = array(1, 2, dtype=jnp.uint32)
 
   for heads, width in HEADS:
     for length in lengths:
@@ -53,8 +52,8 @@ def _worker(chip, lengths):
         depth = heads * width
         x, ids, vector = array(1, length, heads, width), array(1, length, dtype=jnp.int32), array(depth, dtype=jnp.float32)
         row = array(1, length, depth)
-        attend = lambda q, k, v, ids, key, rate=rate: attention.attend(q, k, v, ids, rate, key)
-        norm = lambda x, y, a, b, key, rate=rate: add_norm.add_norm(x, y, a, b, 1e-12, rate, key)
+        attend = lambda q, k, v, ids, keys, rate=rate: attention.attend(q, k, v, ids, rate, keys)
+        norm = lambda x, y, a, b, keys, rate=rate: add_norm.add_norm(x, y, a, b, 1e-12, rate, keys)
         for f, shapes, learned, steps in ((attend, (x, x, x, ids), 3, attention.steps(heads, width, length)),
                                           (norm, (row, row, vector, vector), 4, add_norm.steps(length, depth))):
           def grad(w, *args, f=f, learned=learned):

@@ -15,13 +15,12 @@ from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-PRNGS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
 
 def check(config):
   """What can be known from the config alone."""
   run = config.run
-  for key, known in (('dtype', DTYPES), ('prng', PRNGS), ('kernels', ('auto', *kernels.BY_NAME)), ('on_nonfinite', ('stop', 'skip'))):
+  for key, known in (('dtype', DTYPES), ('kernels', ('auto', *kernels.BY_NAME)), ('on_nonfinite', ('stop', 'skip'))):
     if run[key] not in known:
       raise errors.UserError(f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}')
   for key, least in (('log_every', 1), ('eval_every', 0), ('eval_batches', 1), ('save_minutes', 0), ('unroll', 0)):
@@ -61,7 +60,7 @@ def stage(config, phase, data, mesh, end) -> stages.Stage:
     raise errors.UserError(f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 for none.')
   schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config))
   tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
-  return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed, config.run.prng,
+  return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed,
                       config.run.accumulation)
 
 

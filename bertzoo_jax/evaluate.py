@@ -176,7 +176,7 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
   """Accuracy and loss at the masked positions. params: of the network, which has an 'mlm_head'."""
 
   def read(params, batch):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None, False)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
     logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']))
     return networks.nll(logits_BPV, batch['masked_targets'])
 
@@ -210,7 +210,7 @@ def first_vectors(encoder, params: dict, batches: list[dict], head=lambda params
   def read(params, batch):
     if 'mlm_head' not in params:  # it has never seen a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None, False)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
     return head(params, hidden_BLD[:, 0])
 
   return _through(read, encoder, params, batches)

@@ -125,7 +125,7 @@ def _accumulation(config, rows, worst, room, mesh, slice_):
   for more in range(math.ceil(config.batch_size / rows) * now, config.batch_size + 1):
     with contextlib.suppress(errors.UserError):
       sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
-      summed = '; gradients are summed over the chips in every one, so exchange grows with them' if sharding.rows_over(mesh) > 1 else ''
+      summed = '; gradients are summed over the chips in every one, so exchange grows with them' if mesh.shape['data'] < mesh.size else ''
       return (f'--config.run.accumulation={more}: the same update from {more} microbatches in turn, not {now}; activations shrink to about '
               f'1/{more / now:.3g}{summed}')
   return None
@@ -165,8 +165,6 @@ def faster(config) -> list[str]:
                'times as long to compile')
   if config.run.kernels == 'xla':
     out.append('--config.run.kernels=auto: attention with dropout, and sums with their norms, in fused kernels')
-  if config.run.prng == 'threefry2x32':
-    out.append('--config.run.prng=rbg: the keys of dropout by the hardware')
   return out
 
 

@@ -53,7 +53,7 @@ def _tiny():
       schedule=parts.linear_from_start(learning_rate=5e-3, warmup=200),
       length=64,
       batch_size=64,
-      run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
+      run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0))
 
 
 _LARGE = dict(run=parts.run(accumulation=8))

@@ -45,7 +45,7 @@ def _tiny():
       length=64,
       batch_size=64,
       phases=((2200, {'length': 32}), (400, {})),
-      run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
+      run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0))
 
 
 SIZES = {

@@ -58,7 +58,7 @@ def _tiny(**fields):
           length=32,
           batch_size=64,
           phases=((2000, {}),),
-          run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0)), **fields})
+          run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0)), **fields})
 
 
 def _two_stages(steps, temperature=1.0):

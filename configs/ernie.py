@@ -32,7 +32,7 @@ def _tiny():
       batch_size=64,
       phases=((700, {'masking': parts.token()}), (700, {'masking': parts.whole_word(level='phrase')}), (700, {})),
       hf='BertForPreTraining',
-      run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
+      run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0))
 
 
 SIZES = {'tiny': _tiny}

@@ -30,7 +30,7 @@ def _tiny():
       batch_size=64,
       phases=((2000, {}),),
       hf='BertForPreTraining',
-      run=parts.run(dtype='float32', prng='threefry2x32', log_every=50, eval_every=500, save_minutes=1.0))
+      run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0))
 
 
 SIZES = {'tiny': _tiny}

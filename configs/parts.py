@@ -347,10 +347,10 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
 # --- machinery --------------------------------------------------------------------------------------------------------
 
 
-def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', kernels='auto', prng='rbg', log_every=100, eval_every=10_000,
+def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', kernels='auto', log_every=100, eval_every=10_000,
         eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='',
         compile_cache='~/.cache/bertzoo_jax/xla', corpus_cache='disk'):
-  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding and the draw of dropout.
+  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding, and what dropout draws where kernels differ.
 
   mesh: devices along (data, fsdp, tensor); -1 takes what is left. data and fsdp split the rows of a batch, fsdp also the
   parameters and the optimizer's state (a network too large for one device), tensor the heads, the feed-forward and the
@@ -358,14 +358,14 @@ def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='n
   them (faster on TPUs, and longer to compile). remat, what the backward pass finds saved of a layer and need not compute
   again, less and less: none (all) | sublayers | feed_forward (what it gives) | full (nothing). kernels, of attention and norms: auto
   (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla | fused | fused_hashed (a TPU's dropout as any machine draws it) |
-  cudnn. prng: threefry2x32 | rbg | unsafe_rbg, the dropout keys. log_every, eval_every: steps; eval_every 0 evaluates at the
-  end only. eval_batches: of held-out rows, at most. save_minutes: between checkpoints. keep: newest checkpoints kept;
-  keep_every: every so many steps one is kept for good (0: none). on_nonfinite: stop | skip (leave the
-  update out and count it). wandb: project name, empty for none. compile_cache: where compiled programs are kept,
-  unless JAX_COMPILATION_CACHE_DIR says. corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
+  cudnn. log_every, eval_every: steps; eval_every 0 evaluates at the end only. eval_batches: of held-out rows, at most.
+  save_minutes: between checkpoints. keep: newest checkpoints kept; keep_every: every so many steps one is kept for good (0:
+  none). on_nonfinite: stop | skip (leave the update out and count it). wandb: project name, empty for none. compile_cache:
+  where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says. corpus_cache: disk (tokens are read as they are
+  needed) | ram (all at the start).
   """
   return ml_collections.ConfigDict(dict(
-      mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, kernels=kernels, prng=prng, log_every=log_every,
+      mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, kernels=kernels, log_every=log_every,
       eval_every=eval_every, eval_batches=eval_batches, save_minutes=save_minutes, keep=keep, keep_every=keep_every, on_nonfinite=on_nonfinite,
       tensorboard=tensorboard, wandb=wandb, compile_cache=compile_cache, corpus_cache=corpus_cache))
 

@@ -92,7 +92,7 @@ def by_rows(evaluation):
 
 @jax.jit
 def encoded(params, batch):
-  return small.encoder(vocab_size=VOCAB, **SIZES).apply({'params': params['encoder']}, batch, train=False)
+  return small.encoder(vocab_size=VOCAB, **SIZES).apply({'params': params['encoder']}, batch)
 
 
 def hidden(params, batch):
@@ -221,7 +221,7 @@ def test_a_probe_is_where_its_penalised_loss_is_least():
 def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
   batches = evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1)
   encoder = small.encoder(vocab_size=VOCAB, **SIZES, type_vocab_size=1)
-  params = {'encoder': jax.jit(lambda key: encoder.init(key, batches[0], train=False))(jax.random.key(0))['params']}
+  params = {'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']}
   assert np.isfinite(evaluate.first_vectors(encoder, params, batches)).all()
 
 

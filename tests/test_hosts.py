@@ -38,7 +38,7 @@ def get_config(argument=None):
       encoder=parts.transformer(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=16),
       objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-3, warmup=3),
       length=16, batch_size={ROWS}, phases=(({STEPS}, {{}}),), hf='BertForPreTraining',
-      run=parts.run(mesh=(2, 2, 2), dtype='float32', prng='threefry2x32', log_every=1, eval_every=0, save_minutes=1000.0, tensorboard=False))
+      run=parts.run(mesh=(2, 2, 2), dtype='float32', log_every=1, eval_every=0, save_minutes=1000.0, tensorboard=False))
 '''
 
 # pretrain, but that a lost host is noticed soon, and that steps take time where the test must get a word in.

@@ -47,7 +47,7 @@ def get_config(argument=None):
       encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
       objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
       length=64, batch_size=8, phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
-      run=parts.run(dtype='float32', prng='threefry2x32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0, keep=3, tensorboard=False))
+      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0, keep=3, tensorboard=False))
 '''
 
 
@@ -267,7 +267,6 @@ def everything(workdir):
     ({'encoder.num_heads': 3}, 'num_heads=3'),
     ({'encoder.max_positions': 32}, 'encoder.max_positions is 32'),
     ({'run.dtype': 'bfloat'}, "Did you mean 'bfloat16'"),
-    ({'run.prng': 'mersenne'}, 'run.prng'),
     ({'run.remat': 'half'}, 'remat'),
     ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
     ({'run.log_every': 0}, 'run.log_every'),

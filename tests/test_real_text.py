@@ -43,7 +43,7 @@ def test_a_published_size_takes_a_step_in_float32(build, size):
   tx = optimizers.BY_NAME[config.optimizer.name](lambda s: 1e-4, paths, **section(config.optimizer))
   state = jax.jit(lambda: steps.init(objective, tx, 0, 1))()
   before = [np.asarray(x).flat[0] for x in jax.tree.leaves(state.params)]
-  update = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-4, seed=0, prng='rbg'), donate_argnums=0)
+  update = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-4, seed=0), donate_argnums=0)
   batch = small.batch(rows=1, length=config.length, predictions=77, vocab_size=config.tokenizer.vocab_size)
   state, metrics = update(state, batch)
   assert np.isfinite(metrics['loss']) and np.isfinite(metrics['grad_norm']) and int(state.nonfinite['total']) == 0

@@ -194,7 +194,7 @@ def our_run(system, accumulation=1):
   schedule = schedules.BY_NAME[paper.schedule.name](STEPS, learning_rate=PEAK[system], warmup=WARMUP)
   tx = optimizers.BY_NAME[paper.optimizer.name](schedule, optimizers.paths_of(params), **fields)
   state = small.state(objective, tx, params, 8)
-  step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0, prng='threefry2x32', accumulation=accumulation))
+  step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0, accumulation=accumulation))
   losses = []
   for batch in batches(system)[:STEPS if accumulation == 1 else FEW]:
     state, metrics = step(state, batch)

@@ -27,21 +27,19 @@ class _Program(NamedTuple):
   interpret: bool
 
 
-def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_key=None, *, origin=0, hashed=False, interpret=False):
+def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None, *, hashed=False, interpret=False):
   """What model.layers.add_norm computes, fused; in the dtype of x. Where L does not part into blocks, that one computes it.
 
   Args:
-    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_key: as there.
-    origin: number of the first row in the whole batch; see kernels/bits.py.
+    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2: as there.
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
   """
   if _block(*x_BLD.shape[1:]) is None:
-    own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, origin)  # or every device would drop the same
-    return layers.add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, own_key).astype(x_BLD.dtype)
-  dropout_key = dropout_key if dropout_rate else None
-  program = _Program(eps, float(dropout_rate) if dropout_key is not None else 0.0, hashed, interpret)
-  return _add_norm(program, x_BLD, y_BLD.astype(x_BLD.dtype), scale_D[None], shift_D[None], bits.seed(dropout_key, (origin, 0)))
+    return layers.add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2).astype(x_BLD.dtype)
+  keys_B2 = dropout_keys_B2 if dropout_rate else None
+  program = _Program(eps, float(dropout_rate) if keys_B2 is not None else 0.0, hashed, interpret)
+  return _add_norm(program, x_BLD, y_BLD.astype(x_BLD.dtype), scale_D[None], shift_D[None], bits.seed(keys_B2, len(x_BLD)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -110,7 +108,7 @@ def _normalized(program, seed, x, y):
   keep_LD = None
   if program.rate:
     block, size = pl.program_id(1), y.shape[1:]
-    keep_LD = bits.keep(program.rate, program.hashed, seed, pl.program_id(0), 0, block, (block * size[0], 0), size)
+    keep_LD = bits.keep(program.rate, program.hashed, seed, pl.program_id(0), None, block, (block * size[0], 0), size)
   z_LD = x[0].astype(jnp.float32) + _dropped(program, keep_LD, y[0].astype(jnp.float32))
   z_LD -= jnp.mean(z_LD, axis=1, keepdims=True)
   inverse_L1 = jax.lax.rsqrt(jnp.mean(z_LD * z_LD, axis=1, keepdims=True) + program.eps)

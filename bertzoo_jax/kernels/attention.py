@@ -34,26 +34,26 @@ class _Program(NamedTuple):
   relative: Callable | None
 
 
-def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None, relative=None, tables=(), *, origin=(0, 0), hashed=False,
+def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=(), *, first_head=0, hashed=False,
            interpret=False):
   """What model.attention.attend computes, fused.
 
   Args:
-    q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key, tables: as there.
+    q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_keys_B2, tables: as there.
     relative: as there, computed and differentiated in fast memory. Beyond 512 tokens its L are a block of queries, and its keys are filled
       up to whole lanes.
-    origin: numbers of the first row and of the first head in the whole batch. The bits of a score depend on the key and on its
-      row, head and place there, so they are the same on any mesh.
+    first_head: its number among all heads. The bits of a score depend on the key of its row, its head and its place, so they
+      are the same on any mesh.
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
   """
   batch, length, heads, width = q_BLHK.shape
-  dropout_key = dropout_key if dropout_rate else None
-  seed = bits.seed(dropout_key, origin)
+  keys_B2 = dropout_keys_B2 if dropout_rate else None
+  seed = bits.seed(keys_B2, batch, first_head)
   padding = -length % (_LANES if length > _WHOLE else 1)
   flat = lambda x: jnp.pad(x.reshape(batch, length, heads * width), ((0, 0), (0, padding), (0, 0)))
   ids_B1L = jnp.pad(pack_ids_BL, ((0, 0), (0, padding)), constant_values=-1)[:, None]
-  program = _Program(heads, width, float(dropout_rate) if dropout_key is not None else 0.0, hashed, interpret, relative)
+  program = _Program(heads, width, float(dropout_rate) if keys_B2 is not None else 0.0, hashed, interpret, relative)
   tables = tuple(t.reshape(len(t), heads * width) for t in tables)
   return _attend(program, flat(q_BLHK), flat(k_BLHK), flat(v_BLHK), tables, ids_B1L, seed)[:, :length].reshape(q_BLHK.shape)
 

@@ -2,10 +2,11 @@
 
 What every `attend` promises, this one and the fused ones that may replace it:
 
-    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_key, relative, tables) -> out_BLHK
+    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_keys_B2, relative, tables) -> out_BLHK
 
 tokens see the tokens of their row with the same pack id. Padding has id 0 and so sees padding: its rows are finite and
-nobody reads them. `dropout_key` None means no dropout. `relative` None, or what joins the scores of a head after their scaling:
+nobody reads them. `dropout_keys_B2` are those of rows (row_keys.py), None means no dropout. `relative` None, or what joins the
+scores of a head after their scaling:
 
     relative(q_LK, k_MK, first_query, *tables_RK) -> added_ML
 
@@ -21,12 +22,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import row_keys
 
 # Finite: exp(_HIDDEN − max) is 0 in float32, and a row of it alone would still not give NaN.
 _HIDDEN = -1e30
 
 
-def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=None, relative=None, tables=()):
+def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=()):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1) among tokens of one pack; softmax in float32."""
   scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BLHK, preferred_element_type=jnp.float32)
   same_B1LM = pack_ids_BL[:, None, :, None] == pack_ids_BL[:, None, None, :]
@@ -36,7 +38,9 @@ def attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate=0.0, dropout_key=No
     scores_BHLM += jax.vmap(lambda q_LHK, k_MHK: jax.vmap(of_head, in_axes=1)(q_LHK, k_MHK, *tables))(q_BLHK, k_BLHK)
   scores_BHLM = jnp.where(same_B1LM, scores_BHLM, _HIDDEN)
   shares_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
-  shares_BHLM = layers.dropout(shares_BHLM, dropout_rate, dropout_key)
+  if dropout_rate and dropout_keys_B2 is not None:
+    keys_BH2 = row_keys.fold_in(dropout_keys_B2[:, None], jnp.arange(q_BLHK.shape[2]))
+    shares_BHLM = layers.dropout(shares_BHLM.mT, dropout_rate, keys_BH2).mT  # keys down and queries across, as in the fused ones
   return jnp.einsum('BHLM,BMHK->BLHK', shares_BHLM, v_BLHK)
 
 
@@ -48,11 +52,11 @@ class SelfAttention(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, pack_ids_BL, dropout_key, ops):
+  def __call__(self, x_BLD, pack_ids_BL, dropout_keys_B2, ops):
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
     q_BLHK, k_BLHK, v_BLHK = (
         ops.constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
-    out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate if dropout_key is not None else 0.0, dropout_key)
+    out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate, dropout_keys_B2)
     output = layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, input_name='attended', name='output')
     return output(ops.constrain('heads', out_BLHK))

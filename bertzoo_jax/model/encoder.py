@@ -1,7 +1,7 @@
 """Encoders: batch → hidden_BLD. Legend: B batch, L length, D width, H heads, T segments, n layers.
 
     encoder = BY_NAME['transformer'](vocab_size=V, dtype=jnp.bfloat16, num_layers=12, …)
-    hidden_BLD = encoder.apply({'params': params}, batch, train=True, ops=…, rngs={'dropout': key})
+    hidden_BLD = encoder.apply({'params': params}, batch, dropout_keys_B2, ops)
 
 A model knows no mesh: what depends on one is handed in (model/operations.py).
 """
@@ -20,6 +20,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.model import stack
 
 
@@ -67,30 +68,34 @@ class Transformer(nn.Module):
     return self.embedding_size or self.hidden_size
 
   @nn.compact
-  def __call__(self, batch, train, ops=operations.PLAIN):
-    """hidden_BLD in `dtype`. batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
+  def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN):
+    """hidden_BLD in `dtype`.
+
+    Args:
+      batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
+      dropout_keys_B2: of its rows (row_keys.py); None without dropout.
+      ops: what depends on the devices.
 
     Raises UserError for rows longer than the position table.
     """
-    key = self.make_rng('dropout') if train and (self.dropout or self.attention_dropout) else None
-    embed_key, stack_key = (None, None) if key is None else jax.random.split(key)
+    embed_keys_B2, stack_keys_B2 = _split(dropout_keys_B2, 2)
     kernel_init = layers.initializer(self.initializer, self.initializer_range)
     x_BLD = Embeddings(
         vocab_size=self.vocab_size, width=self.table_width, max_positions=self.max_positions, type_vocab_size=self.type_vocab_size,
-        norm_eps=self.norm_eps, dropout=self.dropout, init_table=kernel_init, dtype=self.dtype, name='embeddings')(batch, embed_key)
+        norm_eps=self.norm_eps, dropout=self.dropout, init_table=kernel_init, dtype=self.dtype, name='embeddings')(batch, embed_keys_B2)
     if self.table_width != self.hidden_size:
       x_BLD = layers.Dense((self.hidden_size,), kernel_init, self.dtype, name='embedding_projection')(x_BLD)
     layer = Layer(
         num_heads=self.num_heads, intermediate_size=self.intermediate_size, activation=self.activation, norm_eps=self.norm_eps,
         dropout=self.dropout, attention_dropout=self.attention_dropout, kernel_init=kernel_init, dtype=self.dtype, parent=None)
 
-    def apply(params, x_BLD, layer_key):
-      return layer.apply({'params': params}, x_BLD, batch['pack_ids'], layer_key, ops)
+    def apply(params, x_BLD, keys_B2):
+      return layer.apply({'params': params}, x_BLD, batch['pack_ids'], keys_B2, ops)
 
     example_BLD = jnp.zeros((1, 1, self.hidden_size), self.dtype)
     params = self.param('layers', lambda key: stack.init(
         lambda k: layer.init(k, example_BLD, jnp.zeros((1, 1), jnp.int32), None, operations.PLAIN)['params'], key, self.plan))
-    return stack.scan(apply, params, ops.constrain('hidden', x_BLD), stack_key, self.plan, unroll=self.unroll, remat=self.remat)
+    return stack.scan(apply, params, ops.constrain('hidden', x_BLD), stack_keys_B2, self.plan, unroll=self.unroll, remat=self.remat)
 
 
 def _check(e: Transformer):
@@ -133,7 +138,7 @@ class Embeddings(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, batch, dropout_key):
+  def __call__(self, batch, dropout_keys_B2):
     length = batch['input_ids'].shape[1]
     if length > self.max_positions:
       raise errors.UserError(f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
@@ -146,7 +151,7 @@ class Embeddings(nn.Module):
       # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
       segments_BLT = jax.nn.one_hot(batch['segment_ids'], self.type_vocab_size, dtype=jnp.float32)
       x_BLD += jnp.einsum('BLT,TD->BLD', segments_BLT, table(self.type_vocab_size, 'type'), precision=jax.lax.Precision.HIGHEST)
-    return layers.dropout(layers.Norm(self.norm_eps, self.dtype, name='norm')(x_BLD), self.dropout, dropout_key)
+    return layers.dropout(layers.Norm(self.norm_eps, self.dtype, name='norm')(x_BLD), self.dropout, dropout_keys_B2)
 
 
 class Layer(nn.Module):
@@ -161,8 +166,8 @@ class Layer(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BLD, pack_ids_BL, dropout_key, ops):
-    keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
+  def __call__(self, x_BLD, pack_ids_BL, dropout_keys_B2, ops):
+    keys = _split(dropout_keys_B2, 3)
     heads = attention.SelfAttention(self.num_heads, self.attention_dropout, self.kernel_init, self.dtype, name='attention')
     y_BLD = heads(x_BLD, pack_ids_BL, keys[0], ops)
     x_BLD = self._add(x_BLD, y_BLD, keys[1], ops, 'attention')
@@ -170,9 +175,9 @@ class Layer(nn.Module):
     y_ND = FeedForward(self.intermediate_size, self.activation, self.kernel_init, self.dtype, name='feed_forward')(x_ND, ops)
     return self._add(x_ND.reshape(x_BLD.shape), y_ND.reshape(x_BLD.shape), keys[2], ops, 'feed_forward')
 
-  def _add(self, x_BLD, y_BLD, key, ops, name):
+  def _add(self, x_BLD, y_BLD, keys_B2, ops, name):
     y_BLD = checkpoint_name(y_BLD, f'{name}_output')
-    norm = functools.partial(ops.add_norm, dropout_rate=0.0 if key is None else self.dropout, dropout_key=key)
+    norm = functools.partial(ops.add_norm, dropout_rate=self.dropout, dropout_keys_B2=keys_B2)
     return ops.constrain('hidden', layers.Norm(self.norm_eps, self.dtype, name=f'{name}_norm')(x_BLD, y_BLD, norm=norm))
 
 
@@ -188,6 +193,11 @@ class FeedForward(nn.Module):
     h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_ND)
     out = layers.Dense(x_ND.shape[-1:], self.kernel_init, self.dtype, before=layers.activation(self.activation), name='out')
     return out(ops.constrain('feed_forward', h_NF))
+
+
+def _split(keys_B2, parts):
+  """So many keys of the same rows, or None."""
+  return [None if keys_B2 is None else row_keys.fold_in(keys_B2, i) for i in range(parts)]
 
 
 BY_NAME = {'transformer': Transformer}

@@ -15,6 +15,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax import errors
+from bertzoo_jax.model import row_keys
 
 ACTIVATIONS = {
     'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),  # Google's BERT; Hugging Face calls it gelu_new
@@ -140,12 +141,13 @@ def normalize(x, scale_D, shift_D, eps):
   return x * jax.lax.rsqrt(variance + eps) * scale_D + shift_D
 
 
-def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_key=None):
+def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None):
   """normalize(x + dropout(y)): how a layer of Vaswani et al. 2017 (§3.1, §5.4) joins what it computed to what it received.
 
-  Every `add_norm` that may replace this one promises the same; `dropout_key` None means no dropout.
+  Every `add_norm` that may replace this one promises the same; `dropout_keys_B2` are those of rows, None means no
+  dropout.
   """
-  return normalize(x_BLD + dropout(y_BLD, dropout_rate, dropout_key), scale_D, shift_D, eps)
+  return normalize(x_BLD + dropout(y_BLD, dropout_rate, dropout_keys_B2), scale_D, shift_D, eps)
 
 
 class Embedding(nn.Module):
@@ -159,25 +161,9 @@ class Embedding(nn.Module):
     return self.param('embedding', self.init_table, (self.size, self.width))
 
 
-_WORD = 1 << 16
-
-
-def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> tuple[jax.Array, float]:
-  """Random booleans that are true with probability 1 − rate, and that probability as it really is.
-
-  Sixteen bits decide an element, so one 32-bit word serves two: random bits are the price of dropout on most machines.
-  The probability is rate rounded to 1/65536; it is returned so that the caller scales by it and the mean stays exact.
-  """
-  threshold = round(rate * _WORD)
-  *rest, last = shape
-  words = jax.random.bits(key, (*rest, (last + 1) // 2), jnp.uint32)
-  halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rest, -1)[..., :last]
-  return halves >= threshold, 1.0 - threshold / _WORD
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-  """x with elements set to 0 with probability `rate` and the rest scaled up to the same mean; x itself if key is None."""
-  if key is None or rate == 0.0:
+def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
+  """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same mean; x itself if keys are
+  None. keys: [..., 2], of row_keys.py."""
+  if keys is None or rate == 0.0:
     return x
-  keep, probability = keep_mask(key, rate, x.shape)
-  return jnp.where(keep, x * jnp.asarray(1.0 / probability, x.dtype), jnp.zeros((), x.dtype))
+  return jnp.where(row_keys.keep(keys, rate, x.shape[-2:]), x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from bertzoo_jax import errors
+from bertzoo_jax.model import row_keys
 
 # What layers have in common: ordered (regex of a path in a layer, 'stacked' | 'broadcast'); Lan et al. 2019, Table 4.
 SHARING = {
@@ -74,14 +75,14 @@ def init(init_block, key, plan: Plan):
   return traverse_util.unflatten_dict({path: flat[plan.copies(path)][path] for path in flat[plan.blocks]}, sep='/')
 
 
-def scan(apply, params, x, key, plan: Plan, *, unroll: int = 1, remat: str = 'none'):
+def scan(apply, params, x, keys_B2, plan: Plan, *, unroll: int = 1, remat: str = 'none'):
   """x after all layers.
 
   Args:
-    apply: (parameters of one block, x, key or None) → x.
+    apply: (parameters of one block, x, keys_B2 or None) → x.
     params: as `init` returned.
     x: what the first block receives.
-    key: folded with the block's number; None without dropout.
+    keys_B2: of rows (row_keys.py), folded with the block's number; None without dropout.
     plan: the stack.
     unroll: layers a turn.
     remat: a key of REMAT.
@@ -95,7 +96,8 @@ def scan(apply, params, x, key, plan: Plan, *, unroll: int = 1, remat: str = 'no
 
   def block(x, turn):
     own, shared, number = turn
-    return apply(traverse_util.unflatten_dict({**shared, **own}, sep='/'), x, None if key is None else jax.random.fold_in(key, number)), None
+    keys = None if keys_B2 is None else row_keys.fold_in(keys_B2, number)
+    return apply(traverse_util.unflatten_dict({**shared, **own}, sep='/'), x, keys), None
 
   if remat != 'none':
     # In a loop the compiler cannot take what is computed again for what was; side by side it would, and keep it.

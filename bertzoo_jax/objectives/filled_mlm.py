@@ -28,8 +28,8 @@ def replace_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperat
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, train, ops, temperature, disallow_correct)
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, ops)
+    filled, learned, key = _filled(generator, params, batch, key, ops, temperature, disallow_correct)
+    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
     logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
     value = (sums['mlm_loss'] + generator_weight * learned['generator_loss']) / objective.at_least_one(totals['masked'])
@@ -57,9 +57,9 @@ def all_tokens_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, tempe
     return {'masked': networks.masked_total(batch), 'tokens': networks.token_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, train, ops, temperature, disallow_correct)
+    filled, learned, key = _filled(generator, params, batch, key, ops, temperature, disallow_correct)
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, train, ops)
+    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
     nll_BL, correct_BL = _copied_nll(networks.vocabulary_logits(encoder, params, hidden_BLD, ops.constrain),
                                      copy.apply({'params': params['copy_head']}, hidden_BLD), filled['input_ids'], original_BL)
     real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
@@ -87,10 +87,10 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
   return -likely_BL, correct_BL.astype(jnp.float32)
 
 
-def _filled(generator, params, batch, key, train, ops, temperature, disallow_correct):
+def _filled(generator, params, batch, key, ops, temperature, disallow_correct):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
-  logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
+  logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
   sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
   return {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]}, networks.masked_sums(logits_BPV, batch, 'generator'), keys[1]
 

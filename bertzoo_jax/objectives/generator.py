@@ -4,7 +4,6 @@ Its parameters are params['generator'] = {'encoder': …, 'mlm_head': …}; what
 parameters are params['encoder'], is there only. Legend: B batch, L length, P predictions, V vocabulary, D width.
 """
 
-import math
 import re
 from typing import Any
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from flax import traverse_util
 
 from bertzoo_jax import errors
 from bertzoo_jax.model import heads
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import networks
 
 # What of the generator's encoder is the main network's own: regexes of paths (Clark et al. 2020 §3.2).
@@ -89,9 +89,9 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       embedding_size=0 if shared == 'none' or encoder.table_width == hidden_size else encoder.table_width), regexes)
 
 
-def logits(generator: Generator, params: dict, batch: dict, key, train, ops):
+def logits(generator: Generator, params: dict, batch: dict, key, ops):
   """(logits_BPV, hidden_BPD) at the masked positions. params: `Generator.of`."""
-  hidden_BLD = networks.encode(generator.encoder, params['encoder'], batch, key, train, ops)
+  hidden_BLD = networks.encode(generator.encoder, params['encoder'], batch, key, ops)
   hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
   return networks.vocabulary_logits(generator.encoder, params, hidden_BPD, ops.constrain), hidden_BPD
 
@@ -113,31 +113,18 @@ def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):
 def sample(logits_BPV, batch):
   """sampled_BP int32, by Gumbel noise: the highest of logit − log(−log u). No gradient passes.
 
-  A row's noise depends on its key in `row_keys` [B, 2] alone, so on no mesh and no microbatch. Where the batch has
+  A row's noise depends on its key in `row_keys` [B, 2] alone, so on no mesh and no microbatch (model/row_keys.py). Where the batch has
   `sampled_ids` [B, P], these are taken.
   """
   if 'sampled_ids' in batch:
     return batch['sampled_ids']
-  noisy_BPV = jax.lax.stop_gradient(logits_BPV) - jnp.log(-jnp.log(_uniform(batch['row_keys'], logits_BPV.shape[1:])))
+  bits_BPV = row_keys.bits(batch['row_keys'], logits_BPV.shape[1:])
+  uniform_BPV = (bits_BPV >> 9).astype(jnp.float32) * 2.0 ** -23 + 2.0 ** -24  # one bit more would round to 1, and give infinite noise
+  noisy_BPV = jax.lax.stop_gradient(logits_BPV) - jnp.log(-jnp.log(uniform_BPV))
   # As argmax, in two plain reductions: the one of pairs that argmax becomes takes twice as long on a CPU.
   size = logits_BPV.shape[-1]
   highest_BP1 = jnp.max(noisy_BPV, axis=-1, keepdims=True)
   return jnp.min(jnp.where(noisy_BPV >= highest_BP1, jnp.arange(size, dtype=jnp.int32), size - 1), axis=-1)
-
-
-def _uniform(keys_B2, shape):
-  """float32 in (0, 1) of shape [B, *shape]: a hash of a row's two words and a counter, a third of threefry's price."""
-  counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(1, *shape)
-  word = lambda i: keys_B2[:, i].reshape(-1, *(1 for _ in shape))
-  bits = _mix(_mix(counter + word(0)) ^ word(1))
-  return (bits >> 9).astype(jnp.float32) * 2.0 ** -23 + 2.0 ** -24  # one bit more would round to 1, and give infinite noise
-
-
-def _mix(x):
-  """A bijection of 32-bit words, each bit of the result depending on all (constants of Wellons' hash prospector, 2018)."""
-  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-    x = (x ^ (x >> shift)) * jnp.uint32(factor)
-  return x ^ (x >> 16)
 
 
 def fill(batch: dict, sampled_BP) -> tuple[jax.Array, jax.Array]:

@@ -23,7 +23,7 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, ops)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
     sums = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
     return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
 
@@ -45,7 +45,7 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
     return {'masked': networks.masked_total(batch), 'pairs': jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)}
 
   def loss(params, batch, totals, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, train, ops)
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
     masked = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
     logits_B2 = networks.pair_head(encoder).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
     nll_B, correct_B = networks.nll(logits_B2, batch['pair_labels'])

@@ -6,21 +6,22 @@ import jax.numpy as jnp
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import row_keys
 
 ROW = ('input_ids', 'segment_ids', 'pack_ids')
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
-def encode(encoder, params, batch, key, train, ops=operations.PLAIN):
-  """hidden_BLD. params: of the encoder. key: of dropout, or None."""
-  rngs = {} if key is None else {'dropout': key}
-  return encoder.apply({'params': params}, batch, train=train, ops=ops, rngs=rngs)
+def encode(encoder, params, batch, key, ops=operations.PLAIN):
+  """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the batch; or None."""
+  keys_B2 = None if key is None else row_keys.join(batch['row_keys'], key)
+  return encoder.apply({'params': params}, batch, keys_B2, ops)
 
 
 def init_encoder(encoder, key):
   """The encoder's parameters, float32."""
   row_BL = jnp.zeros((1, 1), jnp.int32)
-  return encoder.init({'params': key}, dict.fromkeys(ROW, row_BL), train=False)['params']
+  return encoder.init({'params': key}, dict.fromkeys(ROW, row_BL))['params']
 
 
 def mlm_head(encoder):
@@ -73,7 +74,7 @@ def vocabulary_logits(encoder, params, hidden_BPD, constrain=layers.unconstraine
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2, 'replaced' logits_BL those that
   the network has."""
-  hidden_BLD = encode(encoder, params['encoder'], batch, None, False)
+  hidden_BLD = encode(encoder, params['encoder'], batch, None)
   out = {}
   if 'mlm_head' in params:
     out['mlm'] = vocabulary_logits(encoder, params, hidden_BLD)

@@ -32,10 +32,10 @@ def replaced_token(encoder, ops=operations.PLAIN, *, width, depth, shared, tempe
 
   def loss(params, batch, totals, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
+    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
     sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, ops)
+    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], ops)
     value = discriminator_weight * value + generator_weight * masked['mlm_loss'] / objective.at_least_one(totals['masked'])
     return value, (carry, _joined(sums, masked))
 
@@ -55,9 +55,9 @@ def replaced_token_frozen(encoder, ops=operations.PLAIN, *, temperature, disallo
 
   def loss(params, batch, totals, carry, key, train):
     # Without dropout: the generator's guesses are wanted, not its learning.
-    logits_BPV, _ = generators.logits(generator, jax.lax.stop_gradient(generator.of(params)), batch, None, False, ops)
+    logits_BPV, _ = generators.logits(generator, jax.lax.stop_gradient(generator.of(params)), batch, None, ops)
     sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, key, train, ops)
+    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, key, ops)
     return discriminator_weight * value, (carry, _joined(sums, networks.masked_sums(logits_BPV, batch)))
 
   base = _objective(encoder, generator, loss)
@@ -74,7 +74,7 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return {'masked': networks.masked_total(batch)}
 
   def loss(params, batch, totals, carry, key, train):
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, train, ops)
+    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
     return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
 
@@ -100,11 +100,11 @@ def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, width, depth, s
 
   def loss(params, batch, totals, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], train, ops)
+    logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
     tempered_BPV = generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct)
     sampled_BP = generators.sample(tempered_BPV, batch)
-    scores_BL, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], train, ops)
+    scores_BL, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], ops)
     scores_BP = jax.lax.stop_gradient(jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip'))
     reward_BP = _nll(scores_BP, sampled_BP != batch['masked_targets'])
     guess_BP = baseline.apply({'params': params['baseline_head']}, jax.lax.stop_gradient(hidden_BPD))
@@ -138,7 +138,7 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objecti
 
   def loss(params, batch, totals, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    _, value, sums = _discriminate(encoder, params, batch, original_BL, batch['input_ids'], weigh, totals, key, train, ops)
+    _, value, sums = _discriminate(encoder, params, batch, original_BL, batch['input_ids'], weigh, totals, key, ops)
     return value, (carry, sums)
 
   return objective.Objective(init, _totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED,
@@ -194,9 +194,9 @@ def _over_masked(real_BL, batch):
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
-def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals, key, train, ops):
+def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals, key, ops):
   """(logits_BL, loss, sums) of the discriminator on filled rows."""
-  hidden_BLD = networks.encode(encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, train, ops)
+  hidden_BLD = networks.encode(encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops)
   logits_BL = networks.replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)

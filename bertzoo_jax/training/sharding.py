@@ -161,6 +161,8 @@ def constrain(mesh, table=ACTIVATIONS):
   """The `constrain(name, x)` that a model is handed: pins an intermediate where its table says, where that divides."""
 
   def pin(name, x):
+    if apart():
+      return x
     spec = _first_match(table, name)
     fits = (axes if axes and size % _devices_along(mesh, axes) == 0 else None for axes, size in zip(spec, x.shape))
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
@@ -172,8 +174,8 @@ def on_mesh(mesh, kernels):
   """(attend, add_norm) for a model on a mesh.
 
   A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads over tensor; where that does not
-  divide the heads, each device along it attends with all of them. A device is told the first row and head of its part, so
-  that dropout is the same on any mesh.
+  divide the heads, each device along it attends with all of them. A device is told the first head of its part, and
+  rows have their own keys, so that dropout is the same on any mesh.
 
   Args:
     mesh: the mesh.
@@ -182,26 +184,26 @@ def on_mesh(mesh, kernels):
   if kernels.partitioned or mesh.size == 1:
     return kernels.attend, kernels.add_norm
   rows, whole = PartitionSpec(ROWS), PartitionSpec()
-  first_row = lambda x: jax.lax.axis_index(ROWS) * x.shape[0]
 
-  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_key=None, relative=None, tables=()):
+  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=()):
+    if apart():
+      return kernels.attend(q, k, v, pack_ids, dropout_rate, dropout_keys_B2, relative, tables)
     divides = q.shape[2] % mesh.shape['tensor'] == 0
     heads, of_tables = (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None)) if divides else (rows, whole)
 
     def part(learned, others):
-      (q, k, v, *tables), (ids, key) = learned, others
+      (q, k, v, *tables), (ids, keys) = learned, others
       first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
-      return kernels.attend(q, k, v, ids, dropout_rate, key, relative, tables, origin=(first_row(q), first_head))
+      return kernels.attend(q, k, v, ids, dropout_rate, keys, relative, tables, first_head=first_head)
 
-    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, whole)
-    return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_key)), places, heads)
+    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, rows)
+    return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_keys_B2)), places, heads)
 
-  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_key=None):
-
-    def part(learned, others):
-      return kernels.add_norm(*learned, eps, dropout_rate, *others, origin=first_row(learned[0]))
-
-    return _on_parts(mesh, part, ((x, y, scale, shift), (dropout_key,)), ((rows, rows, whole, whole), (whole,)), rows)
+  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None):
+    if apart():
+      return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2)
+    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others)
+    return _on_parts(mesh, part, ((x, y, scale, shift), (dropout_keys_B2,)), ((rows, rows, whole, whole), (rows,)), rows)
 
   return attend, add_norm
 
@@ -233,6 +235,33 @@ def _on_parts(mesh, f, arrays, places, result):
   on_parts = jax.custom_vjp(split(f, places, result))
   on_parts.defvjp(lambda *arrays: (on_parts(*arrays), arrays), backward)
   return on_parts(*arrays)
+
+
+def summed_at_end(f, mesh):
+  """f(common, rows) → (sums, rows) such that devices add up what they have found when they are done, and not on the way.
+
+  Each computes with its own rows alone (`apart`); left to the compiler, gradients are added up over all devices in each
+  microbatch. That is what happens where parameters are split: devices then have no whole gradient to keep.
+
+  Args:
+    f: of two trees: what all devices have, and arrays whose first axis is rows of the batch. It returns two such; the first
+      is added up.
+    mesh: the mesh; None for one device.
+  """
+  if mesh is None or mesh.shape['data'] < mesh.size:
+    return f
+
+  def part(common, rows):
+    sums, rows = f(common, rows)
+    return jax.lax.psum(sums, AXES), rows
+
+  specs = PartitionSpec(), PartitionSpec(ROWS)
+  return jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+
+
+def apart() -> bool:
+  """Whether this is traced inside `summed_at_end`: arrays are a device's own, and there is nothing to split."""
+  return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:

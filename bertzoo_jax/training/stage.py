@@ -30,7 +30,7 @@ class Stage(NamedTuple):
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
-    seed, prng, accumulation: as of `step.make_train_step`.
+    seed, accumulation: as of `step.make_train_step`.
   """
   first_step: int
   end_step: int
@@ -40,7 +40,6 @@ class Stage(NamedTuple):
   data: Any
   mesh: Any
   seed: int
-  prng: str
   accumulation: int
 
   @property
@@ -75,7 +74,7 @@ def enter(state: steps.TrainState, stage: Stage) -> steps.TrainState:
 
 def train_step(stage: Stage):
   """The compiled (state, batch) → (state, metrics); the state is donated."""
-  step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, prng=stage.prng, **_parts(stage))
+  step = steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=stage.seed, **_parts(stage))
   where = _where(stage)
   return jax.jit(step, in_shardings=(where, sharding.batch_sharding(stage.mesh)), out_shardings=(where, None), donate_argnums=0,
                  compiler_options=_options(stage))

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
-
-# Of sampling keys: its bits are the same for a row alone and among others, which the faster kinds do not promise.
-_SAMPLING = 'threefry2x32'
 
 
 @struct.dataclass
@@ -38,18 +36,18 @@ class TrainState:
 
 
 def init(objective, tx, seed: int, batch_size: int) -> TrainState:
-  """The state before the first step. Weights depend on the seed alone, not on mesh or run.prng."""
+  """The state before the first step. Weights depend on the seed alone, not on the mesh."""
   params = objective.init(jax.random.key(seed))
   zero = lambda value=0: jnp.full([], value, jnp.int32)
   return TrainState(zero(), params, tx.init(params), objective.carry(batch_size), {'total': zero(), 'consecutive': zero(), 'last': zero(-1)})
 
 
-def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulation: int = 1, mesh=None):
+def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1, mesh=None):
   """The pure train step; jit it with a donated state.
 
   The denominators are taken over the whole global batch first. Microbatch gradients are then added: one update, the
-  same for any number of microbatches. Dropout keys are folded from (seed, step, microbatch), so a step can be repeated;
-  keys of sampling from (seed, step, global row), so that what is sampled depends on neither microbatches nor mesh.
+  same for any number of microbatches. Dropout and what is sampled are drawn by keys of (seed, step, global row), so a step can
+  be repeated, and neither microbatches nor mesh change what is drawn.
   An update whose loss or gradient norm is not finite is left out and counted.
 
   Args:
@@ -57,7 +55,6 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     tx: optax transform whose update takes `step`.
     schedule: step → learning rate, for the metrics.
     seed: of the run.
-    prng: key type of dropout.
     accumulation: microbatches a step.
     mesh: where batch and parameters are split; None for one device.
 
@@ -65,7 +62,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
     step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
     nonfinite and nonfinite_in_a_row (updates left out so far, and since the last good one).
   """
-  root, sampling = jax.random.key(seed, impl=prng), jax.random.key(seed, impl=_SAMPLING)
+  root = jax.random.key(seed)
 
   def gradients(params, batch, totals, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
@@ -74,9 +71,9 @@ def make_train_step(objective, tx, schedule, *, seed: int, prng: str, accumulati
   def step(state, batch):
     totals = objective.totals(batch)
     key = jax.random.fold_in(root, state.step)
-    batch = _with_row_keys(batch, jax.random.fold_in(sampling, state.step))
+    batch = _with_row_keys(batch, key)
     if accumulation == 1:
-      grads, loss, carry, sums = gradients(state.params, batch, totals, state.carry, jax.random.fold_in(key, 0))
+      grads, loss, carry, sums = gradients(state.params, batch, totals, state.carry, key)
     else:
       grads, loss, carry, sums = _accumulate(gradients, state, batch, totals, key, accumulation, mesh)
     norm = optax.global_norm(grads)
@@ -105,7 +102,7 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
   def step(params, batch, totals, number):
     carry = objective.carry(len(next(iter(batch.values()))))
-    batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_SAMPLING), number))
+    batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0), number))
 
     def one(micro, carry):
       loss, (_, sums) = objective.loss(params, micro, totals, carry, None, False)
@@ -162,10 +159,8 @@ def merge(tree, parts: int, mesh=None):
 
 
 def _with_row_keys(batch, key):
-  """The batch with `row_keys` [B, 2] uint32: each global row's own key of sampling."""
-  rows = len(next(iter(batch.values())))
-  keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
-  return {**batch, 'row_keys': jax.random.key_data(keys)}
+  """The batch with `row_keys` [B, 2] uint32: each global row's own key of what is drawn."""
+  return {**batch, 'row_keys': row_keys.of_batch(key, len(next(iter(batch.values()))))}
 
 
 def _except(updates, frozen):
@@ -178,17 +173,24 @@ def _except(updates, frozen):
 
 def _as_parameters(grads, mesh):
   """Gradients where their parameters are: what is summed over microbatches is then never whole on a device."""
-  return grads if mesh is None else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
+  return grads if mesh is None or sharding.apart() else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
 
 
 def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):
+  """(gradients, loss, carry, sums) of microbatches, one after the other."""
 
-  def body(added, turn):
-    index, micro, carry = turn
-    grads, loss, carry, sums = gradients(state.params, micro, totals, carry, jax.random.fold_in(key, index))
-    return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
+  def of_rows(common, rows):
+    params, totals, key = common
+    over = None if sharding.apart() else mesh
 
-  zeros = _as_parameters(jax.tree.map(jnp.zeros_like, state.params), mesh)
-  turns = (jnp.arange(accumulation), split(batch, accumulation, mesh), split(state.carry, accumulation, mesh))
-  grads, (losses, carry, sums) = jax.lax.scan(body, zeros, turns)
-  return grads, jnp.sum(losses), merge(carry, accumulation, mesh), jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
+    def body(added, turn):
+      grads, loss, carry, sums = gradients(params, turn[0], totals, turn[1], key)
+      return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
+
+    zeros = _as_parameters(jax.tree.map(jnp.zeros_like, params), mesh)
+    grads, (losses, carry, sums) = jax.lax.scan(body, zeros, split(rows, accumulation, over))
+    loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
+    return (grads, loss, sums), merge(carry, accumulation, over)
+
+  (grads, loss, sums), carry = sharding.summed_at_end(of_rows, mesh)((state.params, totals, key), (batch, state.carry))
+  return grads, loss, carry, sums

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.kernels import attention as fused
-from bertzoo_jax.kernels import bits
 from bertzoo_jax.model import attention as plain
+from bertzoo_jax.model import row_keys
 
 fused_attend = functools.partial(fused.attend, interpret=True)
 
@@ -50,43 +50,34 @@ def test_in_bfloat16_softmax_and_sums_are_float32():
     assert ours_error < 0.01 and ours_error < 1.2 * theirs_error
 
 
-def kept(key, batch, heads, length, rate, origin=(0, 0)):
-  """The dropout mask [B, H, L, M] of a key, element by element from `hashed_bits`."""
-  word, other = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32), jnp.int32)
-  drawn = jnp.stack([jnp.stack([bits.hashed_bits(word, other, origin[0] + b, origin[1] + h, (0, 0), (length, length)).T for h in range(heads)])
-                    for b in range(batch)])
-  return drawn >= np.uint32(round(rate * 2 ** 32))
-
-
-def dropped(mask, rate):
-  """Plain attention with a given mask."""
-
-  def attend(q, k, v, ids):
-    scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
-    shares = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
-    return jnp.einsum('BHLM,BMHK->BLHK', jnp.where(mask, shares / (1 - rate), 0.0), v)
-
-  return attend
-
-
 @pytest.mark.parametrize('length,heads,width', [(48, 4, 64), (640, 1, 32)])
-def test_forward_and_backward_drop_the_same_shares_and_scale_the_rest(length, heads, width):
+def test_forward_and_backward_drop_the_shares_that_plain_attention_drops(length, heads, width):
   arrays, ids = inputs(2, length, heads, width)
-  key, rate = jax.random.key(3), 0.3
-  ours = value_and_gradients(functools.partial(fused_attend, hashed=True), arrays, ids, rate, key)
-  theirs = value_and_gradients(dropped(kept(key, 2, heads, length, rate), rate), arrays, ids)
-  for a, b in zip(ours, theirs):
+  keys = row_keys.of_batch(jax.random.key(3), 2)
+  ours = value_and_gradients(functools.partial(fused_attend, hashed=True), arrays, ids, 0.3, keys)
+  for a, b in zip(ours, value_and_gradients(plain.attend, arrays, ids, 0.3, keys)):
     np.testing.assert_allclose(a, b, atol=1e-5)
+  assert not np.allclose(ours[0], fused_attend(*arrays[:3], ids), atol=1e-2)
+
+
+def test_plain_attention_drops_shares_by_row_and_head_and_scales_the_rest():
+  q, k, v = jnp.zeros((3, 2, 64, 5, 64))
+  v += jnp.eye(64)[None, :, None]  # the result is the shares themselves
+  shares = np.asarray(plain.attend(q, k, v, jnp.ones((2, 64), jnp.int32), 0.25, row_keys.of_batch(jax.random.key(0), 2)))
+  np.testing.assert_allclose(np.unique(shares), [0, 1 / 64 / 0.75], rtol=1e-6)
+  assert abs((shares > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / shares.size) ** 0.5
+  masks = (shares > 0).transpose(0, 2, 1, 3).reshape(10, -1)
+  assert np.abs(np.corrcoef(masks) - np.eye(10)).max() < 5 / 64
 
 
 def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch():
   arrays, ids = inputs(4, 24, 4, 64)
-  key, attend = jax.random.key(0), functools.partial(fused_attend, hashed=True)
-  whole = attend(*arrays[:3], ids, 0.2, key)
-  part = attend(*(x[2:, :, 2:] for x in arrays[:3]), ids[2:], 0.2, key, origin=(2, 2))
-  np.testing.assert_allclose(part, whole[2:, :, 2:], atol=1e-6)
-  assert not np.allclose(attend(*(x[2:, :, 2:] for x in arrays[:3]), ids[2:], 0.2, key), whole[2:, :, 2:], atol=1e-3)
-  assert not np.allclose(attend(*arrays[:3], ids, 0.2, jax.random.key(1)), whole, atol=1e-3)
+  keys, attend = row_keys.of_batch(jax.random.key(0), 4), functools.partial(fused_attend, hashed=True)
+  whole = attend(*arrays[:3], ids, 0.2, keys)
+  heads = [x[2:, :, 2:] for x in arrays[:3]]
+  np.testing.assert_allclose(attend(*heads, ids[2:], 0.2, keys[2:], first_head=2), whole[2:, :, 2:], atol=1e-6)
+  assert not np.allclose(attend(*heads, ids[2:], 0.2, keys[2:]), whole[2:, :, 2:], atol=1e-3)
+  assert not np.allclose(attend(*heads, ids[2:], 0.2, keys[:2], first_head=2), whole[2:, :, 2:], atol=1e-3)
 
 
 def by_distance(q_LK, k_MK, first_query, to_RK, from_RK):
@@ -121,8 +112,8 @@ def explicit(q, k, v, ids, rate, key, relative, tables):
 
 
 def test_scores_never_leave_the_kernel():
-  arrays, ids = inputs(2, 128, 2, 64)
-  gradient = jax.grad(lambda q, k, v: jnp.sum(fused_attend(q, k, v, ids, 0.1, jax.random.key(0), hashed=True)), argnums=(0, 1, 2))
+  (arrays, ids), keys = inputs(2, 128, 2, 64), row_keys.of_batch(jax.random.key(0), 2)
+  gradient = jax.grad(lambda q, k, v: jnp.sum(fused_attend(q, k, v, ids, 0.1, keys, hashed=True)), argnums=(0, 1, 2))
   outside = [v.aval for eqn in _equations(jax.make_jaxpr(gradient)(*arrays[:3]).jaxpr) for v in eqn.outvars]
   assert outside and all(np.prod(a.shape) < 2 * 2 * 128 * 128 for a in outside)
 
@@ -145,11 +136,11 @@ def test_it_compiles_for_tpus_with_bits_of_the_hardware(topology, options):
   place = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array([device]), ('data',)), jax.sharding.PartitionSpec())
   for length in (128, 512, 1024):
     x = jax.ShapeDtypeStruct((2, length, 4, 64), jnp.bfloat16, sharding=place)
-    ids, key = jax.ShapeDtypeStruct((2, length), jnp.int32, sharding=place), jax.eval_shape(lambda: jax.random.key(0, impl='rbg'))
+    ids, keys = jax.ShapeDtypeStruct((2, length), jnp.int32, sharding=place), jax.ShapeDtypeStruct((2, 2), jnp.uint32, sharding=place)
 
-    def both(q, k, v, ids, key):
-      return jax.vjp(lambda q, k, v: fused.attend(q, k, v, ids, 0.1, key), q, k, v)[1](q)
+    def both(q, k, v, ids, keys):
+      return jax.vjp(lambda q, k, v: fused.attend(q, k, v, ids, 0.1, keys), q, k, v)[1](q)
 
     with jax.default_matmul_precision('highest'):  # as a float32 run sets it for the whole process
-      program = jax.jit(both).trace(x, x, x, ids, key).lower(lowering_platforms=('tpu',)).compile()
+      program = jax.jit(both).trace(x, x, x, ids, keys).lower(lowering_platforms=('tpu',)).compile()
     assert 'attention_backward' in program.as_text()

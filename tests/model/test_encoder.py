@@ -11,6 +11,7 @@ from bertzoo_jax import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.model import stack
 from configs import albert
 from configs import bert
@@ -23,13 +24,13 @@ ROW = ('input_ids', 'segment_ids', 'pack_ids')
 
 @functools.partial(jax.jit, static_argnums=0)
 def initial(encoder, seed=0):
-  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW}, train=False)['params']
+  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW})['params']
 
 
 @functools.partial(jax.jit, static_argnames=('encoder', 'ops'))
 def run(encoder, params, batch, key=None, **how):
-  rngs = {} if key is None else {'dropout': key}
-  return encoder.apply({'params': params}, batch, train=key is not None, rngs=rngs, **how)
+  keys_B2 = None if key is None else row_keys.of_batch(key, len(batch['input_ids']))
+  return encoder.apply({'params': params}, batch, keys_B2, **how)
 
 
 @pytest.fixture(scope='module')
@@ -161,8 +162,12 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   one, same, two = (run(encoder, params, batch, jax.random.key(k)) for k in (1, 1, 2))
   assert (one == same).all() and not np.allclose(one, two)
   assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
-  program = str(jax.make_jaxpr(lambda p: run(encoder, p, batch, jax.random.key(0)))(params))
-  assert program.count('random_bits') == 4  # embeddings; and in the layer: attention shares, attention output, feed-forward output
+  drawn = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(row_keys, 'keep', lambda keys, rate, size: drawn.append((keys.shape, size)) or jnp.ones((*keys.shape[:-1], *size), bool))
+    jax.eval_shape(lambda: encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4)))
+  # Embeddings; and in the layer: attention shares, attention output, feed-forward output.
+  assert drawn == [((4, 2), (24, 48)), ((4, 4, 2), (24, 24)), ((4, 2), (24, 48)), ((4, 2), (24, 48))]
 
 
 def test_operations_are_used_where_they_are_given(params):
@@ -173,7 +178,7 @@ def test_operations_are_used_where_they_are_given(params):
     return x
 
   attend = lambda q, k, v, pack_ids, rate, key: jnp.zeros_like(q)
-  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_key: x + y
+  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2: x + y
   outs = [run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
           for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))]
   assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 2)}

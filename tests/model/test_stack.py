@@ -9,6 +9,7 @@ from test_encoder import initial
 from test_encoder import run
 
 from bertzoo_jax import errors
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks a layer
@@ -77,10 +78,10 @@ def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
 def test_each_block_draws_its_own_dropout(layers, groups, inner):
-  def apply(_, x, key):
-    return x * 2 + jax.random.bernoulli(key, 0.5, x.shape)
+  def apply(_, x, keys):
+    return x * 2 + row_keys.keep(keys, 0.5, (1, 1))[:, 0, 0]
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  draws = stack.scan(apply, {'w': jnp.zeros((groups * inner, 1))}, jnp.zeros(64, jnp.int32), jax.random.key(0), plan)
+  draws = stack.scan(apply, {'w': jnp.zeros((groups * inner, 1))}, jnp.zeros(64, jnp.int32), row_keys.of_batch(jax.random.key(0), 64), plan)
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import errors
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import replaced_token
@@ -24,7 +25,7 @@ SIZES = dict(num_layers=2, activation='gelu', embedding_size=16, width=0.5)
 
 def keys(rows, seed=0):
   """Row keys as the step makes them."""
-  return steps._with_row_keys({'input_ids': np.zeros((rows, 1))}, jax.random.key(seed))['row_keys']
+  return row_keys.of_batch(jax.random.key(seed), rows)
 
 
 @functools.lru_cache
@@ -58,7 +59,7 @@ def guesses(objective, params, batch):
   """(logits, hidden vectors) of the generator at the masked positions."""
   network = objective.networks[1]
   generator = generators.Generator(network.encoder, generators.SHARED['embeddings'])
-  return generators.logits(generator, network.of(params), batch, None, False, operations.PLAIN)
+  return generators.logits(generator, network.of(params), batch, None, operations.PLAIN)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -133,7 +134,7 @@ def updated(accumulation, mesh):
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
   placed = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()} if mesh else batch
-  step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, prng='rbg', accumulation=accumulation, mesh=devices)
+  step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, accumulation=accumulation, mesh=devices)
   new, metrics = jax.block_until_ready(jax.jit(step)(state, placed))
   return new.params, metrics
 
@@ -210,7 +211,7 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
                                     clip_norm=1.0)
   state = small.state(objective, tx, params, 4)
   state = state.replace(opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state))  # moments, as the stage before left them
-  new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0, prng='threefry2x32'))(state, small.batch())
+  new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(state, small.batch())
   assert small.worst(new.params['generator'], params['generator']) == 0 and small.worst(new.params['encoder'], params['encoder']) > 0
   assert metrics['mlm_loss'] > 0 and not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
 
@@ -328,7 +329,7 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
 
   @jax.jit
   def read(params, batch):
-    hidden = networks.encode(encoder, params['encoder'], batch, None, False)
+    hidden = networks.encode(encoder, params['encoder'], batch, None)
     return hidden, jax.nn.softmax(networks.vocabulary_logits(encoder, params, hidden))
 
   hidden, shares = (np.asarray(x) for x in read(params, {**batch, 'input_ids': filled}))

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import errors
 from bertzoo_jax import kernels
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages
@@ -83,14 +84,15 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
   table = jnp.asarray(draw.normal(size=(5, 4, 3)), jnp.float32)
   pack_ids, weight = jnp.ones((8, 5), jnp.int32), jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
+  keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
   for shape in ((1, 1, 1), (2, 2, 2), (8, 1, 1), (1, 1, 8)):  # the last does not divide the heads
     mesh = sharding.mesh(shape, jax.devices()[:np.prod(shape)])
     attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
 
     def loss(q, k, v, scale, shift, table, attend=attend, add_norm=add_norm):
-      out = attend(q, k, v, pack_ids, 0.3, jax.random.key(0), position, (table,)).reshape(8, 5, 12)
-      return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, jax.random.key(1)))
+      out = attend(q, k, v, pack_ids, 0.3, keys[0], position, (table,)).reshape(8, 5, 12)
+      return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, keys[1]))
 
     results[shape] = jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, table))
   one, *others = results.values()
@@ -105,10 +107,12 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   rows = jax.ShapeDtypeStruct((4, 8, 24), jnp.float32, sharding=sharding.batch_sharding(mesh))
   whole = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
 
+  keys = row_keys.of_batch(jax.random.key(0), 4)
+
   def both(x, y, scale, shift, grad):
-    out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, jax.random.key(0)), x, y, scale, shift)
+    out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, keys), x, y, scale, shift)
     odd = lambda x: x.reshape(4, 8, 3, 8)  # heads that tensor does not divide
-    attended, pull_too = jax.vjp(lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, jax.random.key(1)), x, x, y)
+    attended, pull_too = jax.vjp(lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, keys), x, x, y)
     return out, pull(grad), attended, pull_too(odd(grad))
 
   read = hlo.read(jax.jit(both).lower(rows, rows, whole, whole, rows).compile().as_text())

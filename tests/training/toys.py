@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers
@@ -38,7 +40,7 @@ def toy(dropout=0.1, with_carry=False):
       dense = params['encoder']['layers']['feed_forward']['in']
       x = x + jnp.tanh(x @ dense['kernel'][i] + dense['bias'][i])
     if train and dropout:
-      x = x * jax.random.bernoulli(key, 1 - dropout, x.shape) / (1 - dropout)
+      x = layers.dropout(x[:, None], dropout, row_keys.join(batch['row_keys'], key))[:, 0]
     if with_carry:
       x = x + carry
       carry = 0.5 * x
@@ -68,17 +70,17 @@ def batch(step, rows=8, poison=()):
           'pair_labels': draw.integers(0, 2, rows, dtype=np.int32)}
 
 
-def stage(first=0, end=8, *, rows=8, mesh=None, accumulation=1, objective=None, optimizer='adamw_uncorrected', poison=(), batches=None, total=8):
+def stage(first=0, end=8, *, rows=8, mesh=None, accumulation=1, objective=None, optimizer='adamw_uncorrected', poison=(), batches=None, total=8,
+          learning_rate=0.05):
   """A Stage of toy batches."""
   objective = objective or toy()
-  schedule = schedules.linear_after_warmup(total, learning_rate=0.05, warmup=2)
+  schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = optimizers.BY_NAME[optimizer](schedule, paths, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
-  return stages.Stage(first, end, objective, tx, schedule, data.PhaseData(features, make, held_out, 20), mesh or one_device(), 0, 'threefry2x32',
-                      accumulation)
+  return stages.Stage(first, end, objective, tx, schedule, data.PhaseData(features, make, held_out, 20), mesh or one_device(), 0, accumulation)
 
 
 def one_device():
