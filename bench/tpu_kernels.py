@@ -44,7 +44,7 @@ def _worker(chip, lengths):
   device = program.devices(chips.of_topology(topology))[0]
   place = jax.sharding.SingleDeviceSharding(device)
   array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-  keys = array(1, 2, dtype=jnp.uint32)
+  keys_B2 = array(1, 2, dtype=jnp.uint32)
 
   for heads, width in HEADS:
     for length in lengths:
@@ -62,7 +62,7 @@ def _worker(chip, lengths):
           for g, given, times in ((f, shapes, steps[0]), (grad, (shapes[0], *shapes), steps[1])):
             for path in glob.glob(f'{folder}/*'):
               os.remove(path)
-            jax.jit(g).trace(*given, key).lower(lowering_platforms=('tpu',)).compile()
+            jax.jit(g).trace(*given, keys_B2).lower(lowering_platforms=('tpu',)).compile()
             for path in glob.glob(f'{folder}/*schedule-analysis_final_bundles.txt'):
               if found := re.search(r'(attention|add_norm)_(forward|backward)', path):
                 name = f'{found[0]}{f"_k{width}" if found[1] == "attention" else ""}{"_dropout" if rate else ""}'
