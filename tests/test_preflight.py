@@ -216,7 +216,9 @@ def test_what_cannot_be_enough_is_not_advised(monkeypatch):
   found = preflight.preflight(config(batch_size=1 << 18, run__dtype='float32', run__accumulation=2), topology='v5e:2x2')
   text = '\n'.join(found.remedies)
   assert 'remat' not in text and 'bfloat16' not in text and 'mesh' not in text
-  assert 'microbatches in turn, not 2' in text and 'exchange grows' in text
+  assert 'microbatches in turn, not 2' in text and 'exchange grows' not in text
+  split = preflight.preflight(config(batch_size=1 << 18, run__dtype='float32', run__accumulation=2, run__mesh=(1, 4, 1)), topology='v5e:2x2')
+  assert 'exchange grows' in '\n'.join(split.remedies), 'gradients that are split are summed in each microbatch'
 
 
 @pytest.mark.parametrize('needed, shape, said', [(20, '(-1, 2, 1)', '(enough alone'), (60, '(-1, 4, 1)', '(may not be enough alone')])
