@@ -6,6 +6,7 @@ import numpy as np
 
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
 from bertzoo_jax.training import step as steps
 from configs import parts
 
@@ -24,11 +25,11 @@ def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', **ch
   return encoders.BY_NAME[fields.pop('name')](vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields)
 
 
-def objective(kind, **changes):
+def objective(kind, ops=operations.PLAIN, **changes):
   """An objective on that encoder, with its usual values. changes: of the encoder, and of the objective."""
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
-  return objectives.BY_NAME[kind](encoder(**changes), **{**fields, **own})
+  return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
 
 
 def perturbed(params, seed=0, scale=0.1):

@@ -56,7 +56,8 @@ class SelfAttention(nn.Module):
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
     q_BLHK, k_BLHK, v_BLHK = (
-        ops.constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, name=name)(x_BLD)) for name in ('query', 'key', 'value'))
+        ops.constrain('heads', layers.Dense(heads, self.kernel_init, self.dtype, sum_rows=ops.sum_rows, name=name)(x_BLD))
+        for name in ('query', 'key', 'value'))
     out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate, dropout_keys_B2)
-    output = layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, input_name='attended', name='output')
+    output = layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2, input_name='attended', sum_rows=ops.sum_rows, name='output')
     return output(ops.constrain('heads', out_BLHK))

@@ -190,8 +190,9 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, x_ND, ops):
-    h_NF = layers.Dense((self.intermediate_size,), self.kernel_init, self.dtype, name='in')(x_ND)
-    out = layers.Dense(x_ND.shape[-1:], self.kernel_init, self.dtype, before=layers.activation(self.activation), name='out')
+    dense = functools.partial(layers.Dense, kernel_init=self.kernel_init, dtype=self.dtype, sum_rows=ops.sum_rows)
+    h_NF = dense((self.intermediate_size,), name='in')(x_ND)
+    out = dense(x_ND.shape[-1:], before=layers.activation(self.activation), name='out')
     return out(ops.constrain('feed_forward', h_NF))
 
 

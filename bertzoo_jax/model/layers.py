@@ -51,11 +51,19 @@ def unconstrained(name: str, x: jax.Array) -> jax.Array:
   return x
 
 
+def own_sums(path: str, shape: tuple[int, ...], sums: Callable, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The default of `sum_rows`: sums(*arrays), the gradients [D, F] of a kernel and [F] of its bias, which are sums over the rows of
+  the arrays. path, shape: of the kernel, for who has parts of it and of the rows."""
+  del path, shape
+  return sums(*arrays)
+
+
 class Dense(nn.Module):
   """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
 
   kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0. `before` is applied to
   each element; the backward pass computes it again and keeps x alone, which a policy of jax.checkpoint knows as `input_name`.
+  `sum_rows` as of model.operations.
   """
   features: tuple[int, ...]
   kernel_init: Callable
@@ -63,6 +71,7 @@ class Dense(nn.Module):
   in_axes: int = 1
   before: Callable | None = None
   input_name: str = 'input'
+  sum_rows: Callable = own_sums
 
   @nn.compact
   def __call__(self, x):
@@ -72,17 +81,18 @@ class Dense(nn.Module):
     # One axis of rows, one contracted, one of features: products over more axes are laid out anew before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
     x_ND = x.reshape(-1, inputs).astype(self.dtype)
-    y = _affine(self.before, self.input_name, x_ND, kernel.reshape(inputs, outputs), bias.reshape(outputs))
+    sum_rows = functools.partial(self.sum_rows, '/'.join((*self.path, 'kernel')), kernel.shape)
+    y = _affine(self.before, self.input_name, sum_rows, x_ND, kernel.reshape(inputs, outputs), bias.reshape(outputs))
     return y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _affine(before, input_name, x_ND, kernel_DF, bias_F):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _affine(before, input_name, sum_rows, x_ND, kernel_DF, bias_F):
   """before(x)·kernel + bias in x's dtype; kernel and bias are float32.
 
   Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16 stops growing).
   """
-  del input_name
+  del input_name, sum_rows
   return _product_and_bias(before, x_ND, kernel_DF, bias_F)
 
 
@@ -91,27 +101,36 @@ def _product_and_bias(before, x_ND, kernel_DF, bias_F):
   return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
 
 
-def _affine_forward(before, input_name, x_ND, kernel_DF, bias_F):
+def _affine_forward(before, input_name, sum_rows, x_ND, kernel_DF, bias_F):
+  del sum_rows
   # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that of what is kept, not of what is used:
   # what is both would be rounded in a pass of its own.
   return _product_and_bias(before, x_ND, kernel_DF, bias_F), (checkpoint_name(x_ND, input_name), kernel_DF)
 
 
-def _affine_backward(before, input_name, kept, grad_NF):
+def _affine_backward(before, input_name, sum_rows, kept, grad_NF):
   del input_name
   x_ND, kernel_DF = kept
   inputs_grad = lambda grad_NF: grad_NF @ kernel_DF.astype(x_ND.dtype).T
   if before is None:
-    with_ones = jnp.concatenate([x_ND, jnp.ones((len(x_ND), 1), x_ND.dtype)], axis=1)
-    sums = jnp.dot(with_ones.T, grad_NF, preferred_element_type=jnp.float32)
-    return inputs_grad(grad_NF), sums[:-1], sums[-1]
+    return inputs_grad(grad_NF), *sum_rows(_sums_by_one_product, x_ND, grad_NF)
   # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a column of ones, in a pass of its own.
   x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
   a_ND, pull = jax.vjp(before, x_ND)
-  of_kernel = jnp.dot(a_ND.T, grad_NF, preferred_element_type=jnp.float32)
+  of_kernel, of_bias = sum_rows(_sums_apart, a_ND, grad_NF)
   # With one it computes the kernel's gradient at once: it would wait for those of all other layers, and keep what they are made of.
   of_inputs, of_kernel = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), of_kernel))
-  return of_inputs, of_kernel, jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
+  return of_inputs, of_kernel, of_bias
+
+
+def _sums_by_one_product(x_ND, grad_NF):
+  with_ones = jnp.concatenate([x_ND, jnp.ones((len(x_ND), 1), x_ND.dtype)], axis=1)
+  sums = jnp.dot(with_ones.T, grad_NF, preferred_element_type=jnp.float32)
+  return sums[:-1], sums[-1]
+
+
+def _sums_apart(x_ND, grad_NF):
+  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
 
 
 _affine.defvjp(_affine_forward, _affine_backward)

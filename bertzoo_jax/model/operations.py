@@ -15,10 +15,12 @@ class Operations(NamedTuple):
     add_norm: as model.layers.add_norm.
     constrain: (name, x) → x, may pin an intermediate to devices. Names: 'hidden' [B,L,D], 'heads' [B,L,H,K], 'feed_forward'
       [B·L,F], and by the heads 'predictions' [B,P,D], 'logits' [B,P,V].
+    sum_rows: as model.layers.own_sums, of the kernels in layers.
   """
   attend: Callable = attention.attend
   add_norm: Callable = layers.add_norm
   constrain: Callable = layers.unconstrained
+  sum_rows: Callable = layers.own_sums
 
 
 PLAIN = Operations()

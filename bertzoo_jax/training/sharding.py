@@ -8,6 +8,7 @@ A rule names trailing axes, so that the stacked axis of a scanned stack is invis
 the first axis that divides wins, and what a mesh could not split is said at start.
 """
 
+import math
 import re
 
 import jax
@@ -17,6 +18,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax import errors
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
 from bertzoo_jax.training import optimizers
 
 AXES = ('data', 'fsdp', 'tensor')
@@ -105,21 +108,29 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
     rule = _first_match(table, path)
     if rule is None:
       raise errors.UserError(f'No sharding rule matches parameter {path!r}: add one to PARAMETERS in bertzoo_jax/training/sharding.py.')
-    spec = [None] * len(leaf.shape)
-    for axis in ('tensor', 'fsdp'):
+    spec, whole = _spec(rule, leaf.shape, mesh)
+    for axis in whole:
       parts = mesh.shape[axis]
-      if parts == 1 or axis not in rule:
-        continue
-      split = next((i for i in rule[axis] if spec[i] is None and leaf.shape[i] % parts == 0), None)
-      if split is None:
-        notes.append(f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that its rule names divides.')
-        if axis == 'tensor' and path.endswith('attention/query/kernel'):
-          notes[-1] += f' Attention of its {leaf.shape[-2]} head(s) is computed by each of them, too.'
-      else:
-        spec[split] = axis
+      notes.append(f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that its rule names divides.')
+      if axis == 'tensor' and path.endswith('attention/query/kernel'):
+        notes[-1] += f' Attention of its {leaf.shape[-2]} head(s) is computed by each of them, too.'
     return NamedSharding(mesh, PartitionSpec(*spec))
 
   return jax.tree_util.tree_map_with_path(place, tree), notes
+
+
+def _spec(rule, shape, mesh):
+  """(the axis of the mesh that each axis of a parameter is split over, axes of the mesh that the rule names in vain)."""
+  spec, whole = [None] * len(shape), []
+  for axis in ('tensor', 'fsdp'):
+    if mesh.shape[axis] == 1 or axis not in rule:
+      continue
+    split = next((i for i in rule[axis] if spec[i] is None and shape[i] % mesh.shape[axis] == 0), None)
+    if split is None:
+      whole.append(axis)
+    else:
+      spec[split] = axis
+  return spec, whole
 
 
 def of_state(state, parameter_shardings, mesh):
@@ -155,6 +166,11 @@ def to_devices(batch: dict, mesh, batch_size: int) -> dict:
   """A host's rows as global arrays. batch: name → numpy array [rows of this host, …]; batch_size: rows of all hosts."""
   place = batch_sharding(mesh)
   return {k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:])) for k, v in batch.items()}
+
+
+def operations_on(mesh, kernels) -> operations.Operations:
+  """What a model is handed on a mesh. kernels: kernels.Kernels."""
+  return operations.Operations(*on_mesh(mesh, kernels), constrain(mesh), sum_rows(mesh))
 
 
 def constrain(mesh, table=ACTIVATIONS):
@@ -206,6 +222,32 @@ def on_mesh(mesh, kernels):
     return _on_parts(mesh, part, ((x, y, scale, shift), (dropout_keys_B2,)), ((rows, rows, whole, whole), (rows,)), rows)
 
   return attend, add_norm
+
+
+def sum_rows(mesh, table=PARAMETERS):
+  """The `sum_rows` that a model is handed: each device gets its part alone of a gradient whose parameter is split over fsdp.
+
+  Left to the compiler, all devices get all of it, which is twice the bytes. That stands where tensor splits parameters, too.
+  """
+  if mesh.shape['fsdp'] == 1 or mesh.shape['tensor'] > 1:
+    return layers.own_sums
+
+  def summed(path, shape, sums, x_ND, grad_NF):
+    spec = _spec(_first_match(table, path) or {}, shape, mesh)[0]
+    if 'fsdp' not in spec:
+      return sums(x_ND, grad_NF)
+    axis = spec.index('fsdp')
+    axis = 0 if math.prod(shape[:axis]) < x_ND.shape[1] else 1  # of the kernel as a matrix
+
+    def part(x_ND, grad_NF):
+      of_kernel, of_bias = sums(x_ND, grad_NF)
+      of_kernel = jax.lax.psum_scatter(of_kernel, 'fsdp', scatter_dimension=axis, tiled=True)
+      return jax.lax.psum(of_kernel, 'data'), jax.lax.psum(of_bias, ROWS)
+
+    rows, split = PartitionSpec(ROWS), PartitionSpec(*[None] * axis, 'fsdp')
+    return jax.shard_map(part, mesh=mesh, in_specs=(rows, rows), out_specs=(split, PartitionSpec()), check_vma=False)(x_ND, grad_NF)
+
+  return summed
 
 
 def _on_parts(mesh, f, arrays, places, result):

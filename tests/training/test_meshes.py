@@ -8,6 +8,8 @@ import pytest
 import small_networks as small
 import toys
 
+from bertzoo_jax import kernels
+from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import sharding
@@ -18,10 +20,11 @@ ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
 def stage(mesh, rows=ROWS, accumulation=1):
   """Of a Transformer with all its dropouts."""
-  objective = small.objective('mlm_pair', dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
+  mesh = sharding.mesh(mesh)
+  objective = small.objective('mlm_pair', sharding.operations_on(mesh, kernels.XLA), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
   make = lambda step: small.batch(rows=rows, length=16, seed=step, vocab_size=VOCAB)
   features = {k: (v.shape, v.dtype) for k, v in make(0).items()}
-  plain = toys.stage(objective=objective, mesh=sharding.mesh(mesh), accumulation=accumulation, learning_rate=2e-3)
+  plain = toys.stage(objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3)
   return plain._replace(data=data.PhaseData(features, lambda a, b: map(make, range(a, b)), lambda: [], None))
 
 
@@ -93,6 +96,18 @@ def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
 
 def bytes_on(device, tree):
   return sum(s.data.nbytes for x in jax.tree.leaves(tree) for s in x.addressable_shards if s.device == device)
+
+
+def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone():
+  split = stage((2, 4, 1))
+  state = stages.target(split)[0]
+  batch = {k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh)) for k, v in split.data.features.items()}
+  found = hlo.read(stages.train_step(split).lower(state, batch).compile().as_text()).collectives
+  moved = lambda opcode: sum(c.bytes * c.times for c in found if c.opcode == opcode and '/Layer/' in c.source)
+  layers = jax.tree_util.tree_leaves_with_path(state.params['encoder']['layers'])
+  whole = sum(4 * x.size for path, x in layers if path[-1].key == 'kernel')
+  assert moved('reduce-scatter') == whole
+  assert whole / 4 < moved('all-reduce') < 0.3 * whole, 'over data the parts, and biases'
 
 
 def test_gradients_of_microbatches_stay_where_their_parameters_are():
