@@ -86,8 +86,7 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert 0 < first['mfu'] < 1 and first['tokens_per_second'] == pytest.approx(32 * 64 / first['time']['likely'])
   summed = sum(c['bytes'] for c in first['collectives'])
   assert [c['opcode'] for c in first['collectives']] == ['all-reduce'] and first['collectives'][0]['group'] == 4
-  table = 4 * 300 * 128
-  assert first['parameters'] <= summed <= 1.02 * (first['parameters'] + table), 'the gradients in float32, those of the tied table apart'
+  assert first['parameters'] <= summed <= 1.02 * first['parameters'], 'the gradients in float32, each once'
   assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
   assert found['run']['lost_seconds'] > 2 * 600
   assert not (tmp_path / 'run').exists(), 'nothing is written'

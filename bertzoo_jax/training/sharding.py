@@ -283,7 +283,8 @@ def summed_at_end(f, mesh):
   """f(common, rows) → (sums, rows) such that devices add up what they have found when they are done, and not on the way.
 
   Each computes with its own rows alone (`apart`); left to the compiler, gradients are added up over all devices in each
-  microbatch. That is what happens where parameters are split: devices then have no whole gradient to keep.
+  microbatch, and that of a table that is used twice once for each use. That is what happens where parameters are split:
+  devices then have no whole gradient to keep.
 
   Args:
     f: of two trees: what all devices have, and arrays whose first axis is rows of the batch. It returns two such; the first

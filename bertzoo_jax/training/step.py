@@ -72,10 +72,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     totals = objective.totals(batch)
     key = jax.random.fold_in(root, state.step)
     batch = _with_row_keys(batch, key)
-    if accumulation == 1:
-      grads, loss, carry, sums = gradients(state.params, batch, totals, state.carry, key)
-    else:
-      grads, loss, carry, sums = _accumulate(gradients, state, batch, totals, key, accumulation, mesh)
+    grads, loss, carry, sums = _summed(gradients, state, batch, totals, key, accumulation, mesh)
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
@@ -176,11 +173,14 @@ def _as_parameters(grads, mesh):
   return grads if mesh is None or sharding.apart() else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
 
 
-def _accumulate(gradients, state, batch, totals, key, accumulation, mesh):
-  """(gradients, loss, carry, sums) of microbatches, one after the other."""
+def _summed(gradients, state, batch, totals, key, accumulation, mesh):
+  """(gradients, loss, carry, sums) of a batch: of its microbatches, one after the other, on all devices."""
 
   def of_rows(common, rows):
     params, totals, key = common
+    if accumulation == 1:
+      grads, loss, carry, sums = gradients(params, rows[0], totals, rows[1], key)
+      return (grads, loss, sums), carry
     over = None if sharding.apart() else mesh
 
     def body(added, turn):
