@@ -224,7 +224,7 @@ def test_what_cannot_be_enough_is_not_advised(monkeypatch):
 def test_a_state_that_does_not_fit_is_split_over_as_many_devices_as_that_takes(needed, shape, said):
   refused = program.Program(None, {}, None, needed * chips.GIB, 1.0)
   phase = preflight.Phase(0, 1, 8, 64, refused, 4 * chips.GIB, 8 * chips.GIB, 1, None, None, 1.0, [], [], (0, None), None)
-  mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1)))
+  mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1), size=4))
   [line] = preflight_report.remedies(config(run__dtype='bfloat16'), [phase], mesh, chips.of_type('v5e-4'))
   assert f"--config.run.mesh='{shape}'" in line and said in line, 'nothing else helps'
 
@@ -242,7 +242,7 @@ def test_there_is_always_something_to_try_and_never_what_keeps_more():
 
 def test_no_larger_slice_is_named_for_a_mesh_that_would_not_grow_with_it():
   phase = preflight.Phase(0, 1, 64, 64, program.Program(None, {}, None, 20 * chips.GIB, 1.0), 1, 1, 1, None, None, 1.0, [], [], (32, None), None)
-  mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1)))
+  mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1), size=4))
   lines = lambda **changes: ' '.join(preflight_report.remedies(config(batch_size=64, **changes), [phase], mesh, chips.of_type('v5e-4')))
   assert '--tpu=v5litepod-8: 8 rows a device, of which 8 fit' in lines() and '--tpu' not in lines(run__mesh=(4, 1, 1))
 
