@@ -14,7 +14,7 @@ from bertzoo_jax.model import layers
 
 class Kernels(NamedTuple):
   """Two operations, and whether the compiler can split them over devices (plain XLA) or each device must be given its own
-  part and told where that begins (`origin`)."""
+  part and told which head that begins with (`first_head`)."""
   attend: Callable
   add_norm: Callable
   partitioned: bool

@@ -1,4 +1,4 @@
-"""What a model is handed, since only who knows the devices can choose it: how it attends, joins and places."""
+"""What a model is handed, since only who knows the devices can choose it: how it attends, joins, places and sums."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -57,7 +57,7 @@ def keep(keys: jax.Array, rate: float, size: tuple[int, int]) -> jax.Array:
 
 def threshold(rate: float) -> np.uint32:
   """Of uint32 bits, the share `rate` is below it."""
-  return np.uint32(round(rate * 2 ** 32))
+  return np.uint32(min(round(rate * 2 ** 32), 2 ** 32 - 1))
 
 
 def _mixed(x):

@@ -37,8 +37,8 @@ class Objective(NamedTuple):
     carry: batch size → pytree handed from step to step; () where there is none.
     loss: (params, batch, totals, carry, key, train) → (Σ weight·sum/total, (carry, sums)). `batch` may be a part of what
       `totals` saw. sums = {name of a total: {metric: float32 numerator, of any shape}}; metric = Σ sums / total.
-      key: of dropout; None if train is False. Rows have keys of their own in `row_keys` of the batch, which the step adds: what is
-      dropped depends on both, what is sampled on those alone.
+      key: of dropout, for `networks.encode`, the same in all microbatches; None if train is False. Rows have keys of their own
+      in `row_keys` of the batch, which the step adds: what is dropped depends on both, what is sampled on those alone.
     reads: names of the batch features it needs.
     networks: the networks it trains, for those who look from outside.
     derive: {metric: mean} → {metric: scalar}, what is made of means that are not yet metrics.

@@ -12,6 +12,9 @@ from bertzoo_jax.model import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 
+# What keys are made of, whatever jax is set to: two words, and the same draws after a resume.
+_KEYS = 'threefry2x32'
+
 
 @struct.dataclass
 class TrainState:
@@ -62,7 +65,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
     nonfinite and nonfinite_in_a_row (updates left out so far, and since the last good one).
   """
-  root = jax.random.key(seed)
+  root = jax.random.key(seed, impl=_KEYS)
 
   def gradients(params, batch, totals, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
@@ -99,7 +102,7 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
   def step(params, batch, totals, number):
     carry = objective.carry(len(next(iter(batch.values()))))
-    batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0), number))
+    batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
 
     def one(micro, carry):
       loss, (_, sums) = objective.loss(params, micro, totals, carry, None, False)

@@ -164,10 +164,13 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
   drawn = []
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(row_keys, 'keep', lambda keys, rate, size: drawn.append((keys.shape, size)) or jnp.ones((*keys.shape[:-1], *size), bool))
-    jax.eval_shape(lambda: encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4)))
-  # Embeddings; and in the layer: attention shares, attention output, feed-forward output.
-  assert drawn == [((4, 2), (24, 48)), ((4, 4, 2), (24, 24)), ((4, 2), (24, 48)), ((4, 2), (24, 48))]
+    patch.setattr(layers, '_dropped', lambda rate, x, keys: drawn.append((x.shape, np.asarray(keys))) or x)
+    with jax.disable_jit():
+      encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4))
+  # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
+  assert [shape for shape, _ in drawn] == [(4, 24, 48)] + 3 * [(4, 4, 24, 24), (4, 24, 48), (4, 24, 48)]
+  keys = [tuple(key) for _, keys in drawn for key in keys.reshape(-1, 2).tolist()]
+  assert len(set(keys)) == len(keys), 'no row, head, site or layer drops what another drops'
 
 
 def test_operations_are_used_where_they_are_given(params):

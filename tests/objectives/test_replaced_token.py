@@ -149,6 +149,15 @@ def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, 
 # --- filling ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
+def test_the_two_networks_drop_other_units(kind, monkeypatch):
+  objective, seen, encode = small.objective(kind, **SIZES), [], networks.encode
+  batch = {**small.batch(), 'row_keys': keys(4)}
+  monkeypatch.setattr(networks, 'encode', lambda encoder, params, batch, key, ops: seen.append(key) or encode(encoder, params, batch, key, ops))
+  objective.loss(small.parameters(objective), batch, objective.totals(batch), (), jax.random.key(0), True)
+  assert len(seen) == 2 and (jax.random.key_data(seen[0]) != jax.random.key_data(seen[1])).any()
+
+
 def test_all_masked_positions_are_filled_and_the_others_left_and_the_original_row_comes_back():
   original = np.array([[10, 11, 12, 13, 14, 15]])
   shown = np.array([[10, 4, 12, 4, 14, 15]])

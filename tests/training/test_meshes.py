@@ -18,10 +18,10 @@ from bertzoo_jax.training import stage as stages
 ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
 
-def stage(mesh, rows=ROWS, accumulation=1):
+def stage(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
   """Of a Transformer with all its dropouts."""
   mesh = sharding.mesh(mesh)
-  objective = small.objective('mlm_pair', sharding.operations_on(mesh, kernels.XLA), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
+  objective = small.objective('mlm_pair', sharding.operations_on(mesh, chosen), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
   make = lambda step: small.batch(rows=rows, length=16, seed=step, vocab_size=VOCAB)
   features = {k: (v.shape, v.dtype) for k, v in make(0).items()}
   plain = toys.stage(objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3)
@@ -61,9 +61,9 @@ def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
   assert len(set(losses)) == STEPS
 
 
-@pytest.mark.parametrize('mesh', [(8, 1, 1), (2, 4, 1)])
-def test_losses_are_the_same_in_any_number_of_microbatches(saved, mesh):
-  parted = stage(mesh, accumulation=2)
+@pytest.mark.parametrize('mesh, chosen', [((8, 1, 1), 'xla'), ((2, 4, 1), 'xla'), ((8, 1, 1), 'fused'), ((4, 1, 2), 'fused')])
+def test_losses_are_the_same_in_any_number_of_microbatches_with_any_kernels(saved, mesh, chosen):
+  parted = stage(mesh, accumulation=2, chosen=kernels.choose(chosen, jax.devices()[0], 0.1))
   np.testing.assert_allclose(toys.run(parted, STEPS, None, stages.train_step(parted))[1], saved[2], rtol=1e-5)
 
 

@@ -80,6 +80,22 @@ def test_dropout_is_a_function_of_the_step_not_of_the_history():
   assert jax.jit(a)(start, toys.batch(0))[1]['loss'] != jax.jit(a)(start.replace(step=start.step + 1), toys.batch(0))[1]['loss']
 
 
+def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
+  seen = []
+  spied = toys.toy()
+  objective = spied._replace(loss=lambda params, batch, *rest: seen.append(np.asarray(batch['row_keys'])) or spied.loss(params, batch, *rest))
+  stage = toys.stage(objective=objective)
+  update = steps.make_train_step(objective, stage.tx, stage.schedule, seed=0)
+  state = stages.fresh(stage)
+  for kind in ('threefry2x32', 'rbg'):
+    with jax.disable_jit(), jax.default_prng_impl(kind):
+      for step in (0, 1):
+        update(state.replace(step=np.int32(step)), toys.batch(0))
+  first, second = np.concatenate(seen[:2]), np.concatenate(seen[2:])
+  assert first.shape == (16, 2) and len({tuple(key) for key in first.tolist()}) == 16
+  np.testing.assert_array_equal(first, second)
+
+
 def test_an_update_that_is_not_finite_is_left_out_and_counted():
   stage = toys.stage(poison=(2, 3))
   before, _ = toys.run(stage, 2)
