@@ -85,10 +85,10 @@ def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
   spied = toys.toy()
   objective = spied._replace(loss=lambda params, batch, *rest: seen.append(np.asarray(batch['row_keys'])) or spied.loss(params, batch, *rest))
   stage = toys.stage(objective=objective)
-  update = steps.make_train_step(objective, stage.tx, stage.schedule, seed=0)
   state = stages.fresh(stage)
   for kind in ('threefry2x32', 'rbg'):
     with jax.disable_jit(), jax.default_prng_impl(kind):
+      update = steps.make_train_step(objective, stage.tx, stage.schedule, seed=0)
       for step in (0, 1):
         update(state.replace(step=np.int32(step)), toys.batch(0))
   first, second = np.concatenate(seen[:2]), np.concatenate(seen[2:])
