@@ -7,6 +7,7 @@ from bertzoo_jax import config as configuration
 from bertzoo_jax import errors
 from bertzoo_jax import kernels
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -47,7 +48,7 @@ def stage(config, phase, data, mesh, end) -> stages.Stage:
   chosen = kernels.choose(config.run.kernels, mesh.devices.flat[0], config.encoder.attention_dropout)
   objective = errors.build(
       phase.config.objective, OBJECTIVES, 'objective', encoder=encoder(config, data.vocab_size),
-      ops=sharding.operations_on(mesh, chosen))
+      ops=operations_on(mesh, chosen))
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(f'objective={phase.config.objective.name} needs {", ".join(missing)}, which format={phase.config.format.name} with '
                            f'masking={phase.config.masking.name} does not write: take another --config …,format= or ,objective=.')
@@ -61,6 +62,11 @@ def stage(config, phase, data, mesh, end) -> stages.Stage:
   tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
   return stages.Stage(phase.first_step, min(phase.end_step, end), objective, tx, schedule, phase_data, mesh, config.seed,
                       config.run.accumulation)
+
+
+def operations_on(mesh, chosen: kernels.Kernels) -> operations.Operations:
+  """What a model is handed on a mesh."""
+  return operations.Operations(*sharding.on_mesh(mesh, chosen), sharding.constrain(mesh), sharding.sum_rows(mesh))
 
 
 def check_phases(config, phases, data, mesh, end):

@@ -1,10 +1,10 @@
-"""Random bits of kernels: of the rows' own keys (model/row_keys.py), so the same in the backward pass and on any mesh."""
+"""Random bits of kernels: of the rows' own keys (row_keys.py), so the same in the backward pass and on any mesh."""
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 
 
 def seed(keys_B2, rows: int, first_head=0) -> jax.Array:
@@ -18,7 +18,7 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
 
   Args:
     rate: in (0, 1), rounded to 2^−32.
-    hashed: draw by model/row_keys.py, what plain XLA draws, and not by the generator of a TPU, which no other machine has.
+    hashed: draw by row_keys.py, what plain XLA draws, and not by the generator of a TPU, which no other machine has.
     seed: as `seed` returns.
     row, head: of the arrays the kernel was given; None where heads are not apart.
     block: number of the block among those of the row and head, and `first`, the place of its corner.

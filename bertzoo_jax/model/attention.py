@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import row_keys
 
 # Finite: exp(_HIDDEN − max) is 0 in float32, and a row of it alone would still not give NaN.
 _HIDDEN = -1e30

@@ -17,10 +17,10 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax import errors
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import row_keys
 from bertzoo_jax.model import stack
 
 

@@ -15,7 +15,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 
 ACTIVATIONS = {
     'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),  # Google's BERT; Hugging Face calls it gelu_new

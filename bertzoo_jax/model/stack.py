@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 
 # What layers have in common: ordered (regex of a path in a layer, 'stacked' | 'broadcast'); Lan et al. 2019, Table 4.
 SHARING = {

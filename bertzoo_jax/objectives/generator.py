@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from bertzoo_jax import errors
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import heads
-from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import networks
 
 # What of the generator's encoder is the main network's own: regexes of paths (Clark et al. 2020 §3.2).
@@ -113,7 +113,7 @@ def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):
 def sample(logits_BPV, batch):
   """sampled_BP int32, by Gumbel noise: the highest of logit − log(−log u). No gradient passes.
 
-  A row's noise depends on its key in `row_keys` [B, 2] alone, so on no mesh and no microbatch (model/row_keys.py). Where the batch has
+  A row's noise depends on its key in `row_keys` [B, 2] alone, so on no mesh and no microbatch (row_keys.py). Where the batch has
   `sampled_ids` [B, P], these are taken.
   """
   if 'sampled_ids' in batch:

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import row_keys
 
 ROW = ('input_ids', 'segment_ids', 'pack_ids')
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')

@@ -18,8 +18,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import layers
-from bertzoo_jax.model import operations
 from bertzoo_jax.training import optimizers
 
 AXES = ('data', 'fsdp', 'tensor')
@@ -168,11 +166,6 @@ def to_devices(batch: dict, mesh, batch_size: int) -> dict:
   return {k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:])) for k, v in batch.items()}
 
 
-def operations_on(mesh, kernels) -> operations.Operations:
-  """What a model is handed on a mesh. kernels: kernels.Kernels."""
-  return operations.Operations(*on_mesh(mesh, kernels), constrain(mesh), sum_rows(mesh))
-
-
 def constrain(mesh, table=ACTIVATIONS):
   """The `constrain(name, x)` that a model is handed: pins an intermediate where its table says, where that divides."""
 
@@ -230,7 +223,7 @@ def sum_rows(mesh, table=PARAMETERS):
   Left to the compiler, all devices get all of it, which is twice the bytes. That stands where tensor splits parameters, too.
   """
   if mesh.shape['fsdp'] == 1 or mesh.shape['tensor'] > 1:
-    return layers.own_sums
+    return lambda path, shape, sums, *arrays: sums(*arrays)
 
   def summed(path, shape, sums, x_ND, grad_NF):
     spec = _spec(_first_match(table, path) or {}, shape, mesh)[0]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 

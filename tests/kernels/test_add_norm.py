@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.kernels import add_norm as fused
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import row_keys
 
 add_norm = functools.partial(fused.add_norm, interpret=True)
 EPS = 1e-12

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.kernels import attention as fused
 from bertzoo_jax.model import attention as plain
-from bertzoo_jax.model import row_keys
 
 fused_attend = functools.partial(fused.attend, interpret=True)
 

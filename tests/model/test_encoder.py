@@ -8,10 +8,10 @@ import small_networks as small
 from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import errors
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import row_keys
 from bertzoo_jax.model import stack
 from configs import albert
 from configs import bert

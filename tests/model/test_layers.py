@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import row_keys
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])

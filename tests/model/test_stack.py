@@ -9,7 +9,7 @@ from test_encoder import initial
 from test_encoder import run
 
 from bertzoo_jax import errors
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks a layer

@@ -11,8 +11,8 @@ import small_networks as small
 from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import errors
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import replaced_token

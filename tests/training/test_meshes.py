@@ -8,6 +8,7 @@ import pytest
 import small_networks as small
 import toys
 
+from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import checkpoint
@@ -21,7 +22,7 @@ ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 def stage(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
   """Of a Transformer with all its dropouts."""
   mesh = sharding.mesh(mesh)
-  objective = small.objective('mlm_pair', sharding.operations_on(mesh, chosen), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
+  objective = small.objective('mlm_pair', assembly.operations_on(mesh, chosen), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
   make = lambda step: small.batch(rows=rows, length=16, seed=step, vocab_size=VOCAB)
   features = {k: (v.shape, v.dtype) for k, v in make(0).items()}
   plain = toys.stage(objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3)

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import errors
 from bertzoo_jax import kernels
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import stage as stages

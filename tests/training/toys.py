@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax import row_keys
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import row_keys
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax.model import row_keys
+from bertzoo_jax import row_keys
 
 SIZE = (512, 512)
 
