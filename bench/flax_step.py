@@ -126,11 +126,9 @@ def main():
   program = jax.jit(step, donate_argnums=0).trace(state, batch, key).lower(lowering_platforms=('tpu',)).compile()
   with open(args.text, 'w', encoding='utf-8') as f:
     f.write(program.as_text())
-  memory, costs = program.memory_analysis(), program.cost_analysis()
-  print(json.dumps(dict(
-      seconds=time.monotonic() - began, optimal_seconds=costs['optimal_seconds'], temporaries=memory.temp_size_in_bytes,
-      peak=memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
-      + memory.generated_code_size_in_bytes)))
+  memory = program.memory_analysis()
+  print(json.dumps(dict(seconds=time.monotonic() - began, optimal_seconds=program.cost_analysis()['optimal_seconds'],
+                        memory={name: getattr(memory, name) for name in dir(memory) if name.endswith('_in_bytes')})))
 
 
 if __name__ == '__main__':

@@ -17,6 +17,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 import compiled
 from absl import app
@@ -27,6 +28,7 @@ from bertzoo_jax import storage
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import kernel_costs
+from bertzoo_jax.tpu import program
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODELS = {'bert-base': ('bert', 'base'), 'bert-large': ('bert', 'large'), 'albert-base': ('albert', 'base'),
@@ -62,7 +64,8 @@ def theirs(chip: str, model: str, layers: int) -> dict:
     printed = subprocess.run(command + ['--megacore'] * (chip == 'v4'), check=True, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(printed.splitlines()[-1])
     slice_ = chips.of_topology(compiled.TOPOLOGIES[chip])
-    return _figures(pathlib.Path(text.name).read_text(), hlo.repaired_optimal_seconds(found), found['peak'], found['seconds'], slice_)
+    memory = program.memory_of(types.SimpleNamespace(**found['memory']))
+    return _figures(pathlib.Path(text.name).read_text(), hlo.repaired_optimal_seconds(found), memory.peak, found['seconds'], slice_)
 
 
 def _figures(text, optimal, peak, seconds, slice_):

@@ -75,10 +75,9 @@ def main(_):
     unwritten = sorted(key for key, of_config in lines.items() if not of_config)
     storage.write_text(out, '\n'.join([
         '# Every config on TPUs, as the compiler sees it', '',
-        f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is the sum',
-        'of what the TPU compiler allots, which can be a quarter above its own peak, so that a row may exceed a chip that holds it; times are its',
-        'estimates with bounds (`bertzoo_jax/tpu/estimate.py`). Each config as its file has it, with its layers in a loop and its',
-        'own batch and accumulation, on the first slice that holds it of: '
+        f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is the',
+        "TPU compiler's own peak, which it holds against what a chip has; times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`).",
+        'Each config as its file has it, with its layers in a loop and its own batch and accumulation, on the first slice that holds it of: '
         f'{_TYPES.value.replace(",", ", ")}.', '',
         f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key]),
         *(['', f'Input ready, without a network of their own yet: {", ".join(unwritten)}.'] if unwritten else []),

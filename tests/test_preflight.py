@@ -119,7 +119,7 @@ def report(steps=10**6, preemptions=0, warnings=0):
                      compile_seconds=60)
   for n in range(warnings):
     findings.add('W01', f'warning {n}')
-  fits = program.Program(None, {}, program.Memory(1, 0, 0, 0, 0), None, 1.0)
+  fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
   phase = preflight.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
   return printed(preflight.Preflight(config(), slice_, {}, [phase], run, None, preemptions, '', [], None, findings))
 
@@ -179,7 +179,7 @@ def linear(monkeypatch, per_row, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable
     need = fixed + per_row * stage.rows
     if need > usable:
       return program.Program(None, {}, None, int(usable + bend * (need - usable)), 1.0)
-    return program.Program(None, {}, program.Memory(need, 0, 0, 0, 0), None, 1.0)
+    return program.Program(None, {}, program.Memory(0, need), None, 1.0)
 
   monkeypatch.setattr(preflight, '_program', compiled)
   return asked

@@ -32,20 +32,16 @@ class Memory(NamedTuple):
   """Bytes of a program on each device.
 
   Attributes:
-    arguments: state and batch.
-    outputs: new state and metrics; aliased: of these, written where the old state was.
-    temporaries: what else lives during the step: activations, gradients, copies.
-    code: of the program itself.
+    arguments: state and batch; the new state takes the place of the old.
+    peak: the most that is there at once, arguments and the program's own code with it, as the compiler holds it against its limit.
   """
   arguments: int
-  outputs: int
-  aliased: int
-  temporaries: int
-  code: int
+  peak: int
 
   @property
-  def peak(self) -> int:
-    return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+  def temporaries(self) -> int:
+    """What a step needs besides state and batch: activations, gradients, copies, code."""
+    return self.peak - self.arguments
 
 
 class Program(NamedTuple):
@@ -136,13 +132,23 @@ def compiled(function, *arguments) -> Program:
     if needed is None:
       raise
     return Program(None, {}, None, needed, time.monotonic() - began)
-  m = program.memory_analysis()
-  memory = Memory(m.argument_size_in_bytes, m.output_size_in_bytes, m.alias_size_in_bytes, m.temp_size_in_bytes, m.generated_code_size_in_bytes)
+  memory = memory_of(program.memory_analysis())
   seconds = time.monotonic() - began
   try:
     return Program(program.as_text(), program.cost_analysis(), memory, None, seconds)
   except jax.errors.JaxRuntimeError:  # some programs compile and cannot be printed (asynchronous fusions of v6e, libtpu 0.0.51)
     return Program(None, {}, memory, None, seconds)
+
+
+def memory_of(analysis) -> Memory:
+  """A Memory, of what a compiled program's memory_analysis() returns.
+
+  The compiler has two counts of a peak, both from above: the sum of its parts, where temporaries are more than it holds against the limit
+  (by the size of the state, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too.
+  """
+  arguments = analysis.argument_size_in_bytes
+  parts = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
+  return Memory(arguments, min(parts, analysis.peak_memory_in_bytes) + analysis.generated_code_size_in_bytes)
 
 
 def needed_bytes(message: str) -> int | None:

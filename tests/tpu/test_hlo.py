@@ -1,6 +1,7 @@
 """What is read off a program's text: on text written by hand, and on small programs with known answers compiled for v5e."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -271,3 +272,13 @@ def test_the_limit_of_memory_is_the_compilers():
   assert fits.fits and fits.peak == pytest.approx(usable, rel=0.01) and fits.peak < usable
   beyond = program.compiled(total, shaped(mesh, (rows + 2048, 1024), jnp.float32))
   assert not beyond.fits and beyond.memory is None and beyond.peak == pytest.approx(usable, rel=0.01) and beyond.peak > usable
+
+
+@pytest.mark.parametrize(('temporaries', 'live', 'peak'), [
+    pytest.param(70, 75, 78, id='temporaries that take turns'),
+    pytest.param(50, 90, 75, id='fast memory among what lives')])
+def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code(temporaries, live, peak):
+  found = program.memory_of(types.SimpleNamespace(
+      argument_size_in_bytes=20, output_size_in_bytes=17, alias_size_in_bytes=15, temp_size_in_bytes=temporaries, peak_memory_in_bytes=live,
+      generated_code_size_in_bytes=3))
+  assert found == (20, peak) and found.temporaries == peak - 20
