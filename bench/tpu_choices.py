@@ -30,7 +30,7 @@ SCAN, BESIDE = 'run.unroll=1', 'run.unroll=0'
 # What is set besides the config's own run(); the first is what the others are held against.
 CHOICES = ((SCAN,), (BESIDE,), (SCAN, 'run.kernels=xla'), (SCAN, 'run.kernels=xla', 'run.remat=full'),
            *((layers, f'run.remat={policy}') for layers in (BESIDE, SCAN) for policy in ('full', 'sublayers', 'feed_forward')))
-COLUMNS = ('chip', 'tokens a row', 'set', 'ms (bounds)', 'cycles, ms', 'peak, GiB', 'HBM, GB', 'compiled in, s')
+COLUMNS = ('chip', 'tokens a row', 'set', 'ms (bounds)', 'cycles, ms', 'peak, GiB', 'HBM, GB')
 _CHIPS = flags.DEFINE_string('chips', 'v5e,v4,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '512,128', 'Tokens a row, by comma.')
 _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_choices.md'), 'The table.')
@@ -43,12 +43,12 @@ def row(chip: str, length: int, choice: tuple[str, ...]) -> str:
   made = compiled.train_step('bert', 'base', slice_, (1, 1, 1), layers=layers, rows=TOKENS // length, length=length, settings=settings)
   head = f'| {chip} | {length} | `{" ".join(choice)}` |'
   if not made.fits:
-    return f'{head} – | – | {made.needed / chips.GIB:.2f}: more than there is | – | {made.seconds:.0f} |'
+    return f'{head} – | – | {made.needed / chips.GIB:.2f}: more than there is | – |'
   reading = hlo.read(made.text, kernel_costs.of(slice_.chip.name))
   time = estimate.step_time(reading, slice_)
   cycles = sum(c.times * max((c.cycles or 0) / slice_.chip.clock, c.hbm / slice_.chip.device_bandwidth * bool(c.kernel)) for c in reading.costs)
   return (f'{head} {1e3 * time.likely:.1f} ({1e3 * time.floor:.1f} – {1e3 * time.upper:.1f}) | {1e3 * cycles:.1f} | '
-          f'{made.memory.peak / chips.GIB:.2f} | {reading.hbm / 1e9:.1f} | {made.seconds:.0f} |')
+          f'{made.memory.peak / chips.GIB:.2f} | {reading.hbm / 1e9:.1f} |')
 
 
 def main(_):
@@ -72,7 +72,7 @@ def _apart(key):
       return pool.submit(row, *key).result()
     except concurrent.futures.process.BrokenProcessPool:
       chip, length, choice = key
-      return f'| {chip} | {length} | `{" ".join(choice)}` | the compiler dies | – | – | – | – |'
+      return f'| {chip} | {length} | `{" ".join(choice)}` | the compiler dies | – | – | – |'
 
 
 def _write(out, lines):
@@ -85,7 +85,7 @@ def _write(out, lines):
       f'Made by `PYTHONPATH=. python bench/tpu_choices.py` with jax {jax.__version__}. **Nothing here was measured on a chip.** The train step of',
       f'`configs/bert.py:base`, masked language modelling alone, dropout 0.1, {TOKENS:,} tokens on one chip, at full depth. ms is the likely',
       'time with its bounds (`bertzoo_jax/tpu/estimate.py`), cycles the sum of all estimates, which makes stacking, in a scan, up to three times',
-      'too dear. `run.unroll=1` is the scan, which alone is what a config has; `run.unroll=0` all layers side by side. Compiled by two cores.', '',
+      'too dear. `run.unroll=1` is the scan, which alone is what a config has; `run.unroll=0` all layers side by side.', '',
       f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(lines[key] for key in everything),
       *(['', f'Not compiled yet: {"; ".join(missing)}.'] if missing else [])]) + '\n')
 
