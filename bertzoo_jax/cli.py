@@ -4,6 +4,7 @@ import difflib
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 import warnings
@@ -129,7 +130,7 @@ def _sentence(e: Exception) -> str:
 def _guard(f, argv, leave=None, also=None):
   try:
     return f(argv)
-  except Exception as e:
+  except (Exception, KeyboardInterrupt) as e:
     code, sentence = _ending(e)
     if sentence is None and leave is None:
       raise
@@ -139,11 +140,13 @@ def _guard(f, argv, leave=None, also=None):
   (leave or sys.exit)(code)
 
 
-def _ending(e: Exception):
+def _ending(e: BaseException):
   """(exit code, sentence) of an error; the sentence is None for an error of the program itself."""
   code = errors.TryAgain.code if storage.may_pass(e) else errors.UserError.code
   if isinstance(e, errors.UserError):
     return e.code, str(e)
+  if isinstance(e, KeyboardInterrupt):
+    return 128 + signal.SIGINT, 'Interrupted.'
   if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
     return code, (f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
                   '(gcloud auth application-default login) and the network.')

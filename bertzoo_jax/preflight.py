@@ -1,7 +1,7 @@
 """Will it fit, how long will it take, what will it cost, and what is wrong: of a run on TPUs, asked without one.
 
     python -m bertzoo_jax.preflight --config configs/bert.py:base (--tpu v4-32 | --topology v4:2x2x4) [--corpus CORPUS] [--workdir W]
-                                    [--price 3.22] [--preemptions 3] [--confirm] [--json]
+                                    [--price 3.22] [--preemptions 3] [--nolargest] [--confirm] [--json]
 
 Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has (libtpu: Linux on x86-64, no chip needed),
 and reads memory and time off the program. With --corpus and --workdir also everything that `pretrain` would refuse there. Every problem is
@@ -195,12 +195,13 @@ def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, sa
   refused = {same: p for same, p in known.items() if p.program is not None and not p.program.fits}
   if refused and largest:  # a batch that fits where most is needed fits in the other phases
     same, p = max(refused.items(), key=lambda item: item[1].program.needed)
-    say(f'phase {p.index} does not fit: looking for the largest batch that does; a compilation may take minutes')
-    with findings.collecting('P08'), contextlib.suppress(jax.errors.JaxRuntimeError):  # what the compiler cannot make: no batch is named
+    say(f'phase {p.index} does not fit ({_needs(p, slice_)}): looking for the largest batch that does. A compilation may take minutes; Ctrl-C ends '
+        'the search once it is done, and --nolargest leaves it out')
+    # What the compiler cannot make, or was not waited for: no batch is named.
+    with findings.collecting('P08'), contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt):
       known[same] = refused[same] = p._replace(largest=_largest(config, p, text, mesh, slice_, confirm, say))
   for p in refused.values():
-    findings.add('P09', f'Phase {p.index} needs {p.program.needed / chips.GIB:.2f} GiB on each device and {slice_.chip.name} gives '
-                        f'{slice_.chip.usable / chips.GIB:.2f}{_fitting(p.largest)}; what else would help is under "to make it fit".')
+    findings.add('P09', f'Phase {p.index} needs {_needs(p, slice_)}{_fitting(p.largest)}; what else would help is under "to make it fit".')
   out = []
   for phase, same in met:
     rows = text.rows.get(phase.index)
@@ -257,6 +258,10 @@ def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: flo
   if reading.flops < _NEEDED * flops:
     out.append(f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were found (a kernel without a cost estimate?)')
   return out
+
+
+def _needs(phase, slice_) -> str:
+  return f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives {slice_.chip.usable / chips.GIB:.2f}'
 
 
 def _fitting(largest) -> str:
@@ -382,7 +387,7 @@ def main(_):
   out = sys.stdout
   with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
     found = preflight(_CONFIG.value, tpu=_TPU.value, topology=_TOPOLOGY.value, corpus=_CORPUS.value, workdir=_WORKDIR.value, recipe=recipe(sys.argv),
-                      price=_PRICE.value, preemptions=_PREEMPTIONS.value, confirm=_CONFIRM.value,
+                      price=_PRICE.value, preemptions=_PREEMPTIONS.value, largest=_LARGEST.value, confirm=_CONFIRM.value,
                       say=lambda line: print(line, file=sys.stderr, flush=True))
   if _JSON.value:
     print(json.dumps(preflight_report.as_dict(found), ensure_ascii=False), file=out)
@@ -399,6 +404,7 @@ if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://, to be checked too.')
   _PRICE = flags.DEFINE_float('price', None, 'Dollars a chip and hour.', lower_bound=0.0)
   _PREEMPTIONS = flags.DEFINE_integer('preemptions', 0, 'That the run is to survive.', lower_bound=0)
+  _LARGEST = flags.DEFINE_bool('largest', True, 'Where it does not fit: look for the largest batch that does, by compiling two smaller ones.')
   _CONFIRM = flags.DEFINE_bool('confirm', False, 'Where it does not fit: compile the largest batch that should, and say what was true.')
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, also=failed)

@@ -185,9 +185,9 @@ def collectives(slice_, p) -> list[tuple]:
 def _heading(found):
   s = found.slice_
   mesh = ' × '.join(f'{name} {n}' for name, n in found.mesh.items())
-  return rich.text.Text(
-      f'{s.accelerator_type} ({s.topology}): {s.chips} chips, {s.hosts} host{"s" * (s.hosts > 1)}, {s.devices} devices of '
-      f'{s.chip.usable / chips.GIB:.2f} GiB' + (f' · mesh {mesh}' if mesh else ''), 'bold')
+  counts = ', '.join(f'{n} {what}{"s" * (n > 1)}' for n, what in ((s.chips, 'chip'), (s.hosts, 'host'), (s.devices, 'device')))
+  return rich.text.Text(f'{s.accelerator_type} ({s.topology}): {counts} of {s.chip.usable / chips.GIB:.2f} GiB' + (f' · mesh {mesh}' if mesh else ''),
+                        'bold')
 
 
 def _memory(found):
@@ -208,10 +208,11 @@ def _times(found):
   table = rich.table.Table('phase', right('ms/step'), right('bounds'), right('exchange'), right('tokens/s'), right('MFU'), right('bounds'),
                            title='time, by the compiler\'s estimates: not measured on a chip',
                            caption='exchange: of it in collectives, if nothing overlaps; bounds: see bertzoo_jax/tpu/estimate.py')
+  ms = lambda seconds: f'{1e3 * seconds:,.1f}' if seconds >= 1e-3 else f'{1e3 * seconds:.3f}'
   for p in found.phases:
     if p.time:
-      table.add_row(str(p.index), f'{1e3 * p.time.likely:,.1f}', f'{1e3 * p.time.floor:,.1f} – {1e3 * p.time.upper:,.1f}',
-                    f'{1e3 * p.time.exchange:,.1f}', f'{p.rows * p.length / p.time.likely:,.0f}', f'{mfu(found.slice_, p):.0%}',
+      table.add_row(str(p.index), ms(p.time.likely), f'{ms(p.time.floor)} – {ms(p.time.upper)}', ms(p.time.exchange),
+                    f'{p.rows * p.length / p.time.likely:,.0f}', f'{mfu(found.slice_, p):.0%}',
                     f'{mfu(found.slice_, p, p.time.upper):.0%} – {mfu(found.slice_, p, p.time.floor):.0%}')
   return table
 
@@ -244,10 +245,10 @@ def _whole(found):
 
 
 def _span(seconds) -> str:
-  for unit, size in (('days', 86400), ('hours', 3600)):
+  for unit, size in (('days', 86400), ('hours', 3600), ('minutes', 60)):
     if seconds >= 0.1 * size:
       return f'{seconds / size:.2f} {unit}'
-  return f'{seconds / 60:.2f} minutes'
+  return f'{seconds:.2f} seconds'
 
 
 def _money(dollars) -> str:

@@ -199,9 +199,10 @@ def check_recipe(findings: Findings, config, recipe) -> None:
   for what, ours, theirs in (('batch_size', config.batch_size, recipe.batch_size), ('tokens of the whole run', tokens(config), tokens(recipe))):
     share = ours / theirs
     if not 1 / _FAR <= share <= _FAR:
+      many = f'{share:,.0f}' if share >= 100 else f'{share:.3g}'
       advice = ('schedule.learning_rate and warmup were chosen for it: scale them, or reach it with run.accumulation' if what == 'batch_size'
                 else 'results will not be those of the recipe')
-      findings.add('W01', f'{what} {ours:,} is {share:.3g} times the recipe\'s {theirs:,}: {advice}.')
+      findings.add('W01', f'{what} {ours:,} is {many} times the recipe\'s {theirs:,}: {advice}.')
 
 
 def _kept_for_good(config) -> int:

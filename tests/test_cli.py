@@ -60,7 +60,7 @@ def library(name, message, base=Exception):
     (library('ClientError', 'Cannot connect to host storage.googleapis.com:443', OSError), 75),
     (library('PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403'), 2),
     (library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds'), 2),
-    (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
+    (library('HttpError', 'Invalid bucket name, 400', OSError), 2), (KeyboardInterrupt(), 130),
 ])
 def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(error, code, capsys):
 

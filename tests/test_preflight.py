@@ -201,6 +201,25 @@ def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
 
 
 @needs_libtpu
+def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeypatch):
+  asked = linear(monkeypatch, per_row=1 << 24)
+  line, said = preflight._program, []
+
+  def interrupted(config, stage):
+    if asked:
+      raise KeyboardInterrupt
+    return line(config, stage)
+
+  monkeypatch.setattr(preflight, '_program', interrupted)
+  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', say=said.append)
+  assert codes(found) == ['P09'] and found.phases[0].largest is None and found.remedies
+  assert any('does not fit (65.00 GiB on each device, and v5e gives 15.75)' in line for line in said)
+  monkeypatch.setattr(preflight, '_program', line)
+  asked.clear()
+  assert preflight.preflight(config(batch_size=4096), topology='v5e:2x2', largest=False).phases[0].largest is None and len(asked) == 1
+
+
+@needs_libtpu
 def test_only_the_phase_that_needs_most_is_looked_at_for_a_batch(monkeypatch):
   asked = linear(monkeypatch, per_row=1 << 24)
   said = []

@@ -308,6 +308,7 @@ def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
   refused(world, tmp_path / 'e', {}, 'config.json', corpus=corpus, init=f'hf:{tmp_path}')
   (tmp_path / 'file').write_text('')
   refused(world, tmp_path / 'file' / 'run', {}, 'cannot be written', corpus=corpus)
+  refused(world, tmp_path / 'file', {}, 'is a file: give a folder', corpus=corpus)
 
 
 def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):

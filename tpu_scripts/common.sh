@@ -61,6 +61,7 @@ parse() {
 
 line_begins() {
   [[ ${LINE[0]:-} != -* ]] || fail "the line after -- begins with '${LINE[0]}', which is no program: flags of ${0##*/} go before the --."
+  [[ " ${LINE[*]} " != *gs://BUCKET[/\ ]* ]] || fail "the line has gs://BUCKET in it: write the name of your bucket there."
 }
 
 # The comment at the head of the command, and the flags that all share.
@@ -129,6 +130,7 @@ settings() {
   PROJECT='' NAME='' BUCKET='' CANDIDATES=() SPOT=yes RUNTIME='' CREATE_FLAGS=() CREATE_MINUTES=30 LOGIN='' EXTRAS=tpu
   # Not from the caller's shell: what a run gets stands in the file.
   LIBTPU_INIT_ARGS='' CACHE=no RETRIES=10
+  [[ ! -d $ENV_FILE ]] || fail "$ENV_FILE is a folder: give --env FILE."
   [[ -f $ENV_FILE ]] || fail "$ENV_FILE does not exist: copy $HERE/tpu.env.example there and fill it in, or give --env FILE."
   check_text
   # shellcheck disable=SC1090

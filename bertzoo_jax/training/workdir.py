@@ -40,6 +40,8 @@ def writable(path):
 def check_writable(path) -> None:
   """Makes the folder. Raises UserError if it cannot be written, TryAgain if that may pass."""
   path = storage.path(path)
+  if not storage.is_remote(path) and path.is_file():
+    raise errors.UserError(f'--workdir {path} is a file: give a folder.')
   try:
     path.mkdir(parents=True, exist_ok=True)
     probe = path / f'.probe-{os.getpid()}'
