@@ -328,12 +328,13 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
   rows = min(max(rows, max(n for n, (_, fits) in points.items() if fits)), config.batch_size - unit)
   if not confirm:
     return rows, None
-  for tried in range(_TRIES):
-    at = max(rows - tried * max(unit, rows // 16 // unit * unit), first)
-    if at not in points:
-      points[at] = peak(at)
-    if points[at][1]:
-      return rows, at
+  with contextlib.suppress(KeyboardInterrupt):  # who does not wait gets what was seen until then
+    for tried in range(_TRIES):
+      at = max(rows - tried * max(unit, rows // 16 // unit * unit), first)
+      if at not in points:
+        points[at] = peak(at)
+      if points[at][1]:
+        return rows, at
   return rows, max(n for n, (_, fits) in points.items() if fits)
 
 
@@ -384,6 +385,8 @@ def failed(sentence: str) -> None:
 
 
 def main(_):
+  if _CONFIRM.value and not _LARGEST.value:
+    raise errors.UserError('--confirm compiles the batch that --nolargest does not look for: leave one of them out.')
   out = sys.stdout
   with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
     found = preflight(_CONFIG.value, tpu=_TPU.value, topology=_TOPOLOGY.value, corpus=_CORPUS.value, workdir=_WORKDIR.value, recipe=recipe(sys.argv),

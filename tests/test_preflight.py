@@ -127,6 +127,7 @@ def report(steps=10**6, preemptions=0, warnings=0):
 def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_what_is_lost_in_it():
   assert 'whole run: 2.31 days (bounds 1.16 days – 4.63 days), no preemption' in report()
   assert ', of it 0.95 hours lost to 3 preemptions' in report(preemptions=3) and 'lost to 1 preemption\n' in report(preemptions=1)
+  assert 'whole run: 0.20 seconds' in report(steps=1) and '(bounds 0.10 seconds – 0.40 seconds)' in report(steps=1)
   assert 'whole run: 3.33 minutes' in report(steps=1000) and '--price DOLLARS' in report()
 
 
@@ -142,7 +143,7 @@ def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
   assert [f.sentence for f in found.findings] == ['Phases 0, 1: a loop; take the times as lower bounds.']
 
 
-@pytest.mark.parametrize('flags', [['--config.masking.rat=1', '--tpu=v5e-4'], []])
+@pytest.mark.parametrize('flags', [['--config.masking.rat=1', '--tpu=v5e-4'], ['--nolargest', '--confirm', '--tpu=v5e-4'], []])
 def test_a_wrong_command_line_is_json_too(flags):
   done = subprocess.run([sys.executable, '-m', 'bertzoo_jax.preflight', '--config=configs/bert.py:tiny', '--json', *flags], capture_output=True,
                         text=True, cwd=ROOT)
@@ -214,6 +215,10 @@ def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeyp
   found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', say=said.append)
   assert codes(found) == ['P09'] and found.phases[0].largest is None and found.remedies
   assert any('does not fit (65.00 GiB on each device, and v5e gives 15.75)' in line for line in said)
+  monkeypatch.setattr(preflight, '_program', lambda *a: interrupted(*a) if len(asked) == 3 else line(*a))
+  asked.clear()
+  estimated, seen = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True).phases[0].largest
+  assert 0 < seen < estimated and seen in asked, 'what was compiled before is not lost'
   monkeypatch.setattr(preflight, '_program', line)
   asked.clear()
   assert preflight.preflight(config(batch_size=4096), topology='v5e:2x2', largest=False).phases[0].largest is None and len(asked) == 1

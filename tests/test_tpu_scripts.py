@@ -386,6 +386,7 @@ def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before
     ({}, ['run', '--', '--dry-run', 'python'], "'--dry-run'"),
     ({}, ['run', '--', 'python', '--workdir', '/home/ann/w'], 'v4-16 has 2'),
     ({}, ['run', '--', 'python', '--corpus=gs://BUCKET/corpus', '--workdir=gs://ann/w'], 'gs://BUCKET in it'),
+    ({}, ['run', '--', 'bash', '-c', 'python --workdir "gs://BUCKET"'], 'gs://BUCKET in it'),
     ({'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'}, ['run', '--', 'python', '--workdir=w'], 'v5litepod-16 has 4'),
     ({}, ['create', '--autostart', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
     ({}, ['babysit', '--', 'python', '--workdir=w'], 'v4-16 has 2'),

@@ -61,7 +61,7 @@ parse() {
 
 line_begins() {
   [[ ${LINE[0]:-} != -* ]] || fail "the line after -- begins with '${LINE[0]}', which is no program: flags of ${0##*/} go before the --."
-  [[ " ${LINE[*]} " != *gs://BUCKET[/\ ]* ]] || fail "the line has gs://BUCKET in it: write the name of your bucket there."
+  [[ ! "${LINE[*]}" =~ gs://BUCKET([^a-z0-9._-]|$) ]] || fail "the line has gs://BUCKET in it: write the name of your bucket there."
 }
 
 # The comment at the head of the command, and the flags that all share.

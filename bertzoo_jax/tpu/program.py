@@ -144,7 +144,7 @@ def memory_of(analysis) -> Memory:
   """A Memory, of what a compiled program's memory_analysis() returns.
 
   The compiler has two counts of a peak, both from above: the sum of its parts, where temporaries are more than it holds against the limit
-  (by the size of the state, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too.
+  (by a tenth, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too.
   """
   arguments = analysis.argument_size_in_bytes
   parts = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
