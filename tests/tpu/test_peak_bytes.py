@@ -20,7 +20,7 @@ BOUNDS = {
     ('bert:base', 'v5e-4'): (4530, 11800),
     ('bert_wwm:tiny', 'v5e-4'): (34,),
     ('electra:tiny', 'v5e-4'): (36,),
-    ('electra:tiny_two_stage', 'v5e-4'): (28, 42),
+    ('electra:tiny_two_stage', 'v5e-4'): (28, 50),
     ('electra:small', 'v5e-4'): (830,),
     ('electra:base', 'v5e-4'): (15300,),
     ('electra:base_two_stage', 'v5e-4'): (11800, 13000),
