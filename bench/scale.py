@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
+from bertzoo_jax import storage  # noqa: E402
 from bertzoo_jax.input import corpus as corpora  # noqa: E402
 from configs import parts  # noqa: E402
 
@@ -49,8 +50,8 @@ def make(folder, shards, sentences):
   manifest = dict(
       format_version=corpora.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=V, special=SPECIAL, tokenizer_hash='', dtype=corpora.token_dtype(V),
       splits=dict(train=split(entries), held_out=split(held_out)), splitter='lines', units=dict(words='synthetic'), similar=None, report={},
-      unigrams_sha256=corpora.write_array(folder / 'unigrams.npy', np.ones(V, np.int64)),
-      pieces_sha256=corpora.write_array(folder / 'pieces.npy', np.ones(V, np.uint8)))
+      unigrams_sha256=storage.write_array(folder / 'unigrams.npy', np.ones(V, np.int64)),
+      pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(V, np.uint8)))
   manifest['hash'] = corpora.identity(manifest)
   (folder / 'manifest.json').write_text(json.dumps(manifest))
 

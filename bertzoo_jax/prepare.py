@@ -271,8 +271,8 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   manifest = dict(
       format_version=corpus.FORMAT_VERSION, tokenizer=meta['section'], corpus=plan['corpus'], vocab_size=len(unigrams), special=meta['special'],
       tokenizer_hash=meta['hash'], dtype=corpus.token_dtype(len(unigrams)), sources=plan['sources'], splits=splits,
-      unigrams_sha256=corpus.write_array(out / 'unigrams.npy', unigrams),
-      pieces_sha256=corpus.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)),
+      unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
+      pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)),
       report=_report(records, dropped, repeated), plan=plan)
   return manifest
 

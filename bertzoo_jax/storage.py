@@ -2,10 +2,12 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 
+import numpy as np
 from etils import epath
 
 # What libraries of object stores say in a name or a message, addresses aside. A code of the server is believed first, then what stays.
@@ -41,14 +43,25 @@ def write_text(p, text: str) -> None:
 
 
 def write_bytes(p, data: bytes) -> None:
-  """As `write_text`, for bytes. An object store commits an object when its write is closed."""
+  """As `write_text`, for bytes. An object store commits an object when its write is closed.
+
+  The temporary name is this process's own: a worker that outlives its killed parent may still be writing the same file.
+  """
   p = path(p)
   if is_remote(p):
     p.write_bytes(data)
     return
-  part = p.parent / (p.name + '.part')
+  part = p.parent / f'{p.name}.{os.getpid()}.part'
   part.write_bytes(data)
   part.replace(p)
+
+
+def write_array(p, array: np.ndarray) -> str:
+  """Writes a .npy file as `write_bytes` does; returns the SHA-256 of its bytes."""
+  buffer = io.BytesIO()
+  np.save(buffer, array, allow_pickle=False)
+  write_bytes(p, buffer.getvalue())
+  return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 
 def write_json(p, value) -> None:

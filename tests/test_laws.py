@@ -1,6 +1,7 @@
 """The laws of docs/ARCHITECTURE.md that can be read off the source."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pathlib
@@ -73,6 +74,14 @@ def test_layers_import_downwards_only():
     if folder in ('training', 'tpu'):  # the one step does not know what it updates
       above += ['bertzoo_jax.model', 'bertzoo_jax.kernels', 'bertzoo_jax.objectives']
     assert not list(offenders([folder], [*above, 'bertzoo_jax.hf'])), folder
+
+
+def test_no_module_needs_one_that_needs_it():
+  known = {'.'.join(p.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): p for p in PACKAGE.rglob('*.py')}
+  needs = {module: {next((m for m in (name, name.rpartition('.')[0]) if m in known), None) for name in imports(path)} - {None}
+           for module, path in known.items()}
+  assert sum(map(len, needs.values())) > len(known)
+  graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names them
 
 
 def test_no_system_is_named_outside_configs_and_hf():

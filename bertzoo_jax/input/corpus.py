@@ -14,7 +14,6 @@ its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S sen
 
 import concurrent.futures
 import hashlib
-import io
 import json
 import os
 
@@ -164,7 +163,7 @@ def verify(path) -> None:
     state = 'damaged (its SHA-256 is not the manifest\'s)' if digest else 'missing'
     raise errors.UserError(f'{path / wrong} is {state}: prepare the corpus again into a new folder.')
   try:
-    write_file(path / _VERIFIED, json.dumps({file: [wished[file], *stamps[file]] for file in wished}).encode())
+    storage.write_bytes(path / _VERIFIED, json.dumps({file: [wished[file], *stamps[file]] for file in wished}).encode())
   except OSError:
     pass  # a folder that may only be read: then it is read at each start
 
@@ -265,28 +264,8 @@ def write_shard(folder, name: str, tokens: np.ndarray, sentences: np.ndarray, do
     if len(units) != len(tokens):
       raise ValueError(f'shard {name}: {len(units)} marks for {len(tokens)} tokens')
     arrays['units'] = units.astype(np.uint8)
-  digests = {f'{name}.{a}.npy': write_array(folder / f'{name}.{a}.npy', array) for a, array in arrays.items()}
+  digests = {f'{name}.{a}.npy': storage.write_array(folder / f'{name}.{a}.npy', array) for a, array in arrays.items()}
   return dict(name=name, tokens=len(tokens), sentences=len(sentences) - 1, documents=len(documents) - 1, sha256=digests)
-
-
-def write_array(path, array: np.ndarray) -> str:
-  """Writes a .npy file atomically and returns the SHA-256 of its bytes."""
-  buffer = io.BytesIO()
-  np.save(buffer, array, allow_pickle=False)
-  write_file(path, buffer.getvalue())
-  return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def write_file(path, data: bytes) -> None:
-  """Writes a file whole or not at all, under a temporary name of this process: a worker that outlives its killed
-  parent may still be writing the very same shard."""
-  path = storage.path(path)
-  if storage.is_remote(path):
-    path.write_bytes(data)
-    return
-  part = path.parent / f'{path.name}.{os.getpid()}.part'
-  part.write_bytes(data)
-  part.replace(path)
 
 
 def identity(manifest: dict) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 
 from bertzoo_jax import errors
 from bertzoo_jax import storage
-from bertzoo_jax.input import corpus
 
 LEAST = 100  # characters; a shorter paragraph may come again ("Yes.", a heading, a date) and stays
 CHOICES = {'documents+paragraphs': (True, True), 'documents': (True, False), 'keep': (False, False)}
@@ -133,7 +132,7 @@ def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGIN
 def save(folder, found: Found) -> None:
   """Writes what was found, for a second attempt; the last file marks it whole."""
   for name, array in found._asdict().items():
-    corpus.write_array(folder / f'repeated_{name}.npy', array)
+    storage.write_array(folder / f'repeated_{name}.npy', array)
 
 
 def load(folder) -> Found | None:

@@ -106,8 +106,8 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, splitter: str, hel
     if split == 'train':
       counts += np.bincount(tokens, minlength=tokenizer.vocab_size)
   file = f'{PARTS}/{name}.unigrams.npy'
-  record['files'][file] = corpus.write_array(out / file, counts)
-  corpus.write_file(out / PARTS / f'{name}.json', json.dumps(record).encode())
+  record['files'][file] = storage.write_array(out / file, counts)
+  storage.write_bytes(out / PARTS / f'{name}.json', json.dumps(record).encode())
   return record
 
 

@@ -36,8 +36,8 @@ def write(folder, shards, vocab_size=100, held_out=()):
   manifest = dict(format_version=corpus.FORMAT_VERSION, splitter='lines', units=None, similar=None,
                   tokenizer={}, corpus={}, vocab_size=vocab_size, special=SPECIAL, tokenizer_hash='t',
                   dtype=corpus.token_dtype(vocab_size), splits=splits)
-  manifest['unigrams_sha256'] = corpus.write_array(folder / 'unigrams.npy', np.zeros(vocab_size, np.int64))
-  manifest['pieces_sha256'] = corpus.write_array(folder / 'pieces.npy', np.ones(vocab_size, np.uint8))
+  manifest['unigrams_sha256'] = storage.write_array(folder / 'unigrams.npy', np.zeros(vocab_size, np.int64))
+  manifest['pieces_sha256'] = storage.write_array(folder / 'pieces.npy', np.ones(vocab_size, np.uint8))
   (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
   return folder
 
@@ -257,7 +257,7 @@ def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monke
 
   def refused(path, data):
     raise PermissionError(13, 'Permission denied')
-  monkeypatch.setattr(corpus, 'write_file', refused)
+  monkeypatch.setattr(storage, 'write_bytes', refused)
   corpus.verify(tmp_path)
   assert not (tmp_path / 'verified.json').exists()
 

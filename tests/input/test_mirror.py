@@ -20,10 +20,10 @@ def remote(tmp_path, monkeypatch):
     splits[name] = dict(documents=6, sentences=6, tokens=27, bytes=100, shards=shards)
   (folder / 'tokenizer').mkdir()
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
-  digest = corpus.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
+  digest = storage.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
   manifest = dict(format_version=corpus.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=32, special={}, tokenizer_hash='', dtype='uint16',
                   splits=splits, splitter='lines', units=None, similar=None, unigrams_sha256=digest,
-                  pieces_sha256=corpus.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)))
+                  pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)))
   storage.write_json(folder / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
   monkeypatch.setattr(storage, 'is_remote', lambda p: 'bucket' in str(p))
   return folder

@@ -142,10 +142,9 @@ def _hashes(tf, words_KM):
 
 def save(folder, table: Table) -> dict[str, str]:
   """Writes FOLDER/{words,hashes,similar,frequent,offsets}.npy. Returns {file: SHA-256}."""
-  from bertzoo_jax.input import corpus  # which asks `load` for the table
   folder = storage.path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  return {f'{name}.npy': corpus.write_array(folder / f'{name}.npy', array) for name, array in table._asdict().items()}
+  return {f'{name}.npy': storage.write_array(folder / f'{name}.npy', array) for name, array in table._asdict().items()}
 
 
 def load(folder) -> Table:
