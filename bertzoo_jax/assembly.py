@@ -66,7 +66,8 @@ def stage(config, phase, data, mesh, end) -> stages.Stage:
 
 def operations_on(mesh, chosen: kernels.Kernels) -> operations.Operations:
   """What a model is handed on a mesh."""
-  return operations.Operations(*sharding.on_mesh(mesh, chosen), sharding.constrain(mesh), sharding.sum_rows(mesh))
+  return operations.Operations(*sharding.on_mesh(mesh, chosen), sharding.constrain(mesh),
+                               sharding.sum_rows(mesh) or operations.PLAIN.sum_rows)
 
 
 def check_phases(config, phases, data, mesh, end):

@@ -137,6 +137,10 @@ def _guard(f, argv, leave=None, also=None):
     print(f'error: {sentence}' if sentence else traceback.format_exc().rstrip(), file=sys.stderr, flush=True)
     if sentence and also:
       also(sentence)
+    if isinstance(e, KeyboardInterrupt) and leave is None:  # a shell ends its loop only where the signal did end this
+      sys.stdout.flush()
+      signal.signal(signal.SIGINT, signal.SIG_DFL)
+      os.kill(os.getpid(), signal.SIGINT)
   (leave or sys.exit)(code)
 
 

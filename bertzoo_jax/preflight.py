@@ -8,7 +8,8 @@ and reads memory and time off the program. With --corpus and --workdir also ever
 listed, with a code (bertzoo_jax/readiness.py) and a remedy. Nothing is written.
 
 Memory is the compiler's own verdict. Times are its estimates, with bounds (bertzoo_jax/tpu/estimate.py): none was measured on a chip.
-Ends with exit code 0 if everything fits and nothing is wrong, and 2 otherwise; --json prints one JSON object to stdout and nothing else.
+Ends with exit code 0 if everything fits and nothing is wrong, by SIGINT if that came before a step was compiled, and with 2 otherwise; --json
+prints one JSON object to stdout and nothing else.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ class Phase(NamedTuple):
     flops: that the model needs a step, over all devices (cost.flops_per_step).
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
-    largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None where it was not looked for.
+    largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None where it was not looked for, or not found.
     epochs: of the text; None without a corpus.
   """
   index: int
@@ -197,7 +198,7 @@ def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, sa
     same, p = max(refused.items(), key=lambda item: item[1].program.needed)
     say(f'phase {p.index} does not fit ({_needs(p, slice_)}): looking for the largest batch that does. A compilation may take minutes; Ctrl-C ends '
         'the search once it is done, and --nolargest leaves it out')
-    # What the compiler cannot make, or was not waited for: no batch is named.
+    # What the compiler cannot make, or was not waited for, before any was seen to fit: no batch is named.
     with findings.collecting('P08'), contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt):
       known[same] = refused[same] = p._replace(largest=_largest(config, p, text, mesh, slice_, confirm, say))
   for p in refused.values():
@@ -270,7 +271,7 @@ def _fitting(largest) -> str:
   estimated, seen = largest
   if seen is None:
     return f': about {estimated:,} rows a batch would fit' if estimated else ': no smaller batch fits'
-  return f': {seen:,} rows a batch fit, compiled and seen'
+  return f': {seen:,} rows a batch fit, compiled and seen' + (f' (the estimate was {estimated:,})' if estimated != seen else '')
 
 
 def _program(config, stage):
@@ -318,24 +319,25 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
     first = down(first / 4)
   if not points or not points[first][1]:
     return 0, None
-  low = points[first][0]
-  second = down(0.8 * first * (usable - state) / max(low - state, 1))
-  rows = first
-  if first < second < config.batch_size:
-    points[second] = peak(second)
-    slope = max((points[second][0] - low) / (second - first), 1e-9)
-    rows = down(first + (usable - low) / slope)
-  rows = min(max(rows, max(n for n, (_, fits) in points.items() if fits)), config.batch_size - unit)
-  if not confirm:
-    return rows, None
-  with contextlib.suppress(KeyboardInterrupt):  # who does not wait gets what was seen until then
+  seen, rows = lambda: max(n for n, (_, fits) in points.items() if fits), None
+  with contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt):  # what was seen until then stands
+    low = points[first][0]
+    second = down(0.8 * first * (usable - state) / max(low - state, 1))
+    line = first
+    if first < second < config.batch_size:
+      points[second] = peak(second)
+      slope = max((points[second][0] - low) / (second - first), 1e-9)
+      line = down(first + (usable - low) / slope)
+    rows = min(max(line, seen()), config.batch_size - unit)
+    if not confirm:
+      return rows, None
     for tried in range(_TRIES):
       at = max(rows - tried * max(unit, rows // 16 // unit * unit), first)
       if at not in points:
         points[at] = peak(at)
       if points[at][1]:
         return rows, at
-  return rows, max(n for n, (_, fits) in points.items() if fits)
+  return rows or seen(), seen()
 
 
 def _unit(config, mesh, hosts) -> int:
@@ -378,7 +380,7 @@ def recipe(argv: list[str]):
 
 
 def failed(sentence: str) -> None:
-  """With --json on the command line, whatever of it is wrong: prints an object with the one problem that ended all."""
+  """With --json on the command line: prints an object with the one problem that ended all, a mistake in the line or Ctrl-C."""
   asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
   if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
     print(json.dumps(dict(ready=False, problems=[readiness.Finding('P00', sentence)._asdict()]), ensure_ascii=False))

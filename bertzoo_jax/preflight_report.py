@@ -161,8 +161,8 @@ def faster(config) -> list[str]:
   """What makes steps shorter and changes nothing else, by docs/tpu_choices.md and docs/TPU.md; [] where all of it is set."""
   out = []
   if 0 < config.run.unroll < config.encoder.num_layers:
-    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a sixth less memory, and about three '
-               'times as long to compile')
+    out.append('--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and a sixth less memory, and '
+               'longer to compile')
   if config.run.kernels == 'xla':
     out.append('--config.run.kernels=auto: attention with dropout, and sums with their norms, in fused kernels')
   return out

@@ -3,6 +3,7 @@
 import errno
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -60,7 +61,7 @@ def library(name, message, base=Exception):
     (library('ClientError', 'Cannot connect to host storage.googleapis.com:443', OSError), 75),
     (library('PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403'), 2),
     (library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds'), 2),
-    (library('HttpError', 'Invalid bucket name, 400', OSError), 2), (KeyboardInterrupt(), 130),
+    (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
 ])
 def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(error, code, capsys):
 
@@ -72,6 +73,12 @@ def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2
   said = capsys.readouterr().err
   assert e.value.code == code and said.startswith('error: ') and said.count('\n') == 1
   assert errors.TryAgain.code == os.EX_TEMPFAIL == 75
+
+
+def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_too():
+  program = 'from bertzoo_jax import cli\ndef main(_):\n  print("said")\n  raise KeyboardInterrupt\ncli.run(main)'
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=ROOT)
+  assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, 'said\n', 'error: Interrupted.\n')
 
 
 def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_must_not_be_waited_for(capsys):

@@ -206,22 +206,27 @@ def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeyp
   asked = linear(monkeypatch, per_row=1 << 24)
   line, said = preflight._program, []
 
-  def interrupted(config, stage):
-    if asked:
-      raise KeyboardInterrupt
-    return line(config, stage)
+  def found(compiled, **options):
+    def interrupted(config, stage):
+      if len(asked) == compiled:
+        raise KeyboardInterrupt
+      return line(config, stage)
 
-  monkeypatch.setattr(preflight, '_program', interrupted)
-  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', say=said.append)
-  assert codes(found) == ['P09'] and found.phases[0].largest is None and found.remedies
+    asked.clear()
+    monkeypatch.setattr(preflight, '_program', interrupted)
+    return preflight.preflight(config(batch_size=4096), topology='v5e:2x2', say=said.append, **options)
+
+  nothing = found(1)
+  assert codes(nothing) == ['P09'] and nothing.phases[0].largest is None and nothing.remedies
   assert any('does not fit (65.00 GiB on each device, and v5e gives 15.75)' in line for line in said)
-  monkeypatch.setattr(preflight, '_program', lambda *a: interrupted(*a) if len(asked) == 3 else line(*a))
-  asked.clear()
-  estimated, seen = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True).phases[0].largest
-  assert 0 < seen < estimated and seen in asked, 'what was compiled before is not lost'
-  monkeypatch.setattr(preflight, '_program', line)
-  asked.clear()
-  assert preflight.preflight(config(batch_size=4096), topology='v5e:2x2', largest=False).phases[0].largest is None and len(asked) == 1
+  for confirm in (False, True):
+    first = found(2, confirm=confirm)
+    assert first.phases[0].largest == (asked[1], asked[1]) and any(f'batch_size={asked[1]}:' in line for line in first.remedies)
+  second = found(3, confirm=True)
+  estimated, seen = second.phases[0].largest
+  assert 0 < seen < estimated and seen == asked[2], 'what was compiled before is not lost'
+  assert f'{seen:,} rows a batch fit, compiled and seen (the estimate was {estimated:,})' in second.findings[0].sentence
+  assert found(None, largest=False).phases[0].largest is None and len(asked) == 1
 
 
 @needs_libtpu

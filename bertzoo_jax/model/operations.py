@@ -8,7 +8,7 @@ from bertzoo_jax.model import layers
 
 
 class Operations(NamedTuple):
-  """The defaults are plain XLA, anywhere; training/sharding.py makes those of a mesh.
+  """The defaults are plain XLA, anywhere; `assembly.operations_on` has those of a mesh.
 
   Attributes:
     attend: as model.attention.attend.

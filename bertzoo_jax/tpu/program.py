@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: the most that is there at once, arguments and the program's own code with it, as the compiler holds it against its limit.
+    peak: the most that is there at once, arguments and the program's own code with it, as near as the compiler tells (`memory_of`).
   """
   arguments: int
   peak: int
@@ -143,12 +143,12 @@ def compiled(function, *arguments) -> Program:
 def memory_of(analysis) -> Memory:
   """A Memory, of what a compiled program's memory_analysis() returns.
 
-  The compiler has two counts of a peak, both from above: the sum of its parts, where temporaries are more than it holds against the limit
-  (by a tenth, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too.
+  The compiler has two counts of a peak, neither below what it holds against its limit: the sum of its parts, where temporaries are too many
+  (by a tenth, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too. Not every libtpu gives the second.
   """
   arguments = analysis.argument_size_in_bytes
   parts = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
-  return Memory(arguments, min(parts, analysis.peak_memory_in_bytes) + analysis.generated_code_size_in_bytes)
+  return Memory(arguments, min(parts, analysis.peak_memory_in_bytes or parts) + analysis.generated_code_size_in_bytes)
 
 
 def needed_bytes(message: str) -> int | None:

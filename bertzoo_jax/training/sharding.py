@@ -218,13 +218,13 @@ def on_mesh(mesh, kernels):
 
 
 def sum_rows(mesh, table=PARAMETERS):
-  """The `sum_rows` that a model is handed: each device gets its part alone of a gradient whose parameter is split over fsdp.
+  """The `sum_rows` that a model is handed, None for its own: each device gets its part alone of a gradient whose parameter is split over fsdp.
 
   Left to the compiler, all devices get all of it, which is twice the bytes; that stands where tensor splits parameters, too. On
   large slices the compiler may still choose to send all of it (bench/README.md).
   """
   if mesh.shape['fsdp'] == 1 or mesh.shape['tensor'] > 1:
-    return lambda path, shape, sums, *arrays: sums(*arrays)
+    return None
 
   def summed(path, shape, sums, x_ND, grad_NF):
     spec = _spec(_first_match(table, path) or {}, shape, mesh)[0]

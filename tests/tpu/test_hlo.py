@@ -276,7 +276,8 @@ def test_the_limit_of_memory_is_the_compilers():
 
 @pytest.mark.parametrize(('temporaries', 'live', 'peak'), [
     pytest.param(70, 75, 78, id='temporaries that take turns'),
-    pytest.param(50, 90, 75, id='fast memory among what lives')])
+    pytest.param(50, 90, 75, id='fast memory among what lives'),
+    pytest.param(50, 0, 75, id='one count alone')])
 def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code(temporaries, live, peak):
   found = program.memory_of(types.SimpleNamespace(
       argument_size_in_bytes=20, output_size_in_bytes=17, alias_size_in_bytes=15, temp_size_in_bytes=temporaries, peak_memory_in_bytes=live,
