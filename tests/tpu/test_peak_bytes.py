@@ -30,7 +30,7 @@ BOUNDS = {
     ('roberta:tiny', 'v5e-4'): (28,),
     ('roberta:base', 'v6e-8'): (24500,),
 }
-QUICK = ('bert:tiny', 'electra:tiny')
+QUICK = ('albert:tiny', 'electra:tiny')
 
 
 @pytest.mark.parametrize(('config', 'kind'), [
