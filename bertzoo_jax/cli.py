@@ -150,7 +150,7 @@ def _ending(e: BaseException):
   if isinstance(e, errors.UserError):
     return e.code, str(e)
   if isinstance(e, KeyboardInterrupt):
-    return 128 + signal.SIGINT, 'Interrupted.'
+    return 128 + signal.SIGINT, str(e) or 'Interrupted.'
   if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
     return code, (f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
                   '(gcloud auth application-default login) and the network.')

@@ -319,7 +319,8 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
     first = down(first / 4)
   if not points or not points[first][1]:
     return 0, None
-  seen, rows = lambda: max(n for n, (_, fits) in points.items() if fits), None
+  seen = lambda: max(n for n, (_, fits) in points.items() if fits)
+  rows = None
   with contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt):  # what was seen until then stands
     low = points[first][0]
     second = down(0.8 * first * (usable - state) / max(low - state, 1))

@@ -363,7 +363,7 @@ def main(_):
       raise
     raise errors.UserError(f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished shards are kept.') from e
   except KeyboardInterrupt:
-    raise errors.UserError('Interrupted: the same line goes on where it stopped.') from None
+    raise KeyboardInterrupt('Interrupted: the same line goes on where it stopped.') from None
 
 
 if __name__ == '__main__':

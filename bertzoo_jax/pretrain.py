@@ -7,8 +7,8 @@ The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and t
 exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten), 3
 (numbers that are not finite, a full disk, or another job that took the workdir over; the last good checkpoint is kept) or 75
 (what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in use: run the same line again).
-On several hosts any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost with
-SIGABRT (134).
+A second Ctrl-C does not wait for the save (130). On several hosts any one may be asked to stop, and all stop at the same step;
+jax may end a host whose peer is lost with SIGABRT (134).
 
 A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
