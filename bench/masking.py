@@ -1,11 +1,14 @@
-"""Every masking beside transformers' collators, in one run: python bench/masking.py [--seconds=6] [--rows=256] [--length=512] [--only='token;span']
+"""Every masking beside transformers' collators, in one run: python bench/masking.py [--seconds=6]
+[--rows=256] [--length=512] [--only='token;span']
 
-Ours: batches as training takes them, from `Pipeline.iterate`: row numbers shuffled, tokens gathered from a corpus, keys
-derived, masked; a corpus in which every fourth token continues a word. Theirs, on Python lists as a dataset holds them:
-DataCollatorForLanguageModeling(mlm_probability=0.15, return_tensors='pt') with special_tokens_mask, and the same with
-whole_word_mask=True and offset_mapping (DataCollatorForWholeWordMask in transformers 4); it chooses by coins, gathers nothing
-and reads no corpus. All use the cores they want and are measured right after one another, in blocks of half a second; medians
-and quartiles of the blocks, and tokens a CPU second, which a busy machine distorts less.
+Ours: batches as training takes them, from `Pipeline.iterate`: row numbers shuffled, tokens gathered
+from a corpus, keys derived, masked; a corpus in which every fourth token continues a word. Theirs,
+on Python lists as a dataset holds them: DataCollatorForLanguageModeling(mlm_probability=0.15,
+return_tensors='pt') with special_tokens_mask, and the same with whole_word_mask=True and
+offset_mapping (DataCollatorForWholeWordMask in transformers 4); it chooses by coins, gathers
+nothing and reads no corpus. All use the cores they want and are measured right after one another,
+in blocks of half a second; medians and quartiles of the blocks, and tokens a CPU second, which a
+busy machine distorts less.
 """
 
 import argparse
@@ -24,71 +27,103 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
-from bertzoo_jax.input import corpus as corpora  # noqa: E402
-from bertzoo_jax.input import pipeline  # noqa: E402
-from bertzoo_jax.input import similar  # noqa: E402
-from bertzoo_jax.input import units  # noqa: E402
+from bertzoo_jax.batches import pipeline  # noqa: E402
+from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
+from bertzoo_jax.words import similar  # noqa: E402
+from bertzoo_jax.words import word_marks  # noqa: E402
 from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 CONTINUING = 0.25  # share of the tokens
 CASES = {  # name: (format, masking)
-    'token': (parts.full_sentences(), parts.token()),
-    'token, segment pairs': (parts.segment_pairs(), parts.token()),
-    'token, doc sentences': (parts.doc_sentences(), parts.token()),
-    'token, with replacement': (parts.adjacent_segments(), parts.token(sampling='independent', corruption=(0.85, 0.0, 0.15))),
-    'whole word': (parts.segment_pairs(), parts.whole_word()),
-    'whole word, independent': (parts.segment_pairs(), parts.whole_word(selection='independent')),
-    'phrase': (parts.segment_pairs(), parts.whole_word(level='phrase')),
-    'ngram': (parts.segment_pairs(), parts.ngram()),
-    'ngram, left to right': (parts.segment_pairs(), parts.ngram(order='left_to_right', weights=(4, 3, 2, 1))),
-    'ngram, similar words': (parts.segment_pairs(pairs='sop'), parts.ngram(order='left_to_right', weights=(4, 3, 2, 1), corrupted='units',
-                                                                           substitute='similar')),
-    'span': (parts.doc_sentences(), parts.span()),
-    'span, cut': (parts.doc_sentences(), parts.span(overflow='cut')),
-    'ngram windows': (parts.full_sentences(), parts.ngram_windows()),
-    'ngram windows of tokens': (parts.full_sentences(), parts.ngram_windows(max_gram=1)),
-    'ngram windows, spread': (parts.full_sentences(), parts.ngram_windows(scan='spread')),
-    'permutation': (parts.memory_segments(), parts.permutation()),
-    'permutation of pieces': (parts.memory_segments(), parts.permutation(span_units='pieces')),
+  'token': (parts.full_sentences(), parts.token()),
+  'token, segment pairs': (parts.segment_pairs(), parts.token()),
+  'token, doc sentences': (parts.doc_sentences(), parts.token()),
+  'token, with replacement': (
+    parts.adjacent_segments(),
+    parts.token(sampling='independent', corruption=(0.85, 0.0, 0.15)),
+  ),
+  'whole word': (parts.segment_pairs(), parts.whole_word()),
+  'whole word, independent': (parts.segment_pairs(), parts.whole_word(selection='independent')),
+  'phrase': (parts.segment_pairs(), parts.whole_word(level='phrase')),
+  'ngram': (parts.segment_pairs(), parts.ngram()),
+  'ngram, left to right': (
+    parts.segment_pairs(),
+    parts.ngram(order='left_to_right', weights=(4, 3, 2, 1)),
+  ),
+  'ngram, similar words': (
+    parts.segment_pairs(pairs='sop'),
+    parts.ngram(
+      order='left_to_right', weights=(4, 3, 2, 1), corrupted='units', substitute='similar'
+    ),
+  ),
+  'span': (parts.doc_sentences(), parts.span()),
+  'span, cut': (parts.doc_sentences(), parts.span(overflow='cut')),
+  'ngram windows': (parts.full_sentences(), parts.ngram_windows()),
+  'ngram windows of tokens': (parts.full_sentences(), parts.ngram_windows(max_gram=1)),
+  'ngram windows, spread': (parts.full_sentences(), parts.ngram_windows(scan='spread')),
+  'permutation': (parts.memory_segments(), parts.permutation()),
+  'permutation of pieces': (parts.memory_segments(), parts.permutation(span_units='pieces')),
 }
 
 
 def corpus(sentences=400_000):
-  """A synthetic corpus of 8 M tokens: sentences of 3 to 37, documents of 20 sentences on average, marks of words and phrases."""
+  """A synthetic corpus of 8 M tokens: sentences of 3 to 37, documents of 20 sentences on average,
+  marks of words and phrases.
+  """
   draw = np.random.default_rng(0)
   starts = np.append(0, np.cumsum(draw.integers(3, 38, sentences)))
   documents = np.unique(np.append([0, sentences], draw.integers(0, sentences, sentences // 20)))
   size = starts[-1]
   word, phrase = draw.random(size) < CONTINUING, draw.random(size) < 0.3
-  marks = word * units.CONTINUES_WORD + phrase * units.IN_PHRASE + (phrase & np.roll(phrase, 1)) * units.CONTINUES_PHRASE
+  marks = (
+    word * word_marks.CONTINUES_WORD
+    + phrase * word_marks.IN_PHRASE
+    + (phrase & np.roll(phrase, 1)) * word_marks.CONTINUES_PHRASE
+  )
   tokens = draw.integers(104, V, size)
-  return corpora.in_memory(tokens, starts, documents, V, SPECIAL, units=marks.astype(np.uint8), similar=_table(draw))
+  return corpora.in_memory(
+    tokens, starts, documents, V, SPECIAL, units=marks.astype(np.uint8), similar=_table(draw)
+  )
 
 
 def _table(draw, words=50_000):
   """50,000 words of one to four pieces, ten similar ones each."""
-  from bertzoo_jax.input.similar import words as words_lib
+  from bertzoo_jax.words.similar import words as words_lib
+
   sizes = draw.integers(1, 5, words)
-  pieces = np.where(np.arange(similar.PIECES) < sizes[:, None], draw.integers(104, V, (words, similar.PIECES)), -1).astype(np.int32)
+  pieces = np.where(
+    np.arange(similar.PIECES) < sizes[:, None], draw.integers(104, V, (words, similar.PIECES)), -1
+  ).astype(np.int32)
   hashes = words_lib.hashes(pieces)
   order = np.argsort(hashes)
   pieces, sizes = pieces[order], sizes[order]
-  near = np.stack([draw.choice(np.flatnonzero(sizes == m), (words, similar.NEAREST)) for m in range(1, 5)])[sizes - 1, np.arange(words)]
+  near = np.stack(
+    [draw.choice(np.flatnonzero(sizes == m), (words, similar.NEAREST)) for m in range(1, 5)]
+  )[sizes - 1, np.arange(words)]
   frequent = [np.flatnonzero(sizes == m) for m in range(1, similar.PIECES + 1)]
   offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])])
-  return similar.Table(pieces, hashes[order], near.astype(np.int32), np.concatenate(frequent).astype(np.int32), offsets.astype(np.int32))
+  return similar.Table(
+    pieces,
+    hashes[order],
+    near.astype(np.int32),
+    np.concatenate(frequent).astype(np.int32),
+    offsets.astype(np.int32),
+  )
 
 
 def ours(text, form, masking, rows, length):
   """A function that takes the next batch, endlessly."""
-  batches = pipeline.build(text, format=form, masking=masking, length=length, batch_size=rows, seed=0).iterate(0, 10**6)
+  batches = pipeline.build(
+    text, format=form, masking=masking, length=length, batch_size=rows, seed=0
+  ).iterate(0, 10**6)
   return lambda: next(batches)
 
 
 def theirs(rows, length, whole_words):
   """A function that collates the same examples again."""
   import transformers
+
   pieces = ['[PAD]', *(f'[unused{i}]' for i in range(99)), '[UNK]', '[CLS]', '[SEP]', '[MASK]']
   pieces += [f'w{i}' for i in range(round((V - len(pieces)) * (1 - CONTINUING)))]
   first_continuing = len(pieces)
@@ -100,22 +135,36 @@ def theirs(rows, length, whole_words):
   ids = np.random.default_rng(0).integers(104, V, (rows, length))
   ids[:, 0], ids[:, -1] = SPECIAL['cls'], SPECIAL['sep']
   frame = [1] + [0] * (length - 2) + [1]
-  examples = [dict(input_ids=r, token_type_ids=[0] * length, attention_mask=[1] * length, special_tokens_mask=frame) for r in ids.tolist()]
+  examples = [
+    dict(
+      input_ids=r,
+      token_type_ids=[0] * length,
+      attention_mask=[1] * length,
+      special_tokens_mask=frame,
+    )
+    for r in ids.tolist()
+  ]
   fields = dict(mlm_probability=0.15, return_tensors='pt')
   if not whole_words:
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, **fields)
   elif hasattr(transformers, 'DataCollatorForWholeWordMask'):
     collator = transformers.DataCollatorForWholeWordMask(tokenizer, **fields)
   else:
-    collator = transformers.DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True, **fields)
+    collator = transformers.DataCollatorForLanguageModeling(
+      tokenizer, whole_word_mask=True, **fields
+    )
     for example, row in zip(examples, ids):
-      begins = np.cumsum(5 - (row >= first_continuing))  # tokens of four characters, a blank between words
+      begins = np.cumsum(
+        5 - (row >= first_continuing)
+      )  # tokens of four characters, a blank between words
       example['offset_mapping'] = np.stack([begins, begins + 4], 1).tolist()
   return lambda: collator(examples)
 
 
 def measure(turns, tokens, seconds):
-  """{name: ([tokens a second], [tokens a CPU second])} of blocks of half a second, the names in turn, for `seconds` a name."""
+  """{name: ([tokens a second], [tokens a CPU second])} of blocks of half a second, the names in
+  turn, for `seconds` a name.
+  """
   for call in turns.values():
     for _ in range(5):
       call()
@@ -140,20 +189,42 @@ def main():
   args = parser.parse_args()
   warnings.simplefilter('ignore')
   text, tokens = corpus(), args.rows * args.length
-  chosen = {name: case for name, case in CASES.items() if not args.only or name in args.only.split(';')}
-  print(f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; blocks of half a second')
+  chosen = {
+    name: case for name, case in CASES.items() if not args.only or name in args.only.split(';')
+  }
+  print(
+    f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load '
+    f'{os.getloadavg()[0]:.1f}; blocks of half a second'
+  )
   print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}')
-  collators = {f'transformers, {kind}': theirs(args.rows, args.length, kind == 'whole words') for kind in ('tokens', 'whole words')}
-  for name, (form, masking) in chosen.items():  # one of ours at a time: its threads compute ahead, also while others are measured
+  collators = {
+    f'transformers, {kind}': theirs(args.rows, args.length, kind == 'whole words')
+    for kind in ('tokens', 'whole words')
+  }
+  for (
+    name,
+    (form, masking),
+  ) in (
+    chosen.items()
+  ):  # one of ours at a time: its threads compute ahead, also while others are measured
     report(measure({name: ours(text, form, masking, args.rows, args.length)}, tokens, args.seconds))
     if name in ('token', 'whole word'):
-      report(measure({k: c for k, c in collators.items() if ('whole' in k) == ('whole' in name)}, tokens, args.seconds))
+      report(
+        measure(
+          {k: c for k, c in collators.items() if ('whole' in k) == ('whole' in name)},
+          tokens,
+          args.seconds,
+        )
+      )
 
 
 def report(found):
   for key, (wall, cpu) in found.items():
     low, middle, high = (q / 1e6 for q in np.percentile(wall, (25, 50, 75)))
-    print(f'{key:42s}{middle:19.2f}{f"{low:.2f} - {high:.2f}":>16s}{statistics.median(cpu) / 1e6:16.2f}', flush=True)
+    print(
+      f'{key:42s}{middle:19.2f}{f"{low:.2f} - {high:.2f}":>16s}{statistics.median(cpu) / 1e6:16.2f}',
+      flush=True,
+    )
 
 
 if __name__ == '__main__':

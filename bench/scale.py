@@ -1,10 +1,12 @@
-"""A corpus of any size, and what it costs to reach a step of it: python bench/scale.py --folder=/tmp/scale [--shards=3000] [--formats=a,b] [--keep]
+"""A corpus of any size, and what it costs to reach a step of it: python bench/scale.py
+--folder=/tmp/scale [--shards=3000] [--formats=a,b] [--keep]
 
-Eight real shards of 16.7 M tokens (0.3 GB) are linked into a corpus of so many shards (3000: 50 G tokens, 2 G sentences, 80 M
-documents), marks of words included. Each format then starts anew in a process of its own, as a run does after a restart:
-opens the corpus, builds the pipeline, and asks for one batch in the third epoch. Printed: seconds of the three, of a batch
-in another part of the text, tokens a second of the batches after that, and the peak of resident memory. At the end, tokens a
-second that `Split.gather` reads for rows from everywhere.
+Eight real shards of 16.7 M tokens (0.3 GB) are linked into a corpus of so many shards (3000: 50 G
+tokens, 2 G sentences, 80 M documents), marks of words included. Each format then starts anew in a
+process of its own, as a run does after a restart: opens the corpus, builds the pipeline, and asks
+for one batch in the third epoch. Printed: seconds of the three, of a batch in another part of the
+text, tokens a second of the batches after that, and the peak of resident memory. At the end, tokens
+a second that `Split.gather` reads for rows from everywhere.
 """
 
 import argparse
@@ -24,8 +26,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
-from bertzoo_jax import storage  # noqa: E402
-from bertzoo_jax.input import corpus as corpora  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
@@ -34,24 +36,45 @@ DISTINCT = 8  # shards that are written; the others are links to these
 
 
 def make(folder, shards, sentences):
-  """Writes a corpus of `shards` shards of `sentences` sentences each, 25 tokens a sentence and 25 sentences a document on average."""
+  """Writes a corpus of `shards` shards of `sentences` sentences each, 25 tokens a sentence and 25
+  sentences a document on average.
+  """
   for split in corpora.SPLITS:
     (folder / split).mkdir(parents=True)
-  written = [_write(folder / 'train', f'{i:05d}', sentences, seed=i) for i in range(min(DISTINCT, shards))]
+  written = [
+    _write(folder / 'train', f'{i:05d}', sentences, seed=i) for i in range(min(DISTINCT, shards))
+  ]
   entries = []
   for i in range(shards):
     like = written[i % DISTINCT]
-    entries.append({**like, 'name': f'{i:05d}', 'sha256': {f'{i:05d}{file[5:]}': digest for file, digest in like['sha256'].items()}})
+    entries.append(
+      {
+        **like,
+        'name': f'{i:05d}',
+        'sha256': {f'{i:05d}{file[5:]}': digest for file, digest in like['sha256'].items()},
+      }
+    )
     if i >= DISTINCT:
       for file, original in zip(entries[-1]['sha256'], like['sha256']):
         os.link(folder / 'train' / original, folder / 'train' / file)
   held_out = [_write(folder / 'held_out', '00000', 1000, seed=-1)]
   split = lambda shards: dict(shards=shards, bytes=0)
   manifest = dict(
-      format_version=corpora.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=V, special=SPECIAL, tokenizer_hash='', dtype=corpora.token_dtype(V),
-      splits=dict(train=split(entries), held_out=split(held_out)), splitter='lines', units=dict(words='synthetic'), similar=None, report={},
-      unigrams_sha256=storage.write_array(folder / 'unigrams.npy', np.ones(V, np.int64)),
-      pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(V, np.uint8)))
+    format_version=corpora.FORMAT_VERSION,
+    tokenizer={},
+    corpus={},
+    vocab_size=V,
+    special=SPECIAL,
+    tokenizer_hash='',
+    dtype=corpora.token_dtype(V),
+    splits=dict(train=split(entries), held_out=split(held_out)),
+    splitter='lines',
+    units=dict(words='synthetic'),
+    similar=None,
+    report={},
+    unigrams_sha256=storage.write_array(folder / 'unigrams.npy', np.ones(V, np.int64)),
+    pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(V, np.uint8)),
+  )
   manifest['hash'] = corpora.identity(manifest)
   (folder / 'manifest.json').write_text(json.dumps(manifest))
 
@@ -62,12 +85,17 @@ def _write(folder, name, sentences, seed):
   borders = np.cumsum(draw.integers(1, 50, sentences // 25))
   documents = np.unique(np.append(borders[borders < sentences], (0, sentences)))
   tokens = draw.integers(104, V, starts[-1])
-  return corpora.write_shard(folder, name, tokens, starts, documents, V, units=draw.integers(0, 4, len(tokens)) == 0)
+  return corpora.write_shard(
+    folder, name, tokens, starts, documents, V, units=draw.integers(0, 4, len(tokens)) == 0
+  )
 
 
 def measure(folder, name, length, rows):
   """Seconds and memory of a restart in a fresh process: a dict."""
-  from bertzoo_jax.input import pipeline  # the import of TensorFlow is no part of what is measured
+  from bertzoo_jax.batches import (
+    pipeline,  # the import of TensorFlow is no part of what is measured
+  )
+
   warnings.simplefilter('ignore')
   times, began = {}, time.perf_counter()
 
@@ -77,7 +105,14 @@ def measure(folder, name, length, rows):
 
   corpus = corpora.open(folder)
   lap('open')
-  pipe = pipeline.build(corpus, format=FORMATS[name](), masking=parts.whole_word(), length=length, batch_size=rows, seed=1)
+  pipe = pipeline.build(
+    corpus,
+    format=FORMATS[name](),
+    masking=parts.whole_word(),
+    length=length,
+    batch_size=rows,
+    seed=1,
+  )
   lap('build')
   epoch = pipe.rows_per_epoch / rows
   pipe.batch(int(2.37 * epoch))
@@ -89,11 +124,18 @@ def measure(folder, name, length, rows):
     if i == 19:
       began = time.perf_counter()
   times['M tokens/s'] = round(100 * rows * length / (time.perf_counter() - began) / 1e6, 1)
-  return dict(format=name, rows=pipe.rows_per_epoch, **times, peak_GB=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2))
+  return dict(
+    format=name,
+    rows=pipe.rows_per_epoch,
+    **times,
+    peak_GB=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+  )
 
 
 def gather(folder, length, rows):
-  """Tokens a second of rows from random places of the split, in its parts as training visits them."""
+  """Tokens a second of rows from random places of the split, in its parts as training visits
+  them.
+  """
   split = corpora.open(folder).splits['train'].part(0)
   draw, seconds = np.random.default_rng(0), []
   for _ in range(20):
@@ -105,14 +147,23 @@ def gather(folder, length, rows):
 
 
 def main(arguments=None):
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--folder', type=pathlib.Path, required=True, help='made anew, and removed at the end unless --keep')
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument(
+    '--folder',
+    type=pathlib.Path,
+    required=True,
+    help='made anew, and removed at the end unless --keep',
+  )
   parser.add_argument('--shards', type=int, default=3000)
   parser.add_argument('--sentences', type=int, default=670_000, help='of each shard')
   parser.add_argument('--formats', default=','.join(FORMATS))
   parser.add_argument('--length', type=int, default=512)
   parser.add_argument('--rows', type=int, default=256, help='of a batch')
-  parser.add_argument('--keep', action='store_true', help='leave the corpus, or use the one that is there')
+  parser.add_argument(
+    '--keep', action='store_true', help='leave the corpus, or use the one that is there'
+  )
   parser.add_argument('--measure', help='one format, in this process')
   args = parser.parse_args(arguments)
   if args.measure:
@@ -125,7 +176,14 @@ def main(arguments=None):
   results = []
   try:
     for name in args.formats.split(','):
-      line = [sys.executable, __file__, f'--folder={args.folder}', f'--measure={name}', f'--length={args.length}', f'--rows={args.rows}']
+      line = [
+        sys.executable,
+        __file__,
+        f'--folder={args.folder}',
+        f'--measure={name}',
+        f'--length={args.length}',
+        f'--rows={args.rows}',
+      ]
       done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
       results.append(json.loads(done.stdout.splitlines()[-1]))
       print(results[-1], flush=True)

@@ -1,4 +1,6 @@
-"""The two sides of step.py: one pretraining step of ours, and the same work with transformers + torch."""
+"""The two sides of step.py: one pretraining step of ours, and the same work with transformers +
+torch.
+"""
 
 import ctypes
 import gc
@@ -8,36 +10,40 @@ import sys
 
 import numpy as np
 
-# {system: {model: sizes of the network}}; the first model is the default. Heads are 64 wide, feed-forward layers 4 times the width.
+# {system: {model: sizes of the network}}; the first model is the default. Heads are 64 wide,
+# feed-forward layers 4 times the width.
 MODELS = {
-    'bert': {
-        'base': dict(num_layers=12, hidden_size=768),
-        'small': dict(num_layers=4, hidden_size=512),
-        'tiny': dict(num_layers=2, hidden_size=128),
-    },
-    'electra': {
-        'small': dict(num_layers=12, hidden_size=256, embedding_size=128),
-        'tiny': dict(num_layers=2, hidden_size=128, embedding_size=64),
-    },
-    'albert': {
-        'base': dict(num_layers=12, hidden_size=768, embedding_size=128),
-        'tiny': dict(num_layers=2, hidden_size=128, embedding_size=64),
-    },
+  'bert': {
+    'base': dict(num_layers=12, hidden_size=768),
+    'small': dict(num_layers=4, hidden_size=512),
+    'tiny': dict(num_layers=2, hidden_size=128),
+  },
+  'electra': {
+    'small': dict(num_layers=12, hidden_size=256, embedding_size=128),
+    'tiny': dict(num_layers=2, hidden_size=128, embedding_size=64),
+  },
+  'albert': {
+    'base': dict(num_layers=12, hidden_size=768, embedding_size=128),
+    'tiny': dict(num_layers=2, hidden_size=128, embedding_size=64),
+  },
 }
 VOCAB = {'bert': 30522, 'electra': 30522, 'albert': 30000}
 
-# ELECTRA's generator: its width as a share of the discriminator's, and the weight of the discriminator's loss.
+# ELECTRA's generator: its width as a share of the discriminator's, and the weight of the
+# discriminator's loss.
 GENERATOR_WIDTH, DISCRIMINATOR_WEIGHT = 0.25, 50.0
 
 _CLASSES = {
-    'bert': ('BertConfig', 'BertForPreTraining'),
-    'electra': ('ElectraConfig', 'ElectraForPreTraining', 'ElectraForMaskedLM'),
-    'albert': ('AlbertConfig', 'AlbertForPreTraining'),
+  'bert': ('BertConfig', 'BertForPreTraining'),
+  'electra': ('ElectraConfig', 'ElectraForPreTraining', 'ElectraForMaskedLM'),
+  'albert': ('AlbertConfig', 'AlbertForPreTraining'),
 }
 
 
 def forget_peak():
-  """The peak is counted anew from here, where the system can (Linux): what the compiler used and freed goes back first."""
+  """The peak is counted anew from here, where the system can (Linux): what the compiler used and
+  freed goes back first.
+  """
   try:
     gc.collect()
     ctypes.CDLL('libc.so.6').malloc_trim(0)
@@ -49,10 +55,14 @@ def forget_peak():
 def peak():
   """Most bytes that this process has had resident, since `forget_peak` where that works."""
   try:
-    return 1024 * int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])
+    return 1024 * int(
+      next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]
+    )
   except (OSError, StopIteration):
     pass
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+    1 if sys.platform == 'darwin' else 1024
+  )
 
 
 def make_batch(a):
@@ -61,16 +71,24 @@ def make_batch(a):
   lengths = rng.integers(a.length * 7 // 8, a.length + 1, a.batch)
   lengths[0] = a.length
   real = np.arange(a.length) < lengths[:, None]
-  positions = np.stack([1 + np.sort(rng.choice(n - 2, a.predictions, replace=False)) for n in lengths])
+  positions = np.stack(
+    [1 + np.sort(rng.choice(n - 2, a.predictions, replace=False)) for n in lengths]
+  )
   return dict(
-      input_ids=np.where(real, rng.integers(1000, vocab, real.shape), 0).astype(np.int32),
-      segment_ids=((np.arange(a.length) >= a.length // 2) & real).astype(np.int32), pack_ids=real.astype(np.int32),
-      masked_positions=positions.astype(np.int32), masked_targets=rng.integers(1000, vocab, positions.shape).astype(np.int32),
-      masked_weights=np.ones(positions.shape, np.float32), pair_labels=rng.integers(0, 2, a.batch).astype(np.int32))
+    input_ids=np.where(real, rng.integers(1000, vocab, real.shape), 0).astype(np.int32),
+    segment_ids=((np.arange(a.length) >= a.length // 2) & real).astype(np.int32),
+    pack_ids=real.astype(np.int32),
+    masked_positions=positions.astype(np.int32),
+    masked_targets=rng.integers(1000, vocab, positions.shape).astype(np.int32),
+    masked_weights=np.ones(positions.shape, np.float32),
+    pair_labels=rng.integers(0, 2, a.batch).astype(np.int32),
+  )
 
 
 def ours(a):
-  """(step, bytes): a function that takes one step and returns the loss when it is done; `peak` before anything was built."""
+  """(step, bytes): a function that takes one step and returns the loss when it is done; `peak`
+  before anything was built.
+  """
   sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
   import jax
   import jax.numpy as jnp
@@ -81,21 +99,43 @@ def ours(a):
   from bertzoo_jax.training import schedules
   from bertzoo_jax.training import step as steps
   from configs import parts
+
   before = peak()
   sizes = MODELS[a.system][a.model]
   width = sizes['hidden_size']
-  kind = dict(sharing='all', activation='gelu_tanh') if a.system == 'albert' else dict(activation='gelu')
-  encoder = _build(encoders, parts.transformer(**sizes, **kind, num_heads=width // 64, intermediate_size=4 * width, dropout=a.dropout,
-                                               attention_dropout=a.attention_dropout),
-                   vocab_size=VOCAB[a.system], dtype=jnp.dtype(a.dtype), unroll=a.unroll, remat=a.remat)
+  kind = (
+    dict(sharing='all', activation='gelu_tanh') if a.system == 'albert' else dict(activation='gelu')
+  )
+  encoder = _build(
+    encoders,
+    parts.transformer(
+      **sizes,
+      **kind,
+      num_heads=width // 64,
+      intermediate_size=4 * width,
+      dropout=a.dropout,
+      attention_dropout=a.attention_dropout,
+    ),
+    vocab_size=VOCAB[a.system],
+    dtype=jnp.dtype(a.dtype),
+    unroll=a.unroll,
+    remat=a.remat,
+  )
   if a.system == 'electra':
-    objective = parts.replaced_token(width=GENERATOR_WIDTH, depth=1.0, shared='embeddings', discriminator_weight=DISCRIMINATOR_WEIGHT)
+    objective = parts.replaced_token(
+      width=GENERATOR_WIDTH,
+      depth=1.0,
+      shared='embeddings',
+      discriminator_weight=DISCRIMINATOR_WEIGHT,
+    )
   else:
     objective = parts.mlm_pair(pair_weight=1.0)
   objective = _build(objectives, objective, encoder)
   schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = _build(optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths)
+  tx = _build(
+    optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths
+  )
   state = steps.init(objective, tx, 0, a.batch)
   train = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0), donate_argnums=0)
   batch = jax.tree.map(jnp.asarray, make_batch(a))
@@ -112,6 +152,7 @@ def theirs(a):
   """The same with torch."""
   import torch
   import transformers
+
   classes = [getattr(transformers, name) for name in _CLASSES[a.system]]  # each is imported now
   before = peak()
   torch.set_num_threads(a.threads)
@@ -120,14 +161,25 @@ def theirs(a):
   torch.backends.cuda.matmul.allow_tf32 = True
   sizes = dict(MODELS[a.system][a.model])
   width = sizes.pop('hidden_size')
-  fields = dict(vocab_size=VOCAB[a.system], num_hidden_layers=sizes.pop('num_layers'), **sizes, hidden_dropout_prob=a.dropout,
-                attention_probs_dropout_prob=a.attention_dropout, attn_implementation='sdpa')
-  model, loss_of = {'bert': _bert, 'electra': _electra, 'albert': _albert}[a.system](torch, fields, width, *classes)
+  fields = dict(
+    vocab_size=VOCAB[a.system],
+    num_hidden_layers=sizes.pop('num_layers'),
+    **sizes,
+    hidden_dropout_prob=a.dropout,
+    attention_probs_dropout_prob=a.attention_dropout,
+    attn_implementation='sdpa',
+  )
+  model, loss_of = {'bert': _bert, 'electra': _electra, 'albert': _albert}[a.system](
+    torch, fields, width, *classes
+  )
   model.to(device).train()
   b = {k: torch.as_tensor(v).to(device) for k, v in make_batch(a).items()}
   b = {k: v.long() if v.dtype is torch.int32 else v for k, v in b.items()}
   decays = lambda n: not ('norm' in n.lower() or n.endswith('bias'))
-  groups = [dict(params=[p for n, p in model.named_parameters() if decays(n) == d], weight_decay=0.01 * d) for d in (True, False)]
+  groups = [
+    dict(params=[p for n, p in model.named_parameters() if decays(n) == d], weight_decay=0.01 * d)
+    for d in (True, False)
+  ]
   adam = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.98), eps=1e-6, fused=True)
   run = torch.compile(loss_of, dynamic=False) if a.compile else loss_of
 
@@ -149,33 +201,53 @@ def _build(module, part, *positional, **fields):
   return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
 
 
-# --- networks of transformers: (module, batch → loss) ----------------------------------------------------------------
+# --- networks of transformers: (module, batch → loss)
+# ----------------------------------------------------------------
 
 
 def _sizes(width):
-  return dict(hidden_size=width, num_attention_heads=max(1, width // 64), intermediate_size=4 * width)
+  return dict(
+    hidden_size=width, num_attention_heads=max(1, width // 64), intermediate_size=4 * width
+  )
 
 
 def _bert(torch, fields, width, config, pretraining):
   model = pretraining(config(**fields, **_sizes(width), hidden_act='gelu'))
 
   def loss_of(b):
-    out = model.bert(input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids'])
+    out = model.bert(
+      input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids']
+    )
     logits, pair = model.cls(_gather(out.last_hidden_state, b), out.pooler_output)
-    return _masked_loss(torch, logits, b) + torch.nn.functional.cross_entropy(pair.float(), b['pair_labels'])
+    return _masked_loss(torch, logits, b) + torch.nn.functional.cross_entropy(
+      pair.float(), b['pair_labels']
+    )
 
   return model, loss_of
 
 
 def _albert(torch, fields, width, config, pretraining):
-  model = pretraining(config(**fields, **_sizes(width), hidden_act='gelu_new', classifier_dropout_prob=0.0))
-  for layer in (layer for group in model.albert.encoder.albert_layer_groups for layer in group.albert_layers):
-    layer.ffn_output = torch.nn.Sequential(layer.ffn_output, layer.dropout)  # their class makes this dropout and does not call it
+  model = pretraining(
+    config(**fields, **_sizes(width), hidden_act='gelu_new', classifier_dropout_prob=0.0)
+  )
+  for layer in (
+    layer for group in model.albert.encoder.albert_layer_groups for layer in group.albert_layers
+  ):
+    layer.ffn_output = torch.nn.Sequential(
+      layer.ffn_output, layer.dropout
+    )  # their class makes this dropout and does not call it
 
   def loss_of(b):
-    out = model.albert(input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids'])
-    logits, pair = model.predictions(_gather(out.last_hidden_state, b)), model.sop_classifier(out.pooler_output)
-    return _masked_loss(torch, logits, b) + torch.nn.functional.cross_entropy(pair.float(), b['pair_labels'])
+    out = model.albert(
+      input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids']
+    )
+    logits, pair = (
+      model.predictions(_gather(out.last_hidden_state, b)),
+      model.sop_classifier(out.pooler_output),
+    )
+    return _masked_loss(torch, logits, b) + torch.nn.functional.cross_entropy(
+      pair.float(), b['pair_labels']
+    )
 
   return model, loss_of
 
@@ -183,7 +255,9 @@ def _albert(torch, fields, width, config, pretraining):
 def _electra(torch, fields, width, config, pretraining, masked_lm):
   """The generator has the discriminator's tables and their norm, and its head the word table."""
   discriminator = pretraining(config(**fields, **_sizes(width), hidden_act='gelu'))
-  generator = masked_lm(config(**fields, **_sizes(round(width * GENERATOR_WIDTH)), hidden_act='gelu'))
+  generator = masked_lm(
+    config(**fields, **_sizes(round(width * GENERATOR_WIDTH)), hidden_act='gelu')
+  )
   generator.electra.embeddings = discriminator.electra.embeddings
   generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
 
@@ -192,11 +266,17 @@ def _electra(torch, fields, width, config, pretraining, masked_lm):
     hidden = _gather(generator.electra(input_ids=b['input_ids'], **row).last_hidden_state, b)
     logits = generator.generator_lm_head(generator.generator_predictions(hidden))
     with torch.no_grad():
-      sampled = (logits.float() - torch.log(-torch.log(torch.rand(logits.shape, device=logits.device)))).argmax(-1)
+      sampled = (
+        logits.float() - torch.log(-torch.log(torch.rand(logits.shape, device=logits.device)))
+      ).argmax(-1)
       put = lambda ids: b['input_ids'].scatter(1, b['masked_positions'], ids)
       filled, original, real = put(sampled), put(b['masked_targets']), b['pack_ids'].float()
-    scores = discriminator.discriminator_predictions(discriminator.electra(input_ids=filled, **row).last_hidden_state)
-    replaced = torch.nn.functional.binary_cross_entropy_with_logits(scores.float(), (filled != original).float(), weight=real, reduction='sum')
+    scores = discriminator.discriminator_predictions(
+      discriminator.electra(input_ids=filled, **row).last_hidden_state
+    )
+    replaced = torch.nn.functional.binary_cross_entropy_with_logits(
+      scores.float(), (filled != original).float(), weight=real, reduction='sum'
+    )
     return _masked_loss(torch, logits, b) + DISCRIMINATOR_WEIGHT * replaced / real.sum()
 
   return torch.nn.ModuleDict(dict(discriminator=discriminator, generator=generator)), loss_of
@@ -208,5 +288,7 @@ def _gather(hidden, b):
 
 
 def _masked_loss(torch, logits, b):
-  nll = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), b['masked_targets'].flatten(), reduction='none')
+  nll = torch.nn.functional.cross_entropy(
+    logits.float().flatten(0, 1), b['masked_targets'].flatten(), reduction='none'
+  )
   return (nll * b['masked_weights'].flatten()).sum() / b['masked_weights'].sum()

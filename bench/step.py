@@ -3,22 +3,27 @@
     python bench/step.py [--model=base|small|tiny] [--turns=5] [--steps=3]
     python bench/step.py --system=electra [--model=small|tiny]
     python bench/step.py --system=albert [--model=base|tiny]
-    python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0 --compile
+    python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0
+    --compile
 
-Both sides do the same work: forward with dropout, loss, backward, clip to norm 1, AdamW (of all systems: torch has no
-LAMB). Ours is the train step of `pretrain`, metrics and check for NaN included. Theirs has its vocabulary head called on
-the gathered rows, clip_grad_norm_ and the fused AdamW; eager, or compiled with --compile; scaled_dot_product_attention
-(flash where torch has it). Rows are 7/8 to fully filled, the padding is masked.
+Both sides do the same work: forward with dropout, loss, backward, clip to norm 1, AdamW (of all
+systems: torch has no LAMB). Ours is the train step of `pretrain`, metrics and check for NaN
+included. Theirs has its vocabulary head called on the gathered rows, clip_grad_norm_ and the fused
+AdamW; eager, or compiled with --compile; scaled_dot_product_attention (flash where torch has it).
+Rows are 7/8 to fully filled, the padding is masked.
 
-bert: masked-token loss on the predicted positions alone plus pair loss; BertForPreTraining. albert: the same with tables of
-width 128 and one set of parameters for all layers; AlbertForPreTraining, with the dropout after the feed-forward layer that
-its class leaves out. electra: a generator of a quarter of the width and a discriminator that share tables; masked-token
-loss, sampling by Gumbel noise, 50 times the loss of replaced tokens; ElectraForMaskedLM and ElectraForPreTraining.
+bert: masked-token loss on the predicted positions alone plus pair loss; BertForPreTraining. albert:
+the same with tables of width 128 and one set of parameters for all layers; AlbertForPreTraining,
+with the dropout after the feed-forward layer that
+its class leaves out. electra: a generator of a quarter of the width and a discriminator that share
+tables; masked-token loss, sampling by Gumbel noise, 50 times the loss of replaced tokens;
+ElectraForMaskedLM and ElectraForPreTraining.
 
-Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine slows both. Medians,
-quartiles, processor seconds, and the load of other processes, since beside others a median says little. Memory is the
-process's peak of resident memory after the first three steps, and before (compilation included), each less its peak after its
-imports; with --device=gpu that is the host's alone.
+Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
+slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside
+others a median says little. Memory is the process's peak of resident memory after the first three
+steps, and before (compilation included), each less its peak after its imports; with --device=gpu
+that is the host's alone.
 """
 
 import argparse
@@ -35,13 +40,23 @@ import sides as both
 
 
 def arguments():
-  p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  p = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
   p.add_argument('--system', choices=both.MODELS, default='bert')
-  p.add_argument('--model', help='; '.join(f'of {system}: {", ".join(models)}' for system, models in both.MODELS.items()))
+  p.add_argument(
+    '--model',
+    help='; '.join(f'of {system}: {", ".join(models)}' for system, models in both.MODELS.items()),
+  )
   p.add_argument('--device', choices=('cpu', 'gpu'), default='cpu')
   p.add_argument('--batch', type=int, default=0, help='rows; 0 for 8, of electra 16')
   p.add_argument('--length', type=int, default=128)
-  p.add_argument('--predictions', type=int, default=0, help='a row; 0 for 15.6 %% of the length, of electra 15 %%')
+  p.add_argument(
+    '--predictions',
+    type=int,
+    default=0,
+    help='a row; 0 for 15.6 %% of the length, of electra 15 %%',
+  )
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
   p.add_argument('--attention_dropout', type=float, default=0.1)
@@ -68,7 +83,10 @@ def work(a):
   step, before = {'ours': both.ours, 'theirs': both.theirs}[a.worker](a)
   start = time.perf_counter()
   losses = [step() for _ in range(3)]
-  print(json.dumps(dict(ready=time.perf_counter() - start, losses=losses, memory=both.peak() - before)), flush=True)
+  print(
+    json.dumps(dict(ready=time.perf_counter() - start, losses=losses, memory=both.peak() - before)),
+    flush=True,
+  )
   both.forget_peak()
   for line in sys.stdin:
     seconds, cpu = [], time.process_time()
@@ -76,7 +94,17 @@ def work(a):
       start = time.perf_counter()
       losses.append(step())
       seconds.append(time.perf_counter() - start)
-    print(json.dumps(dict(seconds=seconds, cpu=time.process_time() - cpu, loss=losses[-1], memory=both.peak() - before)), flush=True)
+    print(
+      json.dumps(
+        dict(
+          seconds=seconds,
+          cpu=time.process_time() - cpu,
+          loss=losses[-1],
+          memory=both.peak() - before,
+        )
+      ),
+      flush=True,
+    )
 
 
 def busy():
@@ -92,17 +120,31 @@ def main():
   a = arguments()
   if a.worker:
     return work(a)
-  environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false', 'TOKENIZERS_PARALLELISM': 'false',
-                 'OMP_NUM_THREADS': str(a.threads)}
+  environment = {
+    **os.environ,
+    'TF_CPP_MIN_LOG_LEVEL': '2',
+    'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
+    'TOKENIZERS_PARALLELISM': 'false',
+    'OMP_NUM_THREADS': str(a.threads),
+  }
   if a.device == 'cpu':
     environment['JAX_PLATFORMS'] = 'cpu'
   sides = {}
   for side in a.sides.split(','):
-    sides[side] = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], f'--worker={side}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   text=True, env=environment)
+    sides[side] = subprocess.Popen(
+      [sys.executable, __file__, *sys.argv[1:], f'--worker={side}'],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      env=environment,
+    )
     ready = json.loads(sides[side].stdout.readline())
-    print(f'{side}: first three steps {ready["ready"]:.1f} s (compiled within), peak {ready["memory"] / 1e6:,.0f} MB, '
-          f'losses {" ".join(f"{x:.3f}" for x in ready["losses"])}', flush=True)
+    print(
+      f'{side}: first three steps {ready["ready"]:.1f} s (compiled within), peak '
+      f'{ready["memory"] / 1e6:,.0f} MB, '
+      f'losses {" ".join(f"{x:.3f}" for x in ready["losses"])}',
+      flush=True,
+    )
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()
@@ -117,23 +159,40 @@ def main():
       loss[side].append(answer['loss'])
       memory[side] = answer['memory'] / 1e6
   elapsed = time.perf_counter() - began
-  others = None if before is None else (busy() - before - sum(sum(c) * a.steps for c in cpu.values())) / elapsed
+  others = (
+    None
+    if before is None
+    else (busy() - before - sum(sum(c) * a.steps for c in cpu.values())) / elapsed
+  )
   for process in sides.values():
     process.stdin.close()
     process.wait()
   tokens = a.batch * a.length
-  print(f'{a.system.upper()}-{a.model}, {a.batch} × {a.length}, {a.predictions} predictions, {a.dtype}, dropout {a.dropout}, '
-        f'of attention {a.attention_dropout}, {a.device}, {a.turns} turns of {a.steps} steps; '
-        f'other processes used {"?" if others is None else f"{others:.2f}"} cores')
+  print(
+    f'{a.system.upper()}-{a.model}, {a.batch} × {a.length}, {a.predictions} predictions, '
+    f'{a.dtype}, dropout {a.dropout}, '
+    f'of attention {a.attention_dropout}, {a.device}, {a.turns} turns of {a.steps} steps; '
+    f'other processes used {"?" if others is None else f"{others:.2f}"} cores'
+  )
   for side in sides:
     q = np.percentile(seconds[side], (25, 50, 75))
-    print(f'{side:>7}: median {q[1]:.4f} s  quartiles {q[0]:.4f} {q[2]:.4f}  best {min(seconds[side]):.4f}  {tokens / q[1]:,.0f} tokens/s  '
-          f'processor {statistics.median(cpu[side]):.3f} s  loss {loss[side][-1]:.3f}  memory {memory[side]:,.0f} MB')
+    print(
+      f'{side:>7}: median {q[1]:.4f} s  quartiles {q[0]:.4f} {q[2]:.4f}  best '
+      f'{min(seconds[side]):.4f}  {tokens / q[1]:,.0f} tokens/s  '
+      f'processor {statistics.median(cpu[side]):.3f} s  loss {loss[side][-1]:.3f}  memory '
+      f'{memory[side]:,.0f} MB'
+    )
   if len(sides) == 2:
     ratio = lambda f: f(seconds['theirs']) / f(seconds['ours'])
-    pairs = [statistics.median(t) / statistics.median(o) for o, t in zip(*(np.reshape(seconds[s], (a.turns, a.steps)) for s in ('ours', 'theirs')))]
-    print(f'  ratio: median {ratio(statistics.median):.2f}  best {ratio(min):.2f}  turn by turn {" ".join(f"{r:.2f}" for r in pairs)}  '
-          f'memory {memory["theirs"] / memory["ours"]:.2f}')
+    pairs = [
+      statistics.median(t) / statistics.median(o)
+      for o, t in zip(*(np.reshape(seconds[s], (a.turns, a.steps)) for s in ('ours', 'theirs')))
+    ]
+    print(
+      f'  ratio: median {ratio(statistics.median):.2f}  best {ratio(min):.2f}  turn by turn '
+      f'{" ".join(f"{r:.2f}" for r in pairs)}  '
+      f'memory {memory["theirs"] / memory["ours"]:.2f}'
+    )
 
 
 if __name__ == '__main__':

@@ -1,11 +1,14 @@
-"""BERT-large's train step over more and more chips of v4, by the TPU compiler's own figures: docs/tpu_scaling.md.
+"""BERT-large's train step over more and more chips of v4, by the TPU compiler's own figures:
+docs/tpu_scaling.md.
 
-    PYTHONPATH=. python bench/tpu_scaling.py [--topologies v4:2x2x1,v4:4x4x4] [--out docs/tpu_scaling.md]
+    PYTHONPATH=. python bench/tpu_scaling.py [--topologies v4:2x2x1,v4:4x4x4] [--out
+    docs/tpu_scaling.md]
 
-Nothing runs: the step is compiled with --layers of its layers, unrolled, and carried on in a straight line to all of them; --check
-compiles one case with more layers and holds the line against it. A compilation takes a minute or more. Rows that --out already has are
-kept, so that a table cut short goes on; delete a row to make it anew. What LIBTPU_INIT_ARGS asks of the compiler stands beside the mesh, and
-makes a row of its own.
+Nothing runs: the step is compiled with --layers of its layers, unrolled, and carried on in a
+straight line to all of them; --check compiles one case with more layers and holds the line against
+it. A compilation takes a minute or more. Rows that --out already has are kept, so that a table cut
+short goes on; delete a row to make it anew. What LIBTPU_INIT_ARGS asks of the compiler stands
+beside the mesh, and makes a row of its own.
 """
 
 import os
@@ -18,7 +21,7 @@ import jax
 from absl import app
 from absl import flags
 
-from bertzoo_jax import storage
+from bertzoo_jax.common import storage
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
@@ -28,21 +31,42 @@ ROOT = pathlib.Path(__file__).parents[1]
 MODEL = ('bert', 'large')
 ROWS, LENGTH = 32, 512  # a chip
 EXCHANGED = ('all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute')
-COLUMNS = ('chips', 'mesh', 'computing, ms (bounds)', *(f'{kind}, MB' for kind in EXCHANGED), 'exchange, ms', 'share of the step', 'peak, GiB',
-           'matrix TFLOP', 'HBM, GB')
+COLUMNS = (
+  'chips',
+  'mesh',
+  'computing, ms (bounds)',
+  *(f'{kind}, MB' for kind in EXCHANGED),
+  'exchange, ms',
+  'share of the step',
+  'peak, GiB',
+  'matrix TFLOP',
+  'HBM, GB',
+)
 CHECKED = ('computing', 'exchange', *EXCHANGED, 'peak', 'flops', 'hbm')
 
 _TOPOLOGIES = flags.DEFINE_list('topologies', ['v4:2x2x1', 'v4:2x2x4', 'v4:4x4x4'], 'Slices.')
 _AXES = flags.DEFINE_list('axes', ['data', 'fsdp'], 'Of the mesh, to lay all chips along.')
-_LAYERS = flags.DEFINE_list('layers', ['3', '6'], 'Two depths to carry on from; with 1 layer the peak of memory is the head\'s, and no line.')
-_CHECK = flags.DEFINE_string('check', 'v4:2x2x1 data 24', 'Topology, axis of the mesh, and layers that the line is held against.')
+_LAYERS = flags.DEFINE_list(
+  'layers',
+  ['3', '6'],
+  "Two depths to carry on from; with 1 layer the peak of memory is the head's, and no line.",
+)
+_CHECK = flags.DEFINE_string(
+  'check',
+  'v4:2x2x1 data 24',
+  'Topology, axis of the mesh, and layers that the line is held against.',
+)
 _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_scaling.md'), 'The table.')
 
 
 def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
-  """Of the step with so many layers, a chip: seconds (`computing` with `least` and `most`, `exchange`), bytes and FLOPs."""
+  """Of the step with so many layers, a chip: seconds (`computing` with `least` and `most`,
+  `exchange`), bytes and FLOPs.
+  """
   print(f'{slice_.topology} over {axis}, {layers} layers', file=sys.stderr, flush=True)
-  made = compiled.train_step(*MODEL, slice_, _mesh(slice_, axis), layers=layers, rows=ROWS * slice_.devices, length=LENGTH)
+  made = compiled.train_step(
+    *MODEL, slice_, _mesh(slice_, axis), layers=layers, rows=ROWS * slice_.devices, length=LENGTH
+  )
   jax.clear_caches()
   return read(hlo.read(made.text, kernel_costs.of(slice_.chip.name)), slice_, made.peak)
 
@@ -50,24 +74,50 @@ def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
 def read(reading: hlo.Reading, slice_: chips.Slice, peak: int) -> dict:
   """The figures of a program: collectives apart from the rest."""
   time = estimate.step_time(reading, slice_)
-  if doubtful := [*reading.unknown_trips, *time.unknown, *({c.opcode for c in reading.collectives} - {*EXCHANGED})]:
-    raise ValueError(f'The program has what the table has no figure or column for: {", ".join(doubtful)}.')
-  exchanged = {kind: sum(c.times * c.bytes for c in reading.collectives if c.opcode == kind) for kind in EXCHANGED}
-  return dict(computing=time.likely - time.exchange, least=time.floor, most=time.upper - time.exchange, exchange=time.exchange, **exchanged,
-              peak=peak, flops=reading.flops, hbm=reading.hbm)
+  if doubtful := [
+    *reading.unknown_trips,
+    *time.unknown,
+    *({c.opcode for c in reading.collectives} - {*EXCHANGED}),
+  ]:
+    raise ValueError(
+      f'The program has what the table has no figure or column for: {", ".join(doubtful)}.'
+    )
+  exchanged = {
+    kind: sum(c.times * c.bytes for c in reading.collectives if c.opcode == kind)
+    for kind in EXCHANGED
+  }
+  return dict(
+    computing=time.likely - time.exchange,
+    least=time.floor,
+    most=time.upper - time.exchange,
+    exchange=time.exchange,
+    **exchanged,
+    peak=peak,
+    flops=reading.flops,
+    hbm=reading.hbm,
+  )
 
 
 def row(slice_: chips.Slice, axis: str, found: dict) -> str:
   """A line of the table."""
-  cells = [slice_.chips, _named(slice_, axis), f'{1e3 * found["computing"]:.1f} ({1e3 * found["least"]:.1f} – {1e3 * found["most"]:.1f})',
-           *(f'{found[kind] / 1e6:,.1f}' for kind in EXCHANGED), f'{1e3 * found["exchange"]:.1f}',
-           f'{found["exchange"] / (found["computing"] + found["exchange"]):.1%}', f'{found["peak"] / chips.GIB:.2f}', f'{found["flops"] / 1e12:.2f}',
-           f'{found["hbm"] / 1e9:.1f}']
+  cells = [
+    slice_.chips,
+    _named(slice_, axis),
+    f'{1e3 * found["computing"]:.1f} ({1e3 * found["least"]:.1f} – {1e3 * found["most"]:.1f})',
+    *(f'{found[kind] / 1e6:,.1f}' for kind in EXCHANGED),
+    f'{1e3 * found["exchange"]:.1f}',
+    f'{found["exchange"] / (found["computing"] + found["exchange"]):.1%}',
+    f'{found["peak"] / chips.GIB:.2f}',
+    f'{found["flops"] / 1e12:.2f}',
+    f'{found["hbm"] / 1e9:.1f}',
+  ]
   return f'| {" | ".join(map(str, cells))} |'
 
 
 def check(slice_: chips.Slice, axis: str, layers: int, line: dict, found: dict) -> str:
-  """A line of the second table: what the straight line says is more (or less) than what was compiled."""
+  """A line of the second table: what the straight line says is more (or less) than what was
+  compiled.
+  """
   off = (f'{line[name] / found[name] - 1:+.2%}' if found[name] else '–' for name in CHECKED)
   return f'| {slice_.chips} | {_named(slice_, axis)} | {layers} | {" | ".join(off)} |'
 
@@ -78,7 +128,9 @@ def _mesh(slice_, axis):
 
 def _named(slice_, axis):
   asked = os.environ.get('LIBTPU_INIT_ARGS')
-  return f'{axis} {slice_.chip.name}:{"×".join(map(str, slice_.shape))}' + (f', `{asked}`' if asked else '')
+  return f'{axis} {slice_.chip.name}:{"×".join(map(str, slice_.shape))}' + (
+    f', `{asked}`' if asked else ''
+  )
 
 
 def _key(line):
@@ -89,7 +141,10 @@ def main(_):
   out, full = pathlib.Path(_OUT.value), compiled.depth(*MODEL)
   low, high = map(int, _LAYERS.value)
   kept = out.read_text().partition('\n## ') if out.exists() else ('', '', '')
-  scaling, checks = ({_key(line): line for line in part.splitlines() if re.match(r'\| \d', line)} for part in (kept[0], kept[2]))
+  scaling, checks = (
+    {_key(line): line for line in part.splitlines() if re.match(r'\| \d', line)}
+    for part in (kept[0], kept[2])
+  )
   checked, checked_axis, deeper = _CHECK.value.split()
 
   def write():
@@ -105,28 +160,53 @@ def main(_):
       scaling[key] = row(slice_, axis, compiled.at_depth(*ends, full))
       write()
       if wanted:
-        checks[key] = check(slice_, axis, int(deeper), compiled.at_depth(*ends, int(deeper)), figures(slice_, axis, int(deeper)))
+        checks[key] = check(
+          slice_,
+          axis,
+          int(deeper),
+          compiled.at_depth(*ends, int(deeper)),
+          figures(slice_, axis, int(deeper)),
+        )
         write()
 
 
 def _page(scaling, checks, low, high, full):
   table = lambda columns, lines: [f'| {" | ".join(columns)} |', '|---' * len(columns) + '|', *lines]
-  ordered = lambda found: [found[key] for key in sorted(found, key=lambda key: (int(key[0]), key[1]))]
+  ordered = lambda found: [
+    found[key] for key in sorted(found, key=lambda key: (int(key[0]), key[1]))
+  ]
   lines = [
-      '# BERT-large over more chips, as the compiler sees it', '',
-      f'Made by `PYTHONPATH=. python bench/tpu_scaling.py` with jax {jax.__version__}. **Nothing here was measured on a chip.** The real train step',
-      f'of `configs/bert.py:large` is compiled for v4: masked language modelling alone, {ROWS} rows of {LENGTH} tokens a chip',
-      f'({ROWS * LENGTH:,} tokens), products in bfloat16, gradients in float32, no accumulation, no recomputation, layers unrolled. It was',
-      f'compiled with {low} and {high} layers; all figures, the peak of memory too, are carried on in a straight line to {full}.', '',
-      'Every figure is of one chip and one step. Computing is all but collectives, with bounds (`bertzoo_jax/tpu/estimate.py`). MB are',
-      'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is the time of all collectives, one',
-      'after the other and with nothing else going on, at 50 GB/s a link and direction and without latency',
-      '(`estimate.exchange_time`); the step is the sum of both.', '',
-      *table(COLUMNS, ordered(scaling))]
+    '# BERT-large over more chips, as the compiler sees it',
+    '',
+    f'Made by `PYTHONPATH=. python bench/tpu_scaling.py` with jax {jax.__version__}. **Nothing '
+    'here was measured on a chip.** The real train step',
+    f'of `configs/bert.py:large` is compiled for v4: masked language modelling alone, {ROWS} rows '
+    f'of {LENGTH} tokens a chip',
+    f'({ROWS * LENGTH:,} tokens), products in bfloat16, gradients in float32, no accumulation, no '
+    'recomputation, layers unrolled. It was',
+    f'compiled with {low} and {high} layers; all figures, the peak of memory too, are carried on '
+    f'in a straight line to {full}.',
+    '',
+    'Every figure is of one chip and one step. Computing is all but collectives, with bounds '
+    '(`bertzoo_jax/tpu/estimate.py`). MB are',
+    'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is '
+    'the time of all collectives, one',
+    'after the other and with nothing else going on, at 50 GB/s a link and direction and without '
+    'latency',
+    '(`estimate.exchange_time`); the step is the sum of both.',
+    '',
+    *table(COLUMNS, ordered(scaling)),
+  ]
   if checks:
-    lines += ['', '## The straight line', '',
-              f'A depth that was compiled: how much more, or less, the line through {low} and {high} layers says of it.', '',
-              *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks))]
+    lines += [
+      '',
+      '## The straight line',
+      '',
+      f'A depth that was compiled: how much more, or less, the line through {low} and {high} '
+      'layers says of it.',
+      '',
+      *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks)),
+    ]
   return lines
 
 

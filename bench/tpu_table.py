@@ -1,9 +1,12 @@
-"""Every config and size on the smallest usual slice that holds it, by the TPU compiler's own figures: docs/tpu_table.md.
+"""Every config and size on the smallest usual slice that holds it, by the TPU compiler's own
+figures: docs/tpu_table.md.
 
-    PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8] [--out docs/tpu_table.md]
+    PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8]
+    [--out docs/tpu_table.md]
 
-Nothing runs: the train step of each phase is compiled (bertzoo_jax/preflight.py), minutes for each row. Rows that --out already has
-are kept, so that a table cut short goes on; delete a row to make it anew.
+Nothing runs: the train step of each phase is compiled (bertzoo_jax/preflight.py), minutes for each
+row. Rows that --out already has are kept, so that a table cut short goes on; delete a row to make
+it anew.
 """
 
 import importlib
@@ -16,22 +19,37 @@ import ml_collections
 from absl import app
 from absl import flags
 
-from bertzoo_jax import preflight
-from bertzoo_jax import preflight_report
-from bertzoo_jax import storage
+from bertzoo_jax.common import storage
+from bertzoo_jax.preflight import __main__ as preflight
+from bertzoo_jax.preflight import report
 from bertzoo_jax.tpu import chips
 
 ROOT = pathlib.Path(__file__).parents[1]
 TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v5e-64,v4-128,v5e-256,v4-512'
-COLUMNS = ('config', 'slice', 'phase', 'rows × tokens', 'peak GiB a chip', 'ms/step (bounds)', 'tokens/s a chip', 'MFU (bounds)')
+COLUMNS = (
+  'config',
+  'slice',
+  'phase',
+  'rows × tokens',
+  'peak GiB a chip',
+  'ms/step (bounds)',
+  'tokens/s a chip',
+  'MFU (bounds)',
+)
 _ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
-_TYPES = flags.DEFINE_string('types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.')
+_TYPES = flags.DEFINE_string(
+  'types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.'
+)
 _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_table.md'), 'The table.')
 
 
 def rows(name: str, size: str, types: list[str]):
-  """Lines of the table for one config and size, one a phase; one line if no type holds it, none if there is nothing to train yet."""
-  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock()
+  """Lines of the table for one config and size, one a phase; one line if no type holds it, none if
+  there is nothing to train yet.
+  """
+  config = ml_collections.ConfigDict(
+    importlib.import_module(f'configs.{name}').get_config(size)
+  ).lock()
   for kind in types:
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
     found = preflight.preflight(config, tpu=kind, largest=False)
@@ -44,14 +62,20 @@ def rows(name: str, size: str, types: list[str]):
 
 
 def _row(name, size, found, phase):
-  head = (f'| {name}:{size} | {found.slice_.accelerator_type} | {phase.index} | {phase.rows:,} × {phase.length} | '
-          f'{phase.program.peak * found.slice_.chip.devices / chips.GIB:.2f} |')
+  head = (
+    f'| {name}:{size} | {found.slice_.accelerator_type} | {phase.index} | {phase.rows:,} × '
+    f'{phase.length} | '
+    f'{phase.program.peak * found.slice_.chip.devices / chips.GIB:.2f} |'
+  )
   if not phase.time:
     return f'{head} – | – | – |'
-  time, mfu = phase.time, lambda seconds: preflight_report.mfu(found.slice_, phase, seconds)
+  time, mfu = phase.time, lambda seconds: report.mfu(found.slice_, phase, seconds)
   speed = phase.rows * phase.length / time.likely / found.slice_.chips
-  return (f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | {speed:,.0f} | '
-          f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |')
+  return (
+    f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | '
+    f'{speed:,.0f} | '
+    f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |'
+  )
 
 
 def _sizes(only=()):
@@ -73,15 +97,33 @@ def main(_):
       lines[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
     missing = [f'{name}:{size}' for name, size in _sizes() if f'{name}:{size}' not in lines]
     unwritten = sorted(key for key, of_config in lines.items() if not of_config)
-    storage.write_text(out, '\n'.join([
-        '# Every config on TPUs, as the compiler sees it', '',
-        f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing here was measured on a chip**: memory is the',
-        "TPU compiler's own peak, which it holds against what a chip has; times are its estimates with bounds (`bertzoo_jax/tpu/estimate.py`).",
-        'Each config as its file has it, with its layers in a loop and its own batch and accumulation, on the first slice that holds it of: '
-        f'{_TYPES.value.replace(",", ", ")}.', '',
-        f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|', *(line for key in sorted(lines) for line in lines[key]),
-        *(['', f'Input ready, without a network of their own yet: {", ".join(unwritten)}.'] if unwritten else []),
-        *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else [])]) + '\n')
+    storage.write_text(
+      out,
+      '\n'.join(
+        [
+          '# Every config on TPUs, as the compiler sees it',
+          '',
+          f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing '
+          'here was measured on a chip**: memory is the',
+          "TPU compiler's own peak, which it holds against what a chip has; times are its "
+          'estimates with bounds (`bertzoo_jax/tpu/estimate.py`).',
+          'Each config as its file has it, with its layers in a loop and its own batch and '
+          'accumulation, on the first slice that holds it of: '
+          f'{_TYPES.value.replace(",", ", ")}.',
+          '',
+          f'| {" | ".join(COLUMNS)} |',
+          '|---' * len(COLUMNS) + '|',
+          *(line for key in sorted(lines) for line in lines[key]),
+          *(
+            ['', f'Input ready, without a network of their own yet: {", ".join(unwritten)}.']
+            if unwritten
+            else []
+          ),
+          *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else []),
+        ]
+      )
+      + '\n',
+    )
 
 
 if __name__ == '__main__':

@@ -1,3 +1,5 @@
-"""Pretraining encoder language models in JAX on TPUs: text → corpus → batch → step → checkpoint → Hugging Face directory."""
+"""Pretraining encoder language models in JAX on TPUs: text → corpus → batch → step → checkpoint →
+Hugging Face directory.
+"""
 
 __version__ = '0.1.0'

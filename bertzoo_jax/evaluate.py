@@ -1,20 +1,24 @@
-"""Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
+"""Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan
+et al. 2019, Table 5).
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS [--batches 50] [--json FILE]
 
-Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the paper builds its sets so.
+Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
+paper builds its sets so.
 
     mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
     nsp   two segments, the second the true next one (label 0) or one of another document (1)
     sop   two segments that follow each other, in true (0) or swapped order (1)
 
-Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is what Table 5 measures.
-A network without one gets a linear probe: logistic regression on the vector of position 0, fitted on rows of the train split.
-A network without a vocabulary head has never seen a mask; it reads the pairs with the masked tokens put back. A network with one
-reads masks, also where a generator filled them in training.
+Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is
+what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
+of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
+a mask; it reads the pairs with the masked tokens put back. A network with one reads masks, also
+where a generator filled them in training.
 
-Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all predictions were
-independent. The base rate is the share of label 1. Float32; the same command gives the same numbers.
+Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
+predictions were independent. The base rate is the share of label 1. Float32; the same command gives
+the same numbers.
 """
 
 import json
@@ -28,17 +32,19 @@ import numpy as np
 from absl import flags
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
+os.environ.setdefault(
+  'TF_ENABLE_ONEDNN_OPTS', '0'
+)  # it says three lines at import, and nothing here uses it
 
-from bertzoo_jax import cli  # noqa: E402
-from bertzoo_jax import config as configuration  # noqa: E402
-from bertzoo_jax import errors  # noqa: E402
 from bertzoo_jax import hf  # noqa: E402
 from bertzoo_jax import objectives  # noqa: E402
-from bertzoo_jax import storage  # noqa: E402
-from bertzoo_jax.input import corpus as corpora  # noqa: E402
-from bertzoo_jax.input import mirror  # noqa: E402
-from bertzoo_jax.input import pipeline  # noqa: E402
+from bertzoo_jax.batches import pipeline  # noqa: E402
+from bertzoo_jax.common import cli  # noqa: E402
+from bertzoo_jax.common import config as configuration  # noqa: E402
+from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
+from bertzoo_jax.corpus import mirror  # noqa: E402
 from bertzoo_jax.model import heads  # noqa: E402
 from bertzoo_jax.objectives import generator as generators  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
@@ -48,7 +54,9 @@ from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 PAIRS = ('nsp', 'sop')
 _FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
-_ROWS = 64  # that go through a network together: a batch of thousands of rows would not fit a device
+_ROWS = (
+  64  # that go through a network together: a batch of thousands of rows would not fit a device
+)
 _ONE_NETWORK = 'network'  # what a nameless one is called
 
 
@@ -66,6 +74,7 @@ class Score(NamedTuple):
     how: 'head' or 'linear probe'.
     fitted_rows: of the train split, that a probe saw; None of a head.
   """
+
   network: str
   rows: str
   num_rows: int
@@ -87,6 +96,7 @@ class Evaluation(NamedTuple):
     scores: in the order of networks and sets of rows.
     notes: sentences on what was left out, and on what is to know of the numbers.
   """
+
   workdir: str
   step: int
   corpus: str
@@ -94,7 +104,9 @@ class Evaluation(NamedTuple):
   notes: list[str]
 
 
-def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | None = None) -> Evaluation:
+def evaluate(
+  address: str, path: str, *, batches: int = 50, cache_dir: str | None = None
+) -> Evaluation:
   """Scores the networks of a run.
 
   Args:
@@ -104,7 +116,8 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
     cache_dir: local folder for the mirror of a corpus in an object store.
 
   Raises:
-    UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run without a network.
+    UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
+      without a network.
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
@@ -116,7 +129,10 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
   _check_vocabulary(workdir, corpus)
   trained = objectives.networks_of(config, corpus.vocab_size)
   if not corpus.splits['held_out'].num_tokens:
-    raise errors.UserError(f'{corpus.path} has no held-out text to score: prepare one with more text or a larger --config.corpus.held_out.')
+    raise errors.UserError(
+      f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
+      '--config.corpus.held_out.'
+    )
 
   notes = _notes(workdir, corpus)
   held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
@@ -137,15 +153,25 @@ def evaluate(address: str, path: str, *, batches: int = 50, cache_dir: str | Non
 
 
 def segment_pairs(pairs: str) -> dict:
-  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both labels are equally likely."""
-  return dict(name='segment_pairs', pairs=pairs, short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
+  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
+  labels are equally likely.
+  """
+  return dict(
+    name='segment_pairs',
+    pairs=pairs,
+    short_rate=0.1,
+    negative_rate=0.5,
+    negatives='documents',
+    lone_sentences='skip',
+  )
 
 
 def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
-  """At most so many batches of config.batch_size rows, each row once; smaller ones where the split has fewer rows.
+  """At most so many batches of config.batch_size rows, each row once; smaller ones where the split
+  has fewer rows.
 
-  Of 'held_out' they are those of pretraining's evaluation, spread over the split; of 'train' the first ones of an epoch, at
-  most what a probe is fitted on.
+  Of 'held_out' they are those of pretraining's evaluation, spread over the split; of 'train' the
+  first ones of an epoch, at most what a probe is fitted on.
 
   Args:
     corpus: an open corpus.
@@ -157,19 +183,26 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   Raises:
     UserError: the split has no row of the format, or what pipeline.build refuses.
   """
-  fields = dict(format=format, masking=config.masking, length=config.length, seed=config.seed, split=split)
+  fields = dict(
+    format=format, masking=config.masking, length=config.length, seed=config.seed, split=split
+  )
   size = config.batch_size
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     pipe = pipeline.build(corpus, **fields, batch_size=size)
-    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:  # labels of rows that fill a batch would count twice
+    if (
+      'pair_labels' in pipe.features and pipe.rows_per_epoch < size
+    ):  # labels of rows that fill a batch would count twice
       size = pipe.rows_per_epoch
       pipe = pipeline.build(corpus, **fields, batch_size=size)
   for sentence in pipe.warnings:
     warnings.warn(sentence, stacklevel=2)
   if split == 'held_out':
     return pipe.evaluation_batches(batches)
-  return [pipe.batch(step) for step in range(max(1, min(batches, pipe.rows_per_epoch // size, _FIT_ROWS // size)))]
+  return [
+    pipe.batch(step)
+    for step in range(max(1, min(batches, pipe.rows_per_epoch // size, _FIT_ROWS // size)))
+  ]
 
 
 def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
@@ -177,34 +210,84 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
 
   def read(params, batch):
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
-    logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']))
+    logits_BPV = networks.vocabulary_logits(
+      encoder, params, heads.gather(hidden_BLD, batch['masked_positions'])
+    )
     return networks.nll(logits_BPV, batch['masked_targets'])
 
   nll_BP, correct_BP = _through(read, encoder, params, batches)
   weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
-  num_rows, count, total = int((weights_BP.max(axis=1) > 0).sum()), int((weights_BP > 0).sum()), max(weights_BP.sum(), 1.0)
+  num_rows, count, total = (
+    int((weights_BP.max(axis=1) > 0).sum()),
+    int((weights_BP > 0).sum()),
+    max(weights_BP.sum(), 1.0),
+  )
   mean = lambda x: float((x * weights_BP).sum() / total)
   accuracy, loss = mean(correct_BP.astype(np.float64)), mean(nll_BP.astype(np.float64))
   deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
-  return [Score(name, 'mlm', num_rows, 'accuracy', accuracy, _binomial(accuracy, count), count, None, 'head', None),
-          Score(name, 'mlm', num_rows, 'loss', loss, deviation / max(count, 1) ** 0.5, count, None, 'head', None)]
+  return [
+    Score(
+      name,
+      'mlm',
+      num_rows,
+      'accuracy',
+      accuracy,
+      _binomial(accuracy, count),
+      count,
+      None,
+      'head',
+      None,
+    ),
+    Score(
+      name,
+      'mlm',
+      num_rows,
+      'loss',
+      loss,
+      deviation / max(count, 1) ** 0.5,
+      count,
+      None,
+      'head',
+      None,
+    ),
+  ]
 
 
-def pair_score(name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None) -> Score:
-  """Accuracy on pairs, by the network's pair head or, where train batches are given, by a probe that is fitted on them."""
+def pair_score(
+  name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None
+) -> Score:
+  """Accuracy on pairs, by the network's pair head or, where train batches are given, by a probe
+  that is fitted on them.
+  """
   labels_B = _labels(batches)
   if train is None:
-    read = lambda params, first_BD: networks.pair_head(encoder).apply({'params': params['pair_head']}, first_BD)
+    read = lambda params, first_BD: networks.pair_head(encoder).apply(
+      {'params': params['pair_head']}, first_BD
+    )
     said_B = np.argmax(first_vectors(encoder, params, batches, read), axis=-1)
   else:
-    said_B = probe.fit(first_vectors(encoder, params, train), _labels(train)).predict(first_vectors(encoder, params, batches))
+    said_B = probe.fit(first_vectors(encoder, params, train), _labels(train)).predict(
+      first_vectors(encoder, params, batches)
+    )
   accuracy = float(np.mean(said_B == labels_B))
   how, fitted = ('head', None) if train is None else ('linear probe', len(_labels(train)))
-  return Score(name, pairs, len(labels_B), 'accuracy', accuracy, _binomial(accuracy, len(labels_B)), len(labels_B), float(np.mean(labels_B)), how,
-               fitted)
+  return Score(
+    name,
+    pairs,
+    len(labels_B),
+    'accuracy',
+    accuracy,
+    _binomial(accuracy, len(labels_B)),
+    len(labels_B),
+    float(np.mean(labels_B)),
+    how,
+    fitted,
+  )
 
 
-def first_vectors(encoder, params: dict, batches: list[dict], head=lambda params, first_BD: first_BD) -> np.ndarray:
+def first_vectors(
+  encoder, params: dict, batches: list[dict], head=lambda params, first_BD: first_BD
+) -> np.ndarray:
   """head(params, the vectors of position 0) of all rows, in order."""
 
   def read(params, batch):
@@ -220,26 +303,44 @@ def table(evaluation: Evaluation) -> str:
   """The scores, aligned, and the notes."""
   lines = [('network', 'rows', 'measure', 'value ± standard error', 'base rate', 'how')]
   for s in evaluation.scores:
-    value = f'{s.value:.2%} ± {s.standard_error:.2%}' if s.measure == 'accuracy' else f'{s.value:.4f} ± {s.standard_error:.4f} nats'
+    value = (
+      f'{s.value:.2%} ± {s.standard_error:.2%}'
+      if s.measure == 'accuracy'
+      else f'{s.value:.4f} ± {s.standard_error:.4f} nats'
+    )
     rate = '–' if s.base_rate is None else f'{s.base_rate:.1%}'
     how = s.how if s.fitted_rows is None else f'{s.how} on {s.fitted_rows:,} train rows'
     lines.append((s.network, f'{s.rows} {s.num_rows:,}', s.measure, value, rate, how))
   widths = [max(map(len, column)) for column in zip(*lines)]
-  rows = ['  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+  rows = [
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+  ]
   return '\n'.join([*rows, *(f'note: {note}' for note in evaluation.notes)])
 
 
 def to_json(evaluation: Evaluation) -> str:
   """The evaluation as JSON, with the fields of Evaluation and Score."""
-  return json.dumps({**evaluation._asdict(), 'scores': [s._asdict() for s in evaluation.scores]}, indent=1, ensure_ascii=False) + '\n'
+  return (
+    json.dumps(
+      {**evaluation._asdict(), 'scores': [s._asdict() for s in evaluation.scores]},
+      indent=1,
+      ensure_ascii=False,
+    )
+    + '\n'
+  )
 
 
 def _check_vocabulary(workdir, corpus):
   """Rows of other words are refused: every id would be another word's."""
-  theirs, ours = hf.vocabulary(storage.path(workdir) / 'tokenizer'), hf.vocabulary(corpus.path / 'tokenizer')
+  theirs, ours = (
+    hf.vocabulary(storage.path(workdir) / 'tokenizer'),
+    hf.vocabulary(corpus.path / 'tokenizer'),
+  )
   if theirs and ours and (difference := hf.vocabulary_difference(ours, theirs)):
-    raise errors.UserError(f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
-                           f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.')
+    raise errors.UserError(
+      f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
+      f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'
+    )
 
 
 def _notes(workdir, corpus):
@@ -248,13 +349,19 @@ def _notes(workdir, corpus):
   trained = storage.read_json(path)['hash'] if path.exists() else None
   if trained in (None, corpus.hash):
     return []
-  return [f'the run was trained on the corpus {trained[:12]}…, this one is {corpus.hash[:12]}…: see that the run has not read its held-out text.']
+  return [
+    f'the run was trained on the corpus {trained[:12]}…, this one is {corpus.hash[:12]}…: see that '
+    'the run has not read its held-out text.'
+  ]
 
 
 def _pairs(notes, corpus, config, pairs, split, batches):
   if corpus.manifest['splitter'] == 'none':
-    raise errors.UserError('The corpus was not split into sentences: prepare one with --config.corpus.splitter=rules:LANG (or lines, '
-                           'or regex:PATTERN), and train on it.')
+    raise errors.UserError(
+      'The corpus was not split into sentences: prepare one with '
+      '--config.corpus.splitter=rules:LANG (or lines, '
+      'or regex:PATTERN), and train on it.'
+    )
   return _rows(notes, corpus, config, segment_pairs(pairs), split, batches)
 
 
@@ -268,11 +375,16 @@ def _rows(notes, *args):
 
 
 def _through(read, encoder, params, batches):
-  """read(params, batch) of all rows of batches, as numpy arrays [N, …] (a tuple of them for a tuple)."""
+  """read(params, batch) of all rows of batches, as numpy arrays [N, …] (a tuple of them for a
+  tuple).
+  """
 
   def narrowed(params, batch):
     if encoder.type_vocab_size:  # a network of one segment reads both as that one
-      batch = {**batch, 'segment_ids': jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1)}
+      batch = {
+        **batch,
+        'segment_ids': jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1),
+      }
     return read(params, batch)
 
   compiled, params, out = jax.jit(narrowed), jax.device_put(params), []
@@ -281,9 +393,11 @@ def _through(read, encoder, params, batches):
       size = len(batch['input_ids'])
       step = min(size, _ROWS)
       for first in range(0, size, step):
-        rows = np.minimum(np.arange(first, first + step), size - 1)  # one shape, hence one program: the last row fills up
+        rows = np.minimum(
+          np.arange(first, first + step), size - 1
+        )  # one shape, hence one program: the last row fills up
         got = compiled(params, {name: x[rows] for name, x in batch.items()})
-        out.append([np.asarray(x)[:size - first] for x in jax.tree.leaves(got)])
+        out.append([np.asarray(x)[: size - first] for x in jax.tree.leaves(got)])
   parts = [np.concatenate(arrays) for arrays in zip(*out)]
   return jax.tree.unflatten(jax.tree.structure(got), parts)
 
@@ -298,18 +412,37 @@ def _binomial(p, n):
 
 def main(_):
   if _JSON.value and storage.path(_JSON.value).exists():
-    raise errors.UserError(f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.')
-  found = evaluate(_WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value)
-  print(f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}')
+    raise errors.UserError(
+      f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
+    )
+  found = evaluate(
+    _WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value
+  )
+  print(
+    f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}'
+  )
   print(table(found))
   if _JSON.value:
     storage.write_text(_JSON.value, to_json(found))
 
 
 if __name__ == '__main__':
-  _WORKDIR = flags.DEFINE_string('workdir', None, 'Run to score: W (newest checkpoint), W@STEP or W@best.', required=True)
-  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus with the run\'s tokenizer and held-out text, local or gs://.', required=True)
-  _BATCHES = flags.DEFINE_integer('batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.')
-  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
-  _JSON = flags.DEFINE_string('json', None, 'File to write the scores to; an existing one is refused.')
+  _WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Run to score: W (newest checkpoint), W@STEP or W@best.', required=True
+  )
+  _CORPUS = flags.DEFINE_string(
+    'corpus',
+    None,
+    "Corpus with the run's tokenizer and held-out text, local or gs://.",
+    required=True,
+  )
+  _BATCHES = flags.DEFINE_integer(
+    'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
+  )
+  _CACHE_DIR = flags.DEFINE_string(
+    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
+  )
+  _JSON = flags.DEFINE_string(
+    'json', None, 'File to write the scores to; an existing one is refused.'
+  )
   cli.run(main)

@@ -2,8 +2,9 @@
 
     python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture CLASS]
 
-Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with transformers before it
-gets its name, and logits and token ids are compared with ours; what differs is not exported.
+Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with
+transformers before it gets its name, and logits and token ids are compared with ours; what differs
+is not exported.
 """
 
 import json
@@ -17,18 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bertzoo_jax import cli
-from bertzoo_jax import config as configuration
-from bertzoo_jax import errors
 from bertzoo_jax import objectives
-from bertzoo_jax import storage
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import config as hf_config
 from bertzoo_jax.hf import names
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.input import tokenizers
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import checkpoint
@@ -37,17 +38,19 @@ from bertzoo_jax.training import workdir as workdirs
 
 
 def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
-  """Exports a checkpoint; returns what was compared, or None where torch or transformers is missing.
+  """Exports a checkpoint; returns what was compared, or None where torch or transformers is
+  missing.
 
   Args:
     address: W, W@STEP or W@best.
-    out: directory, local or gs://; appears only when it is complete. A run of several networks has a folder in it for each.
-    architecture: name of the class, of several networks that of the first; None for the config's, or one that fits where the
-      config's does not.
+    out: directory, local or gs://; appears only when it is complete. A run of several networks has
+      a folder in it for each.
+    architecture: name of the class, of several networks that of the first; None for the config's,
+      or one that fits where the config's does not.
 
   Raises:
-    UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without a place in the architecture,
-      or a comparison fails.
+    UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
+      a place in the architecture, or a comparison fails.
   """
   out = storage.path(out)
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -64,14 +67,25 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
-      wished = architecture if architecture and i == 0 else _architecture(config.hf, network, params, aloud=i == 0)
-      compared, tensors = _write_network(directory, wished, network, params, _told(config, phase), tokenizer, workdir, step)
+      wished = (
+        architecture
+        if architecture and i == 0
+        else _architecture(config.hf, network, params, aloud=i == 0)
+      )
+      compared, tensors = _write_network(
+        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
+      )
       rows = None if compared is None else [*rows, *compared]
-      said.append(f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
-                  f'in {len(tensors)} tensors')
+      said.append(
+        f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, '
+        f'{sum(x.size for x in tensors.values()):,} parameters '
+        f'in {len(tensors)} tensors'
+      )
     _install(root, out)
   held = {id(x) for network in trained for x in weights.flatten(network.of(params)).values()}
-  if left := sorted({path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}):
+  if left := sorted(
+    {path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}
+  ):
     said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
   print('\n'.join(said))
   return rows
@@ -84,52 +98,111 @@ def _told(config, phase) -> dict:
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
   """Fills a directory; returns (comparisons or None, tensors)."""
-  params, encoder = network.of(params), {**config['encoder'], **{k: getattr(network.encoder, k) for k in config['encoder'] if k != 'name'}}
+  params, encoder = (
+    network.of(params),
+    {
+      **config['encoder'],
+      **{k: getattr(network.encoder, k) for k in config['encoder'] if k != 'name'},
+    },
+  )
   content, special = hf_tokenizer.read(tokenizer)
   tensors, hf_json = convert(architecture, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  for name, text in hf_tokenizer.files(content, special, model_type=hf_json['model_type'], max_length=encoder['max_positions'],
-                                       segments=hf_json['type_vocab_size'], model=hf_tokenizer.sentencepiece_model(tokenizer)).items():
+  for name, text in hf_tokenizer.files(
+    content,
+    special,
+    model_type=hf_json['model_type'],
+    max_length=encoder['max_positions'],
+    segments=hf_json['type_vocab_size'],
+    model=hf_tokenizer.sentencepiece_model(tokenizer),
+  ).items():
     _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
-  rows = _verify(directory, architecture, params, encoder, special, tokenizers.load(tokenizer, config['tokenizer']))
-  _write(directory / 'README.md', card.text(
-      architecture=architecture, config={**config, 'encoder': encoder}, step=step, tensors=tensors, corpus=_corpus(workdir),
-      metrics=_metrics(workdir, step), commits=_commits(workdir, step), checked=_said(rows)))
+  rows = _verify(
+    directory,
+    architecture,
+    params,
+    encoder,
+    special,
+    tokenizers.load(tokenizer, config['tokenizer']),
+  )
+  _write(
+    directory / 'README.md',
+    card.text(
+      architecture=architecture,
+      config={**config, 'encoder': encoder},
+      step=step,
+      tensors=tensors,
+      corpus=_corpus(workdir),
+      metrics=_metrics(workdir, step),
+      commits=_commits(workdir, step),
+      checked=_said(rows),
+    ),
+  )
   return rows, tensors
 
 
-def convert(architecture: str, params: dict, encoder: dict, special: dict[str, int]) -> tuple[dict[str, np.ndarray], dict]:
-  """(tensors by Hugging Face name, content of config.json). params: flat; encoder: the config's section; special: ids by name."""
+def convert(
+  architecture: str, params: dict, encoder: dict, special: dict[str, int]
+) -> tuple[dict[str, np.ndarray], dict]:
+  """(tensors by Hugging Face name, content of config.json). params: flat; encoder: the config's
+  section; special: ids by name.
+  """
   names.check(architecture, params)
-  hf_json = hf_config.to_hf(architecture, encoder, special, vocab_size=len(params[names.WORD_TABLE]))
+  hf_json = hf_config.to_hf(
+    architecture, encoder, special, vocab_size=len(params[names.WORD_TABLE])
+  )
   return names.to_hf(architecture, params, hf_config.sizes(architecture, encoder, special)), hf_json
 
 
 def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of products the device has."""
+  """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
+  products the device has.
+  """
   fields = {k: v for k, v in encoder.items() if k != 'name'}
   vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
-  encoder = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(vocab_size=vocab_size, dtype=jnp.float32, **fields)
+  encoder = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(
+    vocab_size=vocab_size, dtype=jnp.float32, **fields
+  )
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch))
+    return jax.tree.map(
+      np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch)
+    )
 
 
 def _verify(directory, architecture, params, encoder, special, tokenizer):
-  """The comparisons, printed; None where packages are missing. Raises UserError if one does not hold."""
+  """The comparisons, printed; None where packages are missing. Raises UserError if one does not
+  hold.
+  """
   if missing := verify.missing_packages():
-    print(f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install "bertzoo_jax[hf]", and export again.')
+    print(
+      f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install '
+      '"bertzoo_jax[hf]", and export again.'
+    )
     return None
   vocab_size = len(params['encoder']['embeddings']['word']['embedding'])
-  batch = verify.random_batch(vocab_size, encoder['max_positions'], encoder['type_vocab_size'], special['pad'])
-  rows = verify.compare_logits(our_logits(params, encoder, batch), verify.logits(directory, architecture, batch), batch['pack_ids'])
-  rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, names.choose(architecture).positions_after_padding)
+  batch = verify.random_batch(
+    vocab_size, encoder['max_positions'], encoder['type_vocab_size'], special['pad']
+  )
+  rows = verify.compare_logits(
+    our_logits(params, encoder, batch),
+    verify.logits(directory, architecture, batch),
+    batch['pack_ids'],
+  )
+  rows += verify.compare_tokens(
+    directory,
+    tokenizer.encode_as_transformers,
+    special,
+    names.choose(architecture).positions_after_padding,
+  )
   print(verify.table(rows))
   if failed := [r.what for r in rows if not r.holds]:
-    raise errors.UserError(f'transformers reads the export differently ({"; ".join(failed)}), so nothing was written: '
-                           'please report it with the versions of torch and transformers.')
+    raise errors.UserError(
+      f'transformers reads the export differently ({"; ".join(failed)}), so nothing was written: '
+      'please report it with the versions of torch and transformers.'
+    )
   return rows
 
 
@@ -147,8 +220,12 @@ def _said(rows) -> str:
     return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
   import torch
   import transformers
-  return (f'Reloaded with transformers {transformers.__version__} and torch {torch.__version__} when it was exported:\n\n```\n'
-          f'{verify.table(rows)}\n```')
+
+  return (
+    f'Reloaded with transformers {transformers.__version__} and torch {torch.__version__} when it '
+    'was exported:\n\n```\n'
+    f'{verify.table(rows)}\n```'
+  )
 
 
 def _corpus(workdir) -> dict:
@@ -164,16 +241,26 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int) -> dict:
-  """The newest loss, accuracy, bits and measures of detection up to a step, by name; what was measured of the machine is left out."""
+  """The newest loss, accuracy, bits and measures of detection up to a step, by name; what was
+  measured of the machine is left out.
+  """
   newest = {}
   for row in metrics.read(workdir):
     if row['step'] <= step:
-      newest.update({name: value for name, value in row.items() if value is not None and re.search('loss|accuracy|bits|rtd', name)})
+      newest.update(
+        {
+          name: value
+          for name, value in row.items()
+          if value is not None and re.search('loss|accuracy|bits|rtd', name)
+        }
+      )
   return newest
 
 
 def _near(out) -> dict:
-  """Where to build: beside a local directory, so that it can be renamed; in the temporary folder for gs://."""
+  """Where to build: beside a local directory, so that it can be renamed; in the temporary folder
+  for gs://.
+  """
   if storage.is_remote(out):
     return {}
   out.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +269,10 @@ def _near(out) -> dict:
 
 def _copy(source, target: pathlib.Path) -> pathlib.Path:
   if not source.exists():
-    raise errors.UserError(f'{source} does not exist: a workdir holds a copy of its tokenizer; copy CORPUS/tokenizer there.')
+    raise errors.UserError(
+      f'{source} does not exist: a workdir holds a copy of its tokenizer; copy CORPUS/tokenizer '
+      'there.'
+    )
   target.mkdir()
   for path in source.iterdir():
     (target / path.name).write_bytes(path.read_bytes())
@@ -210,7 +300,15 @@ def main(_):
 
 
 if __name__ == '__main__':
-  _WORKDIR = flags.DEFINE_string('workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True)
-  _OUT = flags.DEFINE_string('out', None, 'Directory to make; must not exist or be empty.', required=True)
-  _ARCHITECTURE = flags.DEFINE_string('architecture', None, f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.')
+  _WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True
+  )
+  _OUT = flags.DEFINE_string(
+    'out', None, 'Directory to make; must not exist or be empty.', required=True
+  )
+  _ARCHITECTURE = flags.DEFINE_string(
+    'architecture',
+    None,
+    f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.',
+  )
   cli.run(main)

@@ -1,8 +1,10 @@
-"""Makes a corpus of text: python -m bertzoo_jax.prepare --config C --source S [--source S2 …] --out CORPUS [--tokenizer T]
+"""Makes a corpus of text: python -m bertzoo_jax.prepare --config C --source S [--source S2 …] --out
+CORPUS [--tokenizer T]
 
-Trains the tokenizer that the config wishes (or reads published files), splits documents into sentences, and writes the
-token arrays that `show` and `pretrain` read. Killed at any point, the same line goes on where it stopped, and the result
-is byte for byte that of an undisturbed run, with any number of workers.
+Trains the tokenizer that the config wishes (or reads published files), splits documents into
+sentences, and writes the token arrays that `show` and `pretrain` read. Killed at any point, the
+same line goes on where it stopped, and the result is byte for byte that of an undisturbed run, with
+any number of workers.
 """
 
 import contextlib
@@ -14,47 +16,83 @@ import shlex
 import numpy as np
 from absl import flags
 
-from bertzoo_jax import cli
-from bertzoo_jax import config as config_lib
-from bertzoo_jax import errors
-from bertzoo_jax import storage
-from bertzoo_jax.input import beam
-from bertzoo_jax.input import corpus
-from bertzoo_jax.input import duplicates
-from bertzoo_jax.input import finding
-from bertzoo_jax.input import meter
-from bertzoo_jax.input import sentences
-from bertzoo_jax.input import shards
-from bertzoo_jax.input import similar as similar_lib
-from bertzoo_jax.input import texts
-from bertzoo_jax.input import tokenizers
-from bertzoo_jax.input import units
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import config as config_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import beam
+from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import progress
+from bertzoo_jax.corpus import shards
+from bertzoo_jax.corpus import texts
+from bertzoo_jax.text import duplicates
+from bertzoo_jax.text import finding
+from bertzoo_jax.text import sentences
+from bertzoo_jax.words import similar as similar_lib
+from bertzoo_jax.words import word_marks
 
-TOKENIZER_BYTES, TOKENIZER_MEMORY = 1 << 30, 8 << 30  # of text, and of memory, at most, that a tokenizer is trained on
+TOKENIZER_BYTES, TOKENIZER_MEMORY = (
+  1 << 30,
+  8 << 30,
+)  # of text, and of memory, at most, that a tokenizer is trained on
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
-_STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
-            errno.ENAMETOOLONG, errno.EIO)
-_COUNTED = tuple(f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_'))
+_STORAGE = (
+  errno.ENOENT,
+  errno.ENOSPC,
+  errno.EDQUOT,
+  errno.EROFS,
+  errno.EACCES,
+  errno.EPERM,
+  errno.ENOTDIR,
+  errno.EISDIR,
+  errno.EEXIST,
+  errno.ENAMETOOLONG,
+  errno.EIO,
+)
+_COUNTED = tuple(
+  f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
+)
 _LONG_WORDS = 6  # tokens a word: more are hardly words
-_MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)  # bytes that training takes for one of text, measured on 40 MB
+_MEMORY = dict(
+  wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0
+)  # bytes that training takes for one of text, measured on 40 MB
 
 
-def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phrases=None, entities=None, similar=None,
-            where=(), exclude=(), only=None, runner='local', beam_args=()) -> dict:
+def prepare(
+  config,
+  source,
+  out,
+  tokenizer=None,
+  workers=None,
+  say=print,
+  *,
+  phrases=None,
+  entities=None,
+  similar=None,
+  where=(),
+  exclude=(),
+  only=None,
+  runner='local',
+  beam_args=(),
+) -> dict:
   """Makes (or finishes) the corpus `out`.
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
     source: list of PATTERN[#option] or tfds:NAME[#text_key], as in input/sources.py.
     out: the corpus's folder, local or gs://.
-    tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains one on the text.
+    tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
+      one on the text.
     workers: processes; None for one a core.
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
     similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
     where: list of 'key=value' that a record must have; values of one key are alternatives.
-    exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are left out.
-    runner: 'local', processes of this machine, or 'beam', with beam_args as of a Beam pipeline; the bytes are the same.
+    exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are
+      left out.
+    runner: 'local', processes of this machine, or 'beam', with beam_args as of a Beam pipeline; the
+      bytes are the same.
     only: 'tokenizer' writes nothing but the tokenizer, into `out`.
 
   Returns:
@@ -65,12 +103,15 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
   """
   out = storage.path(out)
   if not 0 <= config.corpus.held_out < 1:
-    raise errors.UserError(f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 to below 1.')
+    raise errors.UserError(
+      f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 '
+      'to below 1.'
+    )
   splitter = sentences.splitter(config.corpus.splitter, say).name
   files = dict(phrases=phrases, entities=entities, similar=similar)
   errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
   where, excluded = texts.conditions(where), [_excluded(e) for e in exclude]
-  units.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
+  word_marks.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
   similar_lib.check_file(config.corpus, similar)
   found = [finding.find(s) for s in source]
   loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
@@ -90,14 +131,21 @@ def prepare(config, source, out, tokenizer=None, workers=None, say=print, *, phr
     for folder in (shards.PARTS, *corpus.SPLITS):
       (out / folder).mkdir(parents=True, exist_ok=True)
     text.save()
-    marker = units.marker(config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities)
+    marker = word_marks.marker(
+      config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities
+    )
     if runner == 'beam':
       fields = plan['chunk_bytes'], out, config.corpus.splitter, config.corpus.held_out, marker
       reader, records = beam.run(text, *fields, list(beam_args), say)
     else:
       reader, records = _shards(out, plan, config, text, marker, workers, say)
     manifest = _manifest(out, plan, config, reader.dropped.reasons, records, text.repeated)
-    manifest = dict(manifest, splitter=splitter, units=marker and marker.facts, similar=_similar(out, config, similar, say))
+    manifest = dict(
+      manifest,
+      splitter=splitter,
+      units=marker and marker.facts,
+      similar=_similar(out, config, similar, say),
+    )
     manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
     _tidy(out)
@@ -112,42 +160,59 @@ def _excluded(name):
     raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
-  """What decides every byte of the corpus; an unfinished one is gone on with only under the same plan."""
+  """What decides every byte of the corpus; an unfinished one is gone on with only under the same
+  plan.
+  """
   total = sum(s.bytes for s in found)
   return dict(
-      format_version=corpus.FORMAT_VERSION,
-      sources=[s.facts() for s in found],
-      tokenizer=config.tokenizer.to_dict(),
-      tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
-      corpus=config.corpus.to_dict(),
-      where=[list(w) for w in where],
-      exclude=[s.facts() for s in excluded],
-      files={name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file)) for name, file in files.items()},
-      # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by a kill.
-      chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)))
+    format_version=corpus.FORMAT_VERSION,
+    sources=[s.facts() for s in found],
+    tokenizer=config.tokenizer.to_dict(),
+    tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
+    corpus=config.corpus.to_dict(),
+    where=[list(w) for w in where],
+    exclude=[s.facts() for s in excluded],
+    files={
+      name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file))
+      for name, file in files.items()
+    },
+    # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by
+    # a kill.
+    chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)),
+  )
 
 
 def _same_plan(out, plan) -> dict | None:
-  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for anything else in the folder."""
+  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
+  anything else in the folder.
+  """
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
     if _holds_other_files(out):
-      raise errors.UserError(f'--out={out} holds other files: choose an empty folder or a new name.')
+      raise errors.UserError(
+        f'--out={out} holds other files: choose an empty folder or a new name.'
+      )
     return None
   differing = config_lib.differences(config_lib.flatten(there), config_lib.flatten(plan))
   if differing:
     state = 'a corpus' if manifest else 'an unfinished corpus'
-    raise errors.UserError(f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose another --out, or delete it.')
+    raise errors.UserError(
+      f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose '
+      'another --out, or delete it.'
+    )
   return manifest
 
 
 def _holds_other_files(out) -> bool:
-  return out.exists() and any(f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir())
+  return out.exists() and any(
+    f.name != '.lock' and not f.name.endswith('.part') for f in out.iterdir()
+  )
 
 
 def _unfinished_plan(out) -> dict | None:
@@ -158,7 +223,9 @@ def _unfinished_plan(out) -> dict | None:
     if not isinstance(plan, dict):
       raise ValueError('no object')
   except ValueError as e:
-    raise errors.UserError(f'{out}/plan.json is cut or damaged: delete {out} and run the same line again.') from e
+    raise errors.UserError(
+      f'{out}/plan.json is cut or damaged: delete {out} and run the same line again.'
+    ) from e
   return plan
 
 
@@ -173,7 +240,9 @@ def _locked(out):
     try:
       fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
-      raise errors.UserError(f'Another prepare is writing {out}: wait for it, or choose another --out.') from e
+      raise errors.UserError(
+        f'Another prepare is writing {out}: wait for it, or choose another --out.'
+      ) from e
     yield
 
 
@@ -183,17 +252,24 @@ def _tidy(out) -> None:
     for file in list(folder.iterdir()) if folder.exists() else ():
       if file.name == texts.SURVEY:
         file.rmtree()
-      elif file.name.endswith('.part') or file.name in ('plan.json', '.lock') or folder.name == shards.PARTS:
+      elif (
+        file.name.endswith('.part')
+        or file.name in ('plan.json', '.lock')
+        or folder.name == shards.PARTS
+      ):
         file.unlink(missing_ok=True)
   if (out / shards.PARTS).exists():  # not in an object store, whose folders are their files
     (out / shards.PARTS).rmdir()
 
 
-# --- the tokenizer ----------------------------------------------------------------------------------------------------
+# --- the tokenizer
+# ----------------------------------------------------------------------------------------------------
 
 
 def _tokenizer(out, plan, loaded, config, text, say) -> None:
-  """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's documents."""
+  """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's
+  documents.
+  """
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
@@ -207,19 +283,31 @@ def _only_tokenizer(out, loaded, config, text, say) -> None:
     raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
   loaded = loaded or _train(config, text, say)
   loaded.save(out)
-  say(f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus with --tokenizer={out}.')
+  say(
+    f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus '
+    f'with --tokenizer={out}.'
+  )
 
 
 def _train(config, text, say):
-  """Trains the config's tokenizer on the documents of train, of a large text on a sample of them."""
+  """Trains the config's tokenizer on the documents of train, of a large text on a sample of
+  them.
+  """
   total = text.size
   share = min(1.0, _most(config) / total) if total else 1.0
-  say(f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces on {share * total / 1e6:,.1f} MB of text'
-      + (f' ({100 * share:.1f} % of the documents, drawn by their content)' if share < 1 else '')
-      + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.2:,.1f} GiB of memory.')
+  say(
+    f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces on '
+    f'{share * total / 1e6:,.1f} MB of text'
+    + (f' ({100 * share:.1f} % of the documents, drawn by their content)' if share < 1 else '')
+    + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.2:,.1f} GiB '
+    'of memory.'
+  )
   joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
-  with meter.Meter('reading for the tokenizer', text.bytes, say) as progress:
-    return tokenizers.train(config.tokenizer.to_dict(), lambda: _training_texts(text, config.corpus.held_out, share, joiner, progress))
+  with progress.Meter('reading for the tokenizer', text.bytes, say) as meter:
+    return tokenizers.train(
+      config.tokenizer.to_dict(),
+      lambda: _training_texts(text, config.corpus.held_out, share, joiner, meter),
+    )
 
 
 def _most(config) -> int:
@@ -227,53 +315,87 @@ def _most(config) -> int:
   return int(min(TOKENIZER_BYTES, TOKENIZER_MEMORY / _MEMORY[config.tokenizer.name]))
 
 
-def _training_texts(text, held_out, share, joiner, progress):
-  """Text of the documents of train, or of a sample of them chosen by content; held-out text never shapes the tokenizer."""
+def _training_texts(text, held_out, share, joiner, meter):
+  """Text of the documents of train, or of a sample of them chosen by content; held-out text never
+  shapes the tokenizer.
+  """
   reader, empty = text.reader(), True
   for document, *_ in text.documents(reader):
-    progress.update(reader.bytes_read)
+    meter.update(reader.bytes_read)
     content, lot = shards.content_hash(document)
     if not shards.below(content, held_out) and shards.below(lot, share):
       empty = False
-      yield from shards.parts(document.decode('utf-8').replace('\n', joiner))  # a trainer takes a hundred times a text's size
+      yield from shards.parts(
+        document.decode('utf-8').replace('\n', joiner)
+      )  # a trainer takes a hundred times a text's size
   if empty:
     raise _empty(reader.dropped.reasons)
 
 
-# --- the shards -------------------------------------------------------------------------------------------------------
+# --- the shards
+# -------------------------------------------------------------------------------------------------------
 
 
 def _shards(out, plan, config, text, marker, workers, say):
-  """Makes all shards. Returns the reader, which knows what was dropped, and the records in order."""
-  workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())
+  """Makes all shards. Returns the reader, which knows what was dropped, and the records in
+  order.
+  """
+  workers = workers or (
+    len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+  )
   reader, records = text.reader(), {}
-  with meter.Meter('tokenising', text.bytes, say) as progress:
+  with progress.Meter('tokenising', text.bytes, say) as meter:
     chunks = text.chunks(reader, plan['chunk_bytes'])
-    results = shards.run(chunks, out, out / 'tokenizer', config.corpus.splitter, config.corpus.held_out, workers, marker)
+    results = shards.run(
+      chunks,
+      out,
+      out / 'tokenizer',
+      config.corpus.splitter,
+      config.corpus.held_out,
+      workers,
+      marker,
+    )
     for index, end, record in results:
       records[index] = record
-      progress.update(end)
+      meter.update(end)
   return reader, [records[i] for i in sorted(records)]
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- the end
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
-  unigrams = sum((_part(out, i, 'unigrams') for i in range(len(records))), np.zeros(config.tokenizer.vocab_size, np.int64))
+  unigrams = sum(
+    (_part(out, i, 'unigrams') for i in range(len(records))),
+    np.zeros(config.tokenizer.vocab_size, np.int64),
+  )
   splits = {name: _split(name, records) for name in corpus.SPLITS}
   if not splits['train']['tokens']:
     if splits['held_out']['tokens']:
-      raise errors.UserError(f'Every document fell into the held-out share of {config.corpus.held_out}: '
-                             'lower --config.corpus.held_out, or bring more text.')
+      raise errors.UserError(
+        f'Every document fell into the held-out share of {config.corpus.held_out}: '
+        'lower --config.corpus.held_out, or bring more text.'
+      )
     raise _empty(dropped)
   manifest = dict(
-      format_version=corpus.FORMAT_VERSION, tokenizer=meta['section'], corpus=plan['corpus'], vocab_size=len(unigrams), special=meta['special'],
-      tokenizer_hash=meta['hash'], dtype=corpus.token_dtype(len(unigrams)), sources=plan['sources'], splits=splits,
-      unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
-      pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)),
-      report=_report(records, dropped, repeated), plan=plan)
+    format_version=corpus.FORMAT_VERSION,
+    tokenizer=meta['section'],
+    corpus=plan['corpus'],
+    vocab_size=len(unigrams),
+    special=meta['special'],
+    tokenizer_hash=meta['hash'],
+    dtype=corpus.token_dtype(len(unigrams)),
+    sources=plan['sources'],
+    splits=splits,
+    unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
+    pieces_sha256=storage.write_array(
+      out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)
+    ),
+    report=_report(records, dropped, repeated),
+    plan=plan,
+  )
   return manifest
 
 
@@ -292,76 +414,131 @@ def _part(out, index, kind):
 
 def _split(name, records) -> dict:
   mine = [r['splits'][name] for r in records if name in r['splits']]
-  return {**{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')}, 'shards': [m['shard'] for m in mine]}
+  return {
+    **{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')},
+    'shards': [m['shard'] for m in mine],
+  }
 
 
 def _report(records, dropped, repeated) -> dict:
   """The data report over both splits."""
   parts = [s for r in records for s in r['splits'].values()]
-  totals = {key: sum(p[key] for p in parts) for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)}
+  totals = {
+    key: sum(p[key] for p in parts)
+    for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)
+  }
   held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
   dropped = dict(dropped)
   long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
-  for reason, key in (('document without a token', 'empty'), ('sentence without a token', 'cut'), (long, 'long')):
+  for reason, key in (
+    ('document without a token', 'empty'),
+    ('sentence without a token', 'cut'),
+    (long, 'long'),
+  ):
     if count := sum(r[key] for r in records):
       dropped[reason] = dict(count=count, bytes=0, first='')
   return dict(
-      **totals,
-      unknown_rate=totals['unknown'] / totals['tokens'],
-      pieces_per_word=totals['tokens'] / totals['words'],
-      misaligned_sentences=sum(r['misaligned'] for r in records),
-      duplicate_documents=repeated[0],
-      duplicate_paragraphs=repeated[1],
-      held_out_share=held_out / totals['documents'],
-      dropped=dropped)
+    **totals,
+    unknown_rate=totals['unknown'] / totals['tokens'],
+    pieces_per_word=totals['tokens'] / totals['words'],
+    misaligned_sentences=sum(r['misaligned'] for r in records),
+    duplicate_documents=repeated[0],
+    duplicate_paragraphs=repeated[1],
+    held_out_share=held_out / totals['documents'],
+    dropped=dropped,
+  )
 
 
 def _empty(dropped) -> errors.UserError:
-  why = '; '.join(f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items())
-  return errors.UserError(f'The sources hold no text to train on{f" (dropped: {why})" if why else ""}: '
-                          'are they plain text, JSON lines or WikiExtractor output, in UTF-8?')
+  why = '; '.join(
+    f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
+  )
+  return errors.UserError(
+    f'The sources hold no text to train on{f" (dropped: {why})" if why else ""}: '
+    'are they plain text, JSON lines or WikiExtractor output, in UTF-8?'
+  )
 
 
 def describe(manifest: dict, where: str) -> str:
   """The data report as text."""
   report, splits = manifest['report'], manifest['splits']
   lines = [
-      f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash {manifest["hash"][:12]}',
-      *(f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences {s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
-        for name, s in splits.items()),
-      f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} pieces a word; '
-      f'{report["duplicate_documents"]:,} exact duplicate documents, {report["duplicate_paragraphs"]:,} paragraphs; '
-      f'held out {100 * report["held_out_share"]:.2f} % of documents']
+    f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash '
+    f'{manifest["hash"][:12]}',
+    *(
+      f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences '
+      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
+      for name, s in splits.items()
+    ),
+    f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
+    'pieces a word; '
+    f'{report["duplicate_documents"]:,} exact duplicate documents, '
+    f'{report["duplicate_paragraphs"]:,} paragraphs; '
+    f'held out {100 * report["held_out_share"]:.2f} % of documents',
+  ]
   if manifest['units']:
-    shares = ', '.join(f'{report[level]:,} {level} ({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
-                       for level in ('words', 'phrases', 'entities') if level == 'words' or manifest['corpus'][level] != 'none')
-    lines.append(f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a token, told by pieces there')
+    shares = ', '.join(
+      f'{report[level]:,} {level} '
+      f'({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
+      for level in ('words', 'phrases', 'entities')
+      if level == 'words' or manifest['corpus'][level] != 'none'
+    )
+    lines.append(
+      f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
+      'token, told by pieces there'
+    )
   for reason, d in report['dropped'].items():
     first = f', first at {d["first"]}' if d['first'] else ''
     lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
   if not report['dropped']:
     lines.append('  dropped: nothing')
   if report['pieces_per_word'] > _LONG_WORDS:
-    lines.append(f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text blanks between its words, and is '
-                 f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into what a row may mask.')
+    lines.append(
+      f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '
+      'blanks between its words, and is '
+      f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into '
+      'what a row may mask.'
+    )
   if report['unknown_rate'] > 0.5:
-    lines.append('  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, and a model will learn next to '
-                 'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage or max_word_chars).')
+    lines.append(
+      '  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, '
+      'and a model will learn next to '
+      'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage '
+      'or max_word_chars).'
+    )
   if not splits['held_out']['documents']:
-    lines.append('  note: no document fell into the held-out share, so a run cannot be evaluated: '
-                 'raise --config.corpus.held_out, or bring more text.')
+    lines.append(
+      '  note: no document fell into the held-out share, so a run cannot be evaluated: '
+      'raise --config.corpus.held_out, or bring more text.'
+    )
   return '\n'.join(lines)
 
 
 def main(_):
   try:
-    prepare(_CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value, _WORKERS.value, say=lambda text: print(text, flush=True),
-            phrases=_PHRASES.value, entities=_ENTITIES.value, similar=_SIMILAR.value, where=_WHERE.value, exclude=_EXCLUDE.value, only=_ONLY.value,
-            runner=_RUNNER.value, beam_args=shlex.split(_BEAM_ARGS.value))
+    prepare(
+      _CONFIG.value,
+      _SOURCE.value,
+      _OUT.value,
+      _TOKENIZER.value,
+      _WORKERS.value,
+      say=lambda text: print(text, flush=True),
+      phrases=_PHRASES.value,
+      entities=_ENTITIES.value,
+      similar=_SIMILAR.value,
+      where=_WHERE.value,
+      exclude=_EXCLUDE.value,
+      only=_ONLY.value,
+      runner=_RUNNER.value,
+      beam_args=shlex.split(_BEAM_ARGS.value),
+    )
   except OSError as e:
     if e.errno not in _STORAGE:
       raise
-    raise errors.UserError(f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished shards are kept.') from e
+    raise errors.UserError(
+      f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished '
+      'shards are kept.'
+    ) from e
   except KeyboardInterrupt:
     raise KeyboardInterrupt('Interrupted: the same line goes on where it stopped.') from None
 
@@ -369,16 +546,49 @@ def main(_):
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _SOURCE = flags.DEFINE_multi_string(
-      'source', None, 'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.', required=True)
+    'source',
+    None,
+    'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.',
+    required=True,
+  )
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)
-  _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.')
-  _PHRASES = flags.DEFINE_string('phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.')
-  _ENTITIES = flags.DEFINE_string('entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.')
-  _SIMILAR = flags.DEFINE_string('similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.')
-  _WHERE = flags.DEFINE_multi_string('where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.')
-  _EXCLUDE = flags.DEFINE_multi_string('exclude', [], 'Texts, as a source, whose documents and longer paragraphs are left out; may be repeated.')
-  _ONLY = flags.DEFINE_enum('only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.')
-  _RUNNER = flags.DEFINE_enum('runner', 'local', ['local', 'beam'], 'Who makes the shards: processes of this machine, or Apache Beam.')
-  _BEAM_ARGS = flags.DEFINE_string('beam_args', '', "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.")
-  _WORKERS = flags.DEFINE_integer('workers', None, 'Processes; one a core if not given.', lower_bound=1)
+  _TOKENIZER = flags.DEFINE_string(
+    'tokenizer',
+    None,
+    'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
+  )
+  _PHRASES = flags.DEFINE_string(
+    'phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.'
+  )
+  _ENTITIES = flags.DEFINE_string(
+    'entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.'
+  )
+  _SIMILAR = flags.DEFINE_string(
+    'similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.'
+  )
+  _WHERE = flags.DEFINE_multi_string(
+    'where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.'
+  )
+  _EXCLUDE = flags.DEFINE_multi_string(
+    'exclude',
+    [],
+    'Texts, as a source, whose documents and longer paragraphs are left out; may be repeated.',
+  )
+  _ONLY = flags.DEFINE_enum(
+    'only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.'
+  )
+  _RUNNER = flags.DEFINE_enum(
+    'runner',
+    'local',
+    ['local', 'beam'],
+    'Who makes the shards: processes of this machine, or Apache Beam.',
+  )
+  _BEAM_ARGS = flags.DEFINE_string(
+    'beam_args',
+    '',
+    "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.",
+  )
+  _WORKERS = flags.DEFINE_integer(
+    'workers', None, 'Processes; one a core if not given.', lower_bound=1
+  )
   cli.run(main)

@@ -3,14 +3,17 @@
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W [--init W2[@STEP|@best] | hf:DIR | hf:ID]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
-The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of all attempts. Ends with
-exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a mistake in the command, nothing overwritten), 3
-(numbers that are not finite, a full disk, or another job that took the workdir over; the last good checkpoint is kept) or 75
-(what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in use: run the same line again).
-A second Ctrl-C does not wait for the save (130). On several hosts any one may be asked to stop, and all stop at the same step;
-jax may end a host whose peer is lost with SIGABRT (134).
+The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
+all attempts. Ends with exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a
+mistake in the command, nothing overwritten), 3 (numbers that are not finite, a full disk, or
+another job that took the workdir over; the last good checkpoint is kept) or 75
+(what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in
+use: run the same line again). A second Ctrl-C does not wait for the save (130). On several hosts
+any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost
+with SIGABRT (134).
 
-A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs
+XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib
@@ -24,51 +27,68 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import assembly
-from bertzoo_jax import beginning
-from bertzoo_jax import cli
-from bertzoo_jax import config as configuration
-from bertzoo_jax import errors
 from bertzoo_jax import hf
-from bertzoo_jax import storage
+from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import hosts
-from bertzoo_jax.training import interrupt as interrupts
+from bertzoo_jax.training import distributed
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import workdir as workdirs
 
 
-def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str | None = None, batches: str | None = None,
-             init: str | None = None) -> dict:
-  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the whole run, as
-  `cost.published_flops` counts}.
+def pretrain(
+  config,
+  workdir: str,
+  *,
+  corpus: str | None = None,
+  cache_dir: str | None = None,
+  batches: str | None = None,
+  init: str | None = None,
+) -> dict:
+  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
+  whole run, as `cost.published_flops` counts}.
 
   Args:
     config: an experiment (configs/).
     workdir: folder of the run; one that holds this run is resumed.
     corpus, batches: one of them: a corpus, or a file of batches.
     cache_dir: local folder for the mirror of a corpus in an object store.
-    init: address of weights to begin with, or one for each network by comma; not used when the run is resumed.
+    init: address of weights to begin with, or one for each network by comma; not used when the run
+      is resumed.
 
   Raises:
     UserError: anything that does not fit, before anything is written.
-    TryAgain: storage or network that fails and may not the next time, or another job in the workdir.
+    TryAgain: storage or network that fails and may not the next time, or another job in the
+      workdir.
     loop.Stopped: numbers that are not finite, or storage that is full.
   """
   _start_devices(config)
   assembly.check(config)
   if (storage.path(workdir) / 'manifest.json').exists():
-    raise errors.UserError(f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.')
-  interrupt = interrupts.Interrupt()
+    raise errors.UserError(
+      f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.'
+    )
+  notice = preemption.Preemption()
   own = lock.hold(workdir) if _first() else contextlib.nullcontext()
-  with workdirs.writable(workdir), hosts.last_words(), hosts.watched(), interrupt.listening(), own:
+  with (
+    workdirs.writable(workdir),
+    distributed.last_words(),
+    distributed.watched(),
+    notice.listening(),
+    own,
+  ):
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
@@ -76,45 +96,83 @@ def pretrain(config, workdir: str, *, corpus: str | None = None, cache_dir: str 
 
     phases = configuration.phases(config)
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
-    checkpoints = checkpoint.Checkpoints(workdir, keep=config.run.keep, keep_every=config.run.keep_every)
+    checkpoints = checkpoint.Checkpoints(
+      workdir, keep=config.run.keep, keep_every=config.run.keep_every
+    )
     start = checkpoints.newest() or 0
     here = next(p for p in phases if min(start, end - 1) < p.end_step)
-    assembly.check_phases(config, [p for p in phases[here.index:] if p.first_step < end], data, mesh, end)
-    stage = assembly.stage(config, here, data, mesh, end)
-    later = [lambda p=p: assembly.stage(config, p, data, mesh, end) for p in phases if here.end_step <= p.first_step < end]
-    state, origin, notes = _state(config, stage, checkpoints, start, init, data.tokenizer)
-    notes += _export_notes(config, stage.objective)
+    assembly.check_phases(
+      config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
+    )
+    phase_run = assembly.phase_run(config, here, data, mesh, end)
+    later = [
+      lambda p=p: assembly.phase_run(config, p, data, mesh, end)
+      for p in phases
+      if here.end_step <= p.first_step < end
+    ]
+    state, origin, notes = _state(config, phase_run, checkpoints, start, init, data.tokenizer)
+    notes += _export_notes(config, phase_run.objective)
 
     attempt = 0
     if _first():
       workdirs.describe(workdir, config, data.corpus, data.save_tokenizer)
-      attempt = workdirs.add_attempt(workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init)
+      attempt = workdirs.add_attempt(
+        workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init
+      )
     record, trackers = _records(config, workdir, start, attempt)
     bar = progress.Progress(end, start, show=_first())
-    bar.say('\n'.join([*_overview(config, workdir, phases, here, stage, state, data, mesh), origin, *notes]))
+    bar.say(
+      '\n'.join(
+        [*_overview(config, workdir, phases, here, phase_run, state, data, mesh), origin, *notes]
+      )
+    )
     run = loop.Loop(
-        workdir=workdir, total_steps=end, vocab_size=data.vocab_size, machinery=config.run, checkpoints=checkpoints, record=record,
-        trackers=trackers, progress=bar, interrupt=interrupt, entropy=data.entropy, tokens_per_byte=data.tokens_per_byte)
+      workdir=workdir,
+      total_steps=end,
+      vocab_size=data.vocab_size,
+      machinery=config.run,
+      checkpoints=checkpoints,
+      record=record,
+      trackers=trackers,
+      progress=bar,
+      preemption=notice,
+      entropy=data.entropy,
+      tokens_per_byte=data.tokens_per_byte,
+    )
     with contextlib.ExitStack() as stack:
-      for part in (checkpoints, record, trackers, bar):  # closed in the reverse order, also when the run fails
+      for part in (
+        checkpoints,
+        record,
+        trackers,
+        bar,
+      ):  # closed in the reverse order, also when the run fails
         stack.callback(part.close)
-      stack.enter_context(hosts.watched())  # before those: to close is to wait for all hosts
-      result = run.train(state, stage, later)
+      stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
+      result = run.train(state, phase_run, later)
     return _report(result, data, workdir, end, phases)
 
 
-# --- the parts of a run, in the order of the story --------------------------------------------------------------------
+# --- the parts of a run, in the order of the story
+# --------------------------------------------------------------------
 
 
 def _start_devices(config):
-  """Joins the other hosts and opens the cache of compiled programs; before anything touches a device."""
-  hosts.join()
-  if config.run.dtype == 'float32':  # otherwise an accelerator multiplies in fewer bits than it was asked for
+  """Joins the other hosts and opens the cache of compiled programs; before anything touches a
+  device.
+  """
+  distributed.join()
+  if (
+    config.run.dtype == 'float32'
+  ):  # otherwise an accelerator multiplies in fewer bits than it was asked for
     jax.config.update('jax_default_matmul_precision', 'highest')
-  if config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # which wins, where a machine has one for all runs
+  if (
+    config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ
+  ):  # which wins, where a machine has one for all runs
     folder = os.path.expanduser(config.run.compile_cache)
     # Programs for one CPU may not run on another: a home folder may serve several machines.
-    folder = os.path.join(folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend())
+    folder = os.path.join(
+      folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend()
+    )
     jax.config.update('jax_compilation_cache_dir', folder)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
@@ -122,7 +180,10 @@ def _start_devices(config):
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
   """The text, as plain values."""
   if (corpus is None) == (batches is None):
-    raise errors.UserError('Give either --corpus (a folder that prepare wrote) or --batches (a file that show --npz wrote).')
+    raise errors.UserError(
+      'Give either --corpus (a folder that prepare wrote) or --batches (a file that show --npz '
+      'wrote).'
+    )
   host = jax.process_index(), jax.process_count()
   if batches is not None:
     return training_data.from_file(batches, config, host)
@@ -131,32 +192,50 @@ def _open(config, corpus, cache_dir, batches) -> training_data.Data:
 
 def _from_corpus(config, path, cache_dir, host):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines at import, and nothing here uses it
-  from bertzoo_jax.input import corpus as corpora  # here, so that --batches works where TensorFlow is not installed
-  from bertzoo_jax.input import mirror
-  from bertzoo_jax.input import pipeline
+  os.environ.setdefault(
+    'TF_ENABLE_ONEDNN_OPTS', '0'
+  )  # it says three lines at import, and nothing here uses it
+  from bertzoo_jax.batches import pipeline
+  from bertzoo_jax.corpus import (
+    corpus as corpora,  # here, so that --batches works where TensorFlow is not installed
+  )
+  from bertzoo_jax.corpus import mirror
+
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
 
   corpora.verify(corpus.path)
 
   def fields_of(phase):
-    return dict(format=phase.config.format, masking=phase.config.masking, length=phase.config.length, batch_size=phase.config.batch_size,
-                seed=config.seed, host=host, phase=phase.index)
+    return dict(
+      format=phase.config.format,
+      masking=phase.config.masking,
+      length=phase.config.length,
+      batch_size=phase.config.batch_size,
+      seed=config.seed,
+      host=host,
+      phase=phase.index,
+    )
 
   def phase(phase):
     fields = fields_of(phase)
     train = pipeline.build(corpus, **fields)
     held_out = lambda: []
     if corpus.splits['held_out'].num_tokens:
-      held_out = lambda: pipeline.build(corpus, **fields, split='held_out').evaluation_batches(config.run.eval_batches)
+      held_out = lambda: pipeline.build(corpus, **fields, split='held_out').evaluation_batches(
+        config.run.eval_batches
+      )
     return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
 
   def trial(phase):
-    stand_in = corpora.stand_in(corpus, documents=2 * phase.config.batch_size, length=phase.config.length)
+    stand_in = corpora.stand_in(
+      corpus, documents=2 * phase.config.batch_size, length=phase.config.length
+    )
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
-      return training_data.PhaseData(pipeline.build(stand_in, **fields_of(phase)).features, None, None, None)
+      return training_data.PhaseData(
+        pipeline.build(stand_in, **fields_of(phase)).features, None, None, None
+      )
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,35 +245,66 @@ def _from_corpus(config, path, cache_dir, host):
   train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
   sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   return training_data.Data(
-      corpus={'hash': corpus.hash, **sizes}, vocab_size=corpus.vocab_size, last_step=None, entropy=training_data.entropy(corpus.unigrams),
-      tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None, phase=phase, trial=trial,
-      save_tokenizer=save_tokenizer, tokenizer=corpus.path / 'tokenizer')
+    corpus={'hash': corpus.hash, **sizes},
+    vocab_size=corpus.vocab_size,
+    last_step=None,
+    entropy=training_data.entropy(corpus.unigrams),
+    tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None,
+    phase=phase,
+    trial=trial,
+    save_tokenizer=save_tokenizer,
+    tokenizer=corpus.path / 'tokenizer',
+  )
 
 
-def _state(config, stage, checkpoints, start, init, tokenizer):
+def _state(config, phase_run, checkpoints, start, init, tokenizer):
   """(TrainState, a line that says where it comes from, notes)."""
-  target, notes = stages.target(stage)
+  target, notes = phase_runs.target(phase_run)
   if start:
     also = ' (--init is for a first start: not used)' if init else ''
-    return checkpoints.restore(start, target), f'resuming from the checkpoint of step {start:,}{also}', notes
-  if stage.objective.frozen and len((init or '').split(',')) < len(stage.objective.networks):
-    raise errors.UserError(f'objective={config.objective.name} leaves a network as it is, and none was trained: put a phase with '
-                           'objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.')
-  state = stages.fresh(stage)
+    return (
+      checkpoints.restore(start, target),
+      f'resuming from the checkpoint of step {start:,}{also}',
+      notes,
+    )
+  if phase_run.objective.frozen and len((init or '').split(',')) < len(
+    phase_run.objective.networks
+  ):
+    raise errors.UserError(
+      f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
+      'phase with '
+      'objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
+    )
+  state = phase_runs.fresh(phase_run)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
-  params, lines = beginning.parameters(state.params, init, stage.objective, tokenizer)
+  params, lines = initial_weights.parameters(state.params, init, phase_run.objective, tokenizer)
 
   def place(x, to):
-    return x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype))
+    return (
+      x
+      if isinstance(x, jax.Array)
+      else jax.make_array_from_callback(
+        x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype)
+      )
+    )
 
-  return state.replace(params=jax.tree.map(place, params, target.params)), f'weights from {init}, optimizer and step fresh', [*lines, *notes]
+  return (
+    state.replace(params=jax.tree.map(place, params, target.params)),
+    f'weights from {init}, optimizer and step fresh',
+    [*lines, *notes],
+  )
 
 
 def _export_notes(config, objective) -> list[str]:
-  """What export will do about networks that config.hf cannot hold; of several, only the first is meant to be that class."""
+  """What export will do about networks that config.hf cannot hold; of several, only the first is
+  meant to be that class.
+  """
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  notes = [hf.fitting_note(config.hf, n.encoder.activation, hf.flatten(n.of(shapes))) for n in objective.networks[:1]]
+  notes = [
+    hf.fitting_note(config.hf, n.encoder.activation, hf.flatten(n.of(shapes)))
+    for n in objective.networks[:1]
+  ]
   return [f'config.hf={note}' for note in notes if note]
 
 
@@ -202,60 +312,103 @@ def _records(config, workdir, start, attempt):
   """The metrics and the trackers of this attempt; other processes than the first write nothing."""
   if not _first():
     return metrics.Nothing(), metrics.Nothing()
-  trackers = metrics.Trackers(workdir, start, configuration.flatten(config), tensorboard=config.run.tensorboard, wandb=config.run.wandb)
+  trackers = metrics.Trackers(
+    workdir,
+    start,
+    configuration.flatten(config),
+    tensorboard=config.run.tensorboard,
+    wandb=config.run.wandb,
+  )
   return metrics.Record(workdir, start, attempt), trackers
 
 
-def _overview(config, workdir, phases, here, stage, state, data, mesh):
+def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   """The block at the start, line by line."""
-  shapes = stages.param_shapes(state)
-  flops = cost.flops_per_step(stage.objective.networks, state.params, {k: s for k, (s, _) in stage.data.features.items()})
+  shapes = phase_runs.param_shapes(state)
+  flops = cost.flops_per_step(
+    phase_run.objective.networks,
+    state.params,
+    {k: s for k, (s, _) in phase_run.data.features.items()},
+  )
   lines = [
-      f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
-      f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
-      + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
-      f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · {config.objective.name} · products in {config.run.dtype}',
-      f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
-      + (f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats' if data.entropy is not None else ''),
+    f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
+    f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
+    + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
+    f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
+    f'{config.objective.name} · products in {config.run.dtype}',
+    f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
+    + (
+      f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats'
+      if data.entropy is not None
+      else ''
+    ),
   ]
   for p in phases:
     rows, length = config.batch_size, p.config.length
     line = f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · {rows} rows × {length} tokens = {rows * length:,} tokens a step'
     if p.index == here.index:
       line += f' · {flops / 1e9:,.1f} GFLOP a step'
-      if stage.data.rows_per_epoch:
-        line += f' · {p.steps * rows / stage.data.rows_per_epoch:.2f} epochs of {stage.data.rows_per_epoch:,} rows'
+      if phase_run.data.rows_per_epoch:
+        line += f' · {p.steps * rows / phase_run.data.rows_per_epoch:.2f} epochs of {phase_run.data.rows_per_epoch:,} rows'
     lines.append(line)
   published = sum(_published_flops(p, data.vocab_size) for p in phases)
   return [*lines, f'flops     {published:.3e} for the whole run, counted as Clark et al. 2020 do']
 
 
 def _published_flops(phase, vocab_size) -> float:
-  objective = errors.build(phase.config.objective, OBJECTIVES, 'objective', encoder=assembly.encoder(phase.config, vocab_size))
-  return cost.published_flops(objective.networks, jax.eval_shape(objective.init, jax.random.key(0)), rows=phase.config.batch_size,
-                              length=phase.config.length, steps=phase.steps)
+  objective = errors.build(
+    phase.config.objective,
+    OBJECTIVES,
+    'objective',
+    encoder=assembly.encoder(phase.config, vocab_size),
+  )
+  return cost.published_flops(
+    objective.networks,
+    jax.eval_shape(objective.init, jax.random.key(0)),
+    rows=phase.config.batch_size,
+    length=phase.config.length,
+    steps=phase.steps,
+  )
 
 
 def _report(result, data, workdir, end, phases) -> dict:
   """Says how it ended."""
-  held_out = result['held_out'] or next((row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {})
+  held_out = result['held_out'] or next(
+    (row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {}
+  )
   flops = sum(_published_flops(p, data.vocab_size) for p in phases)
   if _first():
     if result['interrupted'] and result['step'] < end:
-      saved = f'at step {result["step"]:,} of {end:,} and saved' if result['step'] else 'before the first step'
+      saved = (
+        f'at step {result["step"]:,} of {end:,} and saved'
+        if result['step']
+        else 'before the first step'
+      )
       print(f'stopped {saved}: run the same line to go on', flush=True)
     elif more := data.still_to_come(phases):
       print(more, flush=True)
     else:
-      print(f'done: {result["step"]:,} steps in {workdir} · {flops:.3e} FLOPs as Clark et al. 2020 count them', flush=True)
+      print(
+        f'done: {result["step"]:,} steps in {workdir} · {flops:.3e} FLOPs as Clark et al. 2020 '
+        'count them',
+        flush=True,
+      )
     loss = held_out.get('held_out_mlm_loss')
     if loss is not None and data.entropy is not None:
       below = data.entropy - loss
-      print(f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
-            f'{abs(below):.3f} ' + ('below it' if below >= 0 else 'above it: not yet more than word counts'), flush=True)
+      print(
+        f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
+        f'{abs(below):.3f} '
+        + ('below it' if below >= 0 else 'above it: not yet more than word counts'),
+        flush=True,
+      )
     if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:
-      print(f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original {100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
-            f'area under the curve {held_out["held_out_rtd_auc"]:.3f}', flush=True)
+      print(
+        f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original '
+        f'{100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
+        f'area under the curve {held_out["held_out_rtd_auc"]:.3f}',
+        flush=True,
+      )
   return {**result, 'held_out': held_out, 'entropy': data.entropy, 'flops': flops}
 
 
@@ -279,15 +432,34 @@ def _first() -> bool:
 
 
 def main(_):
-  pretrain(_CONFIG.value, _WORKDIR.value, corpus=_CORPUS.value, cache_dir=_CACHE_DIR.value, batches=_BATCHES.value, init=_INIT.value)
+  pretrain(
+    _CONFIG.value,
+    _WORKDIR.value,
+    corpus=_CORPUS.value,
+    cache_dir=_CACHE_DIR.value,
+    batches=_BATCHES.value,
+    init=_INIT.value,
+  )
 
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
-  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.')
-  _BATCHES = flags.DEFINE_string('batches', None, 'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.')
-  _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.', required=True)
-  _INIT = flags.DEFINE_string('init', None, 'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
-                              'discriminator and its generator. Optimizer and step are fresh.')
-  cli.run(main, hosts.leave)
+  _CACHE_DIR = flags.DEFINE_string(
+    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
+  )
+  _BATCHES = flags.DEFINE_string(
+    'batches',
+    None,
+    'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.',
+  )
+  _WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Folder of the run, local or gs://.', required=True
+  )
+  _INIT = flags.DEFINE_string(
+    'init',
+    None,
+    'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
+    'discriminator and its generator. Optimizer and step are fresh.',
+  )
+  cli.run(main, distributed.leave)

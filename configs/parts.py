@@ -1,10 +1,11 @@
-"""One constructor for each named part: what a config section may hold, complete, with the field's usual values.
+"""One constructor for each named part: what a config section may hold, complete, with the field's
+usual values.
 
-A part's arguments are those of the function or module of the same name in `bertzoo_jax` (a test holds the two
-together). Nothing here imports a framework, so a config can be read on any machine.
+A part's arguments are those of the function or module of the same name in `bertzoo_jax` (a test
+holds the two together). Nothing here imports a framework, so a config can be read on any machine.
 
-A config file calls these, and ends in `experiment(...)`; its `get_config(argument)` passes the argument through
-`argument(...)`, which understands
+A config file calls these, and ends in `experiment(...)`; its `get_config(argument)` passes the
+argument through `argument(...)`, which understands
 
     base                          a size
     base,masking=token            a whole section swapped for another part with its usual values
@@ -20,81 +21,185 @@ def _part(name, fields):
   return ml_collections.ConfigDict(dict(name=name, **fields))
 
 
-# --- text: what `prepare` makes a corpus of -------------------------------------------------------------------------
+# --- text: what `prepare` makes a corpus of
+# -------------------------------------------------------------------------
 
 
-def wordpiece(*, vocab_size=30522, lowercase=True, strip_accents=True, split_chinese=True, normalization='none', max_word_chars=100, min_frequency=2,
-              coverage=0.9999):
-  """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK], `##` inside words.
+def wordpiece(
+  *,
+  vocab_size=30522,
+  lowercase=True,
+  strip_accents=True,
+  split_chinese=True,
+  normalization='none',
+  max_word_chars=100,
+  min_frequency=2,
+  coverage=0.9999,
+):
+  """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
+  `##` inside words.
 
-  vocab_size: pieces, specials included. lowercase, strip_accents: separate choices (the uncased release does both).
+  vocab_size: pieces, specials included. lowercase, strip_accents: separate choices (the uncased
+  release does both).
   split_chinese: blanks around CJK characters. normalization: none | nfc | nfkc, before all else.
-  max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code). min_frequency: of a merge in training.
-  coverage: share of all characters that training gives a piece of their own; the rarest become unknown.
+  max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code).
+  min_frequency: of a merge in training.
+  coverage: share of all characters that training gives a piece of their own; the rarest become
+  unknown.
   """
-  return _part('wordpiece', dict(vocab_size=vocab_size, lowercase=lowercase, strip_accents=strip_accents, split_chinese=split_chinese,
-                                 normalization=normalization, max_word_chars=max_word_chars, min_frequency=min_frequency, coverage=coverage))
+  return _part(
+    'wordpiece',
+    dict(
+      vocab_size=vocab_size,
+      lowercase=lowercase,
+      strip_accents=strip_accents,
+      split_chinese=split_chinese,
+      normalization=normalization,
+      max_word_chars=max_word_chars,
+      min_frequency=min_frequency,
+      coverage=coverage,
+    ),
+  )
 
 
-def byte_bpe(*, vocab_size=50265, lowercase=False, normalization='none', add_prefix_space=False, min_frequency=2):
-  """GPT-2's byte-level BPE with RoBERTa's specials (Liu et al. 2019 §4.4): <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last."""
-  return _part('byte_bpe', dict(vocab_size=vocab_size, lowercase=lowercase, normalization=normalization, add_prefix_space=add_prefix_space,
-                                min_frequency=min_frequency))
+def byte_bpe(
+  *,
+  vocab_size=50265,
+  lowercase=False,
+  normalization='none',
+  add_prefix_space=False,
+  min_frequency=2,
+):
+  """GPT-2's byte-level BPE with RoBERTa's specials (Liu et al. 2019 §4.4): <s> 0, <pad> 1, </s> 2,
+  <unk> 3, <mask> last.
+  """
+  return _part(
+    'byte_bpe',
+    dict(
+      vocab_size=vocab_size,
+      lowercase=lowercase,
+      normalization=normalization,
+      add_prefix_space=add_prefix_space,
+      min_frequency=min_frequency,
+    ),
+  )
 
 
-def sentencepiece(*, vocab_size=30000, model='unigram', specials='bracketed', lowercase=True, strip_accents=True, collapse_blanks=True,
-                  straight_quotes=False, normalization='nmt_nfkc', digit_commas='split', word_starts='letters', coverage=0.99995,
-                  symbols='()"-.–£€'):
-  """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its release).
+def sentencepiece(
+  *,
+  vocab_size=30000,
+  model='unigram',
+  specials='bracketed',
+  lowercase=True,
+  strip_accents=True,
+  collapse_blanks=True,
+  straight_quotes=False,
+  normalization='nmt_nfkc',
+  digit_commas='split',
+  word_starts='letters',
+  coverage=0.99995,
+  symbols='()"-.–£€',
+):
+  """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its
+  release).
 
-  vocab_size: pieces, specials included. model: unigram | bpe. specials: bracketed (<pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
-  [MASK] 4) | angled (<unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop> 8, and A <sep> B <sep> <cls>; XLNet) |
-  mask_last ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK] behind all others; DeBERTa v2). Then what is done to a text, in this
-  order. collapse_blanks: all white space to single blanks. straight_quotes: `` and '' become ". strip_accents: NFKD without
-  combining marks. lowercase. normalization, the model's own (a published model brings its own): nmt_nfkc | nfkc |
-  nmt_nfkc_cf | nfkc_cf | identity. digit_commas: split (no piece with a comma behind a digit at its end is used) | keep.
-  word_starts, pieces that start a word besides those with a blank in front: letters (punctuation, and what has other than
+  vocab_size: pieces, specials included. model: unigram | bpe. specials: bracketed (<pad> 0, <unk>
+  1, [CLS] 2, [SEP] 3, [MASK] 4) | angled (<unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>, <eod>,
+  <eop> 8, and A <sep> B <sep> <cls>; XLNet) | mask_last ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK]
+  behind all others; DeBERTa v2). Then what is done to a text, in this
+  order. collapse_blanks: all white space to single blanks. straight_quotes: `` and '' become ".
+  strip_accents: NFKD without combining marks. lowercase. normalization, the model's own (a
+  published model brings its own): nmt_nfkc | nfkc | nmt_nfkc_cf | nfkc_cf | identity. digit_commas:
+  split (no piece with a comma behind a digit at its end is used) | keep. word_starts, pieces that
+  start a word besides those with a blank in front: letters (punctuation, and what has other than
   English letters) | ascii (ASCII punctuation; XLNet) | unicode (any punctuation alone; DeBERTa).
-  coverage: share of all characters that training gives a piece. symbols: characters that are always pieces of their own.
+  coverage: share of all characters that training gives a piece. symbols: characters that are always
+  pieces of their own.
   """
-  return _part('sentencepiece', dict(
-      vocab_size=vocab_size, model=model, specials=specials, lowercase=lowercase, strip_accents=strip_accents, collapse_blanks=collapse_blanks,
-      straight_quotes=straight_quotes, normalization=normalization, digit_commas=digit_commas, word_starts=word_starts,
-      coverage=coverage, symbols=symbols))
+  return _part(
+    'sentencepiece',
+    dict(
+      vocab_size=vocab_size,
+      model=model,
+      specials=specials,
+      lowercase=lowercase,
+      strip_accents=strip_accents,
+      collapse_blanks=collapse_blanks,
+      straight_quotes=straight_quotes,
+      normalization=normalization,
+      digit_commas=digit_commas,
+      word_starts=word_starts,
+      coverage=coverage,
+      symbols=symbols,
+    ),
+  )
 
 
-def corpus(*, splitter='rules:en', held_out=0.01, min_chars=0, duplicates='documents+paragraphs', words='pieces', phrases='none', entities='none',
-           similar='none'):
+def corpus(
+  *,
+  splitter='rules:en',
+  held_out=0.01,
+  min_chars=0,
+  duplicates='documents+paragraphs',
+  words='pieces',
+  phrases='none',
+  entities='none',
+  similar='none',
+):
   """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
 
-  splitter: rules:LANG | lines (a sentence a line) | regex:PATTERN (that ends a sentence) | none. held_out: share of the
-  documents, by content hash, kept out of training. min_chars: shorter documents are dropped. duplicates, what is kept once
-  only: documents+paragraphs | documents | keep. words: pieces (they begin where the tokenizer's pieces say so) | jieba
-  (Chinese) | blanks (text segmented beforehand). phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba
-  (parts of speech). similar: none | trained (word vectors of this text) | vectors | thesaurus (--similar FILE).
+  splitter: rules:LANG | lines (a sentence a line) | regex:PATTERN (that ends a sentence) | none.
+  held_out: share of the documents, by content hash, kept out of training. min_chars: shorter
+  documents are dropped. duplicates, what is kept once
+  only: documents+paragraphs | documents | keep. words: pieces (they begin where the tokenizer's
+  pieces say so) | jieba (Chinese) | blanks (text segmented beforehand). phrases, entities: none |
+  lexicon (--phrases, --entities FILE) | jieba
+  (parts of speech). similar: none | trained (word vectors of this text) | vectors | thesaurus
+  (--similar FILE).
   """
-  return ml_collections.ConfigDict(dict(splitter=splitter, held_out=held_out, min_chars=min_chars, duplicates=duplicates, words=words,
-                                        phrases=phrases, entities=entities, similar=similar))
+  return ml_collections.ConfigDict(
+    dict(
+      splitter=splitter,
+      held_out=held_out,
+      min_chars=min_chars,
+      duplicates=duplicates,
+      words=words,
+      phrases=phrases,
+      entities=entities,
+      similar=similar,
+    )
+  )
 
 
-# --- input formats (Liu et al. 2019 §4.2 names the four) --------------------------------------------------------------
+# --- input formats (Liu et al. 2019 §4.2 names the four)
+# --------------------------------------------------------------
 
 
 def full_sentences(*, document_separator=True, sentence_separators=False):
   """Contiguous sentences, across documents, to at most `length` tokens; no pair loss.
 
-  document_separator: an extra separator where a document ends (the paper). sentence_separators: one after every
-  sentence (fairseq's data, where every line ends in </s>).
+  document_separator: an extra separator where a document ends (the paper). sentence_separators: one
+  after every sentence (fairseq's data, where every line ends in </s>).
   """
-  return _part('full_sentences', dict(document_separator=document_separator, sentence_separators=sentence_separators))
+  return _part(
+    'full_sentences',
+    dict(document_separator=document_separator, sentence_separators=sentence_separators),
+  )
 
 
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
-  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to each other.
+  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to
+  each other.
 
-  Also SpanBERT's one segment a document. long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
+  Also SpanBERT's one segment a document. long_sentences: a sentence that no row can hold is cut |
+  drop (SpanBERT's release).
   """
-  return _part('doc_sentences', dict(max_pieces=max_pieces, sentence_separators=sentence_separators, long_sentences=long_sentences))
+  return _part(
+    'doc_sentences',
+    dict(
+      max_pieces=max_pieces, sentence_separators=sentence_separators, long_sentences=long_sentences
+    ),
+  )
 
 
 def token_blocks():
@@ -102,136 +207,311 @@ def token_blocks():
   return _part('token_blocks', {})
 
 
-def segment_pairs(*, pairs='nsp', short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='random'):
+def segment_pairs(
+  *, pairs='nsp', short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='random'
+):
   """BERT's two segments of several sentences (Devlin et al. 2018 A.2).
 
-  pairs: nsp (the second is the true next one or a false one) | sop (in true or swapped order; Lan et al. 2019 §3.1) | none
-  (true, no label). short_rate: share of document visits with a random shorter target length. negative_rate: of the coin
-  for a false or swapped pair. negatives, of nsp: documents (from a random other one) | neighbours (the next row's second
-  segment; code of ERNIE 1.0). lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
-  negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
+  pairs: nsp (the second is the true next one or a false one) | sop (in true or swapped order; Lan
+  et al. 2019 §3.1) | none
+  (true, no label). short_rate: share of document visits with a random shorter target length.
+  negative_rate: of the coin for a false or swapped pair. negatives, of nsp: documents (from a
+  random other one) | neighbours (the next row's second segment; code of ERNIE 1.0). lone_sentences,
+  chunks of one sentence: random (a random partner, label 1, so that more than negative_rate ends up
+  1; BERT, and ALBERT's release) | skip (they make no row).
   """
-  return _part('segment_pairs', dict(pairs=pairs, short_rate=short_rate, negative_rate=negative_rate, negatives=negatives,
-                                     lone_sentences=lone_sentences))
+  return _part(
+    'segment_pairs',
+    dict(
+      pairs=pairs,
+      short_rate=short_rate,
+      negative_rate=negative_rate,
+      negatives=negatives,
+      lone_sentences=lone_sentences,
+    ),
+  )
 
 
 def sentence_pairs(*, negative_rate=0.5):
-  """Two single sentences, the second the true next one or a random one of another document (Liu et al. 2019 §4.2)."""
+  """Two single sentences, the second the true next one or a random one of another document (Liu et
+  al. 2019 §4.2).
+  """
   return _part('sentence_pairs', dict(negative_rate=negative_rate))
 
 
 def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
-  """Running text of one document in one or two segments, never a false pair (Clark et al. 2020; code of ELECTRA's release).
+  """Running text of one document in one or two segments, never a false pair (Clark et al. 2020;
+  code of ELECTRA's release).
 
-  single_rate: share of rows with one segment. short_rate: share of rows with a random shorter target length.
+  single_rate: share of rows with one segment. short_rate: share of rows with a random shorter
+  target length.
   """
   return _part('adjacent_segments', dict(single_rate=single_rate, short_rate=short_rate))
 
 
 def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
-  """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5; code of XLNet).
+  """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5;
+  code of XLNet).
 
-  reuse_length: tokens a step moves on, whose states the memory keeps. both_directions: every other lane is read from right
+  reuse_length: tokens a step moves on, whose states the memory keeps. both_directions: every other
+  lane is read from right
   to left. random_rate: share of rows whose B is not what follows A.
   """
-  return _part('memory_segments', dict(reuse_length=reuse_length, both_directions=both_directions, random_rate=random_rate))
+  return _part(
+    'memory_segments',
+    dict(reuse_length=reuse_length, both_directions=both_directions, random_rate=random_rate),
+  )
 
 
-# --- masking ----------------------------------------------------------------------------------------------------------
+# --- masking
+# ----------------------------------------------------------------------------------------------------------
 
 
-def token(*, rate=0.15, corruption=(0.8, 0.1, 0.1), rounding='nearest', maskable='text', random_tokens='all', sampling='distinct', repeat=0):
+def token(
+  *,
+  rate=0.15,
+  corruption=(0.8, 0.1, 0.1),
+  rounding='nearest',
+  maskable='text',
+  random_tokens='all',
+  sampling='distinct',
+  repeat=0,
+):
   """Single tokens, uniformly (Devlin et al. 2018 §3.1).
 
-  rate: share of a row's tokens, specials counted. corruption: shares of [MASK], of a random token, of the token kept.
-  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq). maskable: text |
-  all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials | unigrams (as often as in the
-  corpus). sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's release). repeat: 0
-  draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static masking; Liu et al. 2019 §4.1).
+  rate: share of a row's tokens, specials counted. corruption: shares of [MASK], of a random token,
+  of the token kept.
+  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq). maskable:
+  text | all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials |
+  unigrams (as often as in the
+  corpus). sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's
+  release). repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k
+  (static masking; Liu et al. 2019 §4.1).
   """
-  return _part('token', dict(rate=rate, corruption=corruption, rounding=rounding, maskable=maskable, random_tokens=random_tokens,
-                             sampling=sampling, repeat=repeat))
+  return _part(
+    'token',
+    dict(
+      rate=rate,
+      corruption=corruption,
+      rounding=rounding,
+      maskable=maskable,
+      random_tokens=random_tokens,
+      sampling=sampling,
+      repeat=repeat,
+    ),
+  )
 
 
-def whole_word(*, rate=0.15, level='word', selection='budget', corruption=(0.8, 0.1, 0.1), corrupted='pieces', substitute='mask',
-               random_tokens='all', max_predictions=0, repeat=0):
-  """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et al. 2019 §3.2).
+def whole_word(
+  *,
+  rate=0.15,
+  level='word',
+  selection='budget',
+  corruption=(0.8, 0.1, 0.1),
+  corrupted='pieces',
+  substitute='mask',
+  random_tokens='all',
+  max_predictions=0,
+  repeat=0,
+):
+  """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et
+  al. 2019 §3.2).
 
-  level: word | phrase | entity (words where there is none). selection: budget (random order, what exceeds it is skipped)
-  | independent (a coin for each unit; ERNIE's release). corrupted, what one draw of mask, random and keep covers: pieces
-  | units. substitute, what the first share becomes: mask | similar (a word of the corpus's table, MacBERT).
+  level: word | phrase | entity (words where there is none). selection: budget (random order, what
+  exceeds it is skipped) | independent (a coin for each unit; ERNIE's release). corrupted, what one
+  draw of mask, random and keep covers: pieces | units. substitute, what the first share becomes:
+  mask | similar (a word of the corpus's table, MacBERT).
   max_predictions: 0: from the rate. rate, random_tokens, repeat: see token.
   """
-  return _part('whole_word', dict(rate=rate, level=level, selection=selection, corruption=corruption, corrupted=corrupted, substitute=substitute,
-                                  random_tokens=random_tokens, max_predictions=max_predictions, repeat=repeat))
+  return _part(
+    'whole_word',
+    dict(
+      rate=rate,
+      level=level,
+      selection=selection,
+      corruption=corruption,
+      corrupted=corrupted,
+      substitute=substitute,
+      random_tokens=random_tokens,
+      max_predictions=max_predictions,
+      repeat=repeat,
+    ),
+  )
 
 
-def ngram(*, rate=0.15, weights=(6, 3, 2), order='shuffled', corruption=(0.8, 0.1, 0.1), corrupted='pieces', substitute='mask',
-          random_tokens='all', max_predictions=0, repeat=0):
+def ngram(
+  *,
+  rate=0.15,
+  weights=(6, 3, 2),
+  order='shuffled',
+  corruption=(0.8, 0.1, 0.1),
+  corrupted='pieces',
+  substitute='mask',
+  random_tokens='all',
+  max_predictions=0,
+  repeat=0,
+):
   """Runs of one to N words (Lan et al. 2019 §3.1; Cui et al. 2020 §3.2).
 
-  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n. order: shuffled (ALBERT) | left_to_right (MacBERT). corrupted: pieces |
+  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n. order: shuffled (ALBERT) | left_to_right
+  (MacBERT). corrupted: pieces |
   units (words). The others: see whole_word and token.
   """
-  return _part('ngram', dict(rate=rate, weights=weights, order=order, corruption=corruption, corrupted=corrupted, substitute=substitute,
-                             random_tokens=random_tokens, max_predictions=max_predictions, repeat=repeat))
+  return _part(
+    'ngram',
+    dict(
+      rate=rate,
+      weights=weights,
+      order=order,
+      corruption=corruption,
+      corrupted=corrupted,
+      substitute=substitute,
+      random_tokens=random_tokens,
+      max_predictions=max_predictions,
+      repeat=repeat,
+    ),
+  )
 
 
-def span(*, rate=0.15, p=0.2, max_words=10, corruption=(0.8, 0.1, 0.1), corrupted='spans', random_tokens='unigrams', overflow='skip',
-         max_pair_targets=15, repeat=0):
+def span(
+  *,
+  rate=0.15,
+  p=0.2,
+  max_words=10,
+  corruption=(0.8, 0.1, 0.1),
+  corrupted='spans',
+  random_tokens='unigrams',
+  overflow='skip',
+  max_pair_targets=15,
+  repeat=0,
+):
   """Spans of words of geometric length, and the tokens at their borders (Joshi et al. 2020 §3).
 
-  rate: of the text, specials not counted. p, max_words: of the geometric distribution, cut off there and rescaled. corrupted:
-  spans (touching ones are one) | units (words) | pieces. overflow, where a word exceeds the budget: skip | cut (masks its
-  first pieces; the release). max_pair_targets: how far into a span the border objective reaches. The others: see token.
+  rate: of the text, specials not counted. p, max_words: of the geometric distribution, cut off
+  there and rescaled. corrupted: spans (touching ones are one) | units (words) | pieces. overflow,
+  where a word exceeds the budget: skip | cut (masks its first pieces; the release).
+  max_pair_targets: how far into a span the border objective reaches. The others: see token.
   """
-  return _part('span', dict(rate=rate, p=p, max_words=max_words, corruption=corruption, corrupted=corrupted, random_tokens=random_tokens,
-                            overflow=overflow, max_pair_targets=max_pair_targets, repeat=repeat))
+  return _part(
+    'span',
+    dict(
+      rate=rate,
+      p=p,
+      max_words=max_words,
+      corruption=corruption,
+      corrupted=corrupted,
+      random_tokens=random_tokens,
+      overflow=overflow,
+      max_pair_targets=max_pair_targets,
+      repeat=repeat,
+    ),
+  )
 
 
-def ngram_windows(*, rate=0.15, max_gram=3, scan='spread', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0):
+def ngram_windows(
+  *, rate=0.15, max_gram=3, scan='spread', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0
+):
   """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020).
 
-  max_gram: 1: single tokens. scan, which windows are used up to the budget: left_to_right (the release; the end of a row
-  is hardly ever masked) | spread (in random order). The others: see token.
+  max_gram: 1: single tokens. scan, which windows are used up to the budget: left_to_right (the
+  release; the end of a row is hardly ever masked) | spread (in random order). The others: see
+  token.
   """
-  return _part('ngram_windows', dict(rate=rate, max_gram=max_gram, scan=scan, corruption=corruption, random_tokens=random_tokens, repeat=repeat))
+  return _part(
+    'ngram_windows',
+    dict(
+      rate=rate,
+      max_gram=max_gram,
+      scan=scan,
+      corruption=corruption,
+      random_tokens=random_tokens,
+      repeat=repeat,
+    ),
+  )
 
 
-def permutation(*, context=6, max_span=5, num_predictions=85, block=256, span_units='words', repeat=0):
+def permutation(
+  *, context=6, max_span=5, num_predictions=85, block=256, span_units='words', repeat=0
+):
   """Spans to be said in random order, and who sees whom (Yang et al. 2019).
 
-  context: K, about one token of it is predicted. max_span: words (p ∝ 1/n). num_predictions: of a full row. block: tokens
-  permuted together, blind to later blocks. span_units: words (the paper) | pieces (n pieces from a word's first on; the
+  context: K, about one token of it is predicted. max_span: words (p ∝ 1/n). num_predictions: of a
+  full row. block: tokens permuted together, blind to later blocks. span_units: words (the paper) |
+  pieces (n pieces from a word's first on; the
   release). repeat: see token.
   """
-  return _part('permutation', dict(context=context, max_span=max_span, num_predictions=num_predictions, block=block, span_units=span_units,
-                                   repeat=repeat))
+  return _part(
+    'permutation',
+    dict(
+      context=context,
+      max_span=max_span,
+      num_predictions=num_predictions,
+      block=block,
+      span_units=span_units,
+      repeat=repeat,
+    ),
+  )
 
 
-# --- network ----------------------------------------------------------------------------------------------------------
+# --- network
+# ----------------------------------------------------------------------------------------------------------
 
 
-def transformer(*, num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072, embedding_size=0, max_positions=512, type_vocab_size=2,
-                sharing='none', num_groups=1, inner_group_num=1, activation='gelu_tanh', norm_eps=1e-12, dropout=0.1, attention_dropout=0.1,
-                initializer='truncated_normal', initializer_range=0.02):
+def transformer(
+  *,
+  num_layers=12,
+  hidden_size=768,
+  num_heads=12,
+  intermediate_size=3072,
+  embedding_size=0,
+  max_positions=512,
+  type_vocab_size=2,
+  sharing='none',
+  num_groups=1,
+  inner_group_num=1,
+  activation='gelu_tanh',
+  norm_eps=1e-12,
+  dropout=0.1,
+  attention_dropout=0.1,
+  initializer='truncated_normal',
+  initializer_range=0.02,
+):
   """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3).
 
-  embedding_size: of the tables, projected to hidden_size; 0: the same, and no projection. type_vocab_size: 0 for no segment
-  table. sharing, what the layers have in common: none | all | attention | feed_forward (Lan et al. 2019 §3.1, Table 4; each
-  with its norm). num_groups: of consecutive layers; layers share in their group only. inner_group_num: blocks, each with its
-  own parameters, that make a layer. activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu. initializer:
-  truncated_normal (cut at two deviations, not rescaled) | normal, with deviation initializer_range; what scores a token by one
+  embedding_size: of the tables, projected to hidden_size; 0: the same, and no projection.
+  type_vocab_size: 0 for no segment table. sharing, what the layers have in common: none | all |
+  attention | feed_forward (Lan et al. 2019 §3.1, Table 4; each
+  with its norm). num_groups: of consecutive layers; layers share in their group only.
+  inner_group_num: blocks, each with its own parameters, that make a layer. activation: gelu_tanh
+  (Google's BERT) | gelu (the exact one) | relu. initializer: truncated_normal (cut at two
+  deviations, not rescaled) | normal, with deviation initializer_range; what scores a token by one
   number (detection) is not drawn so, but uniformly after Glorot.
   """
-  return _part('transformer', dict(
-      num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, intermediate_size=intermediate_size, embedding_size=embedding_size,
-      max_positions=max_positions, type_vocab_size=type_vocab_size, sharing=sharing, num_groups=num_groups, inner_group_num=inner_group_num,
-      activation=activation, norm_eps=norm_eps, dropout=dropout, attention_dropout=attention_dropout, initializer=initializer,
-      initializer_range=initializer_range))
+  return _part(
+    'transformer',
+    dict(
+      num_layers=num_layers,
+      hidden_size=hidden_size,
+      num_heads=num_heads,
+      intermediate_size=intermediate_size,
+      embedding_size=embedding_size,
+      max_positions=max_positions,
+      type_vocab_size=type_vocab_size,
+      sharing=sharing,
+      num_groups=num_groups,
+      inner_group_num=inner_group_num,
+      activation=activation,
+      norm_eps=norm_eps,
+      dropout=dropout,
+      attention_dropout=attention_dropout,
+      initializer=initializer,
+      initializer_range=initializer_range,
+    ),
+  )
 
 
-# --- objective --------------------------------------------------------------------------------------------------------
+# --- objective
+# --------------------------------------------------------------------------------------------------------
 
 
 def mlm():
@@ -240,29 +520,73 @@ def mlm():
 
 
 def mlm_pair(*, pair_weight=1.0):
-  """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair (Devlin et al. 2018 A.2)."""
+  """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
+  (Devlin et al. 2018 A.2).
+  """
   return _part('mlm_pair', dict(pair_weight=pair_weight))
 
 
-def replaced_token(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, loss_over='all', generator_weight=1.0,
-                   discriminator_weight=50.0):
-  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update (Clark et al. 2020 §2).
+def replaced_token(
+  *,
+  width=0.25,
+  depth=1.0,
+  shared='embeddings',
+  temperature=1.0,
+  disallow_correct=False,
+  loss_over='all',
+  generator_weight=1.0,
+  discriminator_weight=50.0,
+):
+  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update
+  (Clark et al. 2020 §2).
 
-  width, depth: of the generator, as shares of the network's. shared, what it has in common with the network: none | token
-  (word vectors) | embeddings (the release) | all. temperature, disallow_correct (never the true token): of sampling.
+  width, depth: of the generator, as shares of the network's. shared, what it has in common with the
+  network: none | token (word vectors) | embeddings (the release) | all. temperature,
+  disallow_correct (never the true token): of sampling.
   loss_over: all | masked tokens. generator_weight, discriminator_weight: of the two losses.
   """
-  return _part('replaced_token', dict(
-      width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over,
-      generator_weight=generator_weight, discriminator_weight=discriminator_weight))
+  return _part(
+    'replaced_token',
+    dict(
+      width=width,
+      depth=depth,
+      shared=shared,
+      temperature=temperature,
+      disallow_correct=disallow_correct,
+      loss_over=loss_over,
+      generator_weight=generator_weight,
+      discriminator_weight=discriminator_weight,
+    ),
+  )
 
 
-def replaced_token_adversarial(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, loss_over='all',
-                               generator_weight=1.0, discriminator_weight=50.0):
-  """As replaced_token, the generator learning to fool the discriminator (REINFORCE; Clark et al. 2020, appendix F)."""
-  return _part('replaced_token_adversarial', dict(
-      width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over,
-      generator_weight=generator_weight, discriminator_weight=discriminator_weight))
+def replaced_token_adversarial(
+  *,
+  width=0.25,
+  depth=1.0,
+  shared='embeddings',
+  temperature=1.0,
+  disallow_correct=False,
+  loss_over='all',
+  generator_weight=1.0,
+  discriminator_weight=50.0,
+):
+  """As replaced_token, the generator learning to fool the discriminator (REINFORCE; Clark et al.
+  2020, appendix F).
+  """
+  return _part(
+    'replaced_token_adversarial',
+    dict(
+      width=width,
+      depth=depth,
+      shared=shared,
+      temperature=temperature,
+      disallow_correct=disallow_correct,
+      loss_over=loss_over,
+      generator_weight=generator_weight,
+      discriminator_weight=discriminator_weight,
+    ),
+  )
 
 
 def generator_mlm():
@@ -270,130 +594,315 @@ def generator_mlm():
   return _part('generator_mlm', {})
 
 
-def replaced_token_frozen(*, temperature=1.0, disallow_correct=False, loss_over='all', discriminator_weight=50.0):
-  """The second of two stages: a discriminator that starts with the generator's weights; the generator stays as it is."""
-  return _part('replaced_token_frozen', dict(
-      temperature=temperature, disallow_correct=disallow_correct, loss_over=loss_over, discriminator_weight=discriminator_weight))
+def replaced_token_frozen(
+  *, temperature=1.0, disallow_correct=False, loss_over='all', discriminator_weight=50.0
+):
+  """The second of two stages: a discriminator that starts with the generator's weights; the
+  generator stays as it is.
+  """
+  return _part(
+    'replaced_token_frozen',
+    dict(
+      temperature=temperature,
+      disallow_correct=disallow_correct,
+      loss_over=loss_over,
+      discriminator_weight=discriminator_weight,
+    ),
+  )
 
 
 def corruption_detection(*, loss_over='all'):
-  """Telling the tokens that the masking put in: with masking.corruption=(0, 1, 0) and random_tokens 'all' or 'unigrams' the
-  uniform and the unigram generator."""
+  """Telling the tokens that the masking put in: with masking.corruption=(0, 1, 0) and random_tokens
+  'all' or 'unigrams' the uniform and the unigram generator."""
   return _part('corruption_detection', dict(loss_over=loss_over))
 
 
-def replace_mlm(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, generator_weight=1.0):
-  """Masked language modelling where a generator's tokens stand in place of masks (Clark et al. 2020 §3.4)."""
-  return _part('replace_mlm', dict(width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct,
-                                   generator_weight=generator_weight))
+def replace_mlm(
+  *,
+  width=0.25,
+  depth=1.0,
+  shared='embeddings',
+  temperature=1.0,
+  disallow_correct=False,
+  generator_weight=1.0,
+):
+  """Masked language modelling where a generator's tokens stand in place of masks (Clark et al. 2020
+  §3.4).
+  """
+  return _part(
+    'replace_mlm',
+    dict(
+      width=width,
+      depth=depth,
+      shared=shared,
+      temperature=temperature,
+      disallow_correct=disallow_correct,
+      generator_weight=generator_weight,
+    ),
+  )
 
 
-def all_tokens_mlm(*, width=0.25, depth=1.0, shared='embeddings', temperature=1.0, disallow_correct=False, generator_weight=1.0):
+def all_tokens_mlm(
+  *,
+  width=0.25,
+  depth=1.0,
+  shared='embeddings',
+  temperature=1.0,
+  disallow_correct=False,
+  generator_weight=1.0,
+):
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
-  return _part('all_tokens_mlm', dict(width=width, depth=depth, shared=shared, temperature=temperature, disallow_correct=disallow_correct,
-                                      generator_weight=generator_weight))
+  return _part(
+    'all_tokens_mlm',
+    dict(
+      width=width,
+      depth=depth,
+      shared=shared,
+      temperature=temperature,
+      disallow_correct=disallow_correct,
+      generator_weight=generator_weight,
+    ),
+  )
 
 
 def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
-  """Stands where an objective is still to be written: prepare and show work, pretrain refuses. reads: features it will need."""
+  """Stands where an objective is still to be written: prepare and show work, pretrain refuses.
+  reads: features it will need.
+  """
   return _part('input_only', dict(reads=reads))
 
 
-# --- optimizer and schedule -------------------------------------------------------------------------------------------
+# --- optimizer and schedule
+# -------------------------------------------------------------------------------------------
 
 
 def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_norm=0.0):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
 
-  no_decay: path regexes of parameters that do not decay. clip_norm: global gradient norm, 0 for no clipping.
+  no_decay: path regexes of parameters that do not decay. clip_norm: global gradient norm, 0 for no
+  clipping.
   """
-  return _part('adamw', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm))
+  return _part(
+    'adamw',
+    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+  )
 
 
-def adamw_uncorrected(*, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0):
-  """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the release)."""
-  return _part('adamw_uncorrected', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm))
+def adamw_uncorrected(
+  *, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0
+):
+  """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
+  release).
+  """
+  return _part(
+    'adamw_uncorrected',
+    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+  )
 
 
-def lamb(*, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), no_adaptation=(r'norm/', r'bias$'), clip_norm=1.0):
-  """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release). no_adaptation: path regexes of
-  parameters without a trust ratio."""
-  return _part('lamb', dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, no_adaptation=no_adaptation, clip_norm=clip_norm))
+def lamb(
+  *,
+  b1=0.9,
+  b2=0.999,
+  eps=1e-6,
+  weight_decay=0.01,
+  no_decay=(r'norm/', r'bias$'),
+  no_adaptation=(r'norm/', r'bias$'),
+  clip_norm=1.0,
+):
+  """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
+  no_adaptation: path regexes of parameters without a trust ratio."""
+  return _part(
+    'lamb',
+    dict(
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      no_decay=no_decay,
+      no_adaptation=no_adaptation,
+      clip_norm=clip_norm,
+    ),
+  )
 
 
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
-  """Warmup peak·s/W, then the line peak·(1 − s/T) measured from step 0, with its jump at W (Google's BERT).
+  """Warmup peak·s/W, then the line peak·(1 − s/T) measured from step 0, with its jump at W
+  (Google's BERT).
 
-  across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and decay).
+  across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and
+  decay).
   """
-  return _part('linear_from_start', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+  return _part(
+    'linear_from_start',
+    dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases),
+  )
 
 
 def linear_after_warmup(*, learning_rate=6e-4, warmup=24_000, across_phases='continue'):
   """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
-  return _part('linear_after_warmup', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+  return _part(
+    'linear_after_warmup',
+    dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases),
+  )
 
 
 def linear_jump(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
   """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
-  return _part('linear_jump', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+  return _part(
+    'linear_jump', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases)
+  )
 
 
 def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue'):
   """The product of the line peak·(1 − s/T) from step 0 and min(1, s/W) (Google's ELECTRA)."""
-  return _part('linear_product', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases))
+  return _part(
+    'linear_product', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases)
+  )
 
 
-# --- machinery --------------------------------------------------------------------------------------------------------
+# --- machinery
+# --------------------------------------------------------------------------------------------------------
 
 
-def run(*, mesh=(-1, 1, 1), dtype='bfloat16', accumulation=1, unroll=1, remat='none', kernels='auto', log_every=100, eval_every=10_000,
-        eval_batches=50, save_minutes=20.0, keep=3, keep_every=0, on_nonfinite='stop', tensorboard=True, wandb='',
-        compile_cache='~/.cache/bertzoo_jax/xla', corpus_cache='disk'):
-  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding, and what dropout draws where kernels differ.
+def run(
+  *,
+  mesh=(-1, 1, 1),
+  dtype='bfloat16',
+  accumulation=1,
+  unroll=1,
+  remat='none',
+  kernels='auto',
+  log_every=100,
+  eval_every=10_000,
+  eval_batches=50,
+  save_minutes=20.0,
+  keep=3,
+  keep_every=0,
+  on_nonfinite='stop',
+  tensorboard=True,
+  wandb='',
+  compile_cache='~/.cache/bertzoo_jax/xla',
+  corpus_cache='disk',
+):
+  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding, and what
+  dropout draws where kernels differ.
 
-  mesh: devices along (data, fsdp, tensor); -1 takes what is left. data and fsdp split the rows of a batch, fsdp also the
-  parameters and the optimizer's state (a network too large for one device), tensor the heads, the feed-forward and the
-  vocabulary. dtype: of matrix products. accumulation: microbatches a step. unroll: layers a turn of the scan, 0 for all of
-  them (faster on TPUs, and longer to compile). remat, what the backward pass finds saved of a layer and need not compute
-  again, less and less: none (all) | sublayers | feed_forward (what it gives) | full (nothing). kernels, of attention and norms: auto
-  (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla | fused | fused_hashed (a TPU's dropout as any machine draws it) |
-  cudnn. log_every, eval_every: steps; eval_every 0 evaluates at the end only. eval_batches: of held-out rows, at most.
-  save_minutes: between checkpoints. keep: newest checkpoints kept; keep_every: every so many steps one is kept for good (0:
-  none). on_nonfinite: stop | skip (leave the update out and count it). wandb: project name, empty for none. compile_cache:
-  where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says. corpus_cache: disk (tokens are read as they are
-  needed) | ram (all at the start).
+  mesh: devices along (data, fsdp, tensor); -1 takes what is left. data and fsdp split the rows of a
+  batch, fsdp also the parameters and the optimizer's state (a network too large for one device),
+  tensor the heads, the feed-forward and the
+  vocabulary. dtype: of matrix products. accumulation: microbatches a step. unroll: layers a turn of
+  the scan, 0 for all of them (faster on TPUs, and longer to compile). remat, what the backward pass
+  finds saved of a layer and need not compute
+  again, less and less: none (all) | sublayers | feed_forward (what it gives) | full (nothing).
+  kernels, of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
+  fused | fused_hashed (a TPU's dropout as any machine draws it) |
+  cudnn. log_every, eval_every: steps; eval_every 0 evaluates at the end only. eval_batches: of
+  held-out rows, at most.
+  save_minutes: between checkpoints. keep: newest checkpoints kept; keep_every: every so many steps
+  one is kept for good (0:
+  none). on_nonfinite: stop | skip (leave the update out and count it). wandb: project name, empty
+  for none. compile_cache: where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says.
+  corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
-  return ml_collections.ConfigDict(dict(
-      mesh=mesh, dtype=dtype, accumulation=accumulation, unroll=unroll, remat=remat, kernels=kernels, log_every=log_every,
-      eval_every=eval_every, eval_batches=eval_batches, save_minutes=save_minutes, keep=keep, keep_every=keep_every, on_nonfinite=on_nonfinite,
-      tensorboard=tensorboard, wandb=wandb, compile_cache=compile_cache, corpus_cache=corpus_cache))
+  return ml_collections.ConfigDict(
+    dict(
+      mesh=mesh,
+      dtype=dtype,
+      accumulation=accumulation,
+      unroll=unroll,
+      remat=remat,
+      kernels=kernels,
+      log_every=log_every,
+      eval_every=eval_every,
+      eval_batches=eval_batches,
+      save_minutes=save_minutes,
+      keep=keep,
+      keep_every=keep_every,
+      on_nonfinite=on_nonfinite,
+      tensorboard=tensorboard,
+      wandb=wandb,
+      compile_cache=compile_cache,
+      corpus_cache=corpus_cache,
+    )
+  )
 
 
-# --- an experiment ----------------------------------------------------------------------------------------------------
+# --- an experiment
+# ----------------------------------------------------------------------------------------------------
 
 # The parts that each swappable section may be.
 SECTIONS = {
-    'tokenizer': (wordpiece, byte_bpe, sentencepiece),
-    'format': (full_sentences, doc_sentences, token_blocks, segment_pairs, sentence_pairs, adjacent_segments, memory_segments),
-    'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
-    'encoder': (transformer,),
-    'objective': (mlm, mlm_pair, replaced_token, replaced_token_adversarial, generator_mlm, replaced_token_frozen, corruption_detection,
-                  replace_mlm, all_tokens_mlm, input_only),
-    'optimizer': (adamw, adamw_uncorrected, lamb),
-    'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
+  'tokenizer': (wordpiece, byte_bpe, sentencepiece),
+  'format': (
+    full_sentences,
+    doc_sentences,
+    token_blocks,
+    segment_pairs,
+    sentence_pairs,
+    adjacent_segments,
+    memory_segments,
+  ),
+  'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
+  'encoder': (transformer,),
+  'objective': (
+    mlm,
+    mlm_pair,
+    replaced_token,
+    replaced_token_adversarial,
+    generator_mlm,
+    replaced_token_frozen,
+    corruption_detection,
+    replace_mlm,
+    all_tokens_mlm,
+    input_only,
+  ),
+  'optimizer': (adamw, adamw_uncorrected, lamb),
+  'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
 }
 
 
-def experiment(*, tokenizer, corpus, format, masking, encoder, objective, optimizer, schedule, length, batch_size, phases, hf, run, seed=0):
+def experiment(
+  *,
+  tokenizer,
+  corpus,
+  format,
+  masking,
+  encoder,
+  objective,
+  optimizer,
+  schedule,
+  length,
+  batch_size,
+  phases,
+  hf,
+  run,
+  seed=0,
+):
   """The complete config of one experiment.
 
-  length: tokens a row. batch_size: rows of the global batch. phases: ((steps, overrides), …); overrides are
-  {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face class that `export` writes.
+  length: tokens a row. batch_size: rows of the global batch. phases: ((steps, overrides), …);
+  overrides are {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face
+  class that `export` writes.
   """
-  return ml_collections.ConfigDict(dict(
-      seed=seed, length=length, batch_size=batch_size, phases=phases, tokenizer=tokenizer, corpus=corpus, format=format, masking=masking,
-      encoder=encoder, objective=objective, optimizer=optimizer, schedule=schedule, hf=hf, run=run))
+  return ml_collections.ConfigDict(
+    dict(
+      seed=seed,
+      length=length,
+      batch_size=batch_size,
+      phases=phases,
+      tokenizer=tokenizer,
+      corpus=corpus,
+      format=format,
+      masking=masking,
+      encoder=encoder,
+      objective=objective,
+      optimizer=optimizer,
+      schedule=schedule,
+      hf=hf,
+      run=run,
+    )
+  )
 
 
 def argument(text, build):
@@ -411,20 +920,30 @@ def argument(text, build):
   """
   size, *changes = (text or '').split(',')
   if size not in build:
-    raise ValueError(f'no size {size!r}: write FILE.py:SIZE with SIZE one of {", ".join(build)}.{_near(size, build)}')
+    raise ValueError(
+      f'no size {size!r}: write FILE.py:SIZE with SIZE one of '
+      f'{", ".join(build)}.{_near(size, build)}'
+    )
   config = build[size]()
-  for change in sorted(changes, key=lambda c: c.startswith('steps=')):  # scaling comes last: it also scales a new schedule's warmup
+  for change in sorted(
+    changes, key=lambda c: c.startswith('steps=')
+  ):  # scaling comes last: it also scales a new schedule's warmup
     key, _, value = change.partition('=')
     if key == 'steps':
       _scale(config, value)
     elif key in SECTIONS:
       parts = {f.__name__: f for f in SECTIONS[key]}
       if value not in parts:
-        raise ValueError(f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}')
+        raise ValueError(
+          f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
+        )
       config[key] = parts[value]()
     else:
       known = (*SECTIONS, 'steps')
-      raise ValueError(f'{change!r} swaps nothing: write section=part with section one of {", ".join(known)}.{_near(key, known)}')
+      raise ValueError(
+        f'{change!r} swaps nothing: write section=part with section one of '
+        f'{", ".join(known)}.{_near(key, known)}'
+      )
   return config
 
 
@@ -432,11 +951,17 @@ def _scale(config, value):
   if not value.isdecimal() or not int(value):
     raise ValueError(f'steps={value!r}: a number of steps above 0 is needed.')
   share = int(value) / sum(steps for steps, _ in config.phases)
-  ends = [round(share * sum(steps for steps, _ in config.phases[:i + 1])) for i in range(len(config.phases))]
+  ends = [
+    round(share * sum(steps for steps, _ in config.phases[: i + 1]))
+    for i in range(len(config.phases))
+  ]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
   config.schedule.warmup = round(share * config.schedule.warmup)
-  config.phases = tuple((end - start, _scaled(overrides, share)) for start, end, (_, overrides) in zip([0, *ends], ends, config.phases))
+  config.phases = tuple(
+    (end - start, _scaled(overrides, share))
+    for start, end, (_, overrides) in zip([0, *ends], ends, config.phases)
+  )
 
 
 def _scaled(overrides, share):
@@ -445,7 +970,9 @@ def _scaled(overrides, share):
   if 'schedule.warmup' in overrides:
     overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
   if 'schedule' in overrides:
-    overrides['schedule'] = ml_collections.ConfigDict({**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])})
+    overrides['schedule'] = ml_collections.ConfigDict(
+      {**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])}
+    )
   return overrides
 
 

@@ -12,9 +12,12 @@ os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
-os.environ.setdefault('OMP_NUM_THREADS', '1')  # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
-# The tests compile more than they compute, and the emitters of fusions take two thirds of the time a train step is compiled in. jaxlib
-# ends the process at a flag that it does not know, so what only some versions have is asked of those alone.
+os.environ.setdefault(
+  'OMP_NUM_THREADS', '1'
+)  # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
+# The tests compile more than they compute, and the emitters of fusions take two thirds of the time
+# a train step is compiled in. jaxlib ends the process at a flag that it does not know, so what only
+# some versions have is asked of those alone.
 QUICK = ['--xla_backend_optimization_level=0']
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
   QUICK += ['--xla_cpu_use_fusion_emitters=false', '--xla_cpu_parallel_codegen_split_count=1']
@@ -23,10 +26,25 @@ for _flag in ('--xla_force_host_platform_device_count=8', *QUICK):
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_flag}'.strip()
 
 
-# The files that take longest begin first: `make test` gives whole files to its workers, and none is to be left alone with one.
-LONGEST = ('test_pretrain', 'test_hosts', 'test_pretrain_networks', 'test_replaced_token', 'test_readme', 'test_meshes', 'test_names',
-           'test_trajectory', 'test_prepare', 'test_pipeline', 'test_objectives', 'test_preflight', 'test_prepare_killed', 'test_tpu_scripts',
-           'test_systems')
+# The files that take longest begin first: `make test` gives whole files to its workers, and none is
+# to be left alone with one.
+LONGEST = (
+  'test_pretrain',
+  'test_hosts',
+  'test_pretrain_networks',
+  'test_replaced_token',
+  'test_readme',
+  'test_meshes',
+  'test_names',
+  'test_trajectory',
+  'test_prepare',
+  'test_pipeline',
+  'test_objectives',
+  'test_preflight',
+  'test_prepare_killed',
+  'test_tpu_scripts',
+  'test_systems',
+)
 
 
 def pytest_configure(config):
@@ -37,12 +55,16 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
   tests = collections.Counter(item.path for item in items)
   rank = {name: i for i, name in enumerate(LONGEST)}
-  items.sort(key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path]))  # then as xdist would: the most tests first
+  items.sort(
+    key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path])
+  )  # then as xdist would: the most tests first
 
 
 @pytest.fixture(autouse=True, scope='module')
 def _programs_of_a_file_end_with_it():
-  """Every compiled program is dozens of memory maps; a process may have 65,530 on Linux and dies in the compiler beyond."""
+  """Every compiled program is dozens of memory maps; a process may have 65,530 on Linux and dies in
+  the compiler beyond.
+  """
   yield
   if 'jax' in sys.modules:
     sys.modules['jax'].clear_caches()

@@ -12,9 +12,24 @@ from configs import parts
 
 VOCAB = 101
 SECTION = dict(
-    name='transformer', num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80, embedding_size=0, max_positions=40, type_vocab_size=2,
-    sharing='none', num_groups=1, inner_group_num=1, activation='gelu_tanh', norm_eps=1e-12, dropout=0.0, attention_dropout=0.0,
-    initializer='truncated_normal', initializer_range=0.02)
+  name='transformer',
+  num_layers=3,
+  hidden_size=48,
+  num_heads=4,
+  intermediate_size=80,
+  embedding_size=0,
+  max_positions=40,
+  type_vocab_size=2,
+  sharing='none',
+  num_groups=1,
+  inner_group_num=1,
+  activation='gelu_tanh',
+  norm_eps=1e-12,
+  dropout=0.0,
+  attention_dropout=0.0,
+  initializer='truncated_normal',
+  initializer_range=0.02,
+)
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
 
@@ -22,11 +37,15 @@ ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
 def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', **changes):
   """The encoder of SECTION with changes."""
   fields = {**SECTION, **changes}
-  return encoders.BY_NAME[fields.pop('name')](vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields)
+  return encoders.BY_NAME[fields.pop('name')](
+    vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields
+  )
 
 
 def objective(kind, ops=operations.PLAIN, **changes):
-  """An objective on that encoder, with its usual values. changes: of the encoder, and of the objective."""
+  """An objective on that encoder, with its usual values. changes: of the encoder, and of the
+  objective.
+  """
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
   return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
@@ -35,19 +54,27 @@ def objective(kind, ops=operations.PLAIN, **changes):
 def perturbed(params, seed=0, scale=0.1):
   """Every leaf with noise added: biases are no longer 0, and swapped ones show."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params)
+  return jax.tree.map(
+    lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params
+  )
 
 
 def parameters(objective, seed=0, scale=0.1):
-  """Parameters of an objective as `perturbed` makes them of its initial ones, without a program that draws those."""
+  """Parameters of an objective as `perturbed` makes them of its initial ones, without a program
+  that draws those.
+  """
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  start = jax.tree_util.tree_map_with_path(lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes)
+  start = jax.tree_util.tree_map_with_path(
+    lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
+  )
   return perturbed(start, seed, scale)
 
 
 def state(objective, tx, params, rows):
   """The state before the first step, with these parameters."""
-  return jax.jit(lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows))(params)
+  return jax.jit(
+    lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows)
+  )(params)
 
 
 def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
@@ -59,15 +86,21 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
   weights = np.arange(predictions) < rng.integers(1, predictions + 1, (rows, 1))
   ids = rng.integers(5, vocab_size, (rows, length))
   return dict(
-      input_ids=np.where(real, ids, 0).astype(np.int32),
-      segment_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
-      pack_ids=real.astype(np.int32),
-      masked_positions=np.where(weights, positions, 0).astype(np.int32),
-      masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0).astype(np.int32),
-      masked_weights=weights.astype(np.float32),
-      pair_labels=rng.integers(0, 2, rows).astype(np.int32))
+    input_ids=np.where(real, ids, 0).astype(np.int32),
+    segment_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
+    pack_ids=real.astype(np.int32),
+    masked_positions=np.where(weights, positions, 0).astype(np.int32),
+    masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0).astype(
+      np.int32
+    ),
+    masked_weights=weights.astype(np.float32),
+    pair_labels=rng.integers(0, 2, rows).astype(np.int32),
+  )
 
 
 def worst(a, b):
   """The largest difference of two trees of arrays."""
-  return max(float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64)))) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+  return max(
+    float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64))))
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+  )

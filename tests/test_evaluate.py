@@ -1,4 +1,6 @@
-"""evaluate from the outside: three sets of rows, scored as a direct computation over the same batches scores them."""
+"""evaluate from the outside: three sets of rows, scored as a direct computation over the same
+batches scores them.
+"""
 
 import json
 import pathlib
@@ -12,11 +14,11 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import config as configuration
-from bertzoo_jax import errors
 from bertzoo_jax import evaluate
 from bertzoo_jax import prepare
-from bertzoo_jax.input import corpus as corpora
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import step as steps
@@ -29,18 +31,37 @@ SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, ma
 
 
 def config(**changes):
-  made = parts.experiment(**{**dict(
-      tokenizer=parts.wordpiece(vocab_size=VOCAB), corpus=parts.corpus(held_out=0.25), format=parts.segment_pairs(pairs='sop', lone_sentences='skip'),
-      masking=parts.token(), encoder=parts.transformer(**SIZES), objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
-      schedule=parts.linear_from_start(warmup=3), length=LENGTH, batch_size=BATCH, phases=((100, {}),), hf='BertForPreTraining', run=parts.run()),
-      **changes})
+  made = parts.experiment(
+    **{
+      **dict(
+        tokenizer=parts.wordpiece(vocab_size=VOCAB),
+        corpus=parts.corpus(held_out=0.25),
+        format=parts.segment_pairs(pairs='sop', lone_sentences='skip'),
+        masking=parts.token(),
+        encoder=parts.transformer(**SIZES),
+        objective=parts.mlm_pair(),
+        optimizer=parts.adamw_uncorrected(),
+        schedule=parts.linear_from_start(warmup=3),
+        length=LENGTH,
+        batch_size=BATCH,
+        phases=((100, {}),),
+        hf='BertForPreTraining',
+        run=parts.run(),
+      ),
+      **changes,
+    }
+  )
   return ml_collections.ConfigDict(made).lock()
 
 
 def make_corpus(folder, made, start=1000):
   words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[start:]
-  (folder / 'text.txt').write_text('\n\n'.join(' '.join(words[i:i + 120]) for i in range(0, 9600, 120)))
-  prepare.prepare(made, [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None)
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 120]) for i in range(0, 9600, 120))
+  )
+  prepare.prepare(
+    made, [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None
+  )
   return folder / 'corpus'
 
 
@@ -54,19 +75,35 @@ def make_workdir(path, made, corpus):
     params['pair_head'] = pair_head(params, corpus)
   zero = jnp.zeros((), jnp.int32)
   saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
-  saver.save(steps.TrainState(zero + 7, jax.tree.map(jnp.asarray, params), {'m': jnp.zeros(2)}, (),
-                              {'total': zero, 'consecutive': zero, 'last': zero}))
+  saver.save(
+    steps.TrainState(
+      zero + 7,
+      jax.tree.map(jnp.asarray, params),
+      {'m': jnp.zeros(2)},
+      (),
+      {'total': zero, 'consecutive': zero, 'last': zero},
+    )
+  )
   saver.close()
   return params
 
 
 def pair_head(params, corpus):
   """A head that says 0 of some rows and 1 of others."""
-  first = np.concatenate([hidden(params, b)[:, 0] for b in evaluate.rows_of(corpora.open(corpus), config(), config().format, 'held_out', BATCHES)])
+  first = np.concatenate(
+    [
+      hidden(params, b)[:, 0]
+      for b in evaluate.rows_of(
+        corpora.open(corpus), config(), config().format, 'held_out', BATCHES
+      )
+    ]
+  )
   kernel = np.eye(first.shape[1], dtype=np.float32) / first.std()
   classes = np.random.default_rng(0).normal(size=(first.shape[1], 2)).astype(np.float32)
-  return {'pooler': {'kernel': kernel, 'bias': (-np.median(first, axis=0) @ kernel).astype(np.float32)},
-          'classifier': {'kernel': classes, 'bias': np.zeros(2, np.float32)}}
+  return {
+    'pooler': {'kernel': kernel, 'bias': (-np.median(first, axis=0) @ kernel).astype(np.float32)},
+    'classifier': {'kernel': classes, 'bias': np.zeros(2, np.float32)},
+  }
 
 
 @pytest.fixture(scope='module')
@@ -109,40 +146,74 @@ def test_a_pair_head_scores_what_numpy_computes_over_the_same_rows(run, corpus, 
   for pairs in ('nsp', 'sop'):
     batches = evaluate.rows_of(opened, config(), evaluate.segment_pairs(pairs), 'held_out', BATCHES)
     labels = np.concatenate([b['pair_labels'] for b in batches])
-    pooled = [np.tanh(dense(run[1]['pair_head']['pooler'], hidden(run[1], b)[:, 0])) for b in batches]
+    pooled = [
+      np.tanh(dense(run[1]['pair_head']['pooler'], hidden(run[1], b)[:, 0])) for b in batches
+    ]
     said = np.argmax(dense(run[1]['pair_head']['classifier'], np.concatenate(pooled)), axis=1)
     right = said == labels
     score = by_rows(found)['network', pairs, 'accuracy']
-    assert score.value == right.mean() and score.count == len(labels) == BATCHES * BATCH and score.how == 'head'
-    assert score.base_rate == labels.mean() and 0.2 < score.base_rate < 0.8 and 0.2 < said.mean() < 0.8
-    np.testing.assert_allclose(score.standard_error, np.sqrt(right.mean() * (1 - right.mean()) / len(labels)))
+    assert (
+      score.value == right.mean()
+      and score.count == len(labels) == BATCHES * BATCH
+      and score.how == 'head'
+    )
+    assert (
+      score.base_rate == labels.mean() and 0.2 < score.base_rate < 0.8 and 0.2 < said.mean() < 0.8
+    )
+    np.testing.assert_allclose(
+      score.standard_error, np.sqrt(right.mean() * (1 - right.mean()) / len(labels))
+    )
 
 
 def test_masked_tokens_score_what_numpy_computes_over_the_same_rows(run, corpus, found):
   losses, right = [], []
   for b in evaluate.rows_of(corpora.open(corpus), config(), config().format, 'held_out', BATCHES):
     encoder = small.encoder(vocab_size=VOCAB, **SIZES)
-    logits = np.asarray(evaluate.networks.vocabulary_logits(encoder, run[1], hidden(run[1], b).astype(np.float32)), np.float64)
+    logits = np.asarray(
+      evaluate.networks.vocabulary_logits(encoder, run[1], hidden(run[1], b).astype(np.float32)),
+      np.float64,
+    )
     for row, positions in enumerate(b['masked_positions']):
       for at, target, weight in zip(positions, b['masked_targets'][row], b['masked_weights'][row]):
         if weight:
           losses.append(np.log(np.exp(logits[row, at]).sum()) - logits[row, at, target])
           right.append(logits[row, at].argmax() == target)
   accuracy, loss = (by_rows(found)['network', 'mlm', m] for m in ('accuracy', 'loss'))
-  assert accuracy.value == np.mean(right) and accuracy.count == len(right) and accuracy.num_rows == BATCHES * BATCH
-  np.testing.assert_allclose([loss.value, loss.standard_error], [np.mean(losses), np.std(losses) / np.sqrt(len(losses))], rtol=1e-4)
+  assert (
+    accuracy.value == np.mean(right)
+    and accuracy.count == len(right)
+    and accuracy.num_rows == BATCHES * BATCH
+  )
+  np.testing.assert_allclose(
+    [loss.value, loss.standard_error],
+    [np.mean(losses), np.std(losses) / np.sqrt(len(losses))],
+    rtol=1e-4,
+  )
 
 
 def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
-  few = evaluate.rows_of(corpora.open(corpus), config(batch_size=4096), evaluate.segment_pairs('sop'), 'held_out', 1)
+  few = evaluate.rows_of(
+    corpora.open(corpus), config(batch_size=4096), evaluate.segment_pairs('sop'), 'held_out', 1
+  )
   rows = np.concatenate([b['input_ids'] for b in few])
   assert len(few) == 1 and 16 < len(rows) < 4096 and len(np.unique(rows, axis=0)) == len(rows)
-  train = [len(evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'train', n)) for n in (2, 1000)]
+  train = [
+    len(evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'train', n))
+    for n in (2, 1000)
+  ]
   assert train[0] == 2 and 10 < train[1] < 100  # an epoch, and no row twice
 
 
-def test_the_same_command_gives_the_same_numbers_a_table_and_json(run, corpus, found, tmp_path, monkeypatch, capsys):
-  flags = {'_WORKDIR': f'{run[0]}@7', '_CORPUS': str(corpus), '_BATCHES': BATCHES, '_CACHE_DIR': None, '_JSON': str(tmp_path / 'scores.json')}
+def test_the_same_command_gives_the_same_numbers_a_table_and_json(
+  run, corpus, found, tmp_path, monkeypatch, capsys
+):
+  flags = {
+    '_WORKDIR': f'{run[0]}@7',
+    '_CORPUS': str(corpus),
+    '_BATCHES': BATCHES,
+    '_CACHE_DIR': None,
+    '_JSON': str(tmp_path / 'scores.json'),
+  }
   for name, value in flags.items():
     monkeypatch.setattr(evaluate, name, types.SimpleNamespace(value=value), raising=False)
   evaluate.main(None)
@@ -150,7 +221,11 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(run, corpus, f
   assert evaluate.table(found) in said and 'at step 7' in said
   lines = said.splitlines()[1:]
   assert len(lines) == 6 and lines[5].startswith("note: Split 'held_out': 12.6% of the tokens")
-  assert lines[1].startswith('network  mlm 24') and lines[3].startswith('network  nsp 24') and lines[3].endswith('head')
+  assert (
+    lines[1].startswith('network  mlm 24')
+    and lines[3].startswith('network  nsp 24')
+    and lines[3].endswith('head')
+  )
   assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(evaluate.to_json(found))
   with pytest.raises(errors.UserError, match='not overwritten'):
     evaluate.main(None)
@@ -161,14 +236,24 @@ def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
   make_workdir(tmp_path, made, corpus)  # two networks, of which one has a vocabulary head
   found = evaluate.evaluate(str(tmp_path), str(corpus), batches=BATCHES)
   assert [(s.network, s.rows) for s in found.scores] == [
-      ('discriminator', 'nsp'), ('discriminator', 'sop'), ('generator', 'mlm'), ('generator', 'mlm'), ('generator', 'nsp'), ('generator', 'sop')]
+    ('discriminator', 'nsp'),
+    ('discriminator', 'sop'),
+    ('generator', 'mlm'),
+    ('generator', 'mlm'),
+    ('generator', 'nsp'),
+    ('generator', 'sop'),
+  ]
   for s in found.scores:
-    assert (s.how, s.fitted_rows) == (('head', None) if s.rows == 'mlm' else ('linear probe', BATCHES * BATCH))
+    assert (s.how, s.fitted_rows) == (
+      ('head', None) if s.rows == 'mlm' else ('linear probe', BATCHES * BATCH)
+    )
   assert evaluate.table(found).count('linear probe on 24 train rows') == 4
 
 
 def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
-  batches = evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1)
+  batches = evaluate.rows_of(
+    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  )
   mask = corpora.open(corpus).special['mask']
   assert (batches[0]['input_ids'] == mask).any()
   own = {'encoder': run[1]['encoder']}
@@ -176,18 +261,32 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
   masked = hidden(own, batches[0])[:, 0]
   original = batches[0]['input_ids'].copy()
   for row, positions in enumerate(batches[0]['masked_positions']):
-    for at, target, weight in zip(positions, batches[0]['masked_targets'][row], batches[0]['masked_weights'][row]):
+    for at, target, weight in zip(
+      positions, batches[0]['masked_targets'][row], batches[0]['masked_weights'][row]
+    ):
       original[row, at] = target if weight else original[row, at]
-  np.testing.assert_allclose(evaluate.first_vectors(encoder, own, batches), hidden(own, {**batches[0], 'input_ids': original})[:, 0], atol=1e-5)
-  np.testing.assert_allclose(evaluate.first_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5)
+  np.testing.assert_allclose(
+    evaluate.first_vectors(encoder, own, batches),
+    hidden(own, {**batches[0], 'input_ids': original})[:, 0],
+    atol=1e-5,
+  )
+  np.testing.assert_allclose(
+    evaluate.first_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
+  )
   assert np.abs(masked - evaluate.first_vectors(encoder, own, batches)).max() > 1e-3
 
 
 def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
-  batches = evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2)
+  batches = evaluate.rows_of(
+    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2
+  )
   whole = evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
   monkeypatch.setattr(evaluate, '_ROWS', 3)
-  np.testing.assert_allclose(evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches), whole, atol=1e-5)
+  np.testing.assert_allclose(
+    evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
+    whole,
+    atol=1e-5,
+  )
   assert len(whole) == 2 * BATCH
 
 
@@ -219,20 +318,30 @@ def test_a_probe_is_where_its_penalised_loss_is_least():
 
 
 def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
-  batches = evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1)
+  batches = evaluate.rows_of(
+    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  )
   encoder = small.encoder(vocab_size=VOCAB, **SIZES, type_vocab_size=1)
-  params = {'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']}
+  params = {
+    'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']
+  }
   assert np.isfinite(evaluate.first_vectors(encoder, params, batches)).all()
 
 
 def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
-  made = config(corpus=parts.corpus(held_out=0.25, splitter='none'), objective=parts.mlm(), format=parts.full_sentences())
+  made = config(
+    corpus=parts.corpus(held_out=0.25, splitter='none'),
+    objective=parts.mlm(),
+    format=parts.full_sentences(),
+  )
   corpus = make_corpus(tmp_path, made)
   make_workdir(tmp_path / 'run', made, corpus)
   found = evaluate.evaluate(str(tmp_path / 'run'), str(corpus), batches=1)
   assert {s.rows for s in found.scores} == {'mlm'}
   said = evaluate.table(found)
-  assert 'note: nsp rows are left out. The corpus was not split' in said and 'note: sop rows' in said
+  assert (
+    'note: nsp rows are left out. The corpus was not split' in said and 'note: sop rows' in said
+  )
 
 
 def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, found, tmp_path):
@@ -240,7 +349,11 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   shutil.copytree(run[0], other)
   (other / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
   again = evaluate.evaluate(str(other), str(corpus), batches=BATCHES)
-  assert again.scores == found.scores and again.notes[1:] == found.notes and 'trained on the corpus c0ffee' in again.notes[0]
+  assert (
+    again.scores == found.scores
+    and again.notes[1:] == found.notes
+    and 'trained on the corpus c0ffee' in again.notes[0]
+  )
   tokenizer = other / 'tokenizer' / 'tokenizer.json'
   content = json.loads(tokenizer.read_text())
   vocab = content['model']['vocab']
@@ -263,9 +376,18 @@ def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
 
 def test_the_config_is_that_of_the_phase_that_took_the_last_step():
   made = config(phases=((3, {'length': 16}), (4, {})))
-  assert [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)] == [16, 16, 64, 64, 64]
+  assert [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)] == [
+    16,
+    16,
+    64,
+    64,
+    64,
+  ]
 
 
 def test_the_pairs_have_all_fields_of_their_constructor():
   for pairs in ('nsp', 'sop'):
-    assert evaluate.segment_pairs(pairs) == parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict()
+    assert (
+      evaluate.segment_pairs(pairs)
+      == parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict()
+    )

@@ -1,4 +1,6 @@
-"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence says why not."""
+"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence
+says why not.
+"""
 
 import json
 import pathlib
@@ -13,14 +15,14 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import config as configuration
-from bertzoo_jax import errors
 from bertzoo_jax import export
 from bertzoo_jax import hf
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.input import tokenizers
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step as steps
@@ -33,22 +35,39 @@ SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, ma
 
 
 def make_workdir(path, config):
-  """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the weights."""
+  """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the
+  weights.
+  """
   config = ml_collections.ConfigDict(config)
   config.encoder.update(SIZES)
   tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
   tokenizer.save(path / 'tokenizer')
   (path / 'config.json').write_text(configuration.to_json(config))
-  (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']}))
-  (path / 'attempts.jsonl').write_text(''.join(json.dumps({'start_step': s, 'commit': c}) + '\n' for s, c in ((0, 'aa11'), (3, 'aa11'), (9, 'bb22'))))
+  (path / 'corpus.json').write_text(
+    json.dumps({'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']})
+  )
+  (path / 'attempts.jsonl').write_text(
+    ''.join(
+      json.dumps({'start_step': s, 'commit': c}) + '\n'
+      for s, c in ((0, 'aa11'), (3, 'aa11'), (9, 'bb22'))
+    )
+  )
   record = metrics.Record(path, 0, 1)
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
   encoder = {k: v for k, v in config.encoder.to_dict().items() if k != 'name'}
-  params = small.parameters(small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder))
+  params = small.parameters(
+    small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder)
+  )
   zero = jnp.zeros((), jnp.int32)
-  state = steps.TrainState(zero + 7, jax.tree.map(jnp.asarray, params), {'m': jnp.zeros(2)}, (), {'total': zero, 'consecutive': zero, 'last': zero})
+  state = steps.TrainState(
+    zero + 7,
+    jax.tree.map(jnp.asarray, params),
+    {'m': jnp.zeros(2)},
+    (),
+    {'total': zero, 'consecutive': zero, 'last': zero},
+  )
   saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
   saver.save(state)
   saver.close()
@@ -56,9 +75,11 @@ def make_workdir(path, config):
 
 
 RUNS = {
-    'bert': lambda: bert.get_config('tiny'),
-    'bert without pairs': lambda: _with(bert.get_config('tiny,objective=mlm,format=full_sentences'), hf='BertForMaskedLM'),
-    'roberta': lambda: roberta.get_config('tiny'),
+  'bert': lambda: bert.get_config('tiny'),
+  'bert without pairs': lambda: _with(
+    bert.get_config('tiny,objective=mlm,format=full_sentences'), hf='BertForMaskedLM'
+  ),
+  'roberta': lambda: roberta.get_config('tiny'),
 }
 
 
@@ -72,7 +93,11 @@ def run(request, tmp_path_factory):
   """(workdir, config, weights)"""
   config = RUNS[request.param]()
   config.phases = ((1000, {}),)
-  config.tokenizer = parts.byte_bpe(vocab_size=600) if request.param == 'roberta' else parts.wordpiece(vocab_size=600)
+  config.tokenizer = (
+    parts.byte_bpe(vocab_size=600)
+    if request.param == 'roberta'
+    else parts.wordpiece(vocab_size=600)
+  )
   path = tmp_path_factory.mktemp('run')
   return path, config, make_workdir(path, config)
 
@@ -84,13 +109,37 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   assert all(r.holds for r in rows) and len(rows) >= 5
   assert 'mlm logits' in capsys.readouterr().out
   files = {p.name for p in out.iterdir()}
-  assert {'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'README.md'} <= files
-  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece') and [p.name for p in out.parent.iterdir()] == ['hf']
+  assert {
+    'config.json',
+    'model.safetensors',
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'special_tokens_map.json',
+    'README.md',
+  } <= files
+  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece') and [
+    p.name for p in out.parent.iterdir()
+  ] == ['hf']
   card = (out / 'README.md').read_text()
-  for fact in ('c0ffee', '| corpus tokens | 12,345 |', r'| corpus sources | a\|b.txt, c.txt |', 'commit aa11 |', 'same masking rate',
-               'UNEXPECTED or MISSING', '4.25', '4.5', config.hf, 'AutoTokenizer', '| steps | 7 of 1,000', '15%', 'Reloaded with transformers'):
+  for fact in (
+    'c0ffee',
+    '| corpus tokens | 12,345 |',
+    r'| corpus sources | a\|b.txt, c.txt |',
+    'commit aa11 |',
+    'same masking rate',
+    'UNEXPECTED or MISSING',
+    '4.25',
+    '4.5',
+    config.hf,
+    'AutoTokenizer',
+    '| steps | 7 of 1,000',
+    '15%',
+    'Reloaded with transformers',
+  ):
     assert fact in card, fact
-  assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1  # of a later step than the export's; each once
+  assert (
+    '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
+  )  # of a later step than the export's; each once
   assert len({p.stat().st_mode for p in out.iterdir()}) == 1
   loaded, report = hf.load(out)
   merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
@@ -123,7 +172,9 @@ def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
   assert not list(tmp_path.iterdir())
   if config.hf == 'RobertaForMaskedLM':
     assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
-    assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == ['BertForMaskedLM']
+    assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [
+      'BertForMaskedLM'
+    ]
 
 
 @pytest.fixture
@@ -139,7 +190,9 @@ def swapped(run, tmp_path):
 
 def test_a_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
   workdir, config = swapped
-  written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf  # of the class wished for, if one of its type fits
+  written = (
+    'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
+  )  # of the class wished for, if one of its type fits
   assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
   assert f'export writes {written}.' in capsys.readouterr().out
   assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]
@@ -152,7 +205,10 @@ def test_a_workdir_without_its_config_is_refused_in_a_sentence(swapped, tmp_path
 
 
 def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, capsys):
-  assert fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]]) == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
+  assert (
+    fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
+    == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
+  )
   for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
     monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
   with pytest.raises(errors.UserError, match='no config.json'):
@@ -165,7 +221,10 @@ def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_p
 
   def swapped(*args):
     tensors, config = honest(*args)
-    a, b = (next(k for k in tensors if k.endswith(f'layer.0.attention.self.{x}.bias')) for x in ('query', 'value'))
+    a, b = (
+      next(k for k in tensors if k.endswith(f'layer.0.attention.self.{x}.bias'))
+      for x in ('query', 'value')
+    )
     return {**tensors, a: tensors[b], b: tensors[a]}, config
 
   monkeypatch.setattr(export, 'convert', swapped)
@@ -174,12 +233,17 @@ def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_p
   assert not list(tmp_path.iterdir())
 
 
-def test_without_torch_it_is_written_and_said_not_to_be_verified(run, tmp_path, monkeypatch, capsys):
+def test_without_torch_it_is_written_and_said_not_to_be_verified(
+  run, tmp_path, monkeypatch, capsys
+):
   monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
   assert export.export(str(run[0]), tmp_path / 'hf') is None
-  assert 'Not verified' in capsys.readouterr().out and 'Not compared' in (tmp_path / 'hf/README.md').read_text()
+  assert (
+    'Not verified' in capsys.readouterr().out
+    and 'Not compared' in (tmp_path / 'hf/README.md').read_text()
+  )
   tensors = weights.load(tmp_path / 'hf')[0]
   assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
 

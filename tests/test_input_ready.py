@@ -10,11 +10,11 @@ import ml_collections
 import pytest
 import rich.console
 
-from bertzoo_jax import config as configuration
 from bertzoo_jax import prepare
-from bertzoo_jax import show
-from bertzoo_jax.input import corpus as corpora
-from bertzoo_jax.input import pipeline
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.show import __main__ as show
 from tests import test_laws
 from tests import test_systems
 
@@ -25,12 +25,16 @@ README = (ROOT / 'README.md').read_text()
 
 @pytest.fixture(scope='module')
 def corpus_of(tmp_path_factory):
-  """The sample as the corpus of a config; configs with the same tokenizer and corpus sections share one."""
+  """The sample as the corpus of a config; configs with the same tokenizer and corpus sections share
+  one.
+  """
   made = {}
 
   def make(config):
     chinese = 'zh' in config.corpus.splitter
-    key = configuration.to_json(ml_collections.ConfigDict(dict(tokenizer=config.tokenizer, corpus=config.corpus)))
+    key = configuration.to_json(
+      ml_collections.ConfigDict(dict(tokenizer=config.tokenizer, corpus=config.corpus))
+    )
     if key not in made:
       made[key] = tmp_path_factory.mktemp('corpus') / 'corpus'
       files = ('zh_*.txt',) if chinese else ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
@@ -43,21 +47,36 @@ def corpus_of(tmp_path_factory):
 def test_every_system_has_a_tiny_config_and_a_row_in_the_readme():
   assert set(test_laws.CONFIGS) == set(test_laws.SYSTEMS)
   for system in test_laws.SYSTEMS:
-    row = next(line for line in README.splitlines() if f'`configs/{system}.py:' in line and line.startswith('|'))
+    row = next(
+      line
+      for line in README.splitlines()
+      if f'`configs/{system}.py:' in line and line.startswith('|')
+    )
     assert re.search(r'\*\*(works|input ready)\*\*', row), row
 
 
 @pytest.mark.parametrize('system', test_laws.CONFIGS)
-def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_prints_them(system, corpus_of):
-  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{system}').get_config('tiny')).lock()
+def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_prints_them(
+  system, corpus_of
+):
+  config = ml_collections.ConfigDict(
+    importlib.import_module(f'configs.{system}').get_config('tiny')
+  ).lock()
   path = corpus_of(config)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     corpus = corpora.open(path)
     for phase in configuration.phases(config):
       fields = phase.config
-      pipe = pipeline.build(corpus, format=fields.format, masking=fields.masking, length=fields.length, batch_size=fields.batch_size,
-                            seed=fields.seed, phase=phase.index)
+      pipe = pipeline.build(
+        corpus,
+        format=fields.format,
+        masking=fields.masking,
+        length=fields.length,
+        batch_size=fields.batch_size,
+        seed=fields.seed,
+        phase=phase.index,
+      )
       batch = pipe.batch(0)
       assert set(test_systems._objective(phase.config, corpus.vocab_size).reads) <= set(batch)
       assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features

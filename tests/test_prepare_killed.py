@@ -1,4 +1,6 @@
-"""prepare, killed with -9 wherever it changes something on disk or goes on to another file, ends with the bytes of a clean run."""
+"""prepare, killed with -9 wherever it changes something on disk or goes on to another file, ends
+with the bytes of a clean run.
+"""
 
 import os
 import pathlib
@@ -13,8 +15,9 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 SAMPLE = ROOT / 'data' / 'sample'
 
-# prepare.prepare with small chunks. The process kills itself before a step: the opening of a source, or a change under OUT.
-DRIVER = '''
+# prepare.prepare with small chunks. The process kills itself before a step: the opening of a
+# source, or a change under OUT.
+DRIVER = """
 import os, re, signal, sys
 source, out, system, kill, trace, *fields = sys.argv[1:]
 steps, (pattern, _, times) = [], kill.partition('@')
@@ -43,7 +46,7 @@ if __name__ == '__main__':
   prepare.prepare(config, [source + '/*'], out, workers=2, say=lambda line: None)
   with open(trace, 'w') as f:
     f.write('\\n'.join(steps))
-'''
+"""
 BERT = 'bert', 'tokenizer.vocab_size=500', 'corpus.held_out=0.1'
 MACBERT = 'macbert', 'tokenizer.vocab_size=794', 'tokenizer.coverage=0.99', 'corpus.held_out=0.1'
 
@@ -53,8 +56,25 @@ def start(source, out, config, kill=''):
   (out.parent / 'tmp').mkdir(parents=True, exist_ok=True)
   (out.parent / 'driver.py').write_text(DRIVER)
   env = {**os.environ, 'PYTHONPATH': str(ROOT), 'TMPDIR': str(out.parent / 'tmp')}
-  line = [sys.executable, out.parent / 'driver.py', source, out, config[0], kill, out.parent / 'steps', *config[1:]]
-  return subprocess.Popen(line, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+  line = [
+    sys.executable,
+    out.parent / 'driver.py',
+    source,
+    out,
+    config[0],
+    kill,
+    out.parent / 'steps',
+    *config[1:],
+  ]
+  return subprocess.Popen(
+    line,
+    cwd=ROOT,
+    env=env,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    start_new_session=True,
+  )
 
 
 def run(source, out, config, kill='') -> list[str]:
@@ -66,7 +86,9 @@ def run(source, out, config, kill='') -> list[str]:
 
 
 def contents(folder):
-  return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
+  return {
+    str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()
+  }
 
 
 def differing(out, wanted) -> list[str]:
@@ -76,7 +98,9 @@ def differing(out, wanted) -> list[str]:
 
 
 def make(source, name, documents, size):
-  """Four files of documents from a sample text, some of them and of their paragraphs more than once."""
+  """Four files of documents from a sample text, some of them and of their paragraphs more than
+  once.
+  """
   source.mkdir()
   draw = random.Random(1)
   paragraphs = [p for p in (SAMPLE / name).read_text(encoding='utf-8').split('\n') if p][:size]
@@ -94,19 +118,30 @@ def clean(tmp_path_factory):
   return folder / 'text', contents(folder / 'corpus')
 
 
-def test_killed_in_every_stage_of_one_folder_it_ends_with_the_bytes_of_a_clean_run_and_leaves_nothing_else(clean, tmp_path):
+def test_killed_in_every_stage_of_one_folder_it_ends_with_the_bytes_of_a_clean_run_and_leaves_nothing_else(
+  clean, tmp_path
+):
   source, wanted = clean
   out = tmp_path / 'corpus'
   assert sum(name.endswith('tokens.npy') for name in wanted) > 8
-  for kill, left, lacking in (  # the plan opens each source, then it is read as often as an attempt has to
-      ('open text/2.txt@2', '.lock', 'plan.json'),  # looking for duplicates
-      ('open text/2.txt@4', '.lock', 'plan.json'),  # learning pieces
-      ('open corpus/tokenizer/tokenizer.json@1', 'tokenizer/vocab.txt', 'tokenizer/tokenizer.json'),
-      ('os.rename corpus/parts/repeated@3', 'tokenizer/bertzoo.json', 'unigrams.npy'),
-      ('open text/3.txt@3', 'parts', 'unigrams.npy'),  # making shards: what comes again is looked for once more, then they are read
-      ('os.rename corpus/unigrams@1', 'parts/00003.json', 'unigrams.npy'),
-      ('os.rename corpus/manifest@1', 'pieces.npy', 'manifest.json'),
-      ('os.remove corpus/parts/0@3', 'manifest.json', 'plan.json')):  # tidying up
+  for (
+    kill,
+    left,
+    lacking,
+  ) in (  # the plan opens each source, then it is read as often as an attempt has to
+    ('open text/2.txt@2', '.lock', 'plan.json'),  # looking for duplicates
+    ('open text/2.txt@4', '.lock', 'plan.json'),  # learning pieces
+    ('open corpus/tokenizer/tokenizer.json@1', 'tokenizer/vocab.txt', 'tokenizer/tokenizer.json'),
+    ('os.rename corpus/parts/repeated@3', 'tokenizer/bertzoo.json', 'unigrams.npy'),
+    (
+      'open text/3.txt@3',
+      'parts',
+      'unigrams.npy',
+    ),  # making shards: what comes again is looked for once more, then they are read
+    ('os.rename corpus/unigrams@1', 'parts/00003.json', 'unigrams.npy'),
+    ('os.rename corpus/manifest@1', 'pieces.npy', 'manifest.json'),
+    ('os.remove corpus/parts/0@3', 'manifest.json', 'plan.json'),
+  ):  # tidying up
     run(source, out, BERT, kill)
     assert (out / left).exists() and not (out / lacking).exists(), kill
   run(source, out, BERT)
@@ -115,17 +150,24 @@ def test_killed_in_every_stage_of_one_folder_it_ends_with_the_bytes_of_a_clean_r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('config, sample, documents, size', [(BERT, 'sherlock.txt', 200, 2000), (MACBERT, 'zh_laws.txt', 60, 800)],
-                         ids=['bert', 'macbert'])
-def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_bytes_of_a_clean_run(tmp_path, config, sample, documents, size):
+@pytest.mark.parametrize(
+  'config, sample, documents, size',
+  [(BERT, 'sherlock.txt', 200, 2000), (MACBERT, 'zh_laws.txt', 60, 800)],
+  ids=['bert', 'macbert'],
+)
+def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_bytes_of_a_clean_run(
+  tmp_path, config, sample, documents, size
+):
   make(tmp_path / 'text', sample, documents, size)
   begin = time.monotonic()
   steps = run(tmp_path / 'text', tmp_path / 'clean' / 'corpus', config)
   duration, wanted = time.monotonic() - begin, contents(tmp_path / 'clean' / 'corpus')
-  numbered = [f'{escape(step)}@{steps[:i + 1].count(step)}' for i, step in enumerate(steps)]
+  numbered = [f'{escape(step)}@{steps[: i + 1].count(step)}' for i, step in enumerate(steps)]
   tidying = next(i for i, step in enumerate(steps) if 'rename corpus/manifest' in step) + 2
   draw = random.Random(2)
-  for n, kill in enumerate([*draw.sample(numbered[:tidying], 10), *draw.sample(numbered[tidying:], 2)]):
+  for n, kill in enumerate(
+    [*draw.sample(numbered[:tidying], 10), *draw.sample(numbered[tidying:], 2)]
+  ):
     out = tmp_path / f's{n}' / 'corpus'
     run(tmp_path / 'text', out, config, kill)
     finish(tmp_path / 'text', out, config, wanted, kill)
@@ -140,7 +182,11 @@ def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_byte
 
 def escape(step):
   """A pattern of a step, whatever the number of the process in it."""
-  return ''.join('.' if c in '()[]{}*+?|^$\\' else c for c in step) if '.part' not in step else step.rsplit('.', 2)[0]
+  return (
+    ''.join('.' if c in '()[]{}*+?|^$\\' else c for c in step)
+    if '.part' not in step
+    else step.rsplit('.', 2)[0]
+  )
 
 
 def finish(source, out, config, wanted, kill):

@@ -13,27 +13,46 @@ ROOT = pathlib.Path(__file__).parents[1]
 DOC = (ROOT / 'docs' / 'preparing_at_scale.md').read_text()
 BEAM_ARGS = [shlex.split(args) for args in re.findall(r"--beam_args='(--runner=[A-Z][^']*)'", DOC)]
 ALTERNATIVES = re.findall(r'`(--[a-z_]+=?[^`]*)`', DOC.split('## Apache Beam')[1])
-OURS = ('--runner', '--source', '--out', '--tokenizer', '--phrases', '--entities', '--beam_args', '--exclude')
+OURS = (
+  '--runner',
+  '--source',
+  '--out',
+  '--tokenizer',
+  '--phrases',
+  '--entities',
+  '--beam_args',
+  '--exclude',
+)
 COMMANDS = re.findall(r'python (-m bertzoo_jax\.prepare --config [^\n]+)', DOC)
 
 
 def _unknown(args):
   from apache_beam.options import pipeline_options
+
   parsed = pipeline_options.PipelineOptions(args)
-  return set(parsed.get_all_options(retain_unknown_options=True)) - set(parsed.get_all_options(retain_unknown_options=False))
+  return set(parsed.get_all_options(retain_unknown_options=True)) - set(
+    parsed.get_all_options(retain_unknown_options=False)
+  )
 
 
 def test_every_runner_is_there_and_its_options_are_beams():
   from apache_beam.runners import runner
+
   assert len(BEAM_ARGS) == 4 and _unknown(['--runer=DirectRunner'])
   for args in BEAM_ARGS:
     assert not _unknown(args), args
     name = args[0].partition('=')[2]
-    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith('Runner')  # Dataflow's needs apache-beam[gcp]
+    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith(
+      'Runner'
+    )  # Dataflow's needs apache-beam[gcp]
 
 
 def test_what_may_stand_in_their_place_is_beams_too():
-  others = [a for a in ALTERNATIVES if '=' in a and (a.partition('=')[0] not in OURS or re.match(r'--runner=[A-Z]', a))]
+  others = [
+    a
+    for a in ALTERNATIVES
+    if '=' in a and (a.partition('=')[0] not in OURS or re.match(r'--runner=[A-Z]', a))
+  ]
   assert len(others) > 5
   for args in others:
     assert not _unknown(shlex.split(args)), args
@@ -42,5 +61,11 @@ def test_what_may_stand_in_their_place_is_beams_too():
 @pytest.mark.parametrize('command', COMMANDS)
 def test_every_command_has_flags_that_exist(command):
   env = {**os.environ, 'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu'}
-  done = subprocess.run([sys.executable, *shlex.split(command), '--only_check_args'], cwd=ROOT, env=env, capture_output=True, text=True)
+  done = subprocess.run(
+    [sys.executable, *shlex.split(command), '--only_check_args'],
+    cwd=ROOT,
+    env=env,
+    capture_output=True,
+    text=True,
+  )
   assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """pretrain from the outside: real processes that are killed, and mistakes that end in a sentence.
 
-The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise those of a run that nobody
-touched, with dropout on.
+The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise
+those of a run that nobody touched, with dropout on.
 """
 
 import glob
@@ -24,8 +24,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertzoo_jax import assembly
-from bertzoo_jax import cli
-from bertzoo_jax import errors
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
@@ -36,8 +36,9 @@ from configs import parts
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS, BORDER = 14, 9
 
-# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends at BORDER.
-CONFIG = f'''
+# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
+# at BORDER.
+CONFIG = f"""
 from configs import parts
 
 def get_config(argument=None):
@@ -48,18 +49,27 @@ def get_config(argument=None):
       objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
       length=64, batch_size=8, phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
       run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0, keep=3, tensorboard=False))
-'''
+"""
 
 
 @pytest.fixture(scope='session')
 def world(tmp_path_factory):
   """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
   from bertzoo_jax import prepare
+
   folder = tmp_path_factory.mktemp('world')
   (folder / 'config.py').write_text(CONFIG)
   words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
-  (folder / 'text.txt').write_text('\n\n'.join(' '.join(words[i:i + 80]) for i in range(0, 960, 80)))
-  prepare.prepare(config(folder), [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None)
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
+  )
+  prepare.prepare(
+    config(folder),
+    [str(folder / 'text.txt')],
+    str(folder / 'corpus'),
+    workers=1,
+    say=lambda line: None,
+  )
   return folder
 
 
@@ -73,18 +83,35 @@ def config(folder, **changes):
 
 
 def command(world, workdir, *more):
-  return [sys.executable, '-m', 'bertzoo_jax.pretrain', f'--config={world}/config.py', f'--config.run.compile_cache={world}/cache',
-          f'--workdir={workdir}', *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']), *more]
+  return [
+    sys.executable,
+    '-m',
+    'bertzoo_jax.pretrain',
+    f'--config={world}/config.py',
+    f'--config.run.compile_cache={world}/cache',
+    f'--workdir={workdir}',
+    *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
+    *more,
+  ]
 
 
 def environment():
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)  # one device, and compiled as quickly as here
+  flags = ' '.join(
+    f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f
+  )  # one device, and compiled as quickly as here
   return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
 
 
 def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
   """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
-  process = subprocess.Popen(command(world, workdir, *more), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  process = subprocess.Popen(
+    command(world, workdir, *more),
+    cwd=ROOT,
+    env=environment(),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
   if stop_when is not None:
     deadline = time.monotonic() + 240
     while process.poll() is None and not stop_when(pathlib.Path(workdir)):
@@ -97,21 +124,33 @@ def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
 
 @pytest.fixture
 def here(world, monkeypatch):
-  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit for bit."""
+  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit
+  for bit.
+  """
   from bertzoo_jax import pretrain
   from bertzoo_jax.training import sharding
+
   mesh = sharding.mesh
   monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
 
   def run(workdir, *, init=None, batches=None, **changes):
-    return pretrain.pretrain(config(world, **{k.replace('__', '.'): v for k, v in changes.items()}), str(workdir), init=init, batches=batches,
-                             corpus=None if batches else str(world / 'corpus'))
+    return pretrain.pretrain(
+      config(world, **{k.replace('__', '.'): v for k, v in changes.items()}),
+      str(workdir),
+      init=init,
+      batches=batches,
+      corpus=None if batches else str(world / 'corpus'),
+    )
 
   return run
 
 
 def rows(workdir):
-  return len((workdir / metrics.FILE).read_text().splitlines()) if (workdir / metrics.FILE).exists() else 0
+  return (
+    len((workdir / metrics.FILE).read_text().splitlines())
+    if (workdir / metrics.FILE).exists()
+    else 0
+  )
 
 
 def state_of(workdir, step=STEPS):
@@ -121,15 +160,22 @@ def state_of(workdir, step=STEPS):
     for part in ('params', 'rest'):
       tree = reader.metadata(folder / part).item_metadata.tree
       args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-      for path, x in jax.tree_util.tree_leaves_with_path(reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))):
+      for path, x in jax.tree_util.tree_leaves_with_path(
+        reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))
+      ):
         x = np.asarray(x)
-        digest.update(f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes())
+        digest.update(
+          f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes()
+        )
   return digest.hexdigest()
 
 
 def curve(workdir):
   """Every logged number that is not a clock's."""
-  return [{k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')} for row in metrics.read(workdir)]
+  return [
+    {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
+    for row in metrics.read(workdir)
+  ]
 
 
 @pytest.fixture(scope='session')
@@ -155,15 +201,43 @@ def check_resumes(world, untouched, workdir, *stops):
 def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   row = metrics.read(untouched)
   assert [r['step'] for r in row] == list(range(1, STEPS + 1))
-  assert {'loss', 'mlm_loss', 'mlm_accuracy', 'pair_loss', 'pair_accuracy', 'lr', 'grad_norm', 'examples', 'epoch', 'batch_crc32'} <= row[0].keys()
-  assert {'held_out_loss', 'held_out_mlm_loss', 'held_out_mlm_accuracy', 'held_out_bits_per_byte'} <= row[5].keys() & row[-1].keys()
+  assert {
+    'loss',
+    'mlm_loss',
+    'mlm_accuracy',
+    'pair_loss',
+    'pair_accuracy',
+    'lr',
+    'grad_norm',
+    'examples',
+    'epoch',
+    'batch_crc32',
+  } <= row[0].keys()
+  assert {
+    'held_out_loss',
+    'held_out_mlm_loss',
+    'held_out_mlm_accuracy',
+    'held_out_bits_per_byte',
+  } <= row[5].keys() & row[-1].keys()
   assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
   assert len({r['batch_crc32'] for r in row}) == STEPS
   assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
   names = {p.name for p in untouched.iterdir()}
-  assert {'config.json', 'corpus.json', 'attempts.jsonl', 'tokenizer', 'metrics.jsonl', 'checkpoints', 'loss.png'} <= names
+  assert {
+    'config.json',
+    'corpus.json',
+    'attempts.jsonl',
+    'tokenizer',
+    'metrics.jsonl',
+    'checkpoints',
+    'loss.png',
+  } <= names
   kept = checkpoint.steps(untouched)
-  assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {STEPS - 2, STEPS - 1, STEPS} <= {6}
+  assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {
+    STEPS - 2,
+    STEPS - 1,
+    STEPS,
+  } <= {6}
 
 
 def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path, here, capsys):
@@ -196,25 +270,40 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
   moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  moments += {0: [reached(epoch_border)], 1: [saving(BORDER)], 2: [saving(BORDER + 1)], 3: [saving(STEPS)]}.get(trial, [])
+  moments += {
+    0: [reached(epoch_border)],
+    1: [saving(BORDER)],
+    2: [saving(BORDER + 1)],
+    3: [saving(STEPS)],
+  }.get(trial, [])
   check_resumes(world, untouched, tmp_path / 'run', *moments)
 
 
-def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(world, untouched, tmp_path):
+def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
+  world, untouched, tmp_path
+):
   workdir = tmp_path / 'run'
   shutil.copytree(untouched, workdir)
-  data = max((p for p in (workdir / f'checkpoints/{STEPS}/params').rglob('*') if p.is_file()), key=lambda p: p.stat().st_size)
+  data = max(
+    (p for p in (workdir / f'checkpoints/{STEPS}/params').rglob('*') if p.is_file()),
+    key=lambda p: p.stat().st_size,
+  )
   raw = bytearray(data.read_bytes())
   raw[len(raw) // 3] ^= 1
   data.write_bytes(raw)
   code, said = run_train(world, workdir)
   assert code == 0, said
-  assert f'WARNING: checkpoint {STEPS} is damaged' in said and f'resuming from the checkpoint of step {STEPS - 1}' in said
+  assert (
+    f'WARNING: checkpoint {STEPS} is damaged' in said
+    and f'resuming from the checkpoint of step {STEPS - 1}' in said
+  )
   assert (workdir / f'checkpoints/{STEPS}.damaged').is_dir()
   assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
 
 
-@pytest.mark.parametrize('how', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+  'how', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
@@ -223,13 +312,21 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
   newest, last = checkpoint.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
   code, said = run_train(world, workdir, never)
-  assert code == 0 and (newest == STEPS or f'resuming from the checkpoint of step {newest}' in said), said
+  assert code == 0 and (
+    newest == STEPS or f'resuming from the checkpoint of step {newest}' in said
+  ), said
   assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
 
 
 def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   workdir = tmp_path / 'run'
-  first = subprocess.Popen(command(world, workdir), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  first = subprocess.Popen(
+    command(world, workdir),
+    cwd=ROOT,
+    env=environment(),
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
   while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
     time.sleep(0.01)
   first.send_signal(signal.SIGSTOP)
@@ -243,9 +340,12 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
 
 def refused(world, workdir, changes, words, **kw):
   from bertzoo_jax import pretrain
+
   before = everything(workdir)
   with pytest.raises(errors.UserError, match=words) as e:
-    pretrain.pretrain(config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')}))
+    pretrain.pretrain(
+      config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')})
+    )
   assert '\n' not in str(e.value)
   assert everything(workdir) == before
 
@@ -256,7 +356,9 @@ def everything(workdir):
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 
 
-@pytest.mark.parametrize('changes,words', [
+@pytest.mark.parametrize(
+  'changes,words',
+  [
     ({'tokenizer.vocab_size': 301}, 'vocabulary of 300, the config one of 301'),
     ({'tokenizer.lowercase': False}, 'tokenizer.lowercase: True → False'),
     ({'corpus.splitter': 'lines'}, 'corpus.splitter'),
@@ -273,14 +375,26 @@ def everything(workdir):
     ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
     ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
     ({'phases': ()}, 'at least one phase'),
-    ({'phases': ((3, {'length': 32}), (3, {'format': parts.full_sentences()}))}, 'needs pair_labels'),  # of a phase still to come
-    ({'phases': ((3, {'length': 32}), (3, {'masking.rounding': 'neerest'}))}, "Did you mean 'nearest'"),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'format': parts.full_sentences()}))},
+      'needs pair_labels',
+    ),  # of a phase still to come
+    (
+      {'phases': ((3, {'length': 32}), (3, {'masking.rounding': 'neerest'}))},
+      "Did you mean 'nearest'",
+    ),
     ({'phases': ((3, {'length': 32}), (3, {'length': 4}))}, 'at least 5 tokens'),
-    ({'phases': ((3, {'length': 32}), (3, {'masking': {'name': 'token', 'rate': 0.2}}))}, 'does not fit .*missing'),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'masking': {'name': 'token', 'rate': 0.2}}))},
+      'does not fit .*missing',
+    ),
     ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
     ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
-])
-def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(world, tmp_path, changes, words):
+  ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(
+  world, tmp_path, changes, words
+):
   refused(world, tmp_path / 'run', changes, words)
   assert not (tmp_path / 'run/config.json').exists()
 
@@ -291,8 +405,15 @@ def test_a_mistake_ends_a_process_with_one_sentence_and_exit_code_2(world, tmp_p
   assert said.strip().splitlines()[-1].startswith('error: schedule.warmup is 99')
 
 
-def test_other_science_at_resume_is_refused_and_machinery_may_change(world, untouched, tmp_path, here):
-  refused(world, untouched, {'schedule.learning_rate': 2e-2}, r'schedule.learning_rate: 0.01 → 0.02\. Give the old values')
+def test_other_science_at_resume_is_refused_and_machinery_may_change(
+  world, untouched, tmp_path, here
+):
+  refused(
+    world,
+    untouched,
+    {'schedule.learning_rate': 2e-2},
+    r'schedule.learning_rate: 0.01 → 0.02\. Give the old values',
+  )
   refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
   shutil.copytree(untouched, tmp_path / 'run')
   here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
@@ -304,7 +425,9 @@ def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
   refused(world, tmp_path / 'a', {}, '--corpus .* or --batches', corpus=None)
   refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
   refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
-  refused(world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last')
+  refused(
+    world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last'
+  )
   refused(world, tmp_path / 'e', {}, 'config.json', corpus=corpus, init=f'hf:{tmp_path}')
   (tmp_path / 'file').write_text('')
   refused(world, tmp_path / 'file' / 'run', {}, 'cannot be written', corpus=corpus)
@@ -319,10 +442,19 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
 
 
 def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
-  here(tmp_path / 'run', init=f'{untouched}@best', phases=((2, {}),), schedule__warmup=1, run__keep_every=1)
+  here(
+    tmp_path / 'run',
+    init=f'{untouched}@best',
+    phases=((2, {}),),
+    schedule__warmup=1,
+    run__keep_every=1,
+  )
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
-  flat = lambda address: {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])}
+  flat = lambda address: {
+    optimizers.path_of(p): x
+    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
+  }
   theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0
   assert theirs.keys() == ours.keys() and all(np.array_equal(ours[k], x) for k, x in theirs.items())
 
@@ -336,7 +468,14 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   one, other = sorted(vocab)[-2:]
   vocab[one], vocab[other] = vocab[other], vocab[one]
   file.write_text(json.dumps(content))
-  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', corpus=str(world / 'corpus'), init=str(source))
+  refused(
+    world,
+    tmp_path / 'run',
+    {},
+    'another vocabulary: 2 of 300 pieces',
+    corpus=str(world / 'corpus'),
+    init=str(source),
+  )
 
 
 def test_a_workdir_in_a_corpus_is_refused(world):
@@ -344,7 +483,12 @@ def test_a_workdir_in_a_corpus_is_refused(world):
 
 
 def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
-  refused(world, tmp_path / 'run', {'phases': ((3, {}), (3, {'objective': parts.mlm()}))}, 'Phase 1 does not train pair_head')
+  refused(
+    world,
+    tmp_path / 'run',
+    {'phases': ((3, {}), (3, {'objective': parts.mlm()}))},
+    'Phase 1 does not train pair_head',
+  )
 
 
 def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
@@ -360,32 +504,64 @@ def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_
 
 
 def npz(path, poison=(), length=32):
-  from bertzoo_jax.input import corpus
-  from bertzoo_jax.input import pipeline
+  from bertzoo_jax.batches import pipeline
+  from bertzoo_jax.corpus import corpus
+
   world = path.parent
   c = config(world)
-  train = pipeline.build(corpus.open(world / 'corpus'), format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
+  train = pipeline.build(
+    corpus.open(world / 'corpus'),
+    format=c.format,
+    masking=c.masking,
+    length=length,
+    batch_size=8,
+    seed=0,
+  )
   batches = [train.batch(s) for s in range(6)]
   for s in poison:
     batches[s]['masked_weights'][0, 0] = np.inf
-  meta = {'vocab_size': 300, 'special': {}, 'corpus_hash': 'abc', 'steps': [0, 6], 'batch_size': 8, 'length': length, 'phase': 0}
-  np.savez(path, __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8), **{k: np.stack([b[k] for b in batches]) for k in batches[0]})
+  meta = {
+    'vocab_size': 300,
+    'special': {},
+    'corpus_hash': 'abc',
+    'steps': [0, 6],
+    'batch_size': 8,
+    'length': length,
+    'phase': 0,
+  }
+  np.savez(
+    path,
+    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
+    **{k: np.stack([b[k] for b in batches]) for k in batches[0]},
+  )
   return path
 
 
-def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(world, untouched, tmp_path):
+def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
+  world, untouched, tmp_path
+):
   path = npz(world / 'batches.npz')
-  block = 'import sys; sys.modules["tensorflow"] = None; sys.modules["tokenizers"] = None; import runpy; ' \
-          'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
+  block = (
+    'import sys; sys.modules["tensorflow"] = None; sys.modules["tokenizers"] = None; import runpy; '
+    'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
+  )
   line = command(world, tmp_path / 'run', f'--batches={path}')
-  done = subprocess.run([sys.executable, '-c', block, *line[3:]], cwd=ROOT, env=environment(), capture_output=True, text=True)
+  done = subprocess.run(
+    [sys.executable, '-c', block, *line[3:]],
+    cwd=ROOT,
+    env=environment(),
+    capture_output=True,
+    text=True,
+  )
   assert done.returncode == 0, done.stdout + done.stderr
   ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
   assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
 
 
 @pytest.mark.parametrize('log_every', [1, 2, 100])
-def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(world, tmp_path, here, log_every):
+def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
+  world, tmp_path, here, log_every
+):
   path = npz(world / 'poisoned.npz', poison=(3,))
   for _ in range(2):
     with pytest.raises(loop.Stopped, match='not finite'):
@@ -408,7 +584,11 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
 
 
 def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
-  here(tmp_path / 'run', batches=str(npz(world / 'poisoned2.npz', poison=(3,))), run__on_nonfinite='skip')
+  here(
+    tmp_path / 'run',
+    batches=str(npz(world / 'poisoned2.npz', poison=(3,))),
+    run__on_nonfinite='skip',
+  )
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
   assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])

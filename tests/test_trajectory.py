@@ -1,4 +1,5 @@
-"""Twenty training steps beside torch: same weights, batches and optimizer, dropout off; the loss of every step is compared.
+"""Twenty training steps beside torch: same weights, batches and optimizer, dropout off; the loss of
+every step is compared.
 
 The references are written out here from the papers' codes, not taken from our optimizers.
 """
@@ -27,15 +28,38 @@ torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
 
 STEPS, FEW, WARMUP, TOLERANCE = 20, 3, 6, 1e-4
-PEAK = {'bert': 2e-3, 'roberta': 2e-3, 'albert': 6e-2, 'electra': 2e-3}  # LAMB's is a share of the parameter's norm
-PAPERS = {'bert': bert.get_config('base'), 'roberta': roberta.get_config('base'), 'albert': albert.get_config('base'),
-          'electra': electra.get_config('base')}
+PEAK = {
+  'bert': 2e-3,
+  'roberta': 2e-3,
+  'albert': 6e-2,
+  'electra': 2e-3,
+}  # LAMB's is a share of the parameter's norm
+PAPERS = {
+  'bert': bert.get_config('base'),
+  'roberta': roberta.get_config('base'),
+  'albert': albert.get_config('base'),
+  'electra': electra.get_config('base'),
+}
 SYSTEMS = {  # objective, architecture, what the small network takes from the paper's, special ids
-    'bert': ('mlm_pair', 'BertForPreTraining', {}, small.BERT_IDS),
-    'roberta': ('mlm', 'RobertaForMaskedLM', dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0, initializer='normal'), small.ROBERTA_IDS),
-    'albert': ('mlm_pair', 'AlbertForPreTraining', dict(embedding_size=16, sharing='all'), small.BERT_IDS),
-    'electra': ('replaced_token', ('ElectraForPreTraining', 'ElectraForMaskedLM'), dict(embedding_size=16, activation='gelu', width=0.5),
-                small.BERT_IDS),
+  'bert': ('mlm_pair', 'BertForPreTraining', {}, small.BERT_IDS),
+  'roberta': (
+    'mlm',
+    'RobertaForMaskedLM',
+    dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0, initializer='normal'),
+    small.ROBERTA_IDS,
+  ),
+  'albert': (
+    'mlm_pair',
+    'AlbertForPreTraining',
+    dict(embedding_size=16, sharing='all'),
+    small.BERT_IDS,
+  ),
+  'electra': (
+    'replaced_token',
+    ('ElectraForPreTraining', 'ElectraForMaskedLM'),
+    dict(embedding_size=16, activation='gelu', width=0.5),
+    small.BERT_IDS,
+  ),
 }
 
 
@@ -44,10 +68,12 @@ def google_rate(s, peak):
 
 
 def google_adam(p, name, gradient, state, s, rate=google_rate, peak=PEAK['bert']):
-  """optimization.py of google-research/bert: no bias correction; decay for all but norms and biases; eps outside the root."""
+  """optimization.py of google-research/bert: no bias correction; decay for all but norms and
+  biases; eps outside the root.
+  """
   m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
   m.mul_(0.9).add_(0.1 * gradient)
-  v.mul_(0.999).add_(0.001 * gradient ** 2)
+  v.mul_(0.999).add_(0.001 * gradient**2)
   update = m / (v.sqrt() + 1e-6)
   if 'LayerNorm' not in name and not name.endswith('bias'):
     update = update + 0.01 * p
@@ -60,20 +86,24 @@ def fairseq_rate(s):
 
 
 def fairseq_adam(p, name, gradient, state, s):
-  """optim/adam.py of fairseq: corrected through the step size, so eps stands beside the uncorrected root; everything decays."""
+  """optim/adam.py of fairseq: corrected through the step size, so eps stands beside the uncorrected
+  root; everything decays.
+  """
   m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
   m.mul_(0.9).add_(0.1 * gradient)
-  v.mul_(0.98).add_(0.02 * gradient ** 2)
+  v.mul_(0.98).add_(0.02 * gradient**2)
   step_size = fairseq_rate(s) * math.sqrt(1 - 0.98 ** (s + 1)) / (1 - 0.9 ** (s + 1))
   p.sub_(fairseq_rate(s) * 0.01 * p)
   p.sub_(step_size * m / (v.sqrt() + 1e-6))
 
 
 def google_lamb(p, name, gradient, state, s):
-  """lamb_optimizer.py of google-research/albert: as Adam there, then scaled by |p| / |update|, but for norms and biases."""
+  """lamb_optimizer.py of google-research/albert: as Adam there, then scaled by |p| / |update|, but
+  for norms and biases.
+  """
   m, v = state.setdefault(name, (torch.zeros_like(p), torch.zeros_like(p)))
   m.mul_(0.9).add_(0.1 * gradient)
-  v.mul_(0.999).add_(0.001 * gradient ** 2)
+  v.mul_(0.999).add_(0.001 * gradient**2)
   update, ratio = m / (v.sqrt() + 1e-6), 1.0
   if 'LayerNorm' not in name and 'layer_norm' not in name and not name.endswith('bias'):
     update = update + 0.01 * p
@@ -87,8 +117,12 @@ def electra_rate(s, peak):
   return peak * (1 - s / STEPS) * min(1.0, s / WARMUP)
 
 
-REFERENCES = {'bert': (google_adam, 1.0), 'roberta': (fairseq_adam, None), 'albert': (google_lamb, 1.0),
-              'electra': (functools.partial(google_adam, rate=electra_rate, peak=PEAK['electra']), 1.0)}
+REFERENCES = {
+  'bert': (google_adam, 1.0),
+  'roberta': (fairseq_adam, None),
+  'albert': (google_lamb, 1.0),
+  'electra': (functools.partial(google_adam, rate=electra_rate, peak=PEAK['electra']), 1.0),
+}
 
 
 def torch_loss(network, batch):
@@ -102,25 +136,35 @@ def torch_loss(network, batch):
   loss = masked_loss(out.prediction_logits if pairs else out.logits, t)
   if not pairs:
     return loss
-  logits = out.seq_relationship_logits if hasattr(out, 'seq_relationship_logits') else out.sop_logits
+  logits = (
+    out.seq_relationship_logits if hasattr(out, 'seq_relationship_logits') else out.sop_logits
+  )
   return loss + torch.nn.functional.cross_entropy(logits, t['pair_labels'].long())
 
 
 def masked_loss(logits, t):
   rows = torch.arange(len(logits))[:, None]
-  nll = torch.nn.functional.cross_entropy(logits[rows, t['masked_positions'].long()].transpose(1, 2), t['masked_targets'].long(), reduction='none')
+  nll = torch.nn.functional.cross_entropy(
+    logits[rows, t['masked_positions'].long()].transpose(1, 2),
+    t['masked_targets'].long(),
+    reduction='none',
+  )
   return (nll * t['masked_weights']).sum() / t['masked_weights'].sum()
 
 
 class Electra(torch.nn.Module):
-  """Both networks of transformers, with one module of embeddings, and the loss of both (Clark et al. 2020 §2)."""
+  """Both networks of transformers, with one module of embeddings, and the loss of both (Clark et
+  al. 2020 §2).
+  """
 
   def __init__(self, folders):
     super().__init__()
     self.discriminator = transformers.ElectraForPreTraining.from_pretrained(folders[0])
     self.generator = transformers.ElectraForMaskedLM.from_pretrained(folders[1])
     self.generator.electra.embeddings = self.discriminator.electra.embeddings
-    self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
+    self.generator.generator_lm_head.weight = (
+      self.discriminator.electra.embeddings.word_embeddings.weight
+    )
 
   def loss(self, batch):
     t = {k: torch.as_tensor(np.asarray(v)) for k, v in batch.items()}
@@ -129,9 +173,14 @@ class Electra(torch.nn.Module):
     original, filled = t['input_ids'].long().clone(), t['input_ids'].long().clone()
     for row, place in zip(*torch.nonzero(t['masked_weights'], as_tuple=True)):
       at = t['masked_positions'][row, place]
-      original[row, at], filled[row, at] = t['masked_targets'][row, place].long(), t['sampled_ids'][row, place].long()
+      original[row, at], filled[row, at] = (
+        t['masked_targets'][row, place].long(),
+        t['sampled_ids'][row, place].long(),
+      )
     scores = self.discriminator(input_ids=filled, **inputs).logits
-    nll = torch.nn.functional.binary_cross_entropy_with_logits(scores, (original != filled).float(), reduction='none')
+    nll = torch.nn.functional.binary_cross_entropy_with_logits(
+      scores, (original != filled).float(), reduction='none'
+    )
     return mlm + 50.0 * nll[t['pack_ids'] > 0].mean()
 
 
@@ -150,7 +199,9 @@ def torch_losses(folders, system, batches):
   adam, clip = REFERENCES[system]
   network, loss_of = reference(folders, system)
   names = {n: p for n, p in network.named_parameters()}  # a shared one once
-  if changes.get('type_vocab_size') == 0:  # a row that the class demands and RoBERTa as trained does not have
+  if (
+    changes.get('type_vocab_size') == 0
+  ):  # a row that the class demands and RoBERTa as trained does not have
     names.pop('roberta.embeddings.token_type_embeddings.weight')
   state, losses = {}, []
   for s, batch in enumerate(batches):
@@ -158,7 +209,7 @@ def torch_losses(folders, system, batches):
     loss = loss_of(batch)
     loss.backward()
     with torch.no_grad():
-      norm = math.sqrt(sum(float((p.grad ** 2).sum()) for p in names.values() if p.grad is not None))
+      norm = math.sqrt(sum(float((p.grad**2).sum()) for p in names.values() if p.grad is not None))
       scale = min(1.0, clip / norm) if clip else 1.0
       for name, p in names.items():
         adam(p, name, p.grad * scale, state, s)
@@ -177,11 +228,19 @@ def start(system):
 def batches(system):
   pad, out = SYSTEMS[system][3]['pad'], []
   for seed in range(STEPS):
-    batch = small.batch(rows=8, seed=seed % 4)  # few batches, so that something is learned in twenty steps
+    batch = small.batch(
+      rows=8, seed=seed % 4
+    )  # few batches, so that something is learned in twenty steps
     batch['input_ids'] = np.where(batch['pack_ids'] > 0, batch['input_ids'], pad).astype(np.int32)
     if system == 'electra':
-      batch['sampled_ids'] = np.random.default_rng(seed).integers(5, small.VOCAB, batch['masked_targets'].shape).astype(np.int32)
-    out.append({k: v for k, v in batch.items() if k != 'pair_labels' or SYSTEMS[system][0] == 'mlm_pair'})
+      batch['sampled_ids'] = (
+        np.random.default_rng(seed)
+        .integers(5, small.VOCAB, batch['masked_targets'].shape)
+        .astype(np.int32)
+      )
+    out.append(
+      {k: v for k, v in batch.items() if k != 'pair_labels' or SYSTEMS[system][0] == 'mlm_pair'}
+    )
   return out
 
 
@@ -191,12 +250,14 @@ def our_run(system, accumulation=1):
   objective, params = start(system)
   paper = PAPERS[system]
   fields = {k: v for k, v in paper.optimizer.items() if k != 'name'}
-  schedule = schedules.BY_NAME[paper.schedule.name](STEPS, learning_rate=PEAK[system], warmup=WARMUP)
+  schedule = schedules.BY_NAME[paper.schedule.name](
+    STEPS, learning_rate=PEAK[system], warmup=WARMUP
+  )
   tx = optimizers.BY_NAME[paper.optimizer.name](schedule, optimizers.paths_of(params), **fields)
   state = small.state(objective, tx, params, 8)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0, accumulation=accumulation))
   losses = []
-  for batch in batches(system)[:STEPS if accumulation == 1 else FEW]:
+  for batch in batches(system)[: STEPS if accumulation == 1 else FEW]:
     state, metrics = step(state, batch)
     losses.append(float(metrics['loss']))
     if len(losses) == FEW:
@@ -209,15 +270,21 @@ def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
   _, architectures, _, special = SYSTEMS[system]
   objective, params = start(system)
   folders = []
-  for architecture, network in zip(architectures if isinstance(architectures, tuple) else (architectures,), objective.networks):
+  for architecture, network in zip(
+    architectures if isinstance(architectures, tuple) else (architectures,), objective.networks
+  ):
     section = {k: getattr(network.encoder, k) for k in small.SECTION if k != 'name'}
-    tensors, config = export.convert(architecture, weights.flatten(network.of(params)), section, special)
+    tensors, config = export.convert(
+      architecture, weights.flatten(network.of(params)), section, special
+    )
     folders.append(tmp_path / architecture)
     folders[-1].mkdir()
     weights.save(folders[-1] / 'model.safetensors', tensors)
     (folders[-1] / 'config.json').write_text(json.dumps({**config, 'classifier_dropout_prob': 0.0}))
   theirs, ours = torch_losses(folders, system, batches(system)), our_run(system)[0]
-  assert theirs[-4:].mean() < 0.95 * theirs[:4].mean()  # it does learn, so the optimizer shows in the loss
+  assert (
+    theirs[-4:].mean() < 0.95 * theirs[:4].mean()
+  )  # it does learn, so the optimizer shows in the loss
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
 
 
@@ -227,6 +294,13 @@ def test_one_two_and_four_microbatches_train_alike(system):
   for accumulation in (2, 4):
     other, other_params = our_run(system, accumulation)
     assert len(other) == FEW and np.abs(other / losses[:FEW] - 1).max() < 1e-5
-    # Where a gradient is 0 but for rounding (a bias of all keys), Adam makes a step of any sign of it.
-    compared = [(a, b) for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(other_params)) if path[-2].key != 'key']
+    # Where a gradient is 0 but for rounding (a bias of all keys), Adam makes a step of any sign of
+    # it.
+    compared = [
+      (a, b)
+      for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(other_params)
+      )
+      if path[-2].key != 'key'
+    ]
     assert max(float(jnp.abs(a - b).max()) for a, b in compared) < 1e-4

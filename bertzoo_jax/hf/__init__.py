@@ -1,8 +1,10 @@
-"""Hugging Face directories: names and layouts of weights, config.json, tokenizer files, the model card. numpy only."""
+"""Hugging Face directories: names and layouts of weights, config.json, tokenizer files, the model
+card. numpy only.
+"""
 
 from bertzoo_jax.hf.config import fitting_note
-from bertzoo_jax.hf.pieces import vocabulary
-from bertzoo_jax.hf.pieces import vocabulary_difference
+from bertzoo_jax.hf.vocabulary import vocabulary
+from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
 from bertzoo_jax.hf.weights import flatten
 from bertzoo_jax.hf.weights import load
@@ -10,5 +12,14 @@ from bertzoo_jax.hf.weights import merge
 from bertzoo_jax.hf.weights import unflatten
 from bertzoo_jax.hf.weights import vocabulary_size
 
-__all__ = ['Report', 'fitting_note', 'flatten', 'load', 'merge', 'unflatten', 'vocabulary', 'vocabulary_difference',
-           'vocabulary_size']
+__all__ = [
+  'Report',
+  'fitting_note',
+  'flatten',
+  'load',
+  'merge',
+  'unflatten',
+  'vocabulary',
+  'vocabulary_difference',
+  'vocabulary_size',
+]

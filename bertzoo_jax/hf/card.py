@@ -1,28 +1,46 @@
-"""The model card (README.md) of an exported directory: what it is, of what, how long, and what is not in it."""
+"""The model card (README.md) of an exported directory: what it is, of what, how long, and what is
+not in it.
+"""
 
 import json
 from typing import Any
 
 # What each architecture holds and lacks, as its user must know it.
 _HEADS = {
-    'BertForPreTraining': 'The pair head (`cls.seq_relationship`) tells whether the second text follows the first: label 0 it does, 1 it was '
-                          'drawn at random.',
-    'BertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if asked.',
-    'RobertaForMaskedLM': 'Position and segment rows that the class demands and training had no use for are zeros. There is no pooler: transformers '
-                          'starts one at random if asked.',
-    'AlbertForPreTraining': 'The pair head (`sop_classifier`) tells how the second text relates to the first, as the input above says: label 0 it '
-                            'follows, 1 it does not (they are swapped, or it was drawn at random).',
-    'AlbertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if asked.',
-    'ElectraForPreTraining': 'This is the discriminator: its logits, one a token, are above 0 where it takes a token for replaced. Fine-tune this '
-                             'one. There is no pooler; the classes for fine-tuning start their heads at random.',
-    'ElectraForMaskedLM': 'This network fills masks. Where it was a generator, its tokens are what a discriminator learned to tell; to fine-tune, '
-                          'take the discriminator.',
+  'BertForPreTraining': 'The pair head (`cls.seq_relationship`) tells whether the second text '
+  'follows the first: label 0 it does, 1 it was '
+  'drawn at random.',
+  'BertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if '
+  'asked.',
+  'RobertaForMaskedLM': 'Position and segment rows that the class demands and training had no use '
+  'for are zeros. There is no pooler: transformers '
+  'starts one at random if asked.',
+  'AlbertForPreTraining': 'The pair head (`sop_classifier`) tells how the second text relates to '
+  'the first, as the input above says: label 0 it '
+  'follows, 1 it does not (they are swapped, or it was drawn at random).',
+  'AlbertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if '
+  'asked.',
+  'ElectraForPreTraining': 'This is the discriminator: its logits, one a token, are above 0 where '
+  'it takes a token for replaced. Fine-tune this '
+  'one. There is no pooler; the classes for fine-tuning start their heads at random.',
+  'ElectraForMaskedLM': 'This network fills masks. Where it was a generator, its tokens are what a '
+  'discriminator learned to tell; to fine-tune, '
+  'take the discriminator.',
 }
 _PIPELINE = {'ElectraForPreTraining': 'feature-extraction'}  # all others fill masks
 
 
-def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: dict[str, Any], metrics: dict[str, Any],
-         commits: list[str], checked: str) -> str:
+def text(
+  *,
+  architecture: str,
+  config: dict,
+  step: int,
+  tensors: dict,
+  corpus: dict[str, Any],
+  metrics: dict[str, Any],
+  commits: list[str],
+  checked: str,
+) -> str:
   """The card, Markdown with a YAML head.
 
   Args:
@@ -37,51 +55,91 @@ def text(*, architecture: str, config: dict, step: int, tensors: dict, corpus: d
   """
   masking, encoder = config['masking'], config['encoder']
   parameters, task = sum(x.size for x in tensors.values()), _PIPELINE.get(architecture, 'fill-mask')
-  head = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags:', '- bertzoo_jax', '- masked-language-modeling', '---', '']
-  shares = ', '.join(f'{share:.0%} {what}' for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged')))
-  again = f'; the masks of {masking["repeat"]} epochs repeat' if masking['repeat'] else '; drawn anew in every epoch'
-  lengths = ', '.join(f'{overrides.get("length", config["length"])} tokens for {steps:,} steps' for steps, overrides in config['phases'])
+  head = [
+    '---',
+    'library_name: transformers',
+    f'pipeline_tag: {task}',
+    'tags:',
+    '- bertzoo_jax',
+    '- masked-language-modeling',
+    '---',
+    '',
+  ]
+  shares = ', '.join(
+    f'{share:.0%} {what}'
+    for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged'))
+  )
+  again = (
+    f'; the masks of {masking["repeat"]} epochs repeat'
+    if masking['repeat']
+    else '; drawn anew in every epoch'
+  )
+  lengths = ', '.join(
+    f'{overrides.get("length", config["length"])} tokens for {steps:,} steps'
+    for steps, overrides in config['phases']
+  )
   lines = [
-      f'# {architecture}, pretrained with bertzoo_jax',
-      '',
-      f'{encoder["num_layers"]} layers of {encoder["hidden_size"]}, {encoder["num_heads"]} heads, {parameters:,} parameters in float32, '
-      f'at most {encoder["max_positions"]} tokens.',
-      '',
-      '```python',
-      'from transformers import AutoTokenizer, pipeline',
-      f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
-      "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
-      '```',
-      '',
-      'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put its own text cleaning in place of this one.',
-      '',
-      '## Training',
-      '',
-      '| | |',
-      '|---|---|',
-      f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
-      f'| batch | {config["batch_size"]:,} rows |',
-      f'| lengths | {lengths} |',
-      f'| input | {config["format"]["name"]} |',
-      f'| masking | {masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again} |',
-      f'| objective | {_fields(config["objective"])} |',
-      f'| optimizer | {_fields(config["optimizer"])} |',
-      f'| schedule | {_fields(config["schedule"])} |',
-      f'| tokenizer | {_fields(config["tokenizer"])} |',
-      f'| seed | {config["seed"]} |',
-      *(f'| program | bertzoo_jax at commit {commit} |' for commit in commits),
-      *(f'| corpus {key} | {_value(value)} |' for key, value in corpus.items()),
-      '',
+    f'# {architecture}, pretrained with bertzoo_jax',
+    '',
+    f'{encoder["num_layers"]} layers of {encoder["hidden_size"]}, {encoder["num_heads"]} heads, '
+    f'{parameters:,} parameters in float32, '
+    f'at most {encoder["max_positions"]} tokens.',
+    '',
+    '```python',
+    'from transformers import AutoTokenizer, pipeline',
+    f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
+    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
+    '```',
+    '',
+    'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put '
+    'its own text cleaning in place of this one.',
+    '',
+    '## Training',
+    '',
+    '| | |',
+    '|---|---|',
+    f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
+    f'| batch | {config["batch_size"]:,} rows |',
+    f'| lengths | {lengths} |',
+    f'| input | {config["format"]["name"]} |',
+    f'| masking | {masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again} |',
+    f'| objective | {_fields(config["objective"])} |',
+    f'| optimizer | {_fields(config["optimizer"])} |',
+    f'| schedule | {_fields(config["schedule"])} |',
+    f'| tokenizer | {_fields(config["tokenizer"])} |',
+    f'| seed | {config["seed"]} |',
+    *(f'| program | bertzoo_jax at commit {commit} |' for commit in commits),
+    *(f'| corpus {key} | {_value(value)} |' for key, value in corpus.items()),
+    '',
   ]
   if metrics:
-    lines += ['## Last measured', '', 'Losses in nats; `held_out` on text kept out of training.', '', '| metric | value |', '|---|---|',
-              *(f'| {key} | {_value(value)} |' for key, value in metrics.items()), '']
+    lines += [
+      '## Last measured',
+      '',
+      'Losses in nats; `held_out` on text kept out of training.',
+      '',
+      '| metric | value |',
+      '|---|---|',
+      *(f'| {key} | {_value(value)} |' for key, value in metrics.items()),
+      '',
+    ]
     if any('bits_per_byte' in key for key in metrics):
-      lines += ['Bits per byte count the guesses at masked tokens only: they compare with other masked models at the same masking rate, not with '
-                'models that predict every token.', '']
+      lines += [
+        'Bits per byte count the guesses at masked tokens only: they compare with other masked '
+        'models at the same masking rate, not with '
+        'models that predict every token.',
+        '',
+      ]
   lines += ['## What is here, and what is not', '']
-  lines += [_HEADS[architecture], 'The state of the optimizer is not part of the export.', '',
-            'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.', '', checked, '']
+  lines += [
+    _HEADS[architecture],
+    'The state of the optimizer is not part of the export.',
+    '',
+    'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
+    '',
+    checked,
+    '',
+  ]
   return '\n'.join(head + lines)
 
 
@@ -91,7 +149,9 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end it."""
+  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end
+  it.
+  """
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):

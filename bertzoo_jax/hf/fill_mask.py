@@ -1,47 +1,63 @@
 """Fills the masks of a text with a Hugging Face directory; needs torch and transformers.
 
-    python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The people of the United [MASK] have the power.'
+python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The people of the United [MASK] have the power.'
 """
 
 from absl import flags
 
-from bertzoo_jax import cli
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """For each mask of the text, the `top` likeliest pieces with their probabilities.
 
-  Raises UserError without torch and transformers, without a model, and for a text without a mask or too long.
+  Raises UserError without torch and transformers, without a model, and for a text without a mask or
+  too long.
   """
   try:
     import torch
     import transformers
   except ImportError as e:
-    raise errors.UserError(f'Filling masks needs torch and transformers ({e.name} is missing): pip install "bertzoo_jax[hf]".') from e
+    raise errors.UserError(
+      f'Filling masks needs torch and transformers ({e.name} is missing): pip install '
+      '"bertzoo_jax[hf]".'
+    ) from e
   transformers.utils.logging.disable_progress_bar()
-  transformers.utils.logging.set_verbosity_error()  # a pair head has no place in the class that fills masks
+  # A pair head has no place in the class that fills masks
+  transformers.utils.logging.set_verbosity_error()
   if not (storage.path(model) / 'config.json').exists():
-    raise errors.UserError(f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.')
+    raise errors.UserError(
+      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.'
+    )
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
   network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
   inputs = tokenizer(text.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
   ids = inputs['input_ids'][0]
   if not (ids == tokenizer.mask_token_id).any():
-    raise errors.UserError(f'The text has no {tokenizer.mask_token}: write one where a word is missing.')
+    raise errors.UserError(
+      f'The text has no {tokenizer.mask_token}: write one where a word is missing.'
+    )
   if len(ids) > tokenizer.model_max_length:
-    raise errors.UserError(f'The text has {len(ids)} tokens; this model takes {tokenizer.model_max_length}.')
+    raise errors.UserError(
+      f'The text has {len(ids)} tokens; this model takes {tokenizer.model_max_length}.'
+    )
   with torch.no_grad():
     probabilities = network(**inputs).logits[0].softmax(-1)
   best = probabilities[ids == tokenizer.mask_token_id].topk(top)
-  return [[(tokenizer.decode([int(i)]).strip(), float(p)) for p, i in zip(ps, rows, strict=True)]
-          for ps, rows in zip(best.values, best.indices, strict=True)]
+  return [
+    [(tokenizer.decode([int(i)]).strip(), float(p)) for p, i in zip(ps, rows, strict=True)]
+    for ps, rows in zip(best.values, best.indices, strict=True)
+  ]
 
 
 def table(text: str, filled: list[list[tuple[str, float]]]) -> str:
   """The text and a line for each mask, its guesses in quotes: a comma may be one."""
-  lines = [f'mask {n}: ' + ' · '.join(f'"{piece}" {100 * p:.1f} %' for piece, p in guesses) for n, guesses in enumerate(filled, 1)]
+  lines = [
+    f'mask {n}: ' + ' · '.join(f'"{piece}" {100 * p:.1f} %' for piece, p in guesses)
+    for n, guesses in enumerate(filled, 1)
+  ]
   return '\n'.join([text, *lines])
 
 
@@ -51,6 +67,11 @@ def main(_):
 
 if __name__ == '__main__':
   _MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
-  _TEXT = flags.DEFINE_string('text', None, "A text with one or more masks, written [MASK] or as the model's own mask token.", required=True)
+  _TEXT = flags.DEFINE_string(
+    'text',
+    None,
+    "A text with one or more masks, written [MASK] or as the model's own mask token.",
+    required=True,
+  )
   _TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
   cli.run(main)

@@ -1,29 +1,39 @@
-"""Tokenizer files of a Hugging Face directory, from those of a corpus (tokenizer.json, bertzoo.json). json only.
+"""Tokenizer files of a Hugging Face directory, from those of a corpus (tokenizer.json,
+bertzoo.json). json only.
 
-Two traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the class that
-tokenizer_config.json names, so a pipeline of one's own survives only as PreTrainedTokenizerFast. And older tools want
-special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a SentencePiece model) beside
-tokenizer.json.
+Two traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
+class that tokenizer_config.json names, so a pipeline of one's own survives only as
+PreTrainedTokenizerFast. And older tools want special_tokens_map.json and the bare vocabulary
+(vocab.txt; vocab.json and merges.txt; a SentencePiece model) beside tokenizer.json.
 """
 
 import json
 import pathlib
 from typing import NamedTuple
 
-from bertzoo_jax import errors
-from bertzoo_jax.hf import pieces as pieces_of
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import vocabulary as vocabularies
 
 # Our names of the special pieces and transformers'.
-_ROLES = {'unk': 'unk_token', 'pad': 'pad_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
+_ROLES = {
+  'unk': 'unk_token',
+  'pad': 'pad_token',
+  'cls': 'cls_token',
+  'sep': 'sep_token',
+  'mask': 'mask_token',
+}
 _MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
 
 
 class _Shape(NamedTuple):
   """What a model type wants around its texts.
 
-  single, pair: names of special pieces and texts, with their segments; {} is the segment of the second text. padding: side.
-  bos, eos: roles that transformers is also to know by these names. model: its name for a SentencePiece model.
+  single, pair: names of special pieces and texts, with their segments; {} is the segment of the
+  second text. padding: side.
+  bos, eos: roles that transformers is also to know by these names. model: its name for a
+  SentencePiece model.
   """
+
   single: str = 'cls:0 A:0 sep:0'
   pair: str = 'cls:0 A:0 sep:0 B:{} sep:{}'
   padding: str = 'right'
@@ -33,34 +43,47 @@ class _Shape(NamedTuple):
 
 
 _SHAPES = {
-    'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
-    'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left'),
-    'deberta-v2': _Shape(model='spm.model'),
+  'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
+  'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left'),
+  'deberta-v2': _Shape(model='spm.model'),
 }
 
 
 def read(directory) -> tuple[dict, dict]:
-  """(tokenizer.json, {special name: id}) of a corpus' or workdir's tokenizer folder. Raises UserError if they are not there."""
+  """(tokenizer.json, {special name: id}) of a corpus' or workdir's tokenizer folder. Raises
+  UserError if they are not there.
+  """
   directory = pathlib.Path(directory)
   try:
     tokenizer = json.loads((directory / 'tokenizer.json').read_text(encoding='utf-8'))
     special = json.loads((directory / 'bertzoo.json').read_text(encoding='utf-8'))['special']
   except (OSError, ValueError, KeyError) as e:
-    raise errors.UserError(f'{directory} lacks a readable tokenizer.json and bertzoo.json ({e}): copy CORPUS/tokenizer there.') from e
+    raise errors.UserError(
+      f'{directory} lacks a readable tokenizer.json and bertzoo.json ({e}): copy CORPUS/tokenizer '
+      'there.'
+    ) from e
   return tokenizer, special
 
 
-def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_length: int, segments: int,
-          model: bytes = b'') -> dict[str, str | bytes]:
+def files(
+  tokenizer: dict,
+  special: dict[str, int],
+  *,
+  model_type: str,
+  max_length: int,
+  segments: int,
+  model: bytes = b'',
+) -> dict[str, str | bytes]:
   """{file name: content} of the tokenizer.
 
   Args:
     tokenizer: tokenizer.json.
     special: ids by name: pad, unk, cls, sep, mask, and what else is never text.
-    model_type: of transformers; 'roberta' joins pairs as <s> A </s></s> B </s>, 'xlnet' as A <sep> B <sep> <cls> with padding
-      on the left, all else as [CLS] A [SEP] B [SEP].
+    model_type: of transformers; 'roberta' joins pairs as <s> A </s></s> B </s>, 'xlnet' as A <sep>
+      B <sep> <cls> with padding on the left, all else as [CLS] A [SEP] B [SEP].
     max_length: tokens the model takes; 0 for any number.
-    segments: rows of the segment table; with two, the second text is segment 1. 'xlnet' has no table and always segments.
+    segments: rows of the segment table; with two, the second text is segment 1. 'xlnet' has no
+      table and always segments.
     model: the SentencePiece model (see `sentencepiece_model`), empty for the other kinds.
   """
   shape = _SHAPES.get(model_type, _Shape())
@@ -71,20 +94,35 @@ def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_leng
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
   tokenizer['post_processor'] = _post_processor(strings, special, shape, segments, byte_level)
-  more = {f'{end}_token': strings[f'{role}_token'] for end, role in (('bos', shape.bos), ('eos', shape.eos)) if role}
+  more = {
+    f'{end}_token': strings[f'{role}_token']
+    for end, role in (('bos', shape.bos), ('eos', shape.eos))
+    if role
+  }
   if others := [pieces[i] for role, i in special.items() if role not in _ROLES]:
     more['additional_special_tokens'] = others
   config = {
-      'tokenizer_class': 'PreTrainedTokenizerFast',
-      **({'model_max_length': max_length} if max_length else {}),
-      'model_input_names': ['input_ids', *(['token_type_ids'] if segments > 1 else []), 'attention_mask'],
-      'padding_side': shape.padding,
-      'truncation_side': 'right',
-      'clean_up_tokenization_spaces': False,
-      **strings, **more,
+    'tokenizer_class': 'PreTrainedTokenizerFast',
+    **({'model_max_length': max_length} if max_length else {}),
+    'model_input_names': [
+      'input_ids',
+      *(['token_type_ids'] if segments > 1 else []),
+      'attention_mask',
+    ],
+    'padding_side': shape.padding,
+    'truncation_side': 'right',
+    'clean_up_tokenization_spaces': False,
+    **strings,
+    **more,
   }
-  out = {'tokenizer.json': tokenizer, 'tokenizer_config.json': config, 'special_tokens_map.json': {**strings, **more}}
-  out = {name: json.dumps(content, ensure_ascii=False, indent=2) + '\n' for name, content in out.items()}
+  out = {
+    'tokenizer.json': tokenizer,
+    'tokenizer_config.json': config,
+    'special_tokens_map.json': {**strings, **more},
+  }
+  out = {
+    name: json.dumps(content, ensure_ascii=False, indent=2) + '\n' for name, content in out.items()
+  }
   if tokenizer['model']['type'] == 'WordPiece':
     out['vocab.txt'] = ''.join(f'{p}\n' for p in pieces)
   elif byte_level:
@@ -97,16 +135,21 @@ def files(tokenizer: dict, special: dict[str, int], *, model_type: str, max_leng
 
 
 def sentencepiece_model(directory) -> bytes:
-  """The SentencePiece model of a corpus' or workdir's tokenizer folder; empty where the tokenizer is of another kind."""
+  """The SentencePiece model of a corpus' or workdir's tokenizer folder; empty where the tokenizer
+  is of another kind.
+  """
   path = pathlib.Path(directory) / _MODEL
   return path.read_bytes() if path.exists() else b''
 
 
 def vocabulary(tokenizer: dict) -> list[str]:
   """Pieces in the order of their ids. Raises UserError if ids have gaps."""
-  pieces = {i: p for p, i in pieces_of.ids(tokenizer).items()}
+  pieces = {i: p for p, i in vocabularies.ids(tokenizer).items()}
   if sorted(pieces) != list(range(len(pieces))):
-    raise errors.UserError(f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare the corpus again.')
+    raise errors.UserError(
+      f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare '
+      'the corpus again.'
+    )
   return [pieces[i] for i in range(len(pieces))]
 
 
@@ -114,18 +157,35 @@ def _added_tokens(tokenizer: dict, special: dict[str, int], pieces: list[str]) -
   """The added tokens, all special pieces among them: in a text, '[MASK]' is then one token."""
   added = {t['id']: t for t in tokenizer.get('added_tokens') or []}
   for i in special.values():
-    added.setdefault(i, dict(id=i, content=pieces[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=True))
+    added.setdefault(
+      i,
+      dict(
+        id=i,
+        content=pieces[i],
+        single_word=False,
+        lstrip=False,
+        rstrip=False,
+        normalized=False,
+        special=True,
+      ),
+    )
   return [added[i] for i in sorted(added)]
 
 
 def _post_processor(strings, special, shape, segments, byte_level) -> dict:
   second = 1 if segments > 1 else 0
   template = {
-      'type': 'TemplateProcessing',
-      'single': _template(shape.single, strings),
-      'pair': _template(shape.pair.replace('{}', str(second)), strings),
-      'special_tokens': {
-          strings[f'{r}_token']: {'id': strings[f'{r}_token'], 'ids': [special[r]], 'tokens': [strings[f'{r}_token']]} for r in ('cls', 'sep')},
+    'type': 'TemplateProcessing',
+    'single': _template(shape.single, strings),
+    'pair': _template(shape.pair.replace('{}', str(second)), strings),
+    'special_tokens': {
+      strings[f'{r}_token']: {
+        'id': strings[f'{r}_token'],
+        'ids': [special[r]],
+        'tokens': [strings[f'{r}_token']],
+      }
+      for r in ('cls', 'sep')
+    },
   }
   if not byte_level:
     return template

@@ -1,6 +1,8 @@
-"""Reloads an exported directory with transformers and compares: logits with ours, token ids with ours.
+"""Reloads an exported directory with transformers and compares: logits with ours, token ids with
+ours.
 
-torch and transformers are imported inside the functions: without them everything else of an export works.
+torch and transformers are imported inside the functions: without them everything else of an export
+works.
 """
 
 import importlib.util
@@ -12,17 +14,33 @@ import numpy as np
 # Float32 rounding of a whole network, in units of its largest logit (at least 1).
 TOLERANCE = 1e-5
 
-# What tokenizers disagree about: blanks, ligatures, width, accents, case, scripts, emoji, specials inside a text.
+# What tokenizers disagree about: blanks, ligatures, width, accents, case, scripts, emoji, specials
+# inside a text.
 PROBES = (
-    'Hello world!', ' two  blanks ', 'a\u00a0b', 'zero\u200bwidth', '\u00bd and \ufb01ne', '\uff28\uff45\uff4c\uff4c\uff4f\uff11',
-    'e\u0301a\u0302\u0300 \u00e9', '\u0130stanbul \u0131\u015f\u0131k', '\u5929\u5730\u7384\u9ec4abc\u5b87',
-    '\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467',
-    'a [MASK] b <mask> c</s>[SEP]', "don't stop -- 3,141.59 U.S.", 'tab\tnew\nline\r\n', 'x' * 130, '\ufffd\u0007\u00ad', '',
+  'Hello world!',
+  ' two  blanks ',
+  'a\u00a0b',
+  'zero\u200bwidth',
+  '\u00bd and \ufb01ne',
+  '\uff28\uff45\uff4c\uff4c\uff4f\uff11',
+  'e\u0301a\u0302\u0300 \u00e9',
+  '\u0130stanbul \u0131\u015f\u0131k',
+  '\u5929\u5730\u7384\u9ec4abc\u5b87',
+  '\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467',
+  'a [MASK] b <mask> c</s>[SEP]',
+  "don't stop -- 3,141.59 U.S.",
+  'tab\tnew\nline\r\n',
+  'x' * 130,
+  '\ufffd\u0007\u00ad',
+  '',
 )
 
 
 class Comparison(NamedTuple):
-  """A row of the result: what was compared, the largest difference, what is allowed, whether it holds."""
+  """A row of the result: what was compared, the largest difference, what is allowed, whether it
+  holds.
+  """
+
   what: str
   difference: str
   allowed: str
@@ -34,27 +52,41 @@ def missing_packages() -> list[str]:
   return [name for name in ('torch', 'transformers') if importlib.util.find_spec(name) is None]
 
 
-def random_batch(vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0) -> dict[str, np.ndarray]:
-  """Rows of random ids, padded at the end: input_ids, segment_ids, pack_ids, all [B, L] int32, L = max_length.
+def random_batch(
+  vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0
+) -> dict[str, np.ndarray]:
+  """Rows of random ids, padded at the end: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
+  max_length.
 
-  The first row is full, so that every position is tried; rows of more than 128 tokens are two, shorter ones four.
+  The first row is full, so that every position is tried; rows of more than 128 tokens are two,
+  shorter ones four.
   """
   rng = np.random.default_rng(seed)
-  lengths = np.asarray([max_length, max(1, max_length // 2), max(1, max_length - 3), 1][:2 if max_length > 128 else 4])
+  lengths = np.asarray(
+    [max_length, max(1, max_length // 2), max(1, max_length - 3), 1][: 2 if max_length > 128 else 4]
+  )
   real = np.arange(max_length) < lengths[:, None]
   ids = rng.choice(np.setdiff1d(np.arange(vocab_size), [pad]), real.shape)
   split = rng.integers(0, max_length + 1, (len(lengths), 1))
   second = (np.arange(max_length) >= split) & (segments > 1)
-  return {'input_ids': np.where(real, ids, pad).astype(np.int32), 'segment_ids': (second & real).astype(np.int32), 'pack_ids': real.astype(np.int32)}
+  return {
+    'input_ids': np.where(real, ids, pad).astype(np.int32),
+    'segment_ids': (second & real).astype(np.int32),
+    'pack_ids': real.astype(np.int32),
+  }
 
 
 def logits(directory, architecture: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """transformers' logits in float32, of 'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L] those that the class has; and
+  """transformers' logits in float32, of 'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L] those
+  that the class has; and
   'unloaded': names of tensors that it did not find in the file, or found and did not know."""
   import torch
   import transformers
+
   transformers.utils.logging.disable_progress_bar()
-  network, info = getattr(transformers, architecture).from_pretrained(str(directory), output_loading_info=True)
+  network, info = getattr(transformers, architecture).from_pretrained(
+    str(directory), output_loading_info=True
+  )
   network = network.float().eval()
   inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
   if network.config.type_vocab_size > 1:
@@ -62,16 +94,29 @@ def logits(directory, architecture: str, batch: dict[str, np.ndarray]) -> dict[s
   with torch.no_grad():
     out = network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})
   alone = out.logits if hasattr(out, 'logits') else None
-  found = {'mlm': getattr(out, 'prediction_logits', alone if alone is not None and alone.ndim == 3 else None),
-           'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-           'replaced': alone if alone is not None and alone.ndim == 2 else None}
+  found = {
+    'mlm': getattr(
+      out, 'prediction_logits', alone if alone is not None and alone.ndim == 3 else None
+    ),
+    'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
+    'replaced': alone if alone is not None and alone.ndim == 2 else None,
+  }
   found = {head: x for head, x in found.items() if x is not None}
-  return {**{k: v.numpy() for k, v in found.items()}, 'unloaded': sorted([*info['missing_keys'], *info['unexpected_keys']])}
+  return {
+    **{k: v.numpy() for k, v in found.items()},
+    'unloaded': sorted([*info['missing_keys'], *info['unexpected_keys']]),
+  }
 
 
-def compare_logits(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], pack_ids: np.ndarray) -> list[Comparison]:
+def compare_logits(
+  ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], pack_ids: np.ndarray
+) -> list[Comparison]:
   """Comparisons of each head, at real tokens only. Both as `logits`, of the heads there are."""
-  rows = [Comparison('tensors not loaded', ', '.join(theirs['unloaded']) or 'none', 'none', not theirs['unloaded'])]
+  rows = [
+    Comparison(
+      'tensors not loaded', ', '.join(theirs['unloaded']) or 'none', 'none', not theirs['unloaded']
+    )
+  ]
   for head in ('mlm', 'replaced', 'pair'):
     if head not in theirs:
       continue
@@ -79,12 +124,20 @@ def compare_logits(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], p
     a, b = ours[head][real], theirs[head][real]
     scale = max(1.0, float(np.abs(b).max()))
     difference = float(np.abs(a - b).max())
-    rows.append(Comparison(f'{head} logits {tuple(theirs[head].shape)}, largest {scale:.3g}', f'{difference:.2e}', f'{TOLERANCE * scale:.1e}',
-                           bool(difference <= TOLERANCE * scale)))
+    rows.append(
+      Comparison(
+        f'{head} logits {tuple(theirs[head].shape)}, largest {scale:.3g}',
+        f'{difference:.2e}',
+        f'{TOLERANCE * scale:.1e}',
+        bool(difference <= TOLERANCE * scale),
+      )
+    )
   return rows
 
 
-def compare_tokens(directory, encode: Callable, special: dict[str, int], pairs_doubled: bool) -> list[Comparison]:
+def compare_tokens(
+  directory, encode: Callable, special: dict[str, int], pairs_doubled: bool
+) -> list[Comparison]:
   """Comparisons of token ids after reloading.
 
   Args:
@@ -94,17 +147,40 @@ def compare_tokens(directory, encode: Callable, special: dict[str, int], pairs_d
     pairs_doubled: whether two separators stand between two texts.
   """
   import transformers
+
   tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]
   theirs = [tokenizer(p, add_special_tokens=False)['input_ids'] for p in PROBES]
   wrong = [p for p, a, b in zip(PROBES, ours, theirs) if a != b]
-  rows = [Comparison(f'ids of {len(PROBES)} texts', f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else ''), '0 differ', not wrong)]
+  rows = [
+    Comparison(
+      f'ids of {len(PROBES)} texts',
+      f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else ''),
+      '0 differ',
+      not wrong,
+    )
+  ]
   cls, sep, (a, b) = [special['cls']], [special['sep']], ours[:2]
   single, pair = cls + a + sep, cls + a + sep * (2 if pairs_doubled else 1) + b + sep
-  right = tokenizer(PROBES[0])['input_ids'] == single and tokenizer(PROBES[0], PROBES[1])['input_ids'] == pair
-  rows.append(Comparison('specials around a text and a pair', 'as trained' if right else 'not as trained', 'as trained', right))
-  roles = {'pad': tokenizer.pad_token_id, 'unk': tokenizer.unk_token_id, 'cls': tokenizer.cls_token_id, 'sep': tokenizer.sep_token_id,
-           'mask': tokenizer.mask_token_id}
+  right = (
+    tokenizer(PROBES[0])['input_ids'] == single
+    and tokenizer(PROBES[0], PROBES[1])['input_ids'] == pair
+  )
+  rows.append(
+    Comparison(
+      'specials around a text and a pair',
+      'as trained' if right else 'not as trained',
+      'as trained',
+      right,
+    )
+  )
+  roles = {
+    'pad': tokenizer.pad_token_id,
+    'unk': tokenizer.unk_token_id,
+    'cls': tokenizer.cls_token_id,
+    'sep': tokenizer.sep_token_id,
+    'mask': tokenizer.mask_token_id,
+  }
   wrong = [name for name, i in roles.items() if i != special[name]]
   rows.append(Comparison('special ids', ', '.join(wrong) or 'as trained', 'as trained', not wrong))
   return rows
@@ -112,6 +188,9 @@ def compare_tokens(directory, encode: Callable, special: dict[str, int], pairs_d
 
 def table(rows: list[Comparison]) -> str:
   """The comparisons as aligned lines."""
-  cells = [('compared', 'difference', 'allowed', ''), *((r.what, r.difference, r.allowed, 'ok' if r.holds else 'DIFFERS') for r in rows)]
+  cells = [
+    ('compared', 'difference', 'allowed', ''),
+    *((r.what, r.difference, r.allowed, 'ok' if r.holds else 'DIFFERS') for r in rows),
+  ]
   widths = [max(len(row[i]) for row in cells) for i in range(4)]
   return '\n'.join('  '.join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)

@@ -1,4 +1,6 @@
-"""model.safetensors in both directions, and loaded weights in place of fresh ones. numpy only; pickles are never read."""
+"""model.safetensors in both directions, and loaded weights in place of fresh ones. numpy only;
+pickles are never read.
+"""
 
 import json
 import pathlib
@@ -10,7 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import config as hf_config
 from bertzoo_jax.hf import names
 
@@ -24,6 +26,7 @@ class Report(NamedTuple):
     encoder: the encoder's fields as config.json has them.
     ignored: tensors that have no place here, with the reason where there is one.
   """
+
   source: str
   architecture: str
   encoder: dict[str, Any]
@@ -31,7 +34,9 @@ class Report(NamedTuple):
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a safetensors file with the metadata transformers 4 asks for; its mode is that of any new file."""
+  """Writes a safetensors file with the metadata transformers 4 asks for; its mode is that of any
+  new file.
+  """
   path = pathlib.Path(path)
   path.touch()
   mode = path.stat().st_mode & 0o777
@@ -42,8 +47,9 @@ def save(path, tensors: dict[str, np.ndarray]) -> None:
 def load(directory) -> tuple[dict, Report]:
   """Parameters of a local Hugging Face directory as a nested dict of float32 arrays, and a report.
 
-  Heads that the checkpoint lacks are absent. Raises UserError for what is no such directory, for weights that exist only
-  as pickles, for model types without a name table, and for incomplete or corrupt files.
+  Heads that the checkpoint lacks are absent. Raises UserError for what is no such directory, for
+  weights that exist only as pickles, for model types without a name table, and for incomplete or
+  corrupt files.
   """
   directory = pathlib.Path(directory).expanduser()
   content = _read_json(directory / 'config.json')
@@ -58,20 +64,33 @@ def load(directory) -> tuple[dict, Report]:
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
   params, unread = names.to_ours(name, tensors, sizes)
   if names.WORD_TABLE not in params:
-    raise errors.UserError(f'{directory} holds no word embeddings of a {architecture.model_type} model: is it a whole model?')
-  unread = [key for key in unread if not key.endswith(('embeddings.position_ids', 'embeddings.token_type_ids'))]
-  return unflatten(params), Report(str(directory), (content.get('architectures') or [name])[0], encoder, tuple(unread + notes))
+    raise errors.UserError(
+      f'{directory} holds no word embeddings of a {architecture.model_type} model: is it a whole '
+      'model?'
+    )
+  unread = [
+    key
+    for key in unread
+    if not key.endswith(('embeddings.position_ids', 'embeddings.token_type_ids'))
+  ]
+  return unflatten(params), Report(
+    str(directory), (content.get('architectures') or [name])[0], encoder, tuple(unread + notes)
+  )
 
 
-def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None) -> tuple[dict, list[str]]:
-  """Fresh parameters with the loaded ones in their places, and lines that tell the user what came from where.
+def merge(
+  fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
+) -> tuple[dict, list[str]]:
+  """Fresh parameters with the loaded ones in their places, and lines that tell the user what came
+  from where.
 
-  A segment table that the new encoder lacks has its row 0 added to the positions: the output for single texts stays. A
-  position table of another length gives the rows that both have; the rest stay fresh.
+  A segment table that the new encoder lacks has its row 0 added to the positions: the output for
+  single texts stays. A position table of another length gives the rows that both have; the rest
+  stay fresh.
 
   Args:
-    fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the others only shapes are looked
-      at, and the rows of a position table that grows.
+    fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
+      others only shapes are looked at, and the rows of a position table that grows.
     loaded, report: of `load`.
     encoder: the config's section, to point out settings that differ from the checkpoint's.
 
@@ -82,35 +101,65 @@ def merge(fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
   ignored, lines = list(report.ignored), []
   if names.TYPE_TABLE in loaded and names.TYPE_TABLE not in fresh:
     loaded[names.POSITION_TABLE] = loaded[names.POSITION_TABLE] + loaded.pop(names.TYPE_TABLE)[:1]
-    lines.append('segment table: its row 0 was added to the positions, the rest is ignored (this encoder has no segments)')
+    lines.append(
+      'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
+      'no segments)'
+    )
   if names.POSITION_TABLE in loaded and names.POSITION_TABLE in fresh:
-    loaded[names.POSITION_TABLE], note = _positions(fresh[names.POSITION_TABLE], loaded[names.POSITION_TABLE])
+    loaded[names.POSITION_TABLE], note = _positions(
+      fresh[names.POSITION_TABLE], loaded[names.POSITION_TABLE]
+    )
     lines += note
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
-      raise errors.UserError(f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
-                             f'give config.encoder and the vocabulary the sizes of the checkpoint ({_sizes(report.encoder)}).')
+      raise errors.UserError(
+        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
+        'give config.encoder and the vocabulary the sizes of the checkpoint '
+        f'({_sizes(report.encoder)}).'
+      )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
   params = {path: loaded[path] if path in loaded else x for path, x in fresh.items()}
-  lines += [f'loaded: {len(fresh) - len(missing)} of {len(fresh)} parameters from {report.source} ({report.architecture})']
+  lines += [
+    f'loaded: {len(fresh) - len(missing)} of {len(fresh)} parameters from {report.source} '
+    f'({report.architecture})'
+  ]
   lines += [f'fresh: {path} {tuple(fresh[path].shape)}' for path in missing]
   lines += [f'ignored: {what}' for what in ignored]
-  for field in ('num_layers', 'sharing', 'num_groups', 'inner_group_num', 'activation', 'norm_eps', 'dropout', 'attention_dropout'):
+  for field in (
+    'num_layers',
+    'sharing',
+    'num_groups',
+    'inner_group_num',
+    'activation',
+    'norm_eps',
+    'dropout',
+    'attention_dropout',
+  ):
     if encoder is not None and encoder[field] != report.encoder[field]:
-      lines.append(f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} in the checkpoint')
+      lines.append(
+        f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} '
+        'in the checkpoint'
+      )
   return unflatten(params), lines
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`, and a line about its rows if the lengths differ."""
+  """The position table to begin with, as long as `fresh`, and a line about its rows if the lengths
+  differ.
+  """
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
     return loaded, []
   if ours < theirs:
-    return loaded[:ours], [f'positions: the first {ours:,} of the checkpoint\'s {theirs:,} rows were loaded, the rest is ignored']
+    return loaded[:ours], [
+      f"positions: the first {ours:,} of the checkpoint's {theirs:,} rows were loaded, the rest is "
+      'ignored'
+    ]
   rest = np.asarray(fresh)[theirs:].astype(loaded.dtype)
-  return np.concatenate([loaded, rest]), [f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh']
+  return np.concatenate([loaded, rest]), [
+    f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh'
+  ]
 
 
 def vocabulary_size(params: dict) -> int:
@@ -122,7 +171,9 @@ def flatten(tree: dict, prefix: str = '') -> dict:
   """{'a/b': leaf} of nested dicts."""
   out = {}
   for key, value in tree.items():
-    out.update(flatten(value, f'{prefix}{key}/') if isinstance(value, dict) else {f'{prefix}{key}': value})
+    out.update(
+      flatten(value, f'{prefix}{key}/') if isinstance(value, dict) else {f'{prefix}{key}': value}
+    )
   return out
 
 
@@ -139,24 +190,46 @@ def unflatten(flat: dict) -> dict:
 
 
 def _sizes(encoder: dict) -> str:
-  fields = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'embedding_size', 'max_positions', 'type_vocab_size', 'sharing',
-            'num_groups', 'inner_group_num')
+  fields = (
+    'num_layers',
+    'hidden_size',
+    'num_heads',
+    'intermediate_size',
+    'embedding_size',
+    'max_positions',
+    'type_vocab_size',
+    'sharing',
+    'num_groups',
+    'inner_group_num',
+  )
   return ', '.join(f'{f}={encoder[f]}' for f in fields)
 
 
 def _modern(key: str, architecture: names.Architecture) -> str:
-  """A tensor's name as today's classes write it: norms of early checkpoints say gamma and beta; bare bodies lack the prefix."""
-  key = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', key))
-  return f'{architecture.model_type}.{key}' if re.match(r'(embeddings|embeddings_project|encoder|pooler)\.', key) else key
+  """A tensor's name as today's classes write it: norms of early checkpoints say gamma and beta;
+  bare bodies lack the prefix.
+  """
+  key = re.sub(
+    r'LayerNorm\.gamma$', 'LayerNorm.weight', re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', key)
+  )
+  return (
+    f'{architecture.model_type}.{key}'
+    if re.match(r'(embeddings|embeddings_project|encoder|pooler)\.', key)
+    else key
+  )
 
 
 def _read_json(path: pathlib.Path) -> dict:
   try:
     return json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
-    raise errors.UserError(f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.') from e
+    raise errors.UserError(
+      f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
+    ) from e
   except (ValueError, OSError) as e:
-    raise errors.UserError(f'{path} is no readable JSON ({e}): download or export the directory again.') from e
+    raise errors.UserError(
+      f'{path} is no readable JSON ({e}): download or export the directory again.'
+    ) from e
 
 
 def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -166,8 +239,11 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
   elif index.exists():
     files = [directory / f for f in sorted(set(_read_json(index)['weight_map'].values()))]
   elif any(directory.glob('*.bin')):
-    raise errors.UserError(f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load and save it once with '
-                           'transformers (model.save_pretrained writes model.safetensors).')
+    raise errors.UserError(
+      f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load '
+      'and save it once with '
+      'transformers (model.save_pretrained writes model.safetensors).'
+    )
   else:
     raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')
   tensors = {}
@@ -188,9 +264,11 @@ def _float32(file, key: str, path: pathlib.Path) -> np.ndarray:
 
 
 def _bfloat16(path: pathlib.Path, key: str) -> np.ndarray:
-  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a float32's.
+  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a
+  float32's.
 
-  The file begins with the size of a JSON header, which has each tensor's place (safetensors' README, "Format").
+  The file begins with the size of a JSON header, which has each tensor's place (safetensors'
+  README, "Format").
   """
   with path.open('rb') as f:
     size = int.from_bytes(f.read(8), 'little')

@@ -1,7 +1,8 @@
-"""Dropout, sum and layer normalisation in one pass over memory, forward and backward, as TPU kernels.
+"""Dropout, sum and layer normalisation in one pass over memory, forward and backward, as TPU
+kernels.
 
-Legend: B batch, L length, D width. A program takes some tokens of one row. The backward pass is given what the forward pass
-was, and adds, drops and normalises again; all of it in float32.
+Legend: B batch, L length, D width. A program takes some tokens of one row. The backward pass is
+given what the forward pass was, and adds, drops and normalises again; all of it in float32.
 """
 
 import functools
@@ -15,20 +16,35 @@ from jax.experimental.pallas import tpu as pltpu
 from bertzoo_jax.kernels import bits
 from bertzoo_jax.model import layers
 
-_ELEMENTS = 256 * 1024  # of each array that a program holds: with what it computes, a dozen of them fit in fast memory
+_ELEMENTS = (
+  256 * 1024
+)  # of each array that a program holds: with what it computes, a dozen of them fit in fast memory
 _SUBLANES = 16  # of a bfloat16 tile
 
 
 class _Program(NamedTuple):
   """What a program is made for."""
+
   eps: float
   rate: float
   hashed: bool
   interpret: bool
 
 
-def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None, *, hashed=False, interpret=False):
-  """What model.layers.add_norm computes, fused; in the dtype of x. Where L does not part into blocks, that one computes it.
+def add_norm(
+  x_BLD,
+  y_BLD,
+  scale_D,
+  shift_D,
+  eps,
+  dropout_rate=0.0,
+  dropout_keys_B2=None,
+  *,
+  hashed=False,
+  interpret=False,
+):
+  """What model.layers.add_norm computes, fused; in the dtype of x. Where L does not part into
+  blocks, that one computes it.
 
   Args:
     x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2: as there.
@@ -36,10 +52,19 @@ def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys
     interpret: run on any machine, slowly.
   """
   if _block(*x_BLD.shape[1:]) is None:
-    return layers.add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2).astype(x_BLD.dtype)
+    return layers.add_norm(
+      x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2
+    ).astype(x_BLD.dtype)
   keys_B2 = dropout_keys_B2 if dropout_rate else None
   program = _Program(eps, float(dropout_rate) if keys_B2 is not None else 0.0, hashed, interpret)
-  return _add_norm(program, x_BLD, y_BLD.astype(x_BLD.dtype), scale_D[None], shift_D[None], bits.seed(keys_B2, len(x_BLD)))
+  return _add_norm(
+    program,
+    x_BLD,
+    y_BLD.astype(x_BLD.dtype),
+    scale_D[None],
+    shift_D[None],
+    bits.seed(keys_B2, len(x_BLD)),
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -49,7 +74,9 @@ def _add_norm(program, x_BLD, y_BLD, scale_1D, shift_1D, seed):
 
 def _add_norm_backward(program, kept, grad_BLD):
   x_BLD, y_BLD, scale_1D, shift_1D, seed = kept
-  dx_BLD, dy_BLD, of_scale, of_shift = _call(_backward, program, (x_BLD, y_BLD, grad_BLD), scale_1D, shift_1D, seed)
+  dx_BLD, dy_BLD, of_scale, of_shift = _call(
+    _backward, program, (x_BLD, y_BLD, grad_BLD), scale_1D, shift_1D, seed
+  )
   return dx_BLD, dy_BLD, jnp.sum(of_scale, axis=(0, 1)), jnp.sum(of_shift, axis=(0, 1)), None
 
 
@@ -79,11 +106,18 @@ def _call(kernel, program, arrays, scale_1D, shift_1D, seed):
     out = [like, *[jax.ShapeDtypeStruct((batch, length // block, 1, width), jnp.float32)] * 2]
     places = [of_tokens, *[pl.BlockSpec((1, 1, 1, width), lambda b, i, _: (b, i, 0, 0))] * 2]
   return pl.pallas_call(
-      functools.partial(kernel, program), out_shape=[like, *out],
-      grid_spec=pltpu.PrefetchScalarGridSpec(
-          num_scalar_prefetch=1, grid=(batch, length // block), in_specs=[*[of_tokens] * len(arrays), whole, whole], out_specs=[of_tokens, *places]),
-      compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
-      interpret=program.interpret, name=f'add_norm{kernel.__name__}' + bits.variant(program, arrays[0].dtype))(seed, *arrays, scale_1D, shift_1D)
+    functools.partial(kernel, program),
+    out_shape=[like, *out],
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=1,
+      grid=(batch, length // block),
+      in_specs=[*[of_tokens] * len(arrays), whole, whole],
+      out_specs=[of_tokens, *places],
+    ),
+    compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
+    interpret=program.interpret,
+    name=f'add_norm{kernel.__name__}' + bits.variant(program, arrays[0].dtype),
+  )(seed, *arrays, scale_1D, shift_1D)
 
 
 def _forward(program, seed, x, y, scale, shift, out):
@@ -108,7 +142,9 @@ def _normalized(program, seed, x, y):
   keep_LD = None
   if program.rate:
     block, size = pl.program_id(1), y.shape[1:]
-    keep_LD = bits.keep(program.rate, program.hashed, seed, pl.program_id(0), None, block, (block * size[0], 0), size)
+    keep_LD = bits.keep(
+      program.rate, program.hashed, seed, pl.program_id(0), None, block, (block * size[0], 0), size
+    )
   z_LD = x[0].astype(jnp.float32) + _dropped(program, keep_LD, y[0].astype(jnp.float32))
   z_LD -= jnp.mean(z_LD, axis=1, keepdims=True)
   inverse_L1 = jax.lax.rsqrt(jnp.mean(z_LD * z_LD, axis=1, keepdims=True) + program.eps)

@@ -1,4 +1,6 @@
-"""Heads: hidden vectors → logits. Legend: B batch, L length, P predictions, D width, E embedding width, V vocabulary."""
+"""Heads: hidden vectors → logits. Legend: B batch, L length, P predictions, D width, E embedding
+width, V vocabulary.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,10 @@ def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
 
 
 class MlmHead(nn.Module):
-  """Dense, activation, norm, then the word table as decoder, and a bias (Devlin et al. 2018; code of the release)."""
+  """Dense, activation, norm, then the word table as decoder, and a bias (Devlin et al. 2018; code
+  of the release).
+  """
+
   activation: str
   norm_eps: float
   kernel_init: Callable
@@ -26,8 +31,12 @@ class MlmHead(nn.Module):
   def __call__(self, hidden_BPD, words_VE, constrain=layers.unconstrained):
     """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
     size, width = words_VE.shape
-    x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(constrain('predictions', hidden_BPD))
-    x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(layers.activation(self.activation)(x_BPE))
+    x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(
+      constrain('predictions', hidden_BPD)
+    )
+    x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(
+      layers.activation(self.activation)(x_BPE)
+    )
     bias = self.param('bias', nn.initializers.zeros_init(), (size,))
     return constrain('logits', _decode(x_BPE, words_VE, bias))
 
@@ -35,35 +44,58 @@ class MlmHead(nn.Module):
 @jax.custom_vjp
 def _decode(x_BPE, words_VE, bias_V):
   """logits_BPV in float32, the product in x's dtype."""
-  return jnp.einsum('BPE,VE->BPV', x_BPE, words_VE.astype(x_BPE.dtype), preferred_element_type=jnp.float32) + bias_V
+  return (
+    jnp.einsum(
+      'BPE,VE->BPV', x_BPE, words_VE.astype(x_BPE.dtype), preferred_element_type=jnp.float32
+    )
+    + bias_V
+  )
 
 
 def _decode_backward(kept, grad_BPV):
   x_BPE, words_VE = kept
   grad_BPV = grad_BPV.astype(x_BPE.dtype)
-  # Summed over all predictions in float32, as every gradient is; the bias's by a column of ones, or it would be a pass over all logits.
+  # Summed over all predictions in float32, as every gradient is; the bias's by a column of ones, or
+  # it would be a pass over all logits.
   with_ones = jnp.concatenate([x_BPE, jnp.ones((*x_BPE.shape[:-1], 1), x_BPE.dtype)], axis=-1)
   sums = jnp.einsum('BPV,BPE->VE', grad_BPV, with_ones, preferred_element_type=jnp.float32)
-  return jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)), sums[:, :-1], sums[:, -1]
+  return (
+    jnp.einsum('BPV,VE->BPE', grad_BPV, words_VE.astype(x_BPE.dtype)),
+    sums[:, :-1],
+    sums[:, -1],
+  )
 
 
-_decode.defvjp(lambda x_BPE, words_VE, bias_V: (_decode(x_BPE, words_VE, bias_V), (x_BPE, words_VE)), _decode_backward)
+_decode.defvjp(
+  lambda x_BPE, words_VE, bias_V: (_decode(x_BPE, words_VE, bias_V), (x_BPE, words_VE)),
+  _decode_backward,
+)
 
 
 class PairHead(nn.Module):
-  """Pooler (dense and tanh on position 0), then two classes: 0 the true pair, 1 not (Devlin et al. 2018 §3.1)."""
+  """Pooler (dense and tanh on position 0), then two classes: 0 the true pair, 1 not (Devlin et al.
+  2018 §3.1).
+  """
+
   kernel_init: Callable
   dtype: Any
 
   @nn.compact
   def __call__(self, first_BD):
     """logits_B2 in float32."""
-    pooled_BD = jnp.tanh(layers.Dense(first_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(first_BD))
-    return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(jnp.float32)
+    pooled_BD = jnp.tanh(
+      layers.Dense(first_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(first_BD)
+    )
+    return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(
+      jnp.float32
+    )
 
 
 class ReplacedHead(nn.Module):
-  """Dense, activation, and one number a token: the logit that it was replaced (Clark et al. 2020 §2; code of the release)."""
+  """Dense, activation, and one number a token: the logit that it was replaced (Clark et al. 2020
+  §2; code of the release).
+  """
+
   activation: str
   kernel_init: Callable
   dtype: Any
@@ -71,18 +103,24 @@ class ReplacedHead(nn.Module):
   @nn.compact
   def __call__(self, hidden_BLD):
     """logits_BL in float32."""
-    x_BLD = layers.Dense(hidden_BLD.shape[-1:], self.kernel_init, self.dtype, name='dense')(hidden_BLD)
+    x_BLD = layers.Dense(hidden_BLD.shape[-1:], self.kernel_init, self.dtype, name='dense')(
+      hidden_BLD
+    )
     return TokenScore(self.dtype, name='score')(layers.activation(self.activation)(x_BLD))
 
 
 class TokenScore(nn.Module):
   """One number a token, linear in its vector.
 
-  Its kernel starts uniform after Glorot, as in ELECTRA's release: from 0.02 a small network does not leave the base rate.
+  Its kernel starts uniform after Glorot, as in ELECTRA's release: from 0.02 a small network does
+  not leave the base rate.
   """
+
   dtype: Any
 
   @nn.compact
   def __call__(self, hidden):
     """float32, without the last axis of `hidden`."""
-    return layers.Dense((1,), nn.initializers.glorot_uniform(), self.dtype, name='classifier')(hidden)[..., 0].astype(jnp.float32)
+    return layers.Dense((1,), nn.initializers.glorot_uniform(), self.dtype, name='classifier')(
+      hidden
+    )[..., 0].astype(jnp.float32)

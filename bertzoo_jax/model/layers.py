@@ -1,7 +1,7 @@
 """Small parts every network is made of: affine map, norm, dropout, activations, initialisers.
 
-Shapes in names: B batch, L length, D width, F feed-forward width. Parameters are float32; products run in `dtype`; norms
-and everything that sums over a row run in float32.
+Shapes in names: B batch, L length, D width, F feed-forward width. Parameters are float32; products
+run in `dtype`; norms and everything that sums over a row run in float32.
 """
 
 import functools
@@ -14,24 +14,28 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
-from bertzoo_jax import errors
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
 
 ACTIVATIONS = {
-    'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),  # Google's BERT; Hugging Face calls it gelu_new
-    'gelu': lambda x: jax.nn.gelu(x, approximate=False),
-    'relu': jax.nn.relu,
+  'gelu_tanh': lambda x: jax.nn.gelu(
+    x, approximate=True
+  ),  # Google's BERT; Hugging Face calls it gelu_new
+  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+  'relu': jax.nn.relu,
 }
 
 
 def _truncated_normal(deviation):
   # Cut at two deviations and not rescaled (as TF1 did): what comes out has 0.88 of the deviation.
-  return lambda key, shape, dtype=jnp.float32: deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+  return lambda key, shape, dtype=jnp.float32: (
+    deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+  )
 
 
 INITIALIZERS = {
-    'truncated_normal': _truncated_normal,
-    'normal': lambda deviation: jax.nn.initializers.normal(deviation),
+  'truncated_normal': _truncated_normal,
+  'normal': lambda deviation: jax.nn.initializers.normal(deviation),
 }
 
 
@@ -41,7 +45,9 @@ def activation(name: str) -> Callable:
 
 
 def initializer(name: str, deviation: float) -> Callable:
-  """(key, shape) → float32 weights drawn with a standard deviation. Raises UserError for an unknown name."""
+  """(key, shape) → float32 weights drawn with a standard deviation. Raises UserError for an unknown
+  name.
+  """
   return errors.choose(name, INITIALIZERS, 'initializer')(deviation)
 
 
@@ -51,48 +57,64 @@ def unconstrained(name: str, x: jax.Array) -> jax.Array:
   return x
 
 
-def own_sums(path: str, shape: tuple[int, ...], sums: Callable, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The default of `sum_rows`: sums(*arrays), the gradients [D, F] of a kernel and [F] of its bias, which are sums over the rows of
+def sum_kernel_gradients(
+  path: str, shape: tuple[int, ...], sums: Callable, *arrays: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """The default of `kernel_gradients`: sums(*arrays), the gradients [D, F] of a kernel and [F] of
+  its bias, which are sums over the rows of
   the arrays. path, shape: of the kernel, for who has parts of it and of the rows."""
   del path, shape
   return sums(*arrays)
 
 
 class Dense(nn.Module):
-  """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the product in `dtype`.
+  """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the
+  product in `dtype`.
 
-  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at 0. `before` is applied to
-  each element; the backward pass computes it again and keeps x alone, which a policy of jax.checkpoint knows as `input_name`.
-  `sum_rows` as of model.operations.
+  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at
+  0. `before` is applied to each element; the backward pass computes it again and keeps x alone,
+  which a policy of jax.checkpoint knows as `input_name`. `kernel_gradients` as of model.operations.
   """
+
   features: tuple[int, ...]
   kernel_init: Callable
   dtype: Any
   in_axes: int = 1
   before: Callable | None = None
   input_name: str = 'input'
-  sum_rows: Callable = own_sums
+  kernel_gradients: Callable = sum_kernel_gradients
 
   @nn.compact
   def __call__(self, x):
-    contracted = x.shape[x.ndim - self.in_axes:]
+    contracted = x.shape[x.ndim - self.in_axes :]
     kernel = self.param('kernel', self.kernel_init, contracted + self.features)
     bias = self.param('bias', nn.initializers.zeros_init(), self.features)
-    # One axis of rows, one contracted, one of features: products over more axes are laid out anew before and after.
+    # One axis of rows, one contracted, one of features: products over more axes are laid out anew
+    # before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
     x_ND = x.reshape(-1, inputs).astype(self.dtype)
-    sum_rows = functools.partial(self.sum_rows, '/'.join((*self.path, 'kernel')), kernel.shape)
-    y = _affine(self.before, self.input_name, sum_rows, x_ND, kernel.reshape(inputs, outputs), bias.reshape(outputs))
-    return y.reshape(*x.shape[:x.ndim - self.in_axes], *self.features)
+    kernel_gradients = functools.partial(
+      self.kernel_gradients, '/'.join((*self.path, 'kernel')), kernel.shape
+    )
+    y = _affine(
+      self.before,
+      self.input_name,
+      kernel_gradients,
+      x_ND,
+      kernel.reshape(inputs, outputs),
+      bias.reshape(outputs),
+    )
+    return y.reshape(*x.shape[: x.ndim - self.in_axes], *self.features)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _affine(before, input_name, sum_rows, x_ND, kernel_DF, bias_F):
+def _affine(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
   """before(x)·kernel + bias in x's dtype; kernel and bias are float32.
 
-  Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16 stops growing).
+  Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16
+  stops growing).
   """
-  del input_name, sum_rows
+  del input_name, kernel_gradients
   return _product_and_bias(before, x_ND, kernel_DF, bias_F)
 
 
@@ -101,24 +123,29 @@ def _product_and_bias(before, x_ND, kernel_DF, bias_F):
   return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
 
 
-def _affine_forward(before, input_name, sum_rows, x_ND, kernel_DF, bias_F):
-  del sum_rows
-  # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that of what is kept, not of what is used:
-  # what is both would be rounded in a pass of its own.
-  return _product_and_bias(before, x_ND, kernel_DF, bias_F), (checkpoint_name(x_ND, input_name), kernel_DF)
+def _affine_forward(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
+  del kernel_gradients
+  # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that
+  # of what is kept, not of what is used: what is both would be rounded in a pass of its own.
+  return _product_and_bias(before, x_ND, kernel_DF, bias_F), (
+    checkpoint_name(x_ND, input_name),
+    kernel_DF,
+  )
 
 
-def _affine_backward(before, input_name, sum_rows, kept, grad_NF):
+def _affine_backward(before, input_name, kernel_gradients, kept, grad_NF):
   del input_name
   x_ND, kernel_DF = kept
   inputs_grad = lambda grad_NF: grad_NF @ kernel_DF.astype(x_ND.dtype).T
   if before is None:
-    return inputs_grad(grad_NF), *sum_rows(_sums_by_one_product, x_ND, grad_NF)
-  # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a column of ones, in a pass of its own.
+    return inputs_grad(grad_NF), *kernel_gradients(_sums_by_one_product, x_ND, grad_NF)
+  # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a
+  # column of ones, in a pass of its own.
   x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
   a_ND, pull = jax.vjp(before, x_ND)
-  of_kernel, of_bias = sum_rows(_sums_apart, a_ND, grad_NF)
-  # With one it computes the kernel's gradient at once: it would wait for those of all other layers, and keep what they are made of.
+  of_kernel, of_bias = kernel_gradients(_sums_apart, a_ND, grad_NF)
+  # With one it computes the kernel's gradient at once: it would wait for those of all other layers,
+  # and keep what they are made of.
   of_inputs, of_kernel = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), of_kernel))
   return of_inputs, of_kernel, of_bias
 
@@ -130,17 +157,21 @@ def _sums_by_one_product(x_ND, grad_NF):
 
 
 def _sums_apart(x_ND, grad_NF):
-  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
+  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), jnp.sum(
+    grad_NF, axis=0, dtype=jnp.float32
+  )
 
 
 _affine.defvjp(_affine_forward, _affine_backward)
 
 
 class Norm(nn.Module):
-  """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in `dtype`.
+  """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in
+  `dtype`.
 
   norm: (*inputs, scale, shift, eps) → normalised; `add_norm` for a sum of two.
   """
+
   eps: float
   dtype: Any
 
@@ -161,16 +192,18 @@ def normalize(x, scale_D, shift_D, eps):
 
 
 def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None):
-  """normalize(x + dropout(y)): how a layer of Vaswani et al. 2017 (§3.1, §5.4) joins what it computed to what it received.
+  """normalize(x + dropout(y)): how a layer of Vaswani et al. 2017 (§3.1, §5.4) joins what it
+  computed to what it received.
 
-  Every `add_norm` that may replace this one promises the same; `dropout_keys_B2` are those of rows, None means no
-  dropout.
+  Every `add_norm` that may replace this one promises the same; `dropout_keys_B2` are those of rows,
+  None means no dropout.
   """
   return normalize(x_BLD + dropout(y_BLD, dropout_rate, dropout_keys_B2), scale_D, shift_D, eps)
 
 
 class Embedding(nn.Module):
   """A table of `size` vectors; the caller looks up, since a table may also be a decoder."""
+
   size: int
   width: int
   init_table: Callable
@@ -181,14 +214,22 @@ class Embedding(nn.Module):
 
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-  """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same mean; x itself if keys are
+  """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same
+  mean; x itself if keys are
   None. keys: [..., 2], of row_keys.py; the backward pass keeps them alone, and draws again."""
   return x if keys is None or rate == 0.0 else _dropped(rate, x, keys)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _dropped(rate, x, keys):
-  return jnp.where(row_keys.keep(keys, rate, x.shape[-2:]), x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+  return jnp.where(
+    row_keys.keep(keys, rate, x.shape[-2:]),
+    x * jnp.asarray(1.0 / (1.0 - rate), x.dtype),
+    jnp.zeros((), x.dtype),
+  )
 
 
-_dropped.defvjp(lambda rate, x, keys: (_dropped(rate, x, keys), keys), lambda rate, keys, grad: (_dropped(rate, grad, keys), None))
+_dropped.defvjp(
+  lambda rate, x, keys: (_dropped(rate, x, keys), keys),
+  lambda rate, keys, grad: (_dropped(rate, grad, keys), None),
+)

@@ -1,4 +1,6 @@
-"""What a model is handed, since only who knows the devices can choose it: how it attends, joins, places and sums."""
+"""What a model is handed, since only who knows the devices can choose it: how it attends, joins,
+places and sums.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,14 +15,15 @@ class Operations(NamedTuple):
   Attributes:
     attend: as model.attention.attend.
     add_norm: as model.layers.add_norm.
-    constrain: (name, x) → x, may pin an intermediate to devices. Names: 'hidden' [B,L,D], 'heads' [B,L,H,K], 'feed_forward'
-      [B·L,F], and by the heads 'predictions' [B,P,D], 'logits' [B,P,V].
-    sum_rows: as model.layers.own_sums, of the kernels in layers.
+    constrain: (name, x) → x, may pin an intermediate to devices. Names: 'hidden' [B,L,D], 'heads'
+      [B,L,H,K], 'feed_forward' [B·L,F], and by the heads 'predictions' [B,P,D], 'logits' [B,P,V].
+    kernel_gradients: as model.layers.sum_kernel_gradients, of the kernels in layers.
   """
+
   attend: Callable = attention.attend
   add_norm: Callable = layers.add_norm
   constrain: Callable = layers.unconstrained
-  sum_rows: Callable = layers.own_sums
+  kernel_gradients: Callable = layers.sum_kernel_gradients
 
 
 PLAIN = Operations()

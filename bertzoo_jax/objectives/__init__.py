@@ -1,8 +1,10 @@
-"""Objectives by name: BY_NAME[name](encoder=…, ops=…, **fields of the config's section) → Objective."""
+"""Objectives by name: BY_NAME[name](encoder=…, ops=…, **fields of the config's section) →
+Objective.
+"""
 
 import jax.numpy as jnp
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import input_only
@@ -10,23 +12,29 @@ from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import replaced_token
 
 BY_NAME = {
-    'mlm': mlm.mlm,
-    'mlm_pair': mlm.mlm_pair,
-    'replaced_token': replaced_token.replaced_token,
-    'replaced_token_adversarial': replaced_token.replaced_token_adversarial,
-    'generator_mlm': replaced_token.generator_mlm,
-    'replaced_token_frozen': replaced_token.replaced_token_frozen,
-    'corruption_detection': replaced_token.corruption_detection,
-    'replace_mlm': filled_mlm.replace_mlm,
-    'all_tokens_mlm': filled_mlm.all_tokens_mlm,
-    'input_only': input_only.input_only,
+  'mlm': mlm.mlm,
+  'mlm_pair': mlm.mlm_pair,
+  'replaced_token': replaced_token.replaced_token,
+  'replaced_token_adversarial': replaced_token.replaced_token_adversarial,
+  'generator_mlm': replaced_token.generator_mlm,
+  'replaced_token_frozen': replaced_token.replaced_token_frozen,
+  'corruption_detection': replaced_token.corruption_detection,
+  'replace_mlm': filled_mlm.replace_mlm,
+  'all_tokens_mlm': filled_mlm.all_tokens_mlm,
+  'input_only': input_only.input_only,
 }
 
 
 def networks_of(config, vocab_size: int):
-  """The networks that the objective of a config trains, in float32. Raises UserError if there are none."""
-  encoder = errors.build(config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32)
+  """The networks that the objective of a config trains, in float32. Raises UserError if there are
+  none.
+  """
+  encoder = errors.build(
+    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
+  )
   found = errors.build(config.objective, BY_NAME, 'objective', encoder=encoder).networks
   if not found:
-    raise errors.UserError(f'objective={config.objective.name} trains no network: give the --workdir of another run.')
+    raise errors.UserError(
+      f'objective={config.objective.name} trains no network: give the --workdir of another run.'
+    )
   return found

@@ -1,5 +1,6 @@
-"""Masked language modelling on rows whose masks a generator filled: the two objectives between BERT's and replaced token
-detection (Clark et al. 2020 §3.4). Legend: B batch, L length, P predictions, V vocabulary, D width.
+"""Masked language modelling on rows whose masks a generator filled: the two objectives between
+BERT's and replaced token detection (Clark et al. 2020 §3.4). Legend: B batch, L length, P
+predictions, V vocabulary, D width.
 """
 
 import jax
@@ -12,11 +13,22 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
 
-def replace_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
-                generator_weight) -> objective.Objective:
-  """MLM at the masked positions, whose masks are filled with the generator's tokens, + generator_weight · the generator's MLM.
+def replace_mlm(
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  width,
+  depth,
+  shared,
+  temperature,
+  disallow_correct,
+  generator_weight,
+) -> objective.Objective:
+  """MLM at the masked positions, whose masks are filled with the generator's tokens, +
+  generator_weight · the generator's MLM.
 
-  Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss, generator_accuracy.
+  Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss,
+  generator_accuracy.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
@@ -24,57 +36,103 @@ def replace_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperat
   def init(key):
     return _init(encoder, generator, key)
 
-  def totals(batch):
-    return {'masked': networks.masked_total(batch)}
+  def normalizers(batch):
+    return {'masked': networks.masked_normalizer(batch)}
 
-  def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, ops, temperature, disallow_correct)
+  def loss(params, batch, normalizers, carry, key, train):
+    filled, learned, key = _filled(
+      generator, params, batch, key, ops, temperature, disallow_correct
+    )
     hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
-    logits_BPV = networks.vocabulary_logits(encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), ops.constrain)
+    logits_BPV = networks.vocabulary_logits(
+      encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), ops.constrain
+    )
     sums = networks.masked_sums(logits_BPV, batch)
-    value = (sums['mlm_loss'] + generator_weight * learned['generator_loss']) / objective.at_least_one(totals['masked'])
+    value = (
+      sums['mlm_loss'] + generator_weight * learned['generator_loss']
+    ) / objective.at_least_one(normalizers['masked'])
     return value, (carry, {'masked': {**sums, **learned}})
 
-  return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _both(encoder, generator, False))
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED,
+    _both(encoder, generator, False),
+  )
 
 
-def all_tokens_mlm(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
-                   generator_weight) -> objective.Objective:
-  """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the input] + (1 − c) · softmax,
-  where c is a sigmoid, linear in the token's vector.
+def all_tokens_mlm(
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  width,
+  depth,
+  shared,
+  temperature,
+  disallow_correct,
+  generator_weight,
+) -> objective.Objective:
+  """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the
+  input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
 
-  Metrics under 'tokens': all_tokens_loss (what is minimised), all_tokens_accuracy; under 'masked' as of `replace_mlm`, of
-  the same p.
+  Metrics under 'tokens': all_tokens_loss (what is minimised), all_tokens_accuracy; under 'masked'
+  as of `replace_mlm`, of the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
   copy = networks.token_score(encoder)
 
   def init(key):
-    return {**_init(encoder, generator, key), 'copy_head': networks.init_token_score(encoder, jax.random.fold_in(key, 3))}
+    return {
+      **_init(encoder, generator, key),
+      'copy_head': networks.init_token_score(encoder, jax.random.fold_in(key, 3)),
+    }
 
-  def totals(batch):
-    return {'masked': networks.masked_total(batch), 'tokens': networks.token_total(batch)}
+  def normalizers(batch):
+    return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
 
-  def loss(params, batch, totals, carry, key, train):
-    filled, learned, key = _filled(generator, params, batch, key, ops, temperature, disallow_correct)
+  def loss(params, batch, normalizers, carry, key, train):
+    filled, learned, key = _filled(
+      generator, params, batch, key, ops, temperature, disallow_correct
+    )
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
     hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
-    nll_BL, correct_BL = _copied_nll(networks.vocabulary_logits(encoder, params, hidden_BLD, ops.constrain),
-                                     copy.apply({'params': params['copy_head']}, hidden_BLD), filled['input_ids'], original_BL)
+    nll_BL, correct_BL = _copied_nll(
+      networks.vocabulary_logits(encoder, params, hidden_BLD, ops.constrain),
+      copy.apply({'params': params['copy_head']}, hidden_BLD),
+      filled['input_ids'],
+      original_BL,
+    )
     real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
-    every = {'all_tokens_loss': jnp.sum(real_BL * nll_BL), 'all_tokens_accuracy': jnp.sum(real_BL * correct_BL)}
-    at_masked = lambda x_BL: jnp.sum(batch['masked_weights'] * jnp.take_along_axis(x_BL, batch['masked_positions'], axis=1))
+    every = {
+      'all_tokens_loss': jnp.sum(real_BL * nll_BL),
+      'all_tokens_accuracy': jnp.sum(real_BL * correct_BL),
+    }
+    at_masked = lambda x_BL: jnp.sum(
+      batch['masked_weights'] * jnp.take_along_axis(x_BL, batch['masked_positions'], axis=1)
+    )
     masked = {'mlm_loss': at_masked(nll_BL), 'mlm_accuracy': at_masked(correct_BL), **learned}
-    value = (every['all_tokens_loss'] / objective.at_least_one(totals['tokens'])
-             + generator_weight * learned['generator_loss'] / objective.at_least_one(totals['masked']))
+    value = every['all_tokens_loss'] / objective.at_least_one(
+      normalizers['tokens']
+    ) + generator_weight * learned['generator_loss'] / objective.at_least_one(normalizers['masked'])
     return value, (carry, {'tokens': every, 'masked': masked})
 
-  return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _both(encoder, generator, True))
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED,
+    _both(encoder, generator, True),
+  )
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
-  """(nats of the target, 1.0 where no token is likelier) under c · [is the input] + (1 − c) · softmax."""
+  """(nats of the target, 1.0 where no token is likelier) under c · [is the input] + (1 − c) ·
+  softmax.
+  """
   nll_BL, highest_BL = networks.nll(logits_BLV, target_BL)
   is_input_BL = input_BL == target_BL
   generated_BL = -nll_BL - jax.nn.softplus(copy_BL)  # log (1 − c) p
@@ -82,8 +140,12 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
   likely_BL = jnp.logaddexp(copied_BL, generated_BL)
   # The input's own share and the likeliest other token are what can beat the target.
   best_BL = jnp.max(jax.nn.log_softmax(logits_BLV), axis=-1) - jax.nn.softplus(copy_BL)
-  input_share_BL = jnp.logaddexp(-jax.nn.softplus(-copy_BL), -networks.nll(logits_BLV, input_BL)[0] - jax.nn.softplus(copy_BL))
-  correct_BL = jnp.where(is_input_BL, likely_BL >= best_BL, (highest_BL > 0) & (likely_BL >= input_share_BL))
+  input_share_BL = jnp.logaddexp(
+    -jax.nn.softplus(-copy_BL), -networks.nll(logits_BLV, input_BL)[0] - jax.nn.softplus(copy_BL)
+  )
+  correct_BL = jnp.where(
+    is_input_BL, likely_BL >= best_BL, (highest_BL > 0) & (likely_BL >= input_share_BL)
+  )
   return -likely_BL, correct_BL.astype(jnp.float32)
 
 
@@ -91,16 +153,30 @@ def _filled(generator, params, batch, key, ops, temperature, disallow_correct):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
   logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-  sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-  return {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]}, networks.masked_sums(logits_BPV, batch, 'generator'), keys[1]
+  sampled_BP = generators.sample(
+    generators.tempered(
+      logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
+    ),
+    batch,
+  )
+  return (
+    {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]},
+    networks.masked_sums(logits_BPV, batch, 'generator'),
+    keys[1],
+  )
 
 
 def _init(encoder, generator, key):
   encoder_key, head_key, generator_key = jax.random.split(key, 3)
-  return {'encoder': networks.init_encoder(encoder, encoder_key), 'mlm_head': networks.init_mlm_head(encoder, head_key),
-          'generator': generator.init(generator_key)}
+  return {
+    'encoder': networks.init_encoder(encoder, encoder_key),
+    'mlm_head': networks.init_mlm_head(encoder, head_key),
+    'generator': generator.init(generator_key),
+  }
 
 
-def _both(encoder, generator, everywhere):
+def _both(encoder, generator, predicts_all_positions):
   main = lambda params: {name: params[name] for name in ('encoder', 'mlm_head')}
-  return objective.Network('main', encoder, main, everywhere), objective.Network('generator', generator.encoder, generator.of)
+  return objective.Network('main', encoder, main, predicts_all_positions), objective.Network(
+    'generator', generator.encoder, generator.of
+  )

@@ -1,6 +1,6 @@
 """The place of an objective that is not written yet, in a config whose rows can be made already."""
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import objective
 
 
@@ -12,11 +12,18 @@ def input_only(*, encoder, ops=None, reads) -> objective.Objective:
     reads: names of batch features.
 
   Raises:
-    UserError: as soon as parameters, totals or a loss are asked for.
+    UserError: as soon as parameters, normalizers or a loss are asked for.
   """
-  def refuse(*_, **__):
-    raise errors.UserError('This config is input ready: prepare and show work, its network and objective are still to be written. '
-                           'BERT\'s network trains on the rows of maskings that hide what they ask for: add ,objective=mlm to --config, and '
-                           '--config.hf=BertForMaskedLM.')
 
-  return objective.Objective(init=refuse, totals=refuse, carry=refuse, loss=refuse, reads=tuple(reads))
+  def refuse(*_, **__):
+    raise errors.UserError(
+      'This config is input ready: prepare and show work, its network and objective are still to '
+      'be written. '
+      "BERT's network trains on the rows of maskings that hide what they ask for: add "
+      ',objective=mlm to --config, and '
+      '--config.hf=BertForMaskedLM.'
+    )
+
+  return objective.Objective(
+    init=refuse, normalizers=refuse, carry=refuse, loss=refuse, reads=tuple(reads)
+  )

@@ -1,4 +1,6 @@
-"""Masked language modelling, alone and with a pair loss. Legend: B batch, L length, P predictions, D width."""
+"""Masked language modelling, alone and with a pair loss. Legend: B batch, L length, P predictions,
+D width.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -17,44 +19,67 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
 
   def init(key):
     encoder_key, head_key = jax.random.split(key)
-    return {'encoder': networks.init_encoder(encoder, encoder_key), 'mlm_head': networks.init_mlm_head(encoder, head_key)}
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key),
+      'mlm_head': networks.init_mlm_head(encoder, head_key),
+    }
 
-  def totals(batch):
-    return {'masked': networks.masked_total(batch)}
+  def normalizers(batch):
+    return {'masked': networks.masked_normalizer(batch)}
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
     sums = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
-    return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
+    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
+      carry,
+      {'masked': sums},
+    )
 
-  return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _whole(encoder))
+  return objective.Objective(
+    init, normalizers, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _whole(encoder)
+  )
 
 
 def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
-  """mlm + pair_weight · pair, where pair is the mean negative log-likelihood of pair_labels (Devlin et al. 2018 A.2).
+  """mlm + pair_weight · pair, where pair is the mean negative log-likelihood of pair_labels (Devlin
+  et al. 2018 A.2).
 
   Metrics as of `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
 
   def init(key):
     encoder_key, head_key, pair_key = jax.random.split(key, 3)
-    return {'encoder': networks.init_encoder(encoder, encoder_key), 'mlm_head': networks.init_mlm_head(encoder, head_key),
-            'pair_head': networks.init_pair_head(encoder, pair_key)}
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key),
+      'mlm_head': networks.init_mlm_head(encoder, head_key),
+      'pair_head': networks.init_pair_head(encoder, pair_key),
+    }
 
-  def totals(batch):
-    return {'masked': networks.masked_total(batch), 'pairs': jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)}
+  def normalizers(batch):
+    return {
+      'masked': networks.masked_normalizer(batch),
+      'pairs': jnp.asarray(batch['pair_labels'].shape[0], jnp.float32),
+    }
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
     masked = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
     logits_B2 = networks.pair_head(encoder).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
     nll_B, correct_B = networks.nll(logits_B2, batch['pair_labels'])
     pairs = {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
-    value = (masked['mlm_loss'] / objective.at_least_one(totals['masked'])
-             + pair_weight * pairs['pair_loss'] / objective.at_least_one(totals['pairs']))
+    value = masked['mlm_loss'] / objective.at_least_one(
+      normalizers['masked']
+    ) + pair_weight * pairs['pair_loss'] / objective.at_least_one(normalizers['pairs'])
     return value, (carry, {'masked': masked, 'pairs': pairs})
 
-  return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED + ('pair_labels',), _whole(encoder))
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED + ('pair_labels',),
+    _whole(encoder),
+  )
 
 
 def _whole(encoder):
@@ -63,4 +88,6 @@ def _whole(encoder):
 
 def _mlm_sums(encoder, params, hidden_BLD, batch, ops):
   hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
-  return networks.masked_sums(networks.vocabulary_logits(encoder, params, hidden_BPD, ops.constrain), batch)
+  return networks.masked_sums(
+    networks.vocabulary_logits(encoder, params, hidden_BPD, ops.constrain), batch
+  )

@@ -1,9 +1,11 @@
-"""An encoder with heads, as every objective uses it. Legend: B batch, L length, P predictions, V vocabulary, D width."""
+"""An encoder with heads, as every objective uses it. Legend: B batch, L length, P predictions, V
+vocabulary, D width.
+"""
 
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
@@ -13,7 +15,9 @@ MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
 def encode(encoder, params, batch, key, ops=operations.PLAIN):
-  """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the batch; or None."""
+  """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the
+  batch; or None.
+  """
   keys_B2 = None if key is None else row_keys.join(batch['row_keys'], key)
   return encoder.apply({'params': params}, batch, keys_B2, ops)
 
@@ -72,8 +76,8 @@ def vocabulary_logits(encoder, params, hidden_BPD, constrain=layers.unconstraine
 
 
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
-  """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2, 'replaced' logits_BL those that
-  the network has."""
+  """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2,
+  'replaced' logits_BL those that the network has."""
   hidden_BLD = encode(encoder, params['encoder'], batch, None)
   out = {}
   if 'mlm_head' in params:
@@ -88,8 +92,9 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
 def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Negative log-likelihood in nats, and 1.0 where no class scores above the target.
 
-  logits [..., V] float32, targets [...] int32. Written with a comparison in place of a gather: the gradient is then
-  elementwise, where a gather's would be a scatter; accuracy needs the maximum that the logarithm already has.
+  logits [..., V] float32, targets [...] int32. Written with a comparison in place of a gather: the
+  gradient is then elementwise, where a gather's would be a scatter; accuracy needs the maximum that
+  the logarithm already has.
   """
   highest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
   normaliser = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
@@ -99,18 +104,23 @@ def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
-  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch, to be divided by the total 'masked'."""
+  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch, to be divided by the
+  total 'masked'.
+  """
   nll_BP, correct_BP = nll(logits_BPV, batch['masked_targets'])
   weights_BP = batch['masked_weights']
-  return {f'{name}_loss': jnp.sum(nll_BP * weights_BP), f'{name}_accuracy': jnp.sum(correct_BP * weights_BP)}
+  return {
+    f'{name}_loss': jnp.sum(nll_BP * weights_BP),
+    f'{name}_accuracy': jnp.sum(correct_BP * weights_BP),
+  }
 
 
-def masked_total(batch) -> jax.Array:
+def masked_normalizer(batch) -> jax.Array:
   """The total 'masked': predictions of a batch."""
   return jnp.sum(batch['masked_weights'])
 
 
-def token_total(batch) -> jax.Array:
+def token_normalizer(batch) -> jax.Array:
   """The total 'tokens': tokens of a batch that are no padding."""
   return jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32))
 

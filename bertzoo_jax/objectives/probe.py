@@ -1,4 +1,5 @@
-"""A linear probe: two-class logistic regression on vectors that a network gives, by Newton's method. numpy only, deterministic.
+"""A linear probe: two-class logistic regression on vectors that a network gives, by Newton's
+method. numpy only, deterministic.
 
 Legend: N rows, D width.
 """
@@ -7,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Strengths of the penalty ½ · l2 · |w|² beside the summed negative log-likelihood of standardised features.
+# Strengths of the penalty ½ · l2 · |w|² beside the summed negative log-likelihood of standardised
+# features.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _TRIED_ON = 5  # every fifth row chooses the strength
 _STEPS = 50  # of Newton's method, at most
@@ -25,6 +27,7 @@ class Probe(NamedTuple):
     bias: scalar.
     l2: the strength that was chosen.
   """
+
   mean: np.ndarray
   scale: np.ndarray
   weights: np.ndarray
@@ -33,14 +36,16 @@ class Probe(NamedTuple):
 
   def predict(self, vectors_ND: np.ndarray) -> np.ndarray:
     """The likelier label of each row: int32 [N]."""
-    return ((_standardised(vectors_ND, self.mean, self.scale) @ self.weights + self.bias) > 0).astype(np.int32)
+    return (
+      (_standardised(vectors_ND, self.mean, self.scale) @ self.weights + self.bias) > 0
+    ).astype(np.int32)
 
 
 def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
   """Fits a probe to labels 0 and 1.
 
-  The strength of the penalty is the one of STRENGTHS with which a fit to four fifths of the rows tells the other fifth best
-  (by accuracy; of equals the strongest); then all rows are fitted.
+  The strength of the penalty is the one of STRENGTHS with which a fit to four fifths of the rows
+  tells the other fifth best (by accuracy; of equals the strongest); then all rows are fitted.
 
   Args:
     vectors_ND: one row a label, any float type.
@@ -50,12 +55,20 @@ def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
     ValueError: no row, or labels of another number.
   """
   if not len(vectors_ND) or len(vectors_ND) != len(labels_N):
-    raise ValueError(f'{len(vectors_ND)} vectors and {len(labels_N)} labels: one label a vector, and one at least, is needed')
+    raise ValueError(
+      f'{len(vectors_ND)} vectors and {len(labels_N)} labels: one label a vector, and one at '
+      'least, is needed'
+    )
   vectors_ND, labels_N = np.asarray(vectors_ND, np.float64), np.asarray(labels_N, np.float64)
   tried = np.arange(len(labels_N)) % _TRIED_ON == _TRIED_ON - 1
   l2 = STRENGTHS[-1]
   if tried.any():
-    right = [np.mean(_fit(vectors_ND[~tried], labels_N[~tried], s).predict(vectors_ND[tried]) == labels_N[tried]) for s in STRENGTHS]
+    right = [
+      np.mean(
+        _fit(vectors_ND[~tried], labels_N[~tried], s).predict(vectors_ND[tried]) == labels_N[tried]
+      )
+      for s in STRENGTHS
+    ]
     l2 = max(zip(right, STRENGTHS))[1]
   return _fit(vectors_ND, labels_N, l2)
 
@@ -69,7 +82,9 @@ def _fit(vectors_ND, labels_N, l2):
   value = _loss(x, labels_N, w, penalty)
   for _ in range(_STEPS):
     p = 0.5 * (1.0 + np.tanh(0.5 * (x @ w)))
-    step = np.linalg.solve((x * (p * (1.0 - p))[:, None]).T @ x + np.diag(penalty), x.T @ (p - labels_N) + penalty * w)
+    step = np.linalg.solve(
+      (x * (p * (1.0 - p))[:, None]).T @ x + np.diag(penalty), x.T @ (p - labels_N) + penalty * w
+    )
     for halving in range(_HALVINGS):  # a whole step may overshoot where the labels are separable
       new = _loss(x, labels_N, w - step / 2**halving, penalty)
       if new <= value:

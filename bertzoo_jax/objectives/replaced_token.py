@@ -1,13 +1,14 @@
 """Replaced token detection: which tokens of a row are not the original ones (Clark et al. 2020).
 
-`params['encoder']` and `params['replaced_head']` are the discriminator, `params['generator']` is what fills the masks.
+`params['encoder']` and `params['replaced_head']` are the discriminator, `params['generator']` is
+what fills the masks.
 Legend: B batch, L length, P predictions, V vocabulary, D width.
 """
 
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -17,79 +18,141 @@ from bertzoo_jax.objectives import objective
 _BINS, _WIDTH = 256, 0.125
 
 
-def replaced_token(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature, disallow_correct,
-                   loss_over, generator_weight, discriminator_weight) -> objective.Objective:
-  """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the discriminator
-  (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled tokens.
+def replaced_token(
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  width,
+  depth,
+  shared,
+  temperature,
+  disallow_correct,
+  loss_over,
+  generator_weight,
+  discriminator_weight,
+) -> objective.Objective:
+  """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the
+  discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
+  tokens.
 
-  Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator: rtd_loss (nats a token of
-  loss_over); over all tokens rtd_accuracy, rtd_base_rate (the accuracy of who calls every token original), rtd_precision,
-  rtd_recall and rtd_auc of finding replaced tokens.
+  Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
+  rtd_loss (nats a token of loss_over); over all tokens rtd_accuracy, rtd_base_rate (the accuracy of
+  who calls every token original), rtd_precision, rtd_recall and rtd_auc of finding replaced tokens.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
-    sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], ops)
-    value = discriminator_weight * value + generator_weight * masked['mlm_loss'] / objective.at_least_one(totals['masked'])
+    sampled_BP = generators.sample(
+      generators.tempered(
+        logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
+      ),
+      batch,
+    )
+    _, value, sums = _discriminate(
+      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, keys[1], ops
+    )
+    value = discriminator_weight * value + generator_weight * masked[
+      'mlm_loss'
+    ] / objective.at_least_one(normalizers['masked'])
     return value, (carry, _joined(sums, masked))
 
   return _objective(encoder, generator, loss)
 
 
-def replaced_token_frozen(encoder, ops=operations.PLAIN, *, temperature, disallow_correct, loss_over,
-                          discriminator_weight) -> objective.Objective:
-  """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator stays as `generator_mlm` left it.
+def replaced_token_frozen(
+  encoder, ops=operations.PLAIN, *, temperature, disallow_correct, loss_over, discriminator_weight
+) -> objective.Objective:
+  """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator
+  stays as `generator_mlm` left it.
 
-  A discriminator that joins in this phase starts with the weights of the generator, which has its size. Metrics as of
-  `replaced_token`.
+  A discriminator that joins in this phase starts with the weights of the generator, which has its
+  size. Metrics as of `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
   generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     # Without dropout: the generator's guesses are wanted, not its learning.
-    logits_BPV, _ = generators.logits(generator, jax.lax.stop_gradient(generator.of(params)), batch, None, ops)
-    sampled_BP = generators.sample(generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct), batch)
-    _, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, key, ops)
-    return discriminator_weight * value, (carry, _joined(sums, networks.masked_sums(logits_BPV, batch)))
+    logits_BPV, _ = generators.logits(
+      generator, jax.lax.stop_gradient(generator.of(params)), batch, None, ops
+    )
+    sampled_BP = generators.sample(
+      generators.tempered(
+        logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
+      ),
+      batch,
+    )
+    _, value, sums = _discriminate(
+      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, key, ops
+    )
+    return discriminator_weight * value, (
+      carry,
+      _joined(sums, networks.masked_sums(logits_BPV, batch)),
+    )
 
   base = _objective(encoder, generator, loss)
   discriminator, left = base.networks
-  return base._replace(networks=(discriminator, left._replace(trained=False)), frozen=('^generator/',),
-                       inherits=(('^encoder/', 'generator/encoder/'),))
+  return base._replace(
+    networks=(discriminator, left._replace(trained=False)),
+    frozen=('^generator/',),
+    inherits=(('^encoder/', 'generator/encoder/'),),
+  )
 
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
-  """The first of two stages: masked language modelling by the generator alone, of the network's size. Metrics as of `mlm`."""
+  """The first of two stages: masked language modelling by the generator alone, of the network's
+  size. Metrics as of `mlm`.
+  """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
-  def totals(batch):
-    return {'masked': networks.masked_total(batch)}
+  def normalizers(batch):
+    return {'masked': networks.masked_normalizer(batch)}
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
-    return sums['mlm_loss'] / objective.at_least_one(totals['masked']), (carry, {'masked': sums})
+    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
+      carry,
+      {'masked': sums},
+    )
 
   init = lambda key: {'generator': generator.init(key)}
-  return objective.Objective(init, totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED,
-                             (objective.Network('generator', generator.encoder, generator.of),))
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED,
+    (objective.Network('generator', generator.encoder, generator.of),),
+  )
 
 
-def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, width, depth, shared, temperature,
-                               disallow_correct, loss_over, generator_weight, discriminator_weight) -> objective.Objective:
-  """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020, appendix F; REINFORCE).
+def replaced_token_adversarial(
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  width,
+  depth,
+  shared,
+  temperature,
+  disallow_correct,
+  loss_over,
+  generator_weight,
+  discriminator_weight,
+) -> objective.Objective:
+  """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020,
+  appendix F; REINFORCE).
 
-  The reward of a sampled token is the discriminator's negative log-likelihood there, as if nothing else depended on the
-  token; −log σ(v) of a number v, linear in the generator's vector, is its baseline and learns by cross-entropy to σ the
-  discriminator's probability of the right answer. The baseline's gradient stops at that vector.
+  The reward of a sampled token is the discriminator's negative log-likelihood there, as if nothing
+  else depended on the token; −log σ(v) of a number v, linear in the generator's vector, is its
+  baseline and learns by cross-entropy to σ the discriminator's probability of the right answer. The
+  baseline's gradient stops at that vector.
 
   Metrics as of `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
@@ -98,29 +161,45 @@ def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, width, depth, s
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
   baseline = networks.token_score(generator.encoder)
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
     logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
-    tempered_BPV = generators.tempered(logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct)
+    tempered_BPV = generators.tempered(
+      logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
+    )
     sampled_BP = generators.sample(tempered_BPV, batch)
-    scores_BL, value, sums = _discriminate(encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, totals, keys[1], ops)
-    scores_BP = jax.lax.stop_gradient(jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip'))
+    scores_BL, value, sums = _discriminate(
+      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, keys[1], ops
+    )
+    scores_BP = jax.lax.stop_gradient(
+      jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip')
+    )
     reward_BP = _nll(scores_BP, sampled_BP != batch['masked_targets'])
-    guess_BP = baseline.apply({'params': params['baseline_head']}, jax.lax.stop_gradient(hidden_BPD))
+    guess_BP = baseline.apply(
+      {'params': params['baseline_head']}, jax.lax.stop_gradient(hidden_BPD)
+    )
     advantage_BP = jax.lax.stop_gradient(reward_BP - jax.nn.softplus(-guess_BP))
     right_BP = jnp.exp(-reward_BP)
     weights_BP = batch['masked_weights']
     policy = -jnp.sum(weights_BP * advantage_BP * -networks.nll(tempered_BPV, sampled_BP)[0])
-    learned = jnp.sum(weights_BP * (right_BP * jax.nn.softplus(-guess_BP) + (1.0 - right_BP) * jax.nn.softplus(guess_BP)))
+    learned = jnp.sum(
+      weights_BP
+      * (right_BP * jax.nn.softplus(-guess_BP) + (1.0 - right_BP) * jax.nn.softplus(guess_BP))
+    )
     masked.update(reward=jnp.sum(weights_BP * reward_BP), baseline_loss=learned)
-    value = discriminator_weight * value + generator_weight * (policy + learned) / objective.at_least_one(totals['masked'])
+    value = discriminator_weight * value + generator_weight * (
+      policy + learned
+    ) / objective.at_least_one(normalizers['masked'])
     return value, (carry, _joined(sums, masked))
 
   base = _objective(encoder, generator, loss)
 
   def init(key):
-    return {**base.init(key), 'baseline_head': networks.init_token_score(generator.encoder, jax.random.fold_in(key, 3))}
+    return {
+      **base.init(key),
+      'baseline_head': networks.init_token_score(generator.encoder, jax.random.fold_in(key, 3)),
+    }
 
   return base._replace(init=init)
 
@@ -128,32 +207,49 @@ def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, width, depth, s
 def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objective.Objective:
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
-  With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform and the unigram
-  generator of Clark et al. 2020 §3.2. Metrics of the discriminator as of `replaced_token`.
+  With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
+  and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator as of
+  `replaced_token`.
   """
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
 
   def init(key):
     return _init_discriminator(encoder, key)
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    _, value, sums = _discriminate(encoder, params, batch, original_BL, batch['input_ids'], weigh, totals, key, ops)
+    _, value, sums = _discriminate(
+      encoder, params, batch, original_BL, batch['input_ids'], weigh, normalizers, key, ops
+    )
     return value, (carry, sums)
 
-  return objective.Objective(init, _totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED,
-                             (objective.Network('', encoder, _discriminator_of),), derive)
+  return objective.Objective(
+    init,
+    _normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED,
+    (objective.Network('', encoder, _discriminator_of),),
+    finalize_metrics,
+  )
 
 
-def derive(means: dict) -> dict:
+def finalize_metrics(means: dict) -> dict:
   """The discriminator's metrics from shares of all tokens; others are returned as they are."""
   means = dict(means)
-  replaced, flagged, found, counts = (means.pop(f'rtd_{name}') for name in ('replaced', 'flagged', 'found', 'counts'))
+  replaced, flagged, found, counts = (
+    means.pop(f'rtd_{name}') for name in ('replaced', 'flagged', 'found', 'counts')
+  )
   share = lambda part, whole: jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
   original, hit = counts[0], counts[1]
   below = jnp.cumsum(original) - original / 2
-  return {**means, 'rtd_base_rate': 1.0 - replaced, 'rtd_precision': share(found, flagged), 'rtd_recall': share(found, replaced),
-          'rtd_auc': share(jnp.sum(hit * below), jnp.sum(hit) * jnp.sum(original))}
+  return {
+    **means,
+    'rtd_base_rate': 1.0 - replaced,
+    'rtd_precision': share(found, flagged),
+    'rtd_recall': share(found, replaced),
+    'rtd_auc': share(jnp.sum(hit * below), jnp.sum(hit) * jnp.sum(original)),
+  }
 
 
 def _objective(encoder, generator, loss):
@@ -163,21 +259,35 @@ def _objective(encoder, generator, loss):
     main_key, generator_key = jax.random.split(key)
     return {**_init_discriminator(encoder, main_key), 'generator': generator.init(generator_key)}
 
-  both = (objective.Network('discriminator', encoder, _discriminator_of), objective.Network('generator', generator.encoder, generator.of))
-  return objective.Objective(init, _totals, lambda batch_size: (), loss, networks.ROW + networks.MASKED, both, derive)
+  both = (
+    objective.Network('discriminator', encoder, _discriminator_of),
+    objective.Network('generator', generator.encoder, generator.of),
+  )
+  return objective.Objective(
+    init,
+    _normalizers,
+    lambda batch_size: (),
+    loss,
+    networks.ROW + networks.MASKED,
+    both,
+    finalize_metrics,
+  )
 
 
 def _init_discriminator(encoder, key):
   encoder_key, head_key = jax.random.split(key)
-  return {'encoder': networks.init_encoder(encoder, encoder_key), 'replaced_head': networks.init_replaced_head(encoder, head_key)}
+  return {
+    'encoder': networks.init_encoder(encoder, encoder_key),
+    'replaced_head': networks.init_replaced_head(encoder, head_key),
+  }
 
 
 def _discriminator_of(params):
   return {name: params[name] for name in ('encoder', 'replaced_head')}
 
 
-def _totals(batch):
-  return {'masked': networks.masked_total(batch), 'tokens': networks.token_total(batch)}
+def _normalizers(batch):
+  return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
 
 
 def _over_all(real_BL, batch):
@@ -187,16 +297,21 @@ def _over_all(real_BL, batch):
 
 def _over_masked(real_BL, batch):
   rows = jnp.arange(len(real_BL))[:, None]
-  return 'masked', jnp.zeros_like(real_BL).at[rows, batch['masked_positions']].add(batch['masked_weights'])
+  return 'masked', jnp.zeros_like(real_BL).at[rows, batch['masked_positions']].add(
+    batch['masked_weights']
+  )
 
 
-# Which tokens the discriminator's loss is over: (tokens that are no padding, batch) → (total, weight of every token).
+# Which tokens the discriminator's loss is over: (tokens that are no padding, batch) → (total,
+# weight of every token).
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
-def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals, key, ops):
+def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, normalizers, key, ops):
   """(logits_BL, loss, sums) of the discriminator on filled rows."""
-  hidden_BLD = networks.encode(encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops)
+  hidden_BLD = networks.encode(
+    encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops
+  )
   logits_BL = networks.replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
@@ -205,12 +320,17 @@ def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, totals,
   flagged_BL = logits_BL > 0
   count = lambda of_BL: jnp.sum(real_BL * of_BL)
   bins_BL = jnp.clip(logits_BL / _WIDTH + _BINS // 2, 0, _BINS - 1).astype(jnp.int32)
-  sums = {'tokens': {
-      'rtd_accuracy': count(flagged_BL == replaced_BL), 'rtd_replaced': count(replaced_BL), 'rtd_flagged': count(flagged_BL),
+  sums = {
+    'tokens': {
+      'rtd_accuracy': count(flagged_BL == replaced_BL),
+      'rtd_replaced': count(replaced_BL),
+      'rtd_flagged': count(flagged_BL),
       'rtd_found': count(flagged_BL & replaced_BL),
-      'rtd_counts': jnp.zeros((2, _BINS)).at[replaced_BL.astype(jnp.int32), bins_BL].add(real_BL)}}
+      'rtd_counts': jnp.zeros((2, _BINS)).at[replaced_BL.astype(jnp.int32), bins_BL].add(real_BL),
+    }
+  }
   sums = _joined(sums, {'rtd_loss': summed}, total)
-  return logits_BL, summed / objective.at_least_one(totals[total]), sums
+  return logits_BL, summed / objective.at_least_one(normalizers[total]), sums
 
 
 def _nll(logits, replaced):

@@ -1,15 +1,17 @@
-"""The generations of TPU chips, and the slices of them that Cloud lends: what a name like `v4-32` or `v4:2x2x4` stands for.
+"""The generations of TPU chips, and the slices of them that Cloud lends: what a name like `v4-32`
+or `v4:2x2x4` stands for.
 
-A device is what jax sees: a chip, but for v2 and v3 one of a chip's two cores. Figures are of the vendor's system
-architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at which a generation's matrix units reach its
-published peak.
+A device is what jax sees: a chip, but for v2 and v3 one of a chip's two cores. Figures are of the
+vendor's system
+architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at which a
+generation's matrix units reach its published peak.
 """
 
 import math
 import re
 from typing import NamedTuple
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import cost
 
 GIB = 1 << 30
@@ -23,7 +25,8 @@ class Chip(NamedTuple):
     kind: of its devices, as jax names them; the key of cost.PEAK.
     devices: a chip.
     hbm: bytes a chip.
-    usable: bytes of it that the compiler gives to a program, a device (its own figure; the rest is the runtime's).
+    usable: bytes of it that the compiler gives to a program, a device (its own figure; the rest is
+      the runtime's).
     bandwidth: of that memory, bytes/s a chip.
     clock: cycles/s.
     links: to neighbouring chips.
@@ -31,9 +34,11 @@ class Chip(NamedTuple):
     rank: axes of the torus.
     most: chips in the largest slice.
     wrap: an axis closes to a ring where every axis of the slice is a multiple of it.
-    hosts_of: chips a host has in a slice of several hosts; in one of a single host, chips it has at most.
+    hosts_of: chips a host has in a slice of several hosts; in one of a single host, chips it has at
+      most.
     counts: what the number in an accelerator type counts, for a chip: 2 cores, or 1 chip.
   """
+
   name: str
   kind: str
   devices: int
@@ -60,14 +65,81 @@ class Chip(NamedTuple):
     return self.bandwidth / self.devices
 
 
-CHIPS = {chip.name: chip for chip in (
-    Chip('v2', 'TPU v2', 2, 16 * GIB, int(7.48 * GIB), 700e9, 0.70e9, 4, 62.5e9, 2, 256, 16, (4, 4), 2),
-    Chip('v3', 'TPU v3', 2, 32 * GIB, int(15.48 * GIB), 900e9, 0.94e9, 4, 81.25e9, 2, 1024, 32, (4, 4), 2),
-    Chip('v4', 'TPU v4', 1, 32 * GIB, int(30.75 * GIB), 1228e9, 1.05e9, 6, 50e9, 3, 4096, 4, (4, 4), 2),
-    Chip('v5e', 'TPU v5 lite', 1, 16 * GIB, int(15.75 * GIB), 819e9, 1.5e9, 4, 50e9, 2, 256, 16, (4, 8), 1),
-    Chip('v5p', 'TPU v5', 1, 96 * GIB, int(95.74 * GIB), 2765e9, 1.75e9, 6, 100e9, 3, 6144, 4, (4, 4), 2),
-    Chip('v6e', 'TPU v6 lite', 1, 32 * GIB, int(31.25 * GIB), 1638e9, 1.75e9, 4, 100e9, 2, 256, 16, (4, 8), 1),
-)}
+CHIPS = {
+  chip.name: chip
+  for chip in (
+    Chip(
+      'v2', 'TPU v2', 2, 16 * GIB, int(7.48 * GIB), 700e9, 0.70e9, 4, 62.5e9, 2, 256, 16, (4, 4), 2
+    ),
+    Chip(
+      'v3',
+      'TPU v3',
+      2,
+      32 * GIB,
+      int(15.48 * GIB),
+      900e9,
+      0.94e9,
+      4,
+      81.25e9,
+      2,
+      1024,
+      32,
+      (4, 4),
+      2,
+    ),
+    Chip(
+      'v4', 'TPU v4', 1, 32 * GIB, int(30.75 * GIB), 1228e9, 1.05e9, 6, 50e9, 3, 4096, 4, (4, 4), 2
+    ),
+    Chip(
+      'v5e',
+      'TPU v5 lite',
+      1,
+      16 * GIB,
+      int(15.75 * GIB),
+      819e9,
+      1.5e9,
+      4,
+      50e9,
+      2,
+      256,
+      16,
+      (4, 8),
+      1,
+    ),
+    Chip(
+      'v5p',
+      'TPU v5',
+      1,
+      96 * GIB,
+      int(95.74 * GIB),
+      2765e9,
+      1.75e9,
+      6,
+      100e9,
+      3,
+      6144,
+      4,
+      (4, 4),
+      2,
+    ),
+    Chip(
+      'v6e',
+      'TPU v6 lite',
+      1,
+      32 * GIB,
+      int(31.25 * GIB),
+      1638e9,
+      1.75e9,
+      4,
+      100e9,
+      2,
+      256,
+      16,
+      (4, 8),
+      1,
+    ),
+  )
+}
 _ALIASES = {'v5litepod': 'v5e', 'v5lite': 'v5e', 'v6lite': 'v6e'}
 
 
@@ -78,6 +150,7 @@ class Slice(NamedTuple):
     chip: their generation.
     shape: chips along each axis.
   """
+
   chip: Chip
   shape: tuple[int, ...]
 
@@ -110,21 +183,24 @@ class Slice(NamedTuple):
 
   @property
   def options(self) -> dict:
-    """What the compiler must be told besides the topology's name, so that it sees what a Cloud machine sees."""
+    """What the compiler must be told besides the topology's name, so that it sees what a Cloud
+    machine sees.
+    """
     options = {'chip_config_name': 'megacore'} if self.chip.name == 'v4' else {}
     if self.hosts == 1:
       options['chips_per_host_bounds'] = (*self.shape, 1, 1)[:3]
     return options
 
   def egress(self, group: int) -> float:
-    """Bytes/s that a device of a group sends to the rest of it while all do: one link along each axis the slice has, two
-    where that axis closes to a ring; of a group that is not the whole slice, as along one axis only."""
+    """Bytes/s that a device of a group sends to the rest of it while all do: one link along each
+    axis the slice has, two where that axis closes to a ring; of a group that is not the whole
+    slice, as along one axis only."""
     axes = self._axes(group)
     return sum(rate for _, rate in axes) if axes else math.inf
 
   def mixing(self, group: int) -> float:
-    """Bytes/s of what a device of a group holds, while each sends every other one its share of it: half of it crosses the
-    middle of the longest axis, where the links are fewest."""
+    """Bytes/s of what a device of a group holds, while each sends every other one its share of it:
+    half of it crosses the middle of the longest axis, where the links are fewest."""
     axes = self._axes(group)
     return min(4 * rate / n for n, rate in axes) if axes else math.inf
 
@@ -139,35 +215,53 @@ class Slice(NamedTuple):
 
 
 def of_type(name: str) -> Slice:
-  """The slice of an accelerator type ('v4-32', 'v5e-8' or 'v5litepod-8'). Raises UserError with what there is."""
+  """The slice of an accelerator type ('v4-32', 'v5e-8' or 'v5litepod-8'). Raises UserError with
+  what there is.
+  """
   match = re.fullmatch(r'([a-z0-9]+)-(\d+)', name.strip().lower())
   chip = _chip(match[1] if match else re.split(r'[-:]', name)[0], f'--tpu={name}')
   shapes = {math.prod(shape) * chip.counts: shape for shape in _shapes(chip)}
   if not match or int(match[2]) not in shapes:
     what = 'TensorCores, 2 a chip' if chip.counts == 2 else 'chips'
-    raise errors.UserError(f'--tpu={name} is no accelerator type: of {chip.name} there is {", ".join(f"{chip.name}-{n}" for n in shapes)} '
-                           f'(the number counts {what}); other shapes with --topology.')
+    raise errors.UserError(
+      f'--tpu={name} is no accelerator type: of {chip.name} there is '
+      f'{", ".join(f"{chip.name}-{n}" for n in shapes)} '
+      f'(the number counts {what}); other shapes with --topology.'
+    )
   return Slice(chip, shapes[int(match[2])])
 
 
 def of_topology(name: str) -> Slice:
-  """The slice of a topology ('v4:2x2x4', chips along each axis). Raises UserError with what there is."""
+  """The slice of a topology ('v4:2x2x4', chips along each axis). Raises UserError with what there
+  is.
+  """
   generation, _, axes = name.strip().lower().partition(':')
   chip = _chip(generation, f'--topology={name}')
   shape = tuple(map(int, axes.split('x'))) if re.fullmatch(r'\d+(x\d+)*', axes) else ()
   host_blocks = len(shape) > 1 and shape[0] % 2 == 0 and shape[1] % 2 == 0
-  if len(shape) != chip.rank or min(shape) < 1 or math.prod(shape) > chip.most or not (host_blocks or math.prod(shape) == 1):
+  if (
+    len(shape) != chip.rank
+    or min(shape) < 1
+    or math.prod(shape) > chip.most
+    or not (host_blocks or math.prod(shape) == 1)
+  ):
     examples = ', '.join(Slice(chip, s).topology for s in _shapes(chip)[:5])
-    raise errors.UserError(f'--topology={name} is no slice: {chip.name} has {chip.rank} axes, the first two in steps of 2, and at most {chip.most} '
-                           f'chips, as in {examples}.')
+    raise errors.UserError(
+      f'--topology={name} is no slice: {chip.name} has {chip.rank} axes, the first two in steps of '
+      f'2, and at most {chip.most} '
+      f'chips, as in {examples}.'
+    )
   return Slice(chip, shape)
 
 
 def _chip(name, flag):
   name = _ALIASES.get(name, name)
   if name not in CHIPS:
-    raise errors.UserError(f'{flag}: no TPU generation is called {name!r}.{errors.did_you_mean(name, CHIPS)} Write --tpu=v4-32 or '
-                           '--topology=v4:2x2x4.')
+    raise errors.UserError(
+      f'{flag}: no TPU generation is called {name!r}.{errors.did_you_mean(name, CHIPS)} Write '
+      '--tpu=v4-32 or '
+      '--topology=v4:2x2x4.'
+    )
   return CHIPS[name]
 
 
@@ -178,5 +272,5 @@ def _shapes(chip) -> list[tuple[int, ...]]:
   while math.prod(shape) <= chip.most:
     out.append((2, 2, 1) if shape == (1, 2, 2) else shape)
     longer = max(i for i, n in enumerate(shape) if n == min(shape))
-    shape = tuple(sorted((*shape[:longer], 2 * shape[longer], *shape[longer + 1:])))
+    shape = tuple(sorted((*shape[:longer], 2 * shape[longer], *shape[longer + 1 :])))
   return out

@@ -1,15 +1,18 @@
-"""From what the compiler says of a step to time, speed and price. No figure here was measured on a chip.
+"""From what the compiler says of a step to time, speed and price. No figure here was measured on a
+chip.
 
 Three times a step, of which the truth should lie between the outer two:
 
     floor    matrix FLOPs / peak: nothing else takes time
-    likely   each product by its estimated cycles, everything else by its bytes at full bandwidth or a third of its cycles,
-             whichever is longer; no overlap
-    upper    the sum of all estimated cycles, or bytes at full bandwidth where these are longer; no overlap
+    likely   each product by its estimated cycles, everything else by its bytes at full bandwidth or
+             a third of its cycles, whichever is longer; no overlap
+    upper    the sum of all estimated cycles, or bytes at full bandwidth where these are longer; no
+    overlap
 
-The estimates were held against known answers on v5e: cycles of matrix products are within 3–14 %, those of element-wise operations
-up to three times too high (an addition bound by memory), gathers and small operations have none and are charged by bytes alone.
-Latency of collectives, input and host are not in it.
+The estimates were held against known answers on v5e: cycles of matrix products are within 3–14 %,
+those of element-wise operations up to three times too high (an addition bound by memory), gathers
+and small operations have none and are charged by bytes alone. Latency of collectives, input and
+host are not in it.
 """
 
 from typing import NamedTuple
@@ -20,7 +23,8 @@ from bertzoo_jax.tpu import hlo
 _ELEMENTWISE = 3.0  # how much too dear cycles make what is bound by memory
 _PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0}
 
-# Seconds that a preemption costs before the step it died at is reached again, besides lost work; hours until capacity returns are not in it.
+# Seconds that a preemption costs before the step it died at is reached again, besides lost work;
+# hours until capacity returns are not in it.
 RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'restore': 60.0}
 
 
@@ -32,6 +36,7 @@ class Time(NamedTuple):
     exchange: of these in collectives (in likely and upper).
     unknown: kernels without a figure, that are charged by their bytes.
   """
+
   floor: float
   likely: float
   upper: float
@@ -47,6 +52,7 @@ class Run(NamedTuple):
     lost_seconds: to preemptions.
     days, dollars: of all, likely; least and most by the bounds. Dollars are None without a price.
   """
+
   steps_seconds: float
   floor_seconds: float
   upper_seconds: float
@@ -72,35 +78,51 @@ def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:
     if cost.kernel and cost.cycles is None:
       unknown[cost.kernel] = None
   exchange = sum(c.times * exchange_time(c, slice_) for c in reading.collectives)
-  return Time(reading.flops / chip.peak, likely + exchange, upper + exchange, exchange, tuple(unknown))
+  return Time(
+    reading.flops / chip.peak, likely + exchange, upper + exchange, exchange, tuple(unknown)
+  )
 
 
 def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
-  """Seconds of a collective without latency: as a ring over the links that `Slice.egress` counts, or, where each has something
-  else for every other one, over those of `Slice.mixing`."""
+  """Seconds of a collective without latency: as a ring over the links that `Slice.egress` counts,
+  or, where each has something else for every other one, over those of `Slice.mixing`."""
   n = collective.group
   if n <= 1:
     return 0.0
   if collective.opcode.endswith('all-to-all'):
     return collective.bytes / slice_.mixing(n)
-  sent = collective.bytes if collective.opcode not in _PER_BYTE else _PER_BYTE[collective.opcode] * (n - 1) / n * collective.bytes
+  sent = (
+    collective.bytes
+    if collective.opcode not in _PER_BYTE
+    else _PER_BYTE[collective.opcode] * (n - 1) / n * collective.bytes
+  )
   return sent / slice_.egress(n)
 
 
-def run(times: list[tuple[int, Time]], slice_: chips.Slice, *, price: float | None, preemptions: int, save_minutes: float,
-        compile_seconds: float) -> Run:
+def run(
+  times: list[tuple[int, Time]],
+  slice_: chips.Slice,
+  *,
+  price: float | None,
+  preemptions: int,
+  save_minutes: float,
+  compile_seconds: float,
+) -> Run:
   """Days and dollars.
 
   Args:
     times: (steps, Time) by phase.
     slice_: what is lent.
     price: dollars a chip and hour; None where it is not known.
-    preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between two checkpoints.
+    preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between
+      two checkpoints.
     save_minutes: between checkpoints.
     compile_seconds: of the train step.
   """
   lost = preemptions * (sum(RESTART.values()) + compile_seconds + 30.0 * save_minutes)
-  floor, likely, upper = (sum(steps * getattr(t, name) for steps, t in times) for name in ('floor', 'likely', 'upper'))
+  floor, likely, upper = (
+    sum(steps * getattr(t, name) for steps, t in times) for name in ('floor', 'likely', 'upper')
+  )
   days = [(seconds + lost) / 86400 for seconds in (likely, floor, upper)]
   dollars = [None if price is None else 24 * d * slice_.chips * price for d in days]
   return Run(likely, floor, upper, lost, *days, *dollars)

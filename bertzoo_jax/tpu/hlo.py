@@ -1,8 +1,11 @@
-"""The text of an optimized TPU program, read: what one execution of it costs by the compiler's own estimates.
+"""The text of an optimized TPU program, read: what one execution of it costs by the compiler's own
+estimates.
 
-The text is a list of computations; the entry one runs others: a loop its body so many times, a branch one of several. Every
-instruction that runs is counted as often as it does. `estimated_cycles` is the compiler's model of an operation; most have one,
-gathers, collectives, Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with the
+The text is a list of computations; the entry one runs others: a loop its body so many times, a
+branch one of several. Every instruction that runs is counted as often as it does.
+`estimated_cycles` is the compiler's model of an operation; most have one, gathers, collectives,
+Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with
+the
 compiler's own count of operations: a reader that misses a computation would show there.
 """
 
@@ -16,12 +19,55 @@ _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 _CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')
 
 # What takes no time of its own, or is the end of what another instruction began.
-_FREE = frozenset((
-    'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'after-all', 'partition-id', 'replica-id', 'opt-barrier', 'add-dependency',
-    'domain', 'rng-get-and-update-state', 'copy-done', 'slice-done', 'dynamic-slice-done', 'dynamic-update-slice-done', 'async-update', 'async-done',
-    'all-reduce-done', 'all-gather-done', 'reduce-scatter-done', 'collective-permute-done', 'all-to-all-done', 'send-done', 'recv-done'))
-_BOOKKEEPING = ('X64', 'Assume', 'Sharding', 'AllocateBuffer', 'AnnotateDevicePlacement', 'MoveTo', 'ExtendedUint', 'Pin', 'Unpin')
-_COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute', 'ragged-all-to-all', 'collective-broadcast')
+_FREE = frozenset(
+  (
+    'parameter',
+    'constant',
+    'get-tuple-element',
+    'tuple',
+    'bitcast',
+    'after-all',
+    'partition-id',
+    'replica-id',
+    'opt-barrier',
+    'add-dependency',
+    'domain',
+    'rng-get-and-update-state',
+    'copy-done',
+    'slice-done',
+    'dynamic-slice-done',
+    'dynamic-update-slice-done',
+    'async-update',
+    'async-done',
+    'all-reduce-done',
+    'all-gather-done',
+    'reduce-scatter-done',
+    'collective-permute-done',
+    'all-to-all-done',
+    'send-done',
+    'recv-done',
+  )
+)
+_BOOKKEEPING = (
+  'X64',
+  'Assume',
+  'Sharding',
+  'AllocateBuffer',
+  'AnnotateDevicePlacement',
+  'MoveTo',
+  'ExtendedUint',
+  'Pin',
+  'Unpin',
+)
+_COLLECTIVES = (
+  'all-reduce',
+  'all-gather',
+  'reduce-scatter',
+  'all-to-all',
+  'collective-permute',
+  'ragged-all-to-all',
+  'collective-broadcast',
+)
 _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-slice-start')
 
 
@@ -36,6 +82,7 @@ class Cost(NamedTuple):
     flops: of the matrix products in it, one run.
     kernel: name of a Pallas kernel, '' for what the compiler made itself.
   """
+
   name: str
   opcode: str
   source: str
@@ -51,11 +98,13 @@ class Collective(NamedTuple):
 
   Attributes:
     opcode: 'all-reduce', ….
-    bytes: that a device holds of the whole: of an all-reduce its operand, of an all-gather its result, of a reduce-scatter its operand.
+    bytes: that a device holds of the whole: of an all-reduce its operand, of an all-gather its
+      result, of a reduce-scatter its operand.
     group: devices that take part together.
     times: it runs in one execution of the program.
     source: as of Instruction.
   """
+
   opcode: str
   bytes: int
   group: int
@@ -71,8 +120,10 @@ class Reading(NamedTuple):
     collectives: in the order met.
     unknown_trips: loops whose number of turns the text does not tell; counted once.
     unvisited: computations that nothing reached.
-    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler's own count has it.
+    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler's own count has
+      it.
   """
+
   costs: list[Cost]
   collectives: list[Collective]
   unknown_trips: list[str]
@@ -103,7 +154,9 @@ class Reading(NamedTuple):
     return out
 
   def without_estimate(self) -> list[tuple[str, int, int]]:
-    """(opcode or kernel, how often, bytes from and to HBM) of what has no estimate, most bytes first."""
+    """(opcode or kernel, how often, bytes from and to HBM) of what has no estimate, most bytes
+    first.
+    """
     out = {}
     for c in self.costs:
       if c.cycles is None:
@@ -117,8 +170,8 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
   Args:
     text: of the optimized program (`compiled.as_text()`).
-    kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch, for a first result [B,512,768]}, or
-      {'kernel': cycles of one run}.
+    kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch,
+      for a first result [B,512,768]}, or {'kernel': cycles of one run}.
   """
   module = hlo_text.parse(text)
   walk = _Walk(module, kernels or {})
@@ -133,9 +186,9 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
 
 def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
-  """The compiler's `optimal_seconds` with its fault undone: some operations count as −1 s each, so that the sum is the true one
-  less a whole number. An inference, right for programs under a second without loops (whose bodies it counts once); None
-  where it gives no time."""
+  """The compiler's `optimal_seconds` with its fault undone: some operations count as −1 s each, so
+  that the sum is the true one less a whole number. An inference, right for programs under a second
+  without loops (whose bodies it counts once); None where it gives no time."""
   value = cost_analysis.get('optimal_seconds')
   return None if value is None else value - math.floor(value)
 
@@ -164,11 +217,22 @@ class _Walk:
       self._touch(called['condition'])
       return self.computation(called['body'], times * turns)
     if opcode == 'conditional':
-      names = [n.strip().lstrip('%') for n in _BRANCHES.search(instruction.attributes)[1].split(',')] if 'branch_computations=' in \
-          instruction.attributes else [called['true_computation'], called['false_computation']]
+      names = (
+        [n.strip().lstrip('%') for n in _BRANCHES.search(instruction.attributes)[1].split(',')]
+        if 'branch_computations=' in instruction.attributes
+        else [called['true_computation'], called['false_computation']]
+      )
       branches = [self.computation(n, times) for n in names]
-      return max(branches, key=lambda found: (sum(c.times * (c.cycles or 0) for c in found[0]), sum(c.times * c.hbm for c in found[0])))
-    if opcode in ('call', 'async-start') and (target := called.get('to_apply') or called.get('calls')):
+      return max(
+        branches,
+        key=lambda found: (
+          sum(c.times * (c.cycles or 0) for c in found[0]),
+          sum(c.times * c.hbm for c in found[0]),
+        ),
+      )
+    if opcode in ('call', 'async-start') and (
+      target := called.get('to_apply') or called.get('calls')
+    ):
       if _CYCLES.search(instruction.attributes):  # of the whole
         self._touch(target)
       else:
@@ -191,11 +255,21 @@ class _Walk:
       batch, _, of_row = hlo_text.ARRAY.findall(instruction.shape)[0][1].partition(',')
       a_row = self.kernels.get(f'{kernel} [{of_row}]')
       cycles = self.kernels.get(kernel, cycles) if a_row is None else int(batch) * a_row
-    return Cost(instruction.name, target or instruction.opcode, instruction.source, times, cycles, self._moved(here, instruction),
-                self._flops(here, instruction), kernel)
+    return Cost(
+      instruction.name,
+      target or instruction.opcode,
+      instruction.source,
+      times,
+      cycles,
+      self._moved(here, instruction),
+      self._flops(here, instruction),
+      kernel,
+    )
 
   def _exchanges(self, here, instruction, times):
-    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which each keeps a slice is a reduce-scatter."""
+    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which
+    each keeps a slice is a reduce-scatter.
+    """
     if (kind := instruction.opcode.removesuffix('-start')) in _COLLECTIVES:
       return [self._collective(here, instruction, kind, times)]
     if instruction.opcode != 'fusion':
@@ -210,9 +284,15 @@ class _Walk:
   def _collective(self, here, instruction, kind, times):
     shapes = [self._shape(here, name) for name in instruction.operands]
     operands = sum(hlo_text.size(s) for s in shapes)
-    result = hlo_text.size(instruction.shape) - (operands if instruction.opcode.endswith('-start') and instruction.shape.startswith('((') else 0)
+    result = hlo_text.size(instruction.shape) - (
+      operands
+      if instruction.opcode.endswith('-start') and instruction.shape.startswith('((')
+      else 0
+    )
     group = hlo_text.group(instruction.attributes, self.module.devices)
-    return Collective(kind, result if kind == 'all-gather' else operands, group, times, instruction.source)
+    return Collective(
+      kind, result if kind == 'all-gather' else operands, group, times, instruction.source
+    )
 
   # --- loops ----------------------------------------------------------------------------------------------------------
 
@@ -221,21 +301,37 @@ class _Walk:
     if known:
       return int(known[1])
     condition = self.module.computations.get(instruction.called['condition'], {})
-    bounds = [int(i.operands[0]) for i in condition.values() if i.opcode == 'constant' and i.operands[0].isdecimal()]
+    bounds = [
+      int(i.operands[0])
+      for i in condition.values()
+      if i.opcode == 'constant' and i.operands[0].isdecimal()
+    ]
     if len(bounds) == 1:
       return math.ceil(bounds[0] / self._stride(instruction))
     self.unknown_trips.append(instruction.name)
     return 1
 
   def _stride(self, loop):
-    """By how much the number that a loop's condition looks at grows in a turn; 1 where that is not seen."""
-    condition, body = (self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body'))
-    places = [re.search(r'index=(\d+)', i.attributes)[1] for i in condition.values() if i.opcode == 'get-tuple-element']
+    """By how much the number that a loop's condition looks at grows in a turn; 1 where that is not
+    seen.
+    """
+    condition, body = (
+      self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body')
+    )
+    places = [
+      re.search(r'index=(\d+)', i.attributes)[1]
+      for i in condition.values()
+      if i.opcode == 'get-tuple-element'
+    ]
     root = next((i for i in body.values() if i.root and i.opcode == 'tuple'), None)
     if len(places) != 1 or root is None:
       return 1
     grown = body.get(root.operands[int(places[0])])
-    added = [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant'] if grown and grown.opcode == 'add' else []
+    added = (
+      [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant']
+      if grown and grown.opcode == 'add'
+      else []
+    )
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
@@ -244,8 +340,13 @@ class _Walk:
       return
     self.reached.add(name)
     for instruction in self.module.computations.get(name, {}).values():
-      branches = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
-      for target in (*instruction.called.values(), *(n.strip().lstrip('%') for n in (branches[1].split(',') if branches else ()))):
+      branches = (
+        _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
+      )
+      for target in (
+        *instruction.called.values(),
+        *(n.strip().lstrip('%') for n in (branches[1].split(',') if branches else ())),
+      ):
         self._touch(target)
 
   # --- bytes ----------------------------------------------------------------------------------------------------------
@@ -255,13 +356,17 @@ class _Walk:
     return found.shape if found else ''
 
   def _moved(self, here, instruction):
-    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array that is only sliced or
-    written in part, that part."""
+    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
+    that is only sliced or written in part, that part."""
     if instruction.opcode in _MOVES:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
       smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)
       return smaller * sum('S(' not in a for a in arrays[:2])
-    inner = self.module.computations.get(instruction.called.get('calls', '')) if instruction.opcode == 'fusion' else None
+    inner = (
+      self.module.computations.get(instruction.called.get('calls', ''))
+      if instruction.opcode == 'fusion'
+      else None
+    )
     read = 0
     for index, name in enumerate(instruction.operands):
       shape = self._shape(here, name)
@@ -277,7 +382,14 @@ class _Walk:
 
   def _used(self, computation, index):
     """Bytes that a fused computation reads of one parameter."""
-    name = next((i.name for i in computation.values() if i.opcode == 'parameter' and i.operands == (str(index),)), None)
+    name = next(
+      (
+        i.name
+        for i in computation.values()
+        if i.opcode == 'parameter' and i.operands == (str(index),)
+      ),
+      None,
+    )
     total, aliases = 0, [name]
     while aliases:
       alias = aliases.pop()
@@ -293,7 +405,10 @@ class _Walk:
             total += hlo_text.size(user.shape)
           elif user.opcode in ('dynamic-update-slice', 'scatter') and place == 0:
             continue
-          elif user.opcode == 'fusion' and (inner := self.module.computations.get(user.called.get('calls', ''))) is not None:
+          elif (
+            user.opcode == 'fusion'
+            and (inner := self.module.computations.get(user.called.get('calls', ''))) is not None
+          ):
             total += self._used(inner, place)
           else:
             return hlo_text.size(computation[alias].shape)
@@ -303,10 +418,16 @@ class _Walk:
     shape = instruction.shape
     if inner is not None:
       root = next((i for i in inner.values() if i.root), None)
-      roots = [inner[n] for n in root.operands if n in inner] if root is not None and root.opcode == 'tuple' else [root]
+      roots = (
+        [inner[n] for n in root.operands if n in inner]
+        if root is not None and root.opcode == 'tuple'
+        else [root]
+      )
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(shape)]
       if len(arrays) == len(roots):
-        return sum(min(hlo_text.size(a, hbm_only=True), self._part(inner, r)) for a, r in zip(arrays, roots))
+        return sum(
+          min(hlo_text.size(a, hbm_only=True), self._part(inner, r)) for a, r in zip(arrays, roots)
+        )
     if instruction.opcode in ('dynamic-update-slice', 'scatter'):
       update = instruction.operands[-1 if instruction.opcode == 'scatter' else 1]
       return min(hlo_text.size(shape, hbm_only=True), hlo_text.size(self._shape(here, update)))
@@ -318,32 +439,43 @@ class _Walk:
       root = computation[root.operands[0]]
     if root is None:
       return 0
-    if root.opcode == 'fusion' and (inner := self.module.computations.get(root.called.get('calls', ''))):
+    if root.opcode == 'fusion' and (
+      inner := self.module.computations.get(root.called.get('calls', ''))
+    ):
       return self._part(inner, next((i for i in inner.values() if i.root), None))
     if root.opcode in ('dynamic-update-slice', 'scatter'):
       update = computation.get(root.operands[-1 if root.opcode == 'scatter' else 1])
       return hlo_text.size(update.shape) if update else hlo_text.size(root.shape)
     return hlo_text.size(root.shape)
 
-  # --- matrix products ------------------------------------------------------------------------------------------------
+  # --- matrix products
+  # ------------------------------------------------------------------------------------------------
 
   def _flops(self, here, instruction):
     if instruction.opcode == 'fusion':
       target = instruction.called.get('calls', '')
       return sum(self._flops(target, i) for i in self.module.computations.get(target, {}).values())
     if instruction.opcode == 'convolution':
-      return hlo_text.convolution_flops(instruction.shape, *(self._shape(here, n) for n in instruction.operands[:2]), instruction.attributes)
+      return hlo_text.convolution_flops(
+        instruction.shape,
+        *(self._shape(here, n) for n in instruction.operands[:2]),
+        instruction.attributes,
+      )
     if instruction.opcode == 'dot':
       left = hlo_text.dims(self._shape(here, instruction.operands[0]))
       contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
       depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
       return 2.0 * math.prod(hlo_text.dims(instruction.shape)) * depth
-    told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)  # of a Pallas kernel, by its author
+    told = re.search(
+      r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes
+    )  # of a Pallas kernel, by its author
     return float(told[1]) if told else 0.0
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call, which may stand inside those of its differentiation."""
+  """The name given to the kernel: the scope around its call, which may stand inside those of its
+  differentiation.
+  """
   scopes = instruction.source.split('/')
   scope = scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1]
   return scope.rpartition('(')[2].rstrip(')') or instruction.name

@@ -1,4 +1,6 @@
-"""The text of a compiled program: its computations and instructions, and what shapes, groups and products in it mean."""
+"""The text of a compiled program: its computations and instructions, and what shapes, groups and
+products in it mean.
+"""
 
 import math
 import re
@@ -7,13 +9,35 @@ from typing import NamedTuple
 _HEADER = re.compile(r'^(ENTRY )?%?([\w.\-<>]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.\-<>]+) = (.*?) ([a-z][\w\-]*)\(')
 ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?')
-_CALLED = re.compile(r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)')
-_BITS = {'pred': 8, 's2': 2, 'u2': 2, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 's16': 16, 'u16': 16, 'f16': 16, 'bf16': 16, 's32': 32, 'u32': 32,
-         'f32': 32, 's64': 64, 'u64': 64, 'f64': 64, 'c64': 64, 'c128': 128}
+_CALLED = re.compile(
+  r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)'
+)
+_BITS = {
+  'pred': 8,
+  's2': 2,
+  'u2': 2,
+  's4': 4,
+  'u4': 4,
+  's8': 8,
+  'u8': 8,
+  's16': 16,
+  'u16': 16,
+  'f16': 16,
+  'bf16': 16,
+  's32': 32,
+  'u32': 32,
+  'f32': 32,
+  's64': 64,
+  'u64': 64,
+  'f64': 64,
+  'c64': 64,
+  'c128': 128,
+}
 
 
 class Instruction(NamedTuple):
   """A line of a computation: %name = shape opcode(operands), attributes."""
+
   name: str
   shape: str
   opcode: str
@@ -35,7 +59,10 @@ class Instruction(NamedTuple):
 
 
 class Module(NamedTuple):
-  """A program: the name of its entry computation, {computation: {instruction name: Instruction}}, and how many devices run it."""
+  """A program: the name of its entry computation, {computation: {instruction name: Instruction}},
+  and how many devices run it.
+  """
+
   entry: str
   computations: dict[str, dict[str, Instruction]]
   devices: int
@@ -52,7 +79,14 @@ def parse(text: str) -> Module:
       here = None
     elif here is not None and (match := _INSTRUCTION.match(line)):
       inside, rest = _parenthesis(line, match.end())
-      here[match[1]] = Instruction(match[1], match[2], match[3], _operands(match[3], inside), rest, line.lstrip().startswith('ROOT '))
+      here[match[1]] = Instruction(
+        match[1],
+        match[2],
+        match[3],
+        _operands(match[3], inside),
+        rest,
+        line.lstrip().startswith('ROOT '),
+      )
   if entry is None:
     raise ValueError('no ENTRY computation: not the text of a compiled program')
   head = text.partition('\n')[0]  # which names a count that is not 1
@@ -61,8 +95,8 @@ def parse(text: str) -> Module:
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
-  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not lie in on-chip memory,
-  which a layout marks with S(n)."""
+  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not
+  lie in on-chip memory, which a layout marks with S(n)."""
   total = 0
   for dtype, dims, layout in ARRAY.findall(shape):
     bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
@@ -72,8 +106,8 @@ def size(shape: str, hbm_only: bool = False) -> int:
 
 
 def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
-  """Multiplications and additions of a convolution, which is what every matrix product becomes: products with a padded or
-  dilated nothing are not counted.
+  """Multiplications and additions of a convolution, which is what every matrix product becomes:
+  products with a padded or dilated nothing are not counted.
 
   Args:
     shape, left, right: of result and operands.
@@ -87,8 +121,14 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
   field = lambda name, i, default: fields[name].split('x')[i] if name in fields else default
   valid = 1
   for i, axis in enumerate(axes):
-    taps, places, length = kernel[labels[2].index(axis)], out[labels[3].index(axis)], in_[labels[1].index(axis)]
-    stride, spread, apart = (int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
+    taps, places, length = (
+      kernel[labels[2].index(axis)],
+      out[labels[3].index(axis)],
+      in_[labels[1].index(axis)],
+    )
+    stride, spread, apart = (
+      int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate')
+    )
     before = int(str(field('pad', i, '0_0')).split('_')[0])
     hits = 0
     for tap in range(taps):
@@ -104,7 +144,11 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
 
 def _operands(opcode: str, inside: str) -> tuple[str, ...]:
   """Names; of a constant its value, of a parameter its number."""
-  return (inside,) if opcode in ('constant', 'parameter') else tuple(re.findall(r'%([\w.\-<>]+)', inside))
+  return (
+    (inside,)
+    if opcode in ('constant', 'parameter')
+    else tuple(re.findall(r'%([\w.\-<>]+)', inside))
+  )
 
 
 def dims(shape: str) -> list[int]:
@@ -132,10 +176,12 @@ def group(attributes: str, devices: int) -> int:
 
 
 def _parenthesis(line: str, start: int) -> tuple[str, str]:
-  """What stands between the parenthesis that opens before `start` and its partner, and the rest of the line."""
+  """What stands between the parenthesis that opens before `start` and its partner, and the rest of
+  the line.
+  """
   depth = 1
   for match in re.compile(r'[()]').finditer(line, start):
     depth += 1 if match[0] == '(' else -1
     if not depth:
-      return line[start:match.start()], line[match.end():]
+      return line[start : match.start()], line[match.end() :]
   return line[start:], ''

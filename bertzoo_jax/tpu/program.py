@@ -1,7 +1,7 @@
 """The real train step compiled for TPU chips that are not here.
 
-The compiler comes with libtpu and needs no chip: what it says of memory is what a run would get, and a program that it refuses
-would be refused there. State and batch are described, never made.
+The compiler comes with libtpu and needs no chip: what it says of memory is what a run would get,
+and a program that it refuses would be refused there. State and batch are described, never made.
 """
 
 import importlib.util
@@ -16,14 +16,21 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.tpu import chips
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
-# Read once, when libtpu is loaded: no chip is looked for, another process may compile too, and nothing is logged.
-_ENVIRONMENT = {'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
-                'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_STDERR_LOG_LEVEL': '3', 'TPU_MIN_LOG_LEVEL': '3'}
+# Read once, when libtpu is loaded: no chip is looked for, another process may compile too, and
+# nothing is logged.
+_ENVIRONMENT = {
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+  'TPU_SKIP_MDS_QUERY': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+  'TPU_STDERR_LOG_LEVEL': '3',
+  'TPU_MIN_LOG_LEVEL': '3',
+}
 _UNITS = {'': 1, 'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _FLAGS_TIMEOUT = 120  # seconds in which libtpu loads, on a slow machine
 
@@ -33,8 +40,10 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: the most that is there at once, arguments and the program's own code with it, as near as the compiler tells (`memory_of`).
+    peak: the most that is there at once, arguments and the program's own code with it, as near as
+      the compiler tells (`memory_of`).
   """
+
   arguments: int
   peak: int
 
@@ -54,6 +63,7 @@ class Program(NamedTuple):
     needed: bytes a device, that did not fit; None where it did.
     seconds: the compilation took.
   """
+
   text: str | None
   analysis: dict
   memory: Memory | None
@@ -74,43 +84,77 @@ def prepare() -> None:
   """Sets what libtpu reads when it is loaded. Raises UserError where there is no libtpu."""
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
-    raise errors.UserError(f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on {machine}: run the same line there, '
-                           'on a TPU VM, any small Cloud VM or a CI machine; no chip is needed.')
+    raise errors.UserError(
+      f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on '
+      f'{machine}: run the same line there, '
+      'on a TPU VM, any small Cloud VM or a CI machine; no chip is needed.'
+    )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
-    raise errors.UserError("The TPU compiler (libtpu) is not installed here: pip install -c constraints.txt -e '.[tpu]', or run the same line on a "
-                           'TPU VM; no chip is needed.')
+    raise errors.UserError(
+      'The TPU compiler (libtpu) is not installed here: pip install -c constraints.txt -e '
+      "'.[tpu]', or run the same line on a "
+      'TPU VM; no chip is needed.'
+    )
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
 
 
 def check_flags(flags: str) -> str | None:
-  """What libtpu says against LIBTPU_INIT_ARGS; None if it takes them. It ends the process that gives it a wrong one, so another one asks."""
-  ask = ('from jax.experimental import topologies; '
-         "topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')")
+  """What libtpu says against LIBTPU_INIT_ARGS; None if it takes them. It ends the process that
+  gives it a wrong one, so another one asks.
+  """
+  ask = (
+    'from jax.experimental import topologies; '
+    "topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')"
+  )
   environment = {**os.environ, **_ENVIRONMENT, 'JAX_PLATFORMS': 'cpu', 'LIBTPU_INIT_ARGS': flags}
-  done = subprocess.run([sys.executable, '-c', ask], env=environment, capture_output=True, text=True, timeout=_FLAGS_TIMEOUT)
+  done = subprocess.run(
+    [sys.executable, '-c', ask],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=_FLAGS_TIMEOUT,
+  )
   if not done.returncode:
     return None
-  said = [line for line in (done.stderr + done.stdout).splitlines() if re.search(r'flag|argument', line, re.I)]
-  return ' '.join((said or done.stderr.splitlines() or ['it ended without a word'])[-1].split())[:300]
+  said = [
+    line
+    for line in (done.stderr + done.stdout).splitlines()
+    if re.search(r'flag|argument', line, re.I)
+  ]
+  return ' '.join((said or done.stderr.splitlines() or ['it ended without a word'])[-1].split())[
+    :300
+  ]
 
 
 def devices(slice_: chips.Slice) -> list:
-  """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as `prepare`, or where the compiler
-  knows no such slice."""
+  """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as
+  `prepare`, or where the compiler knows no such slice."""
   prepare()
   try:
-    return list(topologies.get_topology_desc(platform='tpu', topology_name=slice_.topology, **slice_.options).devices)
+    return list(
+      topologies.get_topology_desc(
+        platform='tpu', topology_name=slice_.topology, **slice_.options
+      ).devices
+    )
   except jax.errors.JaxRuntimeError as e:
-    raise errors.UserError(f'The TPU compiler here does not take {slice_.topology} ({_line(e)}): take another shape, or another libtpu.') from e
+    raise errors.UserError(
+      f'The TPU compiler here does not take {slice_.topology} ({_line(e)}): take another shape, or '
+      'another libtpu.'
+    ) from e
 
 
-def train_step(stage: stages.Stage) -> Program:
-  """A stage's train step, compiled for the devices of its mesh with the state donated, placed as in a run."""
-  state, _ = stages.target(stage)
-  place = sharding.batch_sharding(stage.mesh)
-  batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in stage.data.features.items()}
-  return compiled(stages.train_step(stage), state, batch)
+def train_step(phase_run: phase_runs.PhaseRun) -> Program:
+  """A phase_run's train step, compiled for the devices of its mesh with the state donated, placed
+  as in a run.
+  """
+  state, _ = phase_runs.target(phase_run)
+  place = sharding.batch_sharding(phase_run.mesh)
+  batch = {
+    name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    for name, (shape, dtype) in phase_run.data.features.items()
+  }
+  return compiled(phase_runs.train_step(phase_run), state, batch)
 
 
 def compiled(function, *arguments) -> Program:
@@ -121,7 +165,8 @@ def compiled(function, *arguments) -> Program:
     arguments: trees of jax.ShapeDtypeStruct with shardings.
 
   Raises:
-    JaxRuntimeError: whatever the compiler cannot do, but for running out of memory, which is a result.
+    JaxRuntimeError: whatever the compiler cannot do, but for running out of memory, which is a
+      result.
   """
   began = time.monotonic()
   lowered = function.trace(*arguments).lower(lowering_platforms=('tpu',))
@@ -136,27 +181,41 @@ def compiled(function, *arguments) -> Program:
   seconds = time.monotonic() - began
   try:
     return Program(program.as_text(), program.cost_analysis(), memory, None, seconds)
-  except jax.errors.JaxRuntimeError:  # some programs compile and cannot be printed (asynchronous fusions of v6e, libtpu 0.0.51)
+  except (
+    jax.errors.JaxRuntimeError
+  ):  # some programs compile and cannot be printed (asynchronous fusions of v6e, libtpu 0.0.51)
     return Program(None, {}, memory, None, seconds)
 
 
 def memory_of(analysis) -> Memory:
   """A Memory, of what a compiled program's memory_analysis() returns.
 
-  The compiler has two counts of a peak, neither below what it holds against its limit: the sum of its parts, where temporaries are too many
-  (by a tenth, for BERT in a scan), and the most that lives at once, which counts what is in fast memory too. Not every libtpu gives the second.
+  The compiler has two counts of a peak, neither below what it holds against its limit: the sum of
+  its parts, where temporaries are too many (by a tenth, for BERT in a scan), and the most that
+  lives at once, which counts what is in fast memory too. Not every libtpu gives the second.
   """
   arguments = analysis.argument_size_in_bytes
-  parts = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
-  return Memory(arguments, min(parts, analysis.peak_memory_in_bytes or parts) + analysis.generated_code_size_in_bytes)
+  parts = (
+    arguments
+    + analysis.output_size_in_bytes
+    - analysis.alias_size_in_bytes
+    + analysis.temp_size_in_bytes
+  )
+  return Memory(
+    arguments,
+    min(parts, analysis.peak_memory_in_bytes or parts) + analysis.generated_code_size_in_bytes,
+  )
 
 
 def needed_bytes(message: str) -> int | None:
-  """Bytes that a program wanted of a device, from the compiler's message that memory ran out; None for other messages."""
+  """Bytes that a program wanted of a device, from the compiler's message that memory ran out; None
+  for other messages.
+  """
   if 'RESOURCE_EXHAUSTED' not in message:
     return None
-  found = (re.search(r'\(([\d.]+)([KMGT]?)\) exceeds available HBM', message) or
-           re.search(r'Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm', message, re.I))
+  found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds available HBM', message) or re.search(
+    r'Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm', message, re.I
+  )
   return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 

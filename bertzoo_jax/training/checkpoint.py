@@ -1,9 +1,12 @@
-"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked before one is used.
+"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked
+before one is used.
 
-    WORKDIR/checkpoints/STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a marker)
-    WORKDIR/checkpoints/STEP/sha256.json          written before the commit, so that a committed step always has one
-    WORKDIR/checkpoints/STEP.damaged              moved aside because a file does not match; delete it when you have looked
-    WORKDIR/checkpoints/STEP.unfinished           gs:// only: moved aside because a save was killed in the middle
+    WORKDIR/checkpoints/STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic
+    rename (gs://: a marker) WORKDIR/checkpoints/STEP/sha256.json          written before the
+    commit, so that a committed step always has one WORKDIR/checkpoints/STEP.damaged
+    moved aside because a file does not match; delete it when you have looked
+    WORKDIR/checkpoints/STEP.unfinished           gs:// only: moved aside because a save was killed
+    in the middle
 
 The sums are needed: a flipped bit in the data of an array restores without an error.
 """
@@ -15,8 +18,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.training import optimizers
 
 FOLDER = 'checkpoints'
@@ -31,12 +34,15 @@ class Checkpoints:
   """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
 
   def __init__(self, workdir, *, keep: int, keep_every: int):
-    """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are kept for good; 0 for none.
+    """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
+    kept for good; 0 for none.
 
     The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
     """
     if keep < 1 or keep_every < 0:
-      raise errors.UserError(f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.')
+      raise errors.UserError(
+        f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
+      )
     self._folder = storage.absolute(workdir) / FOLDER
     self._keep, self._keep_every = keep, keep_every
     self._saving = None
@@ -44,12 +50,16 @@ class Checkpoints:
     if self._writes and self._folder.exists():
       _clean(self._folder)
     _quiet()
-    self._checkpointer = _checkpointer(ocp.options.AsyncOptions(post_finalization_callback=self._seal))
+    self._checkpointer = _checkpointer(
+      ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+    )
 
   def save(self, state, held_out_loss: float | None = None, phase_first_step: int = 0) -> int:
-    """Begins to write a state and returns its step; waits for the save before. A step already there is left as it is.
+    """Begins to write a state and returns its step; waits for the save before. A step already there
+    is left as it is.
 
-    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or what the storage raised, if the save before failed.
+    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or
+      what the storage raised, if the save before failed.
     """
     step = int(state.step)
     self.wait()
@@ -59,12 +69,20 @@ class Checkpoints:
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
-    self._checkpointer.save(self._folder / str(step), args=ocp.args.Composite(
-        params=ocp.args.PyTreeSave(state['params']), rest=ocp.args.PyTreeSave(state['rest']), meta=ocp.args.JsonSave(state['meta'])))
+    self._checkpointer.save(
+      self._folder / str(step),
+      args=ocp.args.Composite(
+        params=ocp.args.PyTreeSave(state['params']),
+        rest=ocp.args.PyTreeSave(state['rest']),
+        meta=ocp.args.JsonSave(state['meta']),
+      ),
+    )
     return step
 
   def wait(self) -> None:
-    """Returns when the last save is on disk and what need not be kept is gone. Raises if the save failed."""
+    """Returns when the last save is on disk and what need not be kept is gone. Raises if the save
+    failed.
+    """
     self._checkpointer.wait_until_finished()
     if self._saving is not None and self._writes:
       self._prune()
@@ -75,7 +93,8 @@ class Checkpoints:
     self._checkpointer.check_for_errors()
 
   def newest(self) -> int | None:
-    """The newest sound step; damaged ones above it are reported and moved aside. None if none was ever saved.
+    """The newest sound step; damaged ones above it are reported and moved aside. None if none was
+    ever saved.
 
     Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
     """
@@ -92,12 +111,22 @@ class Checkpoints:
         step = -2
     step = int(_from_first_process(step))
     if step == -2:
-      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before) or 'the first process names them'
-      raise errors.UserError(f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another --workdir, or delete '
-                             f'{self._folder} to begin this one at step 0.')
+      which = (
+        ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
+        or 'the first process names them'
+      )
+      raise errors.UserError(
+        f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another '
+        '--workdir, or delete '
+        f'{self._folder} to begin this one at step 0.'
+      )
     for candidate, problem in damaged:
       aside = _move_aside(self._folder / str(candidate), 'damaged')
-      print(f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from the one before.', flush=True)
+      print(
+        f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from '
+        'the one before.',
+        flush=True,
+      )
     return None if step < 0 else step
 
   def restore(self, step: int, target):
@@ -111,31 +140,58 @@ class Checkpoints:
       UserError: the checkpoint holds other parameters, or other shapes.
     """
     folder = self._folder / str(step)
-    saved = self._checkpointer.restore(folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))['meta']['shapes']
+    saved = self._checkpointer.restore(
+      folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+    )['meta']['shapes']
     _check_shapes(saved, shapes(target), folder)
     wanted = _parts(target)
-    args = {name: ocp.args.PyTreeRestore(item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)) for name, tree in wanted.items()}
+    args = {
+      name: ocp.args.PyTreeRestore(
+        item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
+      )
+      for name, tree in wanted.items()
+    }
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
     return target.replace(params=got['params'], **got['rest'])
 
   def close(self) -> None:
-    """Waits for the last save and ends the threads; a save that failed is told and not raised, since a run is ending anyway."""
+    """Waits for the last save and ends the threads; a save that failed is told and not raised,
+    since a run is ending anyway.
+    """
     try:
       self.wait()
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
-      print(f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {e}', flush=True)
+      print(
+        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {e}', flush=True
+      )
 
   def _seal(self):
-    """Called by Orbax's thread when all bytes are written and nothing is committed: sums every file, next to it."""
+    """Called by Orbax's thread when all bytes are written and nothing is committed: sums every
+    file, next to it.
+    """
     step, held_out_loss, phase_first_step = self._saving
-    folder = next(p for p in self._folder.iterdir() if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp'))
+    folder = next(
+      p
+      for p in self._folder.iterdir()
+      if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
+    )
     sums = {name: storage.sha256(folder / name) for name in _files(folder)}
-    storage.write_json(folder / MANIFEST, {'step': step, 'held_out_loss': held_out_loss, 'phase_first_step': phase_first_step, 'files': sums})
+    storage.write_json(
+      folder / MANIFEST,
+      {
+        'step': step,
+        'held_out_loss': held_out_loss,
+        'phase_first_step': phase_first_step,
+        'files': sums,
+      },
+    )
 
   def _prune(self):
     present = steps(self._folder.parent)
-    kept = set(present[-self._keep:]) | {s for s in present if self._keep_every and s % self._keep_every == 0}
+    kept = set(present[-self._keep :]) | {
+      s for s in present if self._keep_every and s % self._keep_every == 0
+    }
     kept |= {best(self._folder.parent)}
     for step in present:
       if step not in kept:
@@ -147,13 +203,19 @@ def steps(workdir) -> list[int]:
   folder = storage.absolute(workdir) / FOLDER
   if not folder.exists():
     return []
-  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and p.is_dir() and ocp.utils.is_checkpoint_finalized(p))
+  return sorted(
+    int(p.name)
+    for p in folder.iterdir()
+    if p.name.isdigit() and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
+  )
 
 
 def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
-  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for the newest phase that was evaluated.
+  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for
+  the newest phase that was evaluated.
 
-  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do not compare.
+  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do
+  not compare.
   """
   losses = {}
   for step in steps(workdir):
@@ -168,13 +230,17 @@ def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, f
 
 
 def best(workdir) -> int | None:
-  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none was."""
+  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none
+  was.
+  """
   losses = held_out_losses(workdir)
   return min(losses, key=lambda s: (losses[s], s)) if losses else None
 
 
 def verify(folder) -> str | None:
-  """None if every file of a checkpoint is there and has the bytes that were written, else what is wrong. Files of others do not count."""
+  """None if every file of a checkpoint is there and has the bytes that were written, else what is
+  wrong. Files of others do not count.
+  """
   try:
     expected = dict(storage.read_json(folder / MANIFEST)['files'])
   except (OSError, ValueError, KeyError, TypeError) as e:
@@ -206,7 +272,9 @@ def load_params(address: str) -> tuple[dict, int, str]:
   workdir, which = parse_address(address)
   folder, present = storage.absolute(workdir) / FOLDER, steps(workdir)
   if not present:
-    raise errors.UserError(f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?')
+    raise errors.UserError(
+      f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?'
+    )
   there = f'There is: {", ".join(map(str, present))}.'
   if which == 'best':
     step = best(workdir)
@@ -219,14 +287,18 @@ def load_params(address: str) -> tuple[dict, int, str]:
   else:
     step = next((s for s in reversed(present) if _sound(folder / str(s))), None)
     if step is None:
-      raise errors.UserError(f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).')
+      raise errors.UserError(
+        f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
+      )
   if which is not None and (problem := verify(folder / str(step))):
     raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
   return _read_params(folder / str(step)), step, workdir
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for anything else after the @."""
+  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for anything else after
+  the @.
+  """
   workdir, at, which = address.rpartition('@')
   if not at:
     return address, None
@@ -234,21 +306,37 @@ def parse_address(address: str) -> tuple[str, str | None]:
     return workdir, which
   if storage.path(address).exists():  # a folder whose name has an @
     return address, None
-  raise errors.UserError(f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.')
+  raise errors.UserError(
+    f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.'
+  )
 
 
 def shapes(state) -> dict[str, list[int]]:
   """{path: shape} of every array of a state."""
-  return {optimizers.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(_parts(state))}
+  return {
+    optimizers.path_of(p): list(x.shape)
+    for p, x in jax.tree_util.tree_leaves_with_path(_parts(state))
+  }
 
 
 def _parts(state):
-  return {'params': state.params, 'rest': {'step': state.step, 'opt_state': state.opt_state, 'carry': state.carry, 'nonfinite': state.nonfinite}}
+  return {
+    'params': state.params,
+    'rest': {
+      'step': state.step,
+      'opt_state': state.opt_state,
+      'carry': state.carry,
+      'nonfinite': state.nonfinite,
+    },
+  }
 
 
 def _checkpointer(async_options=None):
   handler = ocp.CompositeCheckpointHandler(
-      params=ocp.PyTreeCheckpointHandler(), rest=ocp.PyTreeCheckpointHandler(), meta=ocp.JsonCheckpointHandler())
+    params=ocp.PyTreeCheckpointHandler(),
+    rest=ocp.PyTreeCheckpointHandler(),
+    meta=ocp.JsonCheckpointHandler(),
+  )
   return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
 
 
@@ -261,12 +349,21 @@ def _read_params(folder):
 
 
 def _check_shapes(saved, wanted, folder):
-  if lines := [f'{k}: {saved[k]} saved, {wanted[k]} expected' for k in sorted(saved.keys() & wanted.keys()) if saved[k] != wanted[k]]:
-    raise errors.UserError(f'{folder} has other shapes ({len(lines)}), as {lines[0]}: use the config the run was started with, or a new --workdir.')
+  if lines := [
+    f'{k}: {saved[k]} saved, {wanted[k]} expected'
+    for k in sorted(saved.keys() & wanted.keys())
+    if saved[k] != wanted[k]
+  ]:
+    raise errors.UserError(
+      f'{folder} has other shapes ({len(lines)}), as {lines[0]}: use the config the run was '
+      'started with, or a new --workdir.'
+    )
   if other := sorted(saved.keys() ^ wanted.keys()):
     where = 'saved and not expected' if other[0] in saved else 'expected and not saved'
-    raise errors.UserError(f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
-                           'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.')
+    raise errors.UserError(
+      f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
+      'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.'
+    )
 
 
 def _sound(folder) -> bool:
@@ -293,12 +390,16 @@ def _clean(folder):
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)
-    elif p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p):  # gs:// without its commit marker
+    elif (
+      p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
+    ):  # gs:// without its commit marker
       _move_aside(p, 'unfinished')
 
 
 def _delete(folder):
-  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a checkpoint."""
+  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a
+  checkpoint.
+  """
   if not storage.is_remote(folder):
     folder = folder.rename(folder.parent / f'{folder.name}.deleting')
   _remove(folder)
@@ -324,6 +425,7 @@ def _from_first_process(value):
   if jax.process_count() == 1:
     return value
   from jax.experimental import multihost_utils
+
   return multihost_utils.broadcast_one_to_all(np.int64(value))
 
 

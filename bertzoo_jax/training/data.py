@@ -1,4 +1,6 @@
-"""What a run trains on, as plain values: a corpus behind its pipeline (built by the entry point), or a file of batches."""
+"""What a run trains on, as plain values: a corpus behind its pipeline (built by the entry point),
+or a file of batches.
+"""
 
 import json
 from collections.abc import Callable
@@ -7,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 
 _SEGMENTS = 3  # the most any network of the zoo tells apart
 
@@ -18,10 +20,12 @@ class PhaseData(NamedTuple):
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
-    batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of the phase in [first, end).
+    batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of
+      the phase in [first, end).
     held_out: () → list of such dicts with fixed masks; [] without held-out text.
     rows_per_epoch: rows, or None where it is not known.
   """
+
   features: dict
   batches: Callable
   held_out: Callable
@@ -43,6 +47,7 @@ class Data(NamedTuple):
     tokenizer: folder of its files; None without any.
     source: the file of batches; None for a corpus.
   """
+
   corpus: dict
   vocab_size: int
   last_step: int | None
@@ -55,31 +60,40 @@ class Data(NamedTuple):
   source: str | None = None
 
   def still_to_come(self, phases) -> str | None:
-    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the line that writes them; None if none do."""
+    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the
+    line that writes them; None if none do.
+    """
     following = [p for p in phases if self.last_step is not None and p.end_step > self.last_step]
     if not following:
       return None
     first = max(following[0].first_step, self.last_step)
-    return (f'{self.source} ended: steps {first:,} to {following[-1].end_step - 1:,} are still to come; '
-            f'{_line(first, following[0].end_step)} writes the next ones, and --batches FILE goes on with them.')
+    return (
+      f'{self.source} ended: steps {first:,} to {following[-1].end_step - 1:,} are still to come; '
+      f'{_line(first, following[0].end_step)} writes the next ones, and --batches FILE goes on '
+      'with them.'
+    )
 
 
 def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
   """The batches that `show --npz` wrote: needs no corpus and no TensorFlow.
 
   Args:
-    path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash, steps, batch_size, length, phase.
+    path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash,
+      steps, batch_size, length, phase.
     config: the run's; batch size and length must agree.
     host: index and count; a host reads its own rows.
 
   Raises:
-    UserError: not such a file, or one made for another batch size, length or phase, or with ids out of range.
+    UserError: not such a file, or one made for another batch size, length or phase, or with ids out
+      of range.
   """
   meta, arrays = _read(path)
   first, end = meta['steps']
   if meta['batch_size'] != config.batch_size:
-    raise errors.UserError(f'{path} has batches of {meta["batch_size"]} rows, the config {config.batch_size}: '
-                           f'set --config.batch_size={meta["batch_size"]}.')
+    raise errors.UserError(
+      f'{path} has batches of {meta["batch_size"]} rows, the config {config.batch_size}: '
+      f'set --config.batch_size={meta["batch_size"]}.'
+    )
   check_ids(arrays, meta['vocab_size'], str(path))
   rows = config.batch_size // host[1]
   mine = slice(host[0] * rows, (host[0] + 1) * rows)
@@ -88,7 +102,10 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
     if phase.index != meta['phase']:
       raise _other_steps(path, meta, phase, phase.first_step, phase.end_step)
     if phase.config.length != meta['length']:
-      raise errors.UserError(f'{path} has rows of {meta["length"]} tokens, the phase of {phase.config.length}: use the config it was written with.')
+      raise errors.UserError(
+        f'{path} has rows of {meta["length"]} tokens, the phase of {phase.config.length}: use the '
+        'config it was written with.'
+      )
 
     def batches(a, b):
       if phase.first_step + a < first or phase.first_step + b > end:
@@ -96,17 +113,30 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
       for step in range(phase.first_step + a, phase.first_step + b):
         yield {k: v[step - first, mine] for k, v in arrays.items()}
 
-    return PhaseData({k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None)
+    return PhaseData(
+      {k: (v.shape[1:], v.dtype) for k, v in arrays.items()}, batches, lambda: [], None
+    )
 
-  return Data({'hash': meta['corpus_hash']}, meta['vocab_size'], end, None, None, phase, phase, lambda folder: None, source=str(path))
+  return Data(
+    {'hash': meta['corpus_hash']},
+    meta['vocab_size'],
+    end,
+    None,
+    None,
+    phase,
+    phase,
+    lambda folder: None,
+    source=str(path),
+  )
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:
-  """Raises UserError for values outside their table: on a device they would silently give NaN, or the last row of the table.
+  """Raises UserError for values outside their table: on a device they would silently give NaN, or
+  the last row of the table.
 
   Args:
-    batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below the length of the rows, segments
-      below 3, labels of pairs 0 or 1.
+    batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below
+      the length of the rows, segments below 3, labels of pairs 0 or 1.
     vocab_size: of the text.
     where: begins the sentence.
   """
@@ -114,15 +144,24 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
       if low < 0 or high >= vocab_size:
-        raise errors.UserError(f'{where}: {name} has the id {low if low < 0 else high}, the vocabulary ends at {vocab_size - 1}: '
-                               'the corpus was made with another tokenizer or is damaged; prepare it again.')
+        raise errors.UserError(
+          f'{where}: {name} has the id {low if low < 0 else high}, the vocabulary ends at '
+          f'{vocab_size - 1}: '
+          'the corpus was made with another tokenizer or is damaged; prepare it again.'
+        )
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
-  for name, end, kind in (('masked_positions', length, 'position'), ('segment_ids', _SEGMENTS, 'segment'), ('pair_labels', 2, 'label')):
+  for name, end, kind in (
+    ('masked_positions', length, 'position'),
+    ('segment_ids', _SEGMENTS, 'segment'),
+    ('pair_labels', 2, 'label'),
+  ):
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
       if low < 0 or high >= end:
-        raise errors.UserError(f'{where}: {name} has the {kind} {low if low < 0 else high}, they end at {end - 1}: '
-                               'the batches were made by another version or are damaged; write them again.')
+        raise errors.UserError(
+          f'{where}: {name} has the {kind} {low if low < 0 else high}, they end at {end - 1}: '
+          'the batches were made by another version or are damaged; write them again.'
+        )
 
 
 def entropy(counts: np.ndarray) -> float:
@@ -141,21 +180,36 @@ def _read(path):
     missing = {'vocab_size', 'corpus_hash', 'steps', 'batch_size', 'length', 'phase'} - meta.keys()
     first, end = map(int, meta.get('steps', (0, 0)))
   except OSError as e:
-    raise errors.UserError(f'{path} cannot be read ({e.strerror or type(e).__name__}): give the file of batches that '
-                           'python -m bertzoo_jax.show --npz wrote.') from e
-  except Exception as e:  # numpy, zip and JSON have many errors for a foreign or damaged file, and advice of their own that is none here
-    raise errors.UserError(f'{path} is no file of batches: write one with python -m bertzoo_jax.show --npz.') from e
+    raise errors.UserError(
+      f'{path} cannot be read ({e.strerror or type(e).__name__}): give the file of batches that '
+      'python -m bertzoo_jax.show --npz wrote.'
+    ) from e
+  # Numpy, zip and JSON have many errors for a foreign or damaged file, and advice of their own that
+  # is none here
+  except Exception as e:
+    raise errors.UserError(
+      f'{path} is no file of batches: write one with python -m bertzoo_jax.show --npz.'
+    ) from e
   if missing:
-    raise errors.UserError(f'{path} lacks {", ".join(sorted(missing))} in its __meta__: write it again with python -m bertzoo_jax.show --npz.')
+    raise errors.UserError(
+      f'{path} lacks {", ".join(sorted(missing))} in its __meta__: write it again with python -m '
+      'bertzoo_jax.show --npz.'
+    )
   if 'input_ids' not in arrays or any(x.ndim < 2 or len(x) != end - first for x in arrays.values()):
-    raise errors.UserError(f'{path} does not hold the batches it says: write it again with python -m bertzoo_jax.show --npz.')
+    raise errors.UserError(
+      f'{path} does not hold the batches it says: write it again with python -m bertzoo_jax.show '
+      '--npz.'
+    )
   return meta, arrays
 
 
 def _other_steps(path, meta, phase, first, end):
   held = meta['steps']
-  return errors.UserError(f'{path} holds steps {held[0]:,} to {held[1] - 1:,} (phase {meta["phase"]}), the run needs {first:,} to {end - 1:,} '
-                          f'of phase {phase.index}: {_line(first, end)}.')
+  return errors.UserError(
+    f'{path} holds steps {held[0]:,} to {held[1] - 1:,} (phase {meta["phase"]}), the run needs '
+    f'{first:,} to {end - 1:,} '
+    f'of phase {phase.index}: {_line(first, end)}.'
+  )
 
 
 def _line(first, end):

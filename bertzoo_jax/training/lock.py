@@ -1,4 +1,6 @@
-"""One job in a workdir. A second one is told who holds it; an owner that is gone does not hold it."""
+"""One job in a workdir. A second one is told who holds it; an owner that is gone does not hold
+it.
+"""
 
 import contextlib
 import fcntl
@@ -11,8 +13,8 @@ import threading
 import time
 import uuid
 
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 
 NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
@@ -25,23 +27,33 @@ _ATTEMPTS = 10  # to open a local lock that is not being removed
 def hold(workdir):
   """Holds the workdir inside a `with`.
 
-  On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however it ends; where another
-  host cannot see that, an owner counts as gone when its heartbeat is older than two minutes. On gs:// a job that finds the
-  lease of another host watches it: a heartbeat that moves refuses the job, one that stands still for two minutes is taken
-  over, so that a new VM goes on by itself after a preemption without notice. A process of this host that is no more holds
-  nothing. A job that finds at a heartbeat that another has taken its place (it was suspended for longer) ends at once with
-  exit code 3 and saves nothing.
+  On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however
+  it ends; where another host cannot see that, an owner counts as gone when its heartbeat is older
+  than two minutes. On gs:// a job that finds the
+  lease of another host watches it: a heartbeat that moves refuses the job, one that stands still
+  for two minutes is taken over, so that a new VM goes on by itself after a preemption without
+  notice. A process of this host that is no more holds nothing. A job that finds at a heartbeat that
+  another has taken its place (it was suspended for longer) ends at once with exit code 3 and saves
+  nothing.
 
   Raises:
-    TryAgain: another job has it, with host, process and since when. It may be about to end: a machine that was told to, whose successor asks.
+    TryAgain: another job has it, with host, process and since when. It may be about to end: a
+      machine that was told to, whose successor asks.
     UserError: the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
-  owner = {'host': socket.gethostname(), 'pid': os.getpid(), 'token': uuid.uuid4().hex, 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
+  owner = {
+    'host': socket.gethostname(),
+    'pid': os.getpid(),
+    'token': uuid.uuid4().hex,
+    'since': time.strftime('%Y-%m-%d %H:%M:%S'),
+  }
   take = _take_remote if storage.is_remote(workdir) else _take_local
   beat_once, release = take(workdir, owner)
   stop = threading.Event()
-  beat = threading.Thread(target=_beat, args=(workdir, beat_once, stop), name='workdir-lock', daemon=True)
+  beat = threading.Thread(
+    target=_beat, args=(workdir, beat_once, stop), name='workdir-lock', daemon=True
+  )
   beat.start()
   try:
     yield
@@ -71,17 +83,24 @@ def _take_local(workdir, owner):
       _refuse(workdir, other)
     if attempt == _ATTEMPTS or _is_at(fd, path):
       break
-    os.close(fd)  # its owner removed it after it was opened here, or the disk numbers a file anew whenever it is asked
+    os.close(
+      fd
+      # Its owner removed it after it was opened here, or the disk numbers a file anew whenever it
+      # is asked
+    )
     time.sleep(0.1)
   other = _read_fd(fd)
   if other:
-    if other.get('host') != owner['host'] and _alive(other, owner):  # a disk whose flock does not reach the other host
+    if other.get('host') != owner['host'] and _alive(
+      other, owner
+    ):  # a disk whose flock does not reach the other host
       os.close(fd)
       _refuse(workdir, other)
     _say_stale(other)
 
   def write():
-    # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no owner's.
+    # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no
+    # owner's.
     os.pwrite(fd, json.dumps({**owner, 'heartbeat': time.time()}).encode().ljust(512), 0)
 
   def beat_once():
@@ -133,9 +152,14 @@ def _take_remote(workdir, owner):
 
 def _outlast(workdir, path, other):
   """Returns when another host's lease is released or has stood still; refuses if it moves."""
-  # Its heartbeat is compared with itself, on our monotonic clock: the two hosts' clocks may be minutes apart.
+  # Its heartbeat is compared with itself, on our monotonic clock: the two hosts' clocks may be
+  # minutes apart.
   begin = time.monotonic()
-  print(f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether it still lives.', flush=True)
+  print(
+    f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
+    'it still lives.',
+    flush=True,
+  )
   while True:
     time.sleep(WATCH_SECONDS)
     asked = time.monotonic()  # before the read: what it returns is no older
@@ -154,14 +178,23 @@ def _beat(workdir, beat_once, stop):
     try:
       beat_once()
     except _Lost as e:
-      print(f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and saves nothing.', file=sys.stderr, flush=True)
+      print(
+        f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and '
+        'saves nothing.',
+        file=sys.stderr,
+        flush=True,
+      )
       _exit(3)
       return
     except Exception as e:  # whatever the storage raises: the next beat may get through
-      print(f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}', flush=True)
+      print(
+        f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}',
+        flush=True,
+      )
 
 
-# Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into another's folder.
+# Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into
+# another's folder.
 _exit = os._exit
 
 
@@ -194,12 +227,18 @@ def _say_stale(other):
 
 
 def _refuse(workdir, other):
-  raise errors.TryAgain(f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another --workdir. '
-                        f'An owner that died on another host is let go when its heartbeat has stood still for {STALE_SECONDS:.0f} s.')
+  raise errors.TryAgain(
+    f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another '
+    '--workdir. '
+    'An owner that died on another host is let go when its heartbeat has stood still for '
+    f'{STALE_SECONDS:.0f} s.'
+  )
 
 
 def _name(other):
-  return f'process {other.get("pid", "?")} on {other.get("host", "?")} since {other.get("since", "?")}'
+  return (
+    f'process {other.get("pid", "?")} on {other.get("host", "?")} since {other.get("since", "?")}'
+  )
 
 
 def _is_at(fd, path) -> bool:

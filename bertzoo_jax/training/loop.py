@@ -1,4 +1,4 @@
-"""The loop of a run: stages, steps, logging, evaluation, saving, and how it ends."""
+"""The loop of a run: phase_runs, steps, logging, evaluation, saving, and how it ends."""
 
 import collections
 import dataclasses
@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
 # So many updates in a row without a finite gradient are no accident of the data.
 MOST_SKIPPED = 20
@@ -26,6 +26,7 @@ MOST_SKIPPED = 20
 
 class Stopped(errors.UserError):
   """A run that must not go on; says why, and what is left."""
+
   code = 3
 
 
@@ -38,10 +39,11 @@ class Loop:
     total_steps: where it ends.
     vocab_size: ids are below it.
     machinery: the config's `run` section.
-    checkpoints, record, trackers, progress, interrupt: of this attempt.
+    checkpoints, record, trackers, progress, preemption: of this attempt.
     entropy, tokens_per_byte: as of data.Data.
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
+
   workdir: Any
   total_steps: int
   vocab_size: int
@@ -50,62 +52,79 @@ class Loop:
   record: Any
   trackers: Any
   progress: Any
-  interrupt: Any
+  preemption: Any
   entropy: float | None = None
   tokens_per_byte: float | None = None
   best: float = math.inf
   _nonfinite_before: int = 0
   _pending: Any = None
   _held_out: dict = dataclasses.field(default_factory=dict)
-  _evaluated: tuple = (None, None, 0)  # step, its held-out loss, first step of the phase it was evaluated in
+  _evaluated: tuple = (
+    None,
+    None,
+    0,
+  )  # step, its held-out loss, first step of the phase it was evaluated in
 
-  def train(self, state, stage, later) -> dict:
+  def train(self, state, phase_run, later) -> dict:
     """Trains to the end of the run, or until interrupted.
 
     Args:
-      state: TrainState at a step of `stage`, or at its end.
-      stage: the Stage the state is in.
-      later: functions that build the stages after it.
+      state: TrainState at a step of `phase_run`, or at its end.
+      phase_run: the PhaseRun the state is in.
+      later: functions that build the phase_runs after it.
 
     Returns:
-      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. At step 0 nothing was saved.
+      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. At step 0 nothing was
+      saved.
 
     Raises:
-      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that cannot be written.
+      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that
+        cannot be written.
       TryAgain: one that could not be written, and may be the next time.
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
-    self.best = min(checkpoint.held_out_losses(self.workdir, stage.first_step).values(), default=math.inf)
-    state = self._through(state, stage)
+    self.best = min(
+      checkpoint.held_out_losses(self.workdir, phase_run.first_step).values(), default=math.inf
+    )
+    state = self._through(state, phase_run)
     for build in later:
-      if int(state.step) < stage.end_step:
+      if int(state.step) < phase_run.end_step:
         break
-      stage = build()
-      state = stages.enter(state, stage)
-      # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase that resumes from it.
+      phase_run = build()
+      state = phase_runs.enter(state, phase_run)
+      # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
+      # that resumes from it.
       self._save(state)
       self.best = math.inf  # losses of another objective or length do not compare
-      if self.interrupt.name:
+      if self.preemption.name:
         break
-      state = self._through(state, stage)
+      state = self._through(state, phase_run)
     self._save(state)
     self._guarded(self.checkpoints.wait)
-    return {'step': int(state.step), 'interrupted': self.interrupt.name is not None, 'held_out': self._held_out}
+    return {
+      'step': int(state.step),
+      'interrupted': self.preemption.name is not None,
+      'held_out': self._held_out,
+    }
 
-  def _through(self, state, stage):
-    """Runs a stage to its end or to an interruption; returns the state, not yet saved."""
+  def _through(self, state, phase_run):
+    """Runs a phase_run to its end or to an interruption; returns the state, not yet saved."""
     step = int(state.step)
-    if step >= stage.end_step:
+    if step >= phase_run.end_step:
       return state
-    update, evaluate = stages.train_step(stage), stages.evaluation(stage)
-    meter = _Meter(stage, state)
+    update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
+    meter = _Meter(phase_run, state)
     running, depth = collections.deque(), _most_in_flight()
-    self.progress.say(f'compiling the train step: {stage.rows} rows of {stage.length} tokens …')
-    for batch in stage.data.batches(step - stage.first_step, stage.end_step - stage.first_step):
-      if self.interrupt.name and jax.process_count() == 1:
+    self.progress.say(
+      f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
+    )
+    for batch in phase_run.data.batches(
+      step - phase_run.first_step, phase_run.end_step - phase_run.first_step
+    ):
+      if self.preemption.name and jax.process_count() == 1:
         break
       data.check_ids(batch, self.vocab_size, f'batch of step {step}')
-      state, values = update(state, sharding.to_devices(batch, stage.mesh, stage.rows))
+      state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
       step += 1
       # The host may run ahead of the device, but not far: batches in flight are memory.
       running.append(values['loss'])
@@ -116,17 +135,19 @@ class Loop:
         self.progress.begin()
       meter.count()
       self.progress.step(step)
-      evaluates = step == self.total_steps or bool(self.machinery.eval_every and step % self.machinery.eval_every == 0)
-      if evaluates or step in (1, stage.end_step) or step % self.machinery.log_every == 0:
+      evaluates = step == self.total_steps or bool(
+        self.machinery.eval_every and step % self.machinery.eval_every == 0
+      )
+      if evaluates or step in (1, phase_run.end_step) or step % self.machinery.log_every == 0:
         self._log(step, values, meter, batch)
-      if self._after(step, state, stage, evaluate if evaluates else None):
+      if self._after(step, state, phase_run, evaluate if evaluates else None):
         meter.restart()
-      if self.interrupt.reached():
+      if self.preemption.reached():
         break
     self._flush()
     return state
 
-  def _after(self, step, state, stage, evaluate) -> bool:
+  def _after(self, step, state, phase_run, evaluate) -> bool:
     """What may follow a step: evaluation and saving. True if time went by."""
     held_out_loss = None
     if evaluate is not None:
@@ -135,16 +156,22 @@ class Loop:
         self._held_out = self._describe(found)
         self._pending[0].update(self._held_out)
         held_out_loss = found['loss']
-        self._evaluated = (step, held_out_loss, stage.first_step)
+        self._evaluated = (step, held_out_loss, phase_run.first_step)
       self._flush()
       self._plot()
-    better = held_out_loss is not None and math.isfinite(held_out_loss) and held_out_loss < self.best
+    better = (
+      held_out_loss is not None and math.isfinite(held_out_loss) and held_out_loss < self.best
+    )
     every = self.machinery.keep_every
-    # Ends of stages are saved by `train`, once the state has entered the next one.
-    due = better or (every and step % every == 0) or (step % self.machinery.log_every == 0 and self._minutes_are_up())
+    # Ends of phase_runs are saved by `train`, once the state has entered the next one.
+    due = (
+      better
+      or (every and step % every == 0)
+      or (step % self.machinery.log_every == 0 and self._minutes_are_up())
+    )
     if better:
       self.best = held_out_loss
-    if (due and step < stage.end_step) or step == self.total_steps:
+    if (due and step < phase_run.end_step) or step == self.total_steps:
       self._save(state)
       return True
     return evaluate is not None
@@ -152,7 +179,9 @@ class Loop:
   def _minutes_are_up(self) -> bool:
     """By the clock of the first process: all save or none."""
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
-    return up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
+    return (
+      up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
+    )
 
   def _save(self, state):
     total = int(state.nonfinite['total'])
@@ -165,7 +194,9 @@ class Loop:
     self._saved_at = time.monotonic()
 
   def _guarded(self, action):
-    """To save is to write and to wait for the other hosts; what fails because one is gone is left to `hosts.watched`."""
+    """To save is to write and to wait for the other hosts; what fails because one is gone is left
+    to `distributed.watched`.
+    """
     try:
       action()
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
@@ -182,37 +213,59 @@ class Loop:
 
   def _log(self, step, values, meter, batch):
     self._flush()
-    row = {'step': step, 'examples': step * meter.rows, **meter.rates(), 'batch_crc32': _crc32(batch)}
+    row = {
+      'step': step,
+      'examples': step * meter.rows,
+      **meter.rates(),
+      'batch_crc32': _crc32(batch),
+    }
     if (epoch := meter.epoch(step)) is not None:
       row['epoch'] = epoch
     self._pending = (row, values)
     self._guarded(self.checkpoints.check)
 
   def _flush(self):
-    """Writes the row of one logging interval ago: its numbers are there, the device was not waited for."""
+    """Writes the row of one logging interval ago: its numbers are there, the device was not waited
+    for.
+    """
     if self._pending is None:
       return
     (row, values), self._pending = self._pending, None
     values = {k: v.item() for k, v in jax.device_get(values).items()}
     left_out, in_a_row = values.pop('nonfinite'), values.pop('nonfinite_in_a_row')
-    row = {'step': row.pop('step'), **values, **row, **({'nonfinite': left_out} if left_out else {})}
+    row = {
+      'step': row.pop('step'),
+      **values,
+      **row,
+      **({'nonfinite': left_out} if left_out else {}),
+    }
     self._write(row)
     self.progress.row(row)
     if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
       self._stop_nonfinite(None, row['step'])
     if in_a_row >= MOST_SKIPPED:
-      raise Stopped(f'The last {in_a_row} updates had a loss or gradient that is not finite (up to step {row["step"]}). '
-                    'The last good checkpoint is kept; try a lower learning rate, clipping, or run.dtype=float32.')
+      raise Stopped(
+        f'The last {in_a_row} updates had a loss or gradient that is not finite (up to step '
+        f'{row["step"]}). '
+        'The last good checkpoint is kept; try a lower learning rate, clipping, or '
+        'run.dtype=float32.'
+      )
 
   def _stop_nonfinite(self, last, noticed=None):
     where = f'in step {last + 1}' if last is not None else f'at or before step {noticed}'
-    raise Stopped(f'The loss or its gradient is not finite {where}; the run stops, the last good checkpoint is kept. Try a lower learning rate, '
-                  'clipping (optimizer.clip_norm) or run.dtype=float32; run.on_nonfinite=skip leaves such updates out and counts them.')
+    raise Stopped(
+      f'The loss or its gradient is not finite {where}; the run stops, the last good checkpoint is '
+      'kept. Try a lower learning rate, '
+      'clipping (optimizer.clip_norm) or run.dtype=float32; run.on_nonfinite=skip leaves such '
+      'updates out and counts them.'
+    )
 
   def _describe(self, found):
     row = {f'held_out_{k}': v for k, v in found.items()}
     if 'mlm_loss' in found and self.tokens_per_byte:
-      row['held_out_bits_per_byte'] = stages.bits_per_byte(found['mlm_loss'], self.tokens_per_byte)
+      row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(
+        found['mlm_loss'], self.tokens_per_byte
+      )
     return row
 
   def _plot(self):
@@ -226,18 +279,30 @@ class Loop:
 def _unwritten(what, kept, e):
   passing = storage.may_pass(e)
   return (errors.TryAgain if passing else Stopped)(
-      f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} are kept. '
-      + ('' if passing else 'Free space or mend access, and ') + ('Run' if passing else 'run') + ' the same line again.')
+    f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} '
+    'are kept. '
+    + ('' if passing else 'Free space or mend access, and ')
+    + ('Run' if passing else 'run')
+    + ' the same line again.'
+  )
 
 
 class _Meter:
   """Tokens a second since the last pause."""
 
-  def __init__(self, stage, state):
-    features = {k: s for k, (s, _) in stage.data.features.items()}
-    self.rows, self._tokens, self._first, self._per_epoch = stage.rows, stage.rows * stage.length, stage.first_step, stage.data.rows_per_epoch
-    self._flops, peak = cost.flops_per_step(stage.objective.networks, state.params, features), cost.peak(stage.mesh.devices.flat[0])
-    self._peak = peak * stage.mesh.size if peak else None
+  def __init__(self, phase_run, state):
+    features = {k: s for k, (s, _) in phase_run.data.features.items()}
+    self.rows, self._tokens, self._first, self._per_epoch = (
+      phase_run.rows,
+      phase_run.rows * phase_run.length,
+      phase_run.first_step,
+      phase_run.data.rows_per_epoch,
+    )
+    self._flops, peak = (
+      cost.flops_per_step(phase_run.objective.networks, state.params, features),
+      cost.peak(phase_run.mesh.devices.flat[0]),
+    )
+    self._peak = peak * phase_run.mesh.size if peak else None
     self.started = False
 
   def restart(self):
@@ -259,11 +324,14 @@ class _Meter:
     return {'tokens_per_second': per_second * self._tokens, **mfu}
 
   def epoch(self, step):
-    return None if not self._per_epoch else round((step - self._first) * self.rows / self._per_epoch, 4)
+    return (
+      None if not self._per_epoch else round((step - self._first) * self.rows / self._per_epoch, 4)
+    )
 
 
 def _most_in_flight() -> int:
-  # Collectives of CPU devices that share few cores can wait for each other forever when several steps are under way.
+  # Collectives of CPU devices that share few cores can wait for each other forever when several
+  # steps are under way.
   return 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
 
 

@@ -1,14 +1,16 @@
-"""The record of a run: one JSON object per logged step, continuous over restarts, without a doubled step.
+"""The record of a run: one JSON object per logged step, continuous over restarts, without a doubled
+step.
 
-A local workdir has one `metrics.jsonl`. Objects of gs:// cannot be appended to, so there each attempt writes its own
-`metrics/attempt-NNNN.jsonl`; `read` gives the same rows for both. TensorBoard and W&B are copies: they never stop a run.
+A local workdir has one `metrics.jsonl`. Objects of gs:// cannot be appended to, so there each
+attempt writes its own `metrics/attempt-NNNN.jsonl`; `read` gives the same rows for both.
+TensorBoard and W&B are copies: they never stop a run.
 """
 
 import json
 import math
 import time
 
-from bertzoo_jax import storage
+from bertzoo_jax.common import storage
 
 FILE = 'metrics.jsonl'
 FOLDER = 'metrics'
@@ -18,7 +20,9 @@ class Record:
   """Writes rows {'step': s, …}; rows of steps after the one resumed from are forgotten."""
 
   def __init__(self, workdir, start_step: int, attempt: int, in_parts: bool | None = None):
-    """workdir: of the run. start_step: the step resumed from. attempt: from 1. in_parts: as on gs://; None to find out."""
+    """workdir: of the run. start_step: the step resumed from. attempt: from 1. in_parts: as on
+    gs://; None to find out.
+    """
     workdir = storage.path(workdir)
     self._in_parts = storage.is_remote(workdir) if in_parts is None else in_parts
     if self._in_parts:
@@ -54,11 +58,16 @@ class Record:
       if not self._in_parts:
         self._file.close()
     except Exception as e:  # whatever the storage raises
-      print(f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: {e}', flush=True)
+      print(
+        f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: {e}',
+        flush=True,
+      )
 
 
 def read(workdir) -> list[dict]:
-  """All rows of a run in order of steps, each step once, from either form of the record; a line cut short by a kill is left out."""
+  """All rows of a run in order of steps, each step once, from either form of the record; a line cut
+  short by a kill is left out.
+  """
   workdir = storage.path(workdir)
   rows = _rows(workdir / FILE)
   folder = workdir / FOLDER
@@ -69,16 +78,24 @@ def read(workdir) -> list[dict]:
 
 
 def plot(workdir, entropy: float | None = None) -> bool:
-  """Draws WORKDIR/loss.png: training and held-out loss over steps, and the unigram entropy. False without matplotlib."""
+  """Draws WORKDIR/loss.png: training and held-out loss over steps, and the unigram entropy. False
+  without matplotlib.
+  """
   try:
     import matplotlib
+
     matplotlib.use('Agg')
     from matplotlib import pyplot
   except ImportError:
     return False
   rows = read(workdir)
   figure, axes = pyplot.subplots(figsize=(8, 4.5))
-  for name, style in (('mlm_loss', '-'), ('loss', ':'), ('held_out_mlm_loss', 'o-'), ('held_out_loss', 'o:')):
+  for name, style in (
+    ('mlm_loss', '-'),
+    ('loss', ':'),
+    ('held_out_mlm_loss', 'o-'),
+    ('held_out_loss', 'o:'),
+  ):
     points = [(row['step'], row[name]) for row in rows if row.get(name) is not None]
     twin = name.replace('mlm_loss', 'loss')
     if points and (twin == name or any(row.get(twin) != row.get(name) for row in rows)):
@@ -112,7 +129,11 @@ class Trackers:
       self._start('W&B', lambda: _wandb(workdir, wandb, config))
 
   def write(self, row: dict) -> None:
-    values = {k: v for k, v in row.items() if k != 'step' and isinstance(v, (int, float)) and math.isfinite(v)}
+    values = {
+      k: v
+      for k, v in row.items()
+      if k != 'step' and isinstance(v, (int, float)) and math.isfinite(v)
+    }
     self._each(lambda writer: writer[0](row['step'], values))
 
   def close(self) -> None:
@@ -145,7 +166,10 @@ class Nothing:
 
 def _tensorboard(workdir, start_step):
   import tensorboardX
-  writer = tensorboardX.SummaryWriter(str(workdir / 'tensorboard'), purge_step=start_step + 1, flush_secs=30)
+
+  writer = tensorboardX.SummaryWriter(
+    str(workdir / 'tensorboard'), purge_step=start_step + 1, flush_secs=30
+  )
 
   def write(step, values):
     for name, value in values.items():
@@ -156,16 +180,26 @@ def _tensorboard(workdir, start_step):
 
 def _wandb(workdir, project, config):
   import wandb
+
   kept = workdir / 'wandb_id'  # the same run goes on after a restart
   if not kept.exists():
     storage.write_text(kept, wandb.util.generate_id())
   folder = None if storage.is_remote(workdir) else str(workdir)
-  run = wandb.init(project=project, id=kept.read_text().strip(), resume='allow', config=config, name=workdir.name, dir=folder)
+  run = wandb.init(
+    project=project,
+    id=kept.read_text().strip(),
+    resume='allow',
+    config=config,
+    name=workdir.name,
+    dir=folder,
+  )
   return lambda step, values: run.log(values, step=step), run.finish
 
 
 def _line(row):
-  return json.dumps({k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in row.items()})
+  return json.dumps(
+    {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in row.items()}
+  )
 
 
 def _rows(path, header=False):

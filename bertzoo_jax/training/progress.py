@@ -1,4 +1,6 @@
-"""What a watcher sees: a bar on a terminal, plain lines elsewhere. Both say step, percent, loss, tokens/s and time left."""
+"""What a watcher sees: a bar on a terminal, plain lines elsewhere. Both say step, percent, loss,
+tokens/s and time left.
+"""
 
 import sys
 import time
@@ -7,8 +9,12 @@ import time
 class Progress:
   """Reports on one process; silent on the others."""
 
-  def __init__(self, total_steps: int, start_step: int, *, show: bool, terminal: bool | None = None):
-    """total_steps: of the run. start_step: where this attempt begins. show: False for silence. terminal: None to find out."""
+  def __init__(
+    self, total_steps: int, start_step: int, *, show: bool, terminal: bool | None = None
+  ):
+    """total_steps: of the run. start_step: where this attempt begins. show: False for silence.
+    terminal: None to find out.
+    """
     self._total, self._start, self._began = total_steps, start_step, None
     self._show = show
     terminal = sys.stdout.isatty() if terminal is None else terminal
@@ -46,7 +52,11 @@ class Progress:
       if 'held_out_loss' in row:
         self.say(f'step {step:,}: {text}')
     else:
-      print(f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · {self._eta(step)} left', flush=True)
+      print(
+        f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
+        f'{self._eta(step)} left',
+        flush=True,
+      )
 
   def close(self) -> None:
     if self._bar:
@@ -55,7 +65,9 @@ class Progress:
   def _eta(self, step):
     if self._began is None or step <= self._began[1]:
       return '?'
-    return clock((time.monotonic() - self._began[0]) / (step - self._began[1]) * (self._total - step))
+    return clock(
+      (time.monotonic() - self._began[0]) / (step - self._began[1]) * (self._total - step)
+    )
 
 
 def clock(seconds: float) -> str:
@@ -78,7 +90,13 @@ def _bar(total, start):
   except ImportError:
     return None
   bar = progress.Progress(
-      progress.TextColumn('step'), progress.MofNCompleteColumn(), progress.BarColumn(), progress.TaskProgressColumn(),
-      progress.TextColumn('{task.fields[numbers]}'), progress.TimeRemainingColumn(compact=True), refresh_per_second=4)
+    progress.TextColumn('step'),
+    progress.MofNCompleteColumn(),
+    progress.BarColumn(),
+    progress.TaskProgressColumn(),
+    progress.TextColumn('{task.fields[numbers]}'),
+    progress.TimeRemainingColumn(compact=True),
+    refresh_per_second=4,
+  )
   bar.start()
   return bar, bar.add_task('', total=total, completed=start, numbers='compiling')

@@ -1,15 +1,18 @@
-"""Learning rates: functions of the update's number s, counted from 0, over T updates with a warmup of W.
+"""Learning rates: functions of the update's number s, counted from 0, over T updates with a warmup
+of W.
 
-The published systems share two words, warmup and linear decay, and mean four different lines by them.
+The published systems share two words, warmup and linear decay, and mean four different lines by
+them.
 """
 
 import jax.numpy as jnp
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 
 
 def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
-  """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0, with its jump at W (Google's BERT).
+  """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0,
+  with its jump at W (Google's BERT).
 
   Args:
     total_steps: T, updates until the rate is 0.
@@ -17,7 +20,8 @@ def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
     warmup: W, updates; 0 for none.
 
   Returns:
-    s → rate, float32, for integers and for traced arrays. All four schedules have these arguments and this result.
+    s → rate, float32, for integers and for traced arrays. All four schedules have these arguments
+    and this result.
 
   Raises:
     UserError: warmup not shorter than total_steps, or either out of range.
@@ -32,18 +36,23 @@ def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
 
 
 def linear_jump(total_steps: int, *, learning_rate: float, warmup: int):
-  """As linear_from_start, but the first update already has peak/W (older fairseq, as in SpanBERT)."""
+  """As linear_from_start, but the first update already has peak/W (older fairseq, as in
+  SpanBERT).
+  """
   _check(total_steps, learning_rate, warmup)
 
   def rate(s):
     s = _float(s)
-    return learning_rate * jnp.where(s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, 0, total_steps))
+    return learning_rate * jnp.where(
+      s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, 0, total_steps)
+    )
 
   return rate
 
 
 def linear_after_warmup(total_steps: int, *, learning_rate: float, warmup: int):
-  """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's polynomial_decay, power 1).
+  """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's
+  polynomial_decay, power 1).
 
   The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
   """
@@ -51,13 +60,17 @@ def linear_after_warmup(total_steps: int, *, learning_rate: float, warmup: int):
 
   def rate(s):
     s = _float(s)
-    return learning_rate * jnp.where(s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, warmup, total_steps))
+    return learning_rate * jnp.where(
+      s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, warmup, total_steps)
+    )
 
   return rate
 
 
 def linear_product(total_steps: int, *, learning_rate: float, warmup: int):
-  """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the peak is never reached."""
+  """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the
+  peak is never reached.
+  """
   _check(total_steps, learning_rate, warmup)
 
   def rate(s):
@@ -87,7 +100,10 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   if across == 'restart':
     local = build(phase_steps, **fields)
     return lambda s: local(s - phase_first_step)
-  raise errors.UserError(f'schedule.across_phases is {across!r}: write continue (one schedule over the run) or restart (one a phase).')
+  raise errors.UserError(
+    f'schedule.across_phases is {across!r}: write continue (one schedule over the run) or restart '
+    '(one a phase).'
+  )
 
 
 def _float(s):
@@ -95,20 +111,28 @@ def _float(s):
 
 
 def _left(s, start, end):
-  """What is left of the way from start to end, from 1 to 0. s is exact in float32 up to 16.7 M updates."""
+  """What is left of the way from start to end, from 1 to 0. s is exact in float32 up to 16.7 M
+  updates.
+  """
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
 
 
 def _check(total_steps, learning_rate, warmup):
   if warmup < 0 or learning_rate < 0:
-    raise errors.UserError(f'schedule.learning_rate is {learning_rate} and schedule.warmup {warmup}: neither may be negative.')
+    raise errors.UserError(
+      f'schedule.learning_rate is {learning_rate} and schedule.warmup {warmup}: neither may be '
+      'negative.'
+    )
   if warmup >= total_steps:
-    raise errors.UserError(f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower it or train longer.')
+    raise errors.UserError(
+      f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower '
+      'it or train longer.'
+    )
 
 
 BY_NAME = {
-    'linear_from_start': linear_from_start,
-    'linear_after_warmup': linear_after_warmup,
-    'linear_jump': linear_jump,
-    'linear_product': linear_product,
+  'linear_from_start': linear_from_start,
+  'linear_after_warmup': linear_after_warmup,
+  'linear_jump': linear_jump,
+  'linear_product': linear_product,
 }

@@ -1,11 +1,13 @@
 """Where numbers live: one mesh (data, fsdp, tensor), and ordered tables from names to axes of it.
 
     data      rows of the batch; parameters are whole
-    fsdp      rows of the batch; parameters and what the optimizer keeps of them are split, and gathered where they are used
-    tensor    heads, feed-forward units and vocabulary are split, rows are whole
+    fsdp      rows of the batch; parameters and what the optimizer keeps of them are split, and
+    gathered where they are used tensor    heads, feed-forward units and vocabulary are split, rows
+    are whole
 
-A rule names trailing axes, so that the stacked axis of a scanned stack is invisible to it. A rule may list alternatives:
-the first axis that divides wins, and what a mesh could not split is said at start.
+A rule names trailing axes, so that the stacked axis of a scanned stack is invisible to it. A rule
+may list alternatives: the first axis that divides wins, and what a mesh could not split is said at
+start.
 """
 
 import math
@@ -17,43 +19,46 @@ from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
 
-# Path regex → {axis of the mesh: axes of the parameter, from its end, that it may split}; what is not named is whole on that
-# axis. `tensor` chooses first, `fsdp` among what is left. First match wins, no match is an error. Vectors are whole on fsdp:
-# to gather one costs more time than it saves memory.
+# Path regex → {axis of the mesh: axes of the parameter, from its end, that it may split}; what is
+# not named is whole on that axis. `tensor` chooses first, `fsdp` among what is left. First match
+# wins, no match is an error. Vectors are whole on fsdp: to gather one costs more time than it saves
+# memory.
 PARAMETERS = (
-    (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
-    (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),
-    (r'embeddings/type/embedding$', {}),
-    (r'embedding_projection/kernel$', {'fsdp': (-1, -2)}),
-    (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
-    (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
-    (r'attention/output/kernel$', {'tensor': (-3,), 'fsdp': (-1,)}),
-    (r'feed_forward/in/kernel$', {'tensor': (-1,), 'fsdp': (-2,)}),
-    (r'feed_forward/in/bias$', {'tensor': (-1,)}),
-    (r'feed_forward/out/kernel$', {'tensor': (-2,), 'fsdp': (-1,)}),
-    (r'classifier/kernel$', {}),
-    (r'_head/bias$', {'tensor': (-1,)}),
-    (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
-    (r'(norm/scale|bias)$', {}),
+  (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
+  (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),
+  (r'embeddings/type/embedding$', {}),
+  (r'embedding_projection/kernel$', {'fsdp': (-1, -2)}),
+  (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
+  (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
+  (r'attention/output/kernel$', {'tensor': (-3,), 'fsdp': (-1,)}),
+  (r'feed_forward/in/kernel$', {'tensor': (-1,), 'fsdp': (-2,)}),
+  (r'feed_forward/in/bias$', {'tensor': (-1,)}),
+  (r'feed_forward/out/kernel$', {'tensor': (-2,), 'fsdp': (-1,)}),
+  (r'classifier/kernel$', {}),
+  (r'_head/bias$', {'tensor': (-1,)}),
+  (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
+  (r'(norm/scale|bias)$', {}),
 )
 
-# What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an error.
+# What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an
+# error.
 ACTIVATIONS = (
-    (r'^heads$', (ROWS, None, 'tensor', None)),
-    (r'^feed_forward$', (ROWS, 'tensor')),
-    (r'^logits$', (ROWS, None, 'tensor')),
-    (r'', (ROWS,)),
+  (r'^heads$', (ROWS, None, 'tensor', None)),
+  (r'^feed_forward$', (ROWS, 'tensor')),
+  (r'^logits$', (ROWS, None, 'tensor')),
+  (r'', (ROWS,)),
 )
 
 
 def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
-  """The mesh with axes (data, fsdp, tensor) over all devices, in an order that suits their wiring where that is known.
+  """The mesh with axes (data, fsdp, tensor) over all devices, in an order that suits their wiring
+  where that is known.
 
   Args:
     shape: devices along data, fsdp and tensor; one may be -1 and takes what is left.
@@ -65,15 +70,23 @@ def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
   devices = jax.devices() if devices is None else list(devices)
   count, known = len(devices), int(np.prod([n for n in shape if n != -1]))
   if len(shape) == 2:
-    raise errors.UserError(f'run.mesh is {tuple(shape)}, it has three entries (data, fsdp, tensor): write {(shape[0], 1, shape[1])}.')
+    raise errors.UserError(
+      f'run.mesh is {tuple(shape)}, it has three entries (data, fsdp, tensor): write '
+      f'{(shape[0], 1, shape[1])}.'
+    )
   wrong = len(shape) != 3 or list(shape).count(-1) > 1 or min(shape) < -1
   if wrong or known < 1 or count % known or (-1 not in shape and known != count):
-    raise errors.UserError(f'run.mesh is {tuple(shape)} for {count} devices: (data, fsdp, tensor) must multiply to {count}; -1 takes what is left.')
+    raise errors.UserError(
+      f'run.mesh is {tuple(shape)} for {count} devices: (data, fsdp, tensor) must multiply to '
+      f'{count}; -1 takes what is left.'
+    )
   shape = tuple(count // known if n == -1 else n for n in shape)
   hosts = len({d.process_index for d in devices})
   if (count // hosts) % shape[2]:
-    raise errors.UserError(f'run.mesh has {shape[2]} devices along tensor, a host has {count // hosts}: '
-                           'tensor must divide them, since a host feeds whole rows.')
+    raise errors.UserError(
+      f'run.mesh has {shape[2]} devices along tensor, a host has {count // hosts}: '
+      'tensor must divide them, since a host feeds whole rows.'
+    )
   grid = _wired(shape, devices)
   if grid is None or not _in_order_of_hosts(grid):
     grid = np.array(sorted(devices, key=lambda d: d.process_index)).reshape(shape)
@@ -94,7 +107,8 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
     table: ordered (path regex, {axis of the mesh: axes of the parameter}).
 
   Returns:
-    A tree of NamedSharding, and one line for each parameter that is whole on an axis its rule wanted it split over.
+    A tree of NamedSharding, and one line for each parameter that is whole on an axis its rule
+    wanted it split over.
 
   Raises:
     UserError: a path no rule matches.
@@ -105,11 +119,17 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
     path = optimizers.path_of(key_path)
     rule = _first_match(table, path)
     if rule is None:
-      raise errors.UserError(f'No sharding rule matches parameter {path!r}: add one to PARAMETERS in bertzoo_jax/training/sharding.py.')
+      raise errors.UserError(
+        f'No sharding rule matches parameter {path!r}: add one to PARAMETERS in '
+        'bertzoo_jax/training/sharding.py.'
+      )
     spec, whole = _spec(rule, leaf.shape, mesh)
     for axis in whole:
       parts = mesh.shape[axis]
-      notes.append(f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that its rule names divides.')
+      notes.append(
+        f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that '
+        'its rule names divides.'
+      )
       if axis == 'tensor' and path.endswith('attention/query/kernel'):
         notes[-1] += f' Attention of its {leaf.shape[-2]} head(s) is computed by each of them, too.'
     return NamedSharding(mesh, PartitionSpec(*spec))
@@ -118,12 +138,16 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
 
 
 def _spec(rule, shape, mesh):
-  """(the axis of the mesh that each axis of a parameter is split over, axes of the mesh that the rule names in vain)."""
+  """(the axis of the mesh that each axis of a parameter is split over, axes of the mesh that the
+  rule names in vain).
+  """
   spec, whole = [None] * len(shape), []
   for axis in ('tensor', 'fsdp'):
     if mesh.shape[axis] == 1 or axis not in rule:
       continue
-    split = next((i for i in rule[axis] if spec[i] is None and shape[i] % mesh.shape[axis] == 0), None)
+    split = next(
+      (i for i in rule[axis] if spec[i] is None and shape[i] % mesh.shape[axis] == 0), None
+    )
     if split is None:
       whole.append(axis)
     else:
@@ -132,8 +156,8 @@ def _spec(rule, shape, mesh):
 
 
 def of_state(state, parameter_shardings, mesh):
-  """Shardings of a whole train state: what is shaped like the parameters goes where they are, the carry's rows are
-  split like the batch, the rest is on every device.
+  """Shardings of a whole train state: what is shaped like the parameters goes where they are, the
+  carry's rows are split like the batch, the rest is on every device.
 
   Args:
     state: TrainState of shape structs.
@@ -141,7 +165,9 @@ def of_state(state, parameter_shardings, mesh):
     mesh: the mesh.
   """
   everywhere = NamedSharding(mesh, PartitionSpec())
-  known = {optimizers.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)}
+  known = {
+    optimizers.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)
+  }
 
   def place(key_path, leaf):
     parts = optimizers.path_of(key_path).split('/')
@@ -151,8 +177,12 @@ def of_state(state, parameter_shardings, mesh):
     return next((known[tail] for tail in tails if tail in known), everywhere)
 
   return state.replace(
-      step=everywhere, params=parameter_shardings, opt_state=jax.tree_util.tree_map_with_path(place, state.opt_state),
-      carry=jax.tree.map(lambda _: batch_sharding(mesh), state.carry), nonfinite=jax.tree.map(lambda _: everywhere, state.nonfinite))
+    step=everywhere,
+    params=parameter_shardings,
+    opt_state=jax.tree_util.tree_map_with_path(place, state.opt_state),
+    carry=jax.tree.map(lambda _: batch_sharding(mesh), state.carry),
+    nonfinite=jax.tree.map(lambda _: everywhere, state.nonfinite),
+  )
 
 
 def batch_sharding(mesh) -> NamedSharding:
@@ -161,19 +191,29 @@ def batch_sharding(mesh) -> NamedSharding:
 
 
 def to_devices(batch: dict, mesh, batch_size: int) -> dict:
-  """A host's rows as global arrays. batch: name → numpy array [rows of this host, …]; batch_size: rows of all hosts."""
+  """A host's rows as global arrays. batch: name → numpy array [rows of this host, …]; batch_size:
+  rows of all hosts.
+  """
   place = batch_sharding(mesh)
-  return {k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:])) for k, v in batch.items()}
+  return {
+    k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:]))
+    for k, v in batch.items()
+  }
 
 
 def constrain(mesh, table=ACTIVATIONS):
-  """The `constrain(name, x)` that a model is handed: pins an intermediate where its table says, where that divides."""
+  """The `constrain(name, x)` that a model is handed: pins an intermediate where its table says,
+  where that divides.
+  """
 
   def pin(name, x):
-    if apart():
+    if inside_shard_map():
       return x
     spec = _first_match(table, name)
-    fits = (axes if axes and size % _devices_along(mesh, axes) == 0 else None for axes, size in zip(spec, x.shape))
+    fits = (
+      axes if axes and size % _devices_along(mesh, axes) == 0 else None
+      for axes, size in zip(spec, x.shape)
+    )
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
   return (lambda name, x: x) if mesh.size == 1 else pin
@@ -182,9 +222,10 @@ def constrain(mesh, table=ACTIVATIONS):
 def on_mesh(mesh, kernels):
   """(attend, add_norm) for a model on a mesh.
 
-  A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads over tensor; where that does not
-  divide the heads, each device along it attends with all of them. A device is told the first head of its part, and
-  rows have their own keys, so that dropout is the same on any mesh.
+  A kernel that the compiler cannot split is wrapped in shard_map: rows over data and fsdp, heads
+  over tensor; where that does not divide the heads, each device along it attends with all of them.
+  A device is told the first head of its part, and rows have their own keys, so that dropout is the
+  same on any mesh.
 
   Args:
     mesh: the mesh.
@@ -195,33 +236,47 @@ def on_mesh(mesh, kernels):
   rows, whole = PartitionSpec(ROWS), PartitionSpec()
 
   def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=()):
-    if apart():
+    if inside_shard_map():
       return kernels.attend(q, k, v, pack_ids, dropout_rate, dropout_keys_B2, relative, tables)
     divides = q.shape[2] % mesh.shape['tensor'] == 0
-    heads, of_tables = (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None)) if divides else (rows, whole)
+    heads, of_tables = (
+      (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None))
+      if divides
+      else (rows, whole)
+    )
 
     def part(learned, others):
       (q, k, v, *tables), (ids, keys) = learned, others
       first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
-      return kernels.attend(q, k, v, ids, dropout_rate, keys, relative, tables, first_head=first_head)
+      return kernels.attend(
+        q, k, v, ids, dropout_rate, keys, relative, tables, first_head=first_head
+      )
 
     places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, rows)
     return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_keys_B2)), places, heads)
 
   def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None):
-    if apart():
+    if inside_shard_map():
       return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2)
     part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others)
-    return _on_parts(mesh, part, ((x, y, scale, shift), (dropout_keys_B2,)), ((rows, rows, whole, whole), (rows,)), rows)
+    return _on_parts(
+      mesh,
+      part,
+      ((x, y, scale, shift), (dropout_keys_B2,)),
+      ((rows, rows, whole, whole), (rows,)),
+      rows,
+    )
 
   return attend, add_norm
 
 
-def sum_rows(mesh, table=PARAMETERS):
-  """The `sum_rows` that a model is handed, None for its own: each device gets its part alone of a gradient whose parameter is split over fsdp.
+def kernel_gradients(mesh, table=PARAMETERS):
+  """The `kernel_gradients` that a model is handed, None for its own: each device gets its part
+  alone of a gradient whose parameter is split over fsdp.
 
-  Left to the compiler, all devices get all of it, which is twice the bytes; that stands where tensor splits parameters, too. On
-  large slices the compiler may still choose to send all of it (bench/README.md).
+  Left to the compiler, all devices get all of it, which is twice the bytes; that stands where
+  tensor splits parameters, too. On large slices the compiler may still choose to send all of it
+  (bench/README.md).
   """
   if mesh.shape['fsdp'] == 1 or mesh.shape['tensor'] > 1:
     return None
@@ -239,7 +294,9 @@ def sum_rows(mesh, table=PARAMETERS):
       return jax.lax.psum(of_kernel, 'data'), jax.lax.psum(of_bias, ROWS)
 
     rows, split = PartitionSpec(ROWS), PartitionSpec(*[None] * axis, 'fsdp')
-    return jax.shard_map(part, mesh=mesh, in_specs=(rows, rows), out_specs=(split, PartitionSpec()), check_vma=False)(x_ND, grad_NF)
+    return jax.shard_map(
+      part, mesh=mesh, in_specs=(rows, rows), out_specs=(split, PartitionSpec()), check_vma=False
+    )(x_ND, grad_NF)
 
   return summed
 
@@ -247,8 +304,9 @@ def sum_rows(mesh, table=PARAMETERS):
 def _on_parts(mesh, f, arrays, places, result):
   """f(learned, others) with each device's part of the arrays; only the learned ones get a gradient.
 
-  Each device differentiates its part, and what it has in common with others is added up over those that have other parts of the
-  result. Left to jax, all would be added up over all, also what devices along an axis have computed alike.
+  Each device differentiates its part, and what it has in common with others is added up over those
+  that have other parts of the result. Left to jax, all would be added up over all, also what
+  devices along an axis have computed alike.
 
   Args:
     mesh: the mesh.
@@ -256,8 +314,12 @@ def _on_parts(mesh, f, arrays, places, result):
     arrays, places: the two tuples and their specs; None among the others stays None.
     result: spec of the one result.
   """
-  split = lambda f, ins, out: jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False)
-  axes = lambda spec: {axis for part in spec if part for axis in ((part,) if isinstance(part, str) else part)}
+  split = lambda f, ins, out: jax.shard_map(
+    f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False
+  )
+  axes = lambda spec: {
+    axis for part in spec if part for axis in ((part,) if isinstance(part, str) else part)
+  }
   apart = [tuple(sorted(axes(result) - axes(place))) for place in places[0]]
 
   def backward(arrays, grad):
@@ -274,15 +336,16 @@ def _on_parts(mesh, f, arrays, places, result):
 
 
 def summed_at_end(f, mesh):
-  """f(common, rows) → (sums, rows) such that devices add up what they have found when they are done, and not on the way.
+  """f(common, rows) → (sums, rows) such that devices add up what they have found when they are
+  done, and not on the way.
 
-  Each computes with its own rows alone (`apart`); left to the compiler, gradients are added up over all devices in each
-  microbatch, and that of a table that is used twice once for each use. That is what happens where parameters are split:
-  devices then have no whole gradient to keep.
+  Each computes with its own rows alone (`inside_shard_map`); left to the compiler, gradients are
+  added up over all devices in each microbatch, and that of a table that is used twice once for each
+  use. That is what happens where parameters are split: devices then have no whole gradient to keep.
 
   Args:
-    f: of two trees: what all devices have, and arrays whose first axis is rows of the batch. It returns two such; the first
-      is added up.
+    f: of two trees: what all devices have, and arrays whose first axis is rows of the batch. It
+      returns two such; the first is added up.
     mesh: the mesh; None for one device.
   """
   if mesh is None or mesh.shape['data'] < mesh.size:
@@ -296,13 +359,17 @@ def summed_at_end(f, mesh):
   return jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
 
 
-def apart() -> bool:
-  """Whether this is traced inside `summed_at_end`: arrays are a device's own, and there is nothing to split."""
+def inside_shard_map() -> bool:
+  """Whether this is traced inside `summed_at_end`: arrays are a device's own, and there is nothing
+  to split.
+  """
   return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
-  """Raises UserError if a batch of so many rows cannot be split over microbatches, devices and hosts."""
+  """Raises UserError if a batch of so many rows cannot be split over microbatches, devices and
+  hosts.
+  """
   rows = rows_over(mesh)
   if accumulation < 1:
     raise errors.UserError(f'run.accumulation is {accumulation}: at least 1 is needed.')
@@ -310,8 +377,10 @@ def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
     unit = int(np.lcm(accumulation * rows, hosts))
     over = f', nor over {hosts} hosts' if batch_size % hosts else ''
     raise errors.UserError(
-        f'batch_size {batch_size} does not divide into {accumulation} microbatch{"es" * (accumulation > 1)} for {rows} devices along '
-        f'data and fsdp{over}: take a multiple of {unit}, or another run.accumulation or run.mesh.')
+      f'batch_size {batch_size} does not divide into {accumulation} '
+      f'microbatch{"es" * (accumulation > 1)} for {rows} devices along '
+      f'data and fsdp{over}: take a multiple of {unit}, or another run.accumulation or run.mesh.'
+    )
 
 
 def _first_match(table, name):
@@ -323,14 +392,22 @@ def _devices_along(mesh, axes) -> int:
 
 
 def _wired(shape, devices):
-  """The devices [data, fsdp, tensor] such that those next to each other on an axis have a link; None where that is not known."""
+  """The devices [data, fsdp, tensor] such that those next to each other on an axis have a link;
+  None where that is not known.
+  """
   try:
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-  except (AssertionError, NotImplementedError, ValueError):  # a part of a slice, or a shape the links do not make
+  except (
+    AssertionError,
+    NotImplementedError,
+    ValueError,
+  ):  # a part of a slice, or a shape the links do not make
     return None
 
 
 def _in_order_of_hosts(grid) -> bool:
-  """Whether each host's devices hold whole rows, and the first host the first ones: what a host reads is what its devices get."""
+  """Whether each host's devices hold whole rows, and the first host the first ones: what a host
+  reads is what its devices get.
+  """
   hosts = np.vectorize(lambda d: d.process_index)(grid).reshape(-1, grid.shape[-1])
   return bool((hosts == hosts[:, :1]).all() and (np.diff(hosts[:, 0]) >= 0).all())

@@ -1,4 +1,6 @@
-"""One update of everything that is trained: (state, batch) → (state, metrics). It does not know how many networks that is."""
+"""One update of everything that is trained: (state, batch) → (state, metrics). It does not know how
+many networks that is.
+"""
 
 import re
 from typing import Any
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 
@@ -25,8 +27,10 @@ class TrainState:
     params: nested dict, float32.
     opt_state: the optimizer's.
     carry: the objective's memory, leading axis the batch; () where there is none.
-    nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the step of the last one.
+    nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the
+      step of the last one.
   """
+
   step: Any
   params: Any
   opt_state: Any
@@ -34,24 +38,35 @@ class TrainState:
   nonfinite: Any
 
   def nonfinite_counts(self) -> dict:
-    """The counts as metrics, each an array of its own: the state itself is donated to the next step."""
-    return {'nonfinite': self.nonfinite['total'] + 0, 'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0}
+    """The counts as metrics, each an array of its own: the state itself is donated to the next
+    step.
+    """
+    return {
+      'nonfinite': self.nonfinite['total'] + 0,
+      'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0,
+    }
 
 
 def init(objective, tx, seed: int, batch_size: int) -> TrainState:
   """The state before the first step. Weights depend on the seed alone, not on the mesh."""
   params = objective.init(jax.random.key(seed))
   zero = lambda value=0: jnp.full([], value, jnp.int32)
-  return TrainState(zero(), params, tx.init(params), objective.carry(batch_size), {'total': zero(), 'consecutive': zero(), 'last': zero(-1)})
+  return TrainState(
+    zero(),
+    params,
+    tx.init(params),
+    objective.carry(batch_size),
+    {'total': zero(), 'consecutive': zero(), 'last': zero(-1)},
+  )
 
 
 def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1, mesh=None):
   """The pure train step; jit it with a donated state.
 
-  The denominators are taken over the whole global batch first. Microbatch gradients are then added: one update, the
-  same for any number of microbatches. Dropout and what is sampled are drawn by keys of (seed, step, global row), so a step can
-  be repeated, and neither microbatches nor mesh change what is drawn.
-  An update whose loss or gradient norm is not finite is left out and counted.
+  The denominators are taken over the whole global batch first. Microbatch gradients are then added:
+  one update, the same for any number of microbatches. Dropout and what is sampled are drawn by keys
+  of (seed, step, global row), so a step can be repeated, and neither microbatches nor mesh change
+  what is drawn. An update whose loss or gradient norm is not finite is left out and counted.
 
   Args:
     objective: an Objective.
@@ -62,76 +77,107 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     mesh: where batch and parameters are split; None for one device.
 
   Returns:
-    step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective, lr, grad_norm,
-    nonfinite and nonfinite_in_a_row (updates left out so far, and since the last good one).
+    step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective,
+    lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far, and since the last
+    good one).
   """
   root = jax.random.key(seed, impl=_KEYS)
 
-  def gradients(params, batch, totals, carry, key):
-    (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, totals, carry, key, True)
+  def gradients(params, batch, normalizers, carry, key):
+    (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(
+      params, batch, normalizers, carry, key, True
+    )
     return _as_parameters(grads, mesh), loss, carry, sums
 
   def step(state, batch):
-    totals = objective.totals(batch)
+    normalizers = objective.normalizers(batch)
     key = jax.random.fold_in(root, state.step)
     batch = _with_row_keys(batch, key)
-    grads, loss, carry, sums = _summed(gradients, state, batch, totals, key, accumulation, mesh)
+    grads, loss, carry, sums = _summed(
+      gradients, state, batch, normalizers, key, accumulation, mesh
+    )
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
     updates = _except(updates, objective.frozen)  # not even decay, or what momentum is left
     keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
     nonfinite = {
-        'total': state.nonfinite['total'] + ~ok,
-        'consecutive': jnp.where(ok, 0, state.nonfinite['consecutive'] + 1),
-        'last': jnp.where(ok, state.nonfinite['last'], state.step),
+      'total': state.nonfinite['total'] + ~ok,
+      'consecutive': jnp.where(ok, 0, state.nonfinite['consecutive'] + 1),
+      'last': jnp.where(ok, state.nonfinite['last'], state.step),
     }
-    new = TrainState(state.step + 1, keep(optax.apply_updates(state.params, updates), state.params), keep(opt_state, state.opt_state),
-                     keep(carry, state.carry), nonfinite)
-    return new, {'loss': loss, **objective.derive(means(sums, totals)), 'lr': schedule(state.step), 'grad_norm': norm, **new.nonfinite_counts()}
+    new = TrainState(
+      state.step + 1,
+      keep(optax.apply_updates(state.params, updates), state.params),
+      keep(opt_state, state.opt_state),
+      keep(carry, state.carry),
+      nonfinite,
+    )
+    return new, {
+      'loss': loss,
+      **objective.finalize_metrics(means(sums, normalizers)),
+      'lr': schedule(state.step),
+      'grad_norm': norm,
+      **new.nonfinite_counts(),
+    }
 
   return step
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
-  """(params, batch, totals, number) → (loss, sums) without dropout, to be added over batches; totals of all of them together.
+  """(params, batch, normalizers, number) → (loss, sums) without dropout, to be added over batches;
+  normalizers of all of them together.
 
-  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at every evaluation. A batch goes
-  through in as many parts as in training, so that what fits there fits here.
+  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at
+  every evaluation. A batch goes through in as many parts as in training, so that what fits there
+  fits here.
   """
 
-  def step(params, batch, totals, number):
+  def step(params, batch, normalizers, number):
     carry = objective.carry(len(next(iter(batch.values()))))
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
 
     def one(micro, carry):
-      loss, (_, sums) = objective.loss(params, micro, totals, carry, None, False)
+      loss, (_, sums) = objective.loss(params, micro, normalizers, carry, None, False)
       return loss, sums
 
     if accumulation == 1:
       return one(batch, carry)
-    _, found = jax.lax.scan(lambda _, turn: (None, one(*turn)), None, (split(batch, accumulation, mesh), split(carry, accumulation, mesh)))
+    _, found = jax.lax.scan(
+      lambda _, turn: (None, one(*turn)),
+      None,
+      (split(batch, accumulation, mesh), split(carry, accumulation, mesh)),
+    )
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), found)
 
   return step
 
 
-def means(sums: dict, totals: dict) -> dict:
+def means(sums: dict, normalizers: dict) -> dict:
   """{metric: sum / total}; 0 where there was nothing to count."""
-  return {name: value / jnp.maximum(totals[total], 1.0) for total, group in sums.items() for name, value in group.items()}
+  return {
+    name: value / jnp.maximum(normalizers[total], 1.0)
+    for total, group in sums.items()
+    for name, value in group.items()
+  }
 
 
 def carry_over(old, new, inherits=()):
-  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a phase takes over a state.
+  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a
+  phase takes over a state.
 
-  inherits: of the new phase's objective: where a new parameter comes from that has no old one of its own path.
+  inherits: of the new phase's objective: where a new parameter comes from that has no old one of
+  its own path.
   """
   known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 
   def pick(key_path, leaf):
     path = optimizers.path_of(key_path)
     if path not in known and path.startswith('params/'):
-      path = 'params/' + next((re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])), path[7:])
+      path = 'params/' + next(
+        (re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])),
+        path[7:],
+      )
     found = known.get(path)
     return found if found is not None and found.shape == leaf.shape else leaf
 
@@ -139,14 +185,21 @@ def carry_over(old, new, inherits=()):
 
 
 def split(tree, parts: int, mesh=None):
-  """[B, …] → [parts, B/parts, …] such that each device keeps its own rows: microbatch m takes the m-th share of each."""
+  """[B, …] → [parts, B/parts, …] such that each device keeps its own rows: microbatch m takes the
+  m-th share of each.
+  """
   devices = 1 if mesh is None else sharding.rows_over(mesh)
 
   def one(x):
     x = x.reshape(devices, parts, x.shape[0] // (devices * parts), *x.shape[1:]).swapaxes(0, 1)
     x = x.reshape(parts, -1, *x.shape[3:])
-    return x if mesh is None else jax.lax.with_sharding_constraint(
-        x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, sharding.ROWS)))
+    return (
+      x
+      if mesh is None
+      else jax.lax.with_sharding_constraint(
+        x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, sharding.ROWS))
+      )
+    )
 
   return jax.tree.map(one, tree)
 
@@ -155,7 +208,13 @@ def merge(tree, parts: int, mesh=None):
   """The inverse of `split`."""
   devices = 1 if mesh is None else sharding.rows_over(mesh)
   return jax.tree.map(
-      lambda x: x.reshape(parts, devices, x.shape[1] // devices, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
+    lambda x: (
+      x.reshape(parts, devices, x.shape[1] // devices, *x.shape[2:])
+      .swapaxes(0, 1)
+      .reshape(-1, *x.shape[2:])
+    ),
+    tree,
+  )
 
 
 def _with_row_keys(batch, key):
@@ -168,26 +227,36 @@ def _except(updates, frozen):
   if not frozen:
     return updates
   return jax.tree_util.tree_map_with_path(
-      lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u, updates)
+    lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u,
+    updates,
+  )
 
 
 def _as_parameters(grads, mesh):
-  """Gradients where their parameters are: what is summed over microbatches is then never whole on a device."""
-  return grads if mesh is None or sharding.apart() else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
+  """Gradients where their parameters are: what is summed over microbatches is then never whole on a
+  device.
+  """
+  return (
+    grads
+    if mesh is None or sharding.inside_shard_map()
+    else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
+  )
 
 
-def _summed(gradients, state, batch, totals, key, accumulation, mesh):
-  """(gradients, loss, carry, sums) of a batch: of its microbatches, one after the other, on all devices."""
+def _summed(gradients, state, batch, normalizers, key, accumulation, mesh):
+  """(gradients, loss, carry, sums) of a batch: of its microbatches, one after the other, on all
+  devices.
+  """
 
   def of_rows(common, rows):
-    params, totals, key = common
+    params, normalizers, key = common
     if accumulation == 1:
-      grads, loss, carry, sums = gradients(params, rows[0], totals, rows[1], key)
+      grads, loss, carry, sums = gradients(params, rows[0], normalizers, rows[1], key)
       return (grads, loss, sums), carry
-    over = None if sharding.apart() else mesh
+    over = None if sharding.inside_shard_map() else mesh
 
     def body(added, turn):
-      grads, loss, carry, sums = gradients(params, turn[0], totals, turn[1], key)
+      grads, loss, carry, sums = gradients(params, turn[0], normalizers, turn[1], key)
       return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
 
     zeros = _as_parameters(jax.tree.map(jnp.zeros_like, params), mesh)
@@ -195,5 +264,7 @@ def _summed(gradients, state, batch, totals, key, accumulation, mesh):
     loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
     return (grads, loss, sums), merge(carry, accumulation, over)
 
-  (grads, loss, sums), carry = sharding.summed_at_end(of_rows, mesh)((state.params, totals, key), (batch, state.carry))
+  (grads, loss, sums), carry = sharding.summed_at_end(of_rows, mesh)(
+    (state.params, normalizers, key), (batch, state.carry)
+  )
   return grads, loss, carry, sums

@@ -5,29 +5,47 @@ import pathlib
 
 import pytest
 
-from bertzoo_jax import errors
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
-from bertzoo_jax.input import tokenizers
 from configs import parts
-from tests.input.test_tokenizers import NASTY
+from tests.tokenizers.test_tokenizers import NASTY
 
-transformers = pytest.importorskip('transformers', reason='reading tokenizers back needs transformers')
+transformers = pytest.importorskip(
+  'transformers', reason='reading tokenizers back needs transformers'
+)
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
-# The second wordpiece has a pipeline that no class of transformers has: it survives only as PreTrainedTokenizerFast.
+# The second wordpiece has a pipeline that no class of transformers has: it survives only as
+# PreTrainedTokenizerFast.
 SECTIONS = {
-    'wordpiece': parts.wordpiece(vocab_size=900),
-    'wordpiece of its own': parts.wordpiece(vocab_size=900, strip_accents=False, normalization='nfkc', split_chinese=False),
-    'byte_bpe': parts.byte_bpe(vocab_size=700),
-    'unigram': parts.sentencepiece(vocab_size=700),
-    'unigram, classifier last': parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False, straight_quotes=True),
-    'unigram, mask last': parts.sentencepiece(vocab_size=700, specials='mask_last', lowercase=False, strip_accents=False, collapse_blanks=False,
-                                              digit_commas='keep', symbols=''),
-    'bpe': parts.sentencepiece(vocab_size=700, model='bpe'),
+  'wordpiece': parts.wordpiece(vocab_size=900),
+  'wordpiece of its own': parts.wordpiece(
+    vocab_size=900, strip_accents=False, normalization='nfkc', split_chinese=False
+  ),
+  'byte_bpe': parts.byte_bpe(vocab_size=700),
+  'unigram': parts.sentencepiece(vocab_size=700),
+  'unigram, classifier last': parts.sentencepiece(
+    vocab_size=700, specials='angled', lowercase=False, straight_quotes=True
+  ),
+  'unigram, mask last': parts.sentencepiece(
+    vocab_size=700,
+    specials='mask_last',
+    lowercase=False,
+    strip_accents=False,
+    collapse_blanks=False,
+    digit_commas='keep',
+    symbols='',
+  ),
+  'bpe': parts.sentencepiece(vocab_size=700, model='bpe'),
 }
 # Vocabulary files beside tokenizer.json, by kind.
-BARE = {'wordpiece': {'vocab.txt'}, 'byte_bpe': {'vocab.json', 'merges.txt'}, 'sentencepiece': {'spiece.model'}}
+BARE = {
+  'wordpiece': {'vocab.txt'},
+  'byte_bpe': {'vocab.json', 'merges.txt'},
+  'sentencepiece': {'spiece.model'},
+}
 
 
 @pytest.fixture(scope='module', params=SECTIONS)
@@ -42,7 +60,9 @@ def trained(request, tmp_path_factory):
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
   model = hf_tokenizer.sentencepiece_model(folder)
-  written = hf_tokenizer.files(content, special, model_type=model_type, max_length=64, segments=segments, model=model)
+  written = hf_tokenizer.files(
+    content, special, model_type=model_type, max_length=64, segments=segments, model=model
+  )
   for name, content in written.items():
     (target / name).write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
   (target / 'config.json').write_text(json.dumps({'model_type': model_type}))
@@ -53,7 +73,9 @@ def export(folder, target, model_type, segments):
 def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
-  rows = verify.compare_tokens(tmp_path, tokenizer.encode_as_transformers, tokenizer.special, model_type == 'roberta')
+  rows = verify.compare_tokens(
+    tmp_path, tokenizer.encode_as_transformers, tokenizer.special, model_type == 'roberta'
+  )
   assert all(r.holds for r in rows), verify.table(rows)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   assert reloaded.model_max_length == 64
@@ -70,7 +92,10 @@ def test_padding_truncation_and_masks_work_as_users_expect(trained, tmp_path):
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   out = reloaded(['time ' * 100, 'a'], padding=True, truncation=True)
   assert [len(x) for x in out['input_ids']] == [64, 64]
-  assert set(out['input_ids'][1][10:]) == {tokenizer.special['pad']} and sum(out['attention_mask'][1]) < 6
+  assert (
+    set(out['input_ids'][1][10:]) == {tokenizer.special['pad']}
+    and sum(out['attention_mask'][1]) < 6
+  )
   masked = reloaded(f'the {reloaded.mask_token} machine')['input_ids']
   assert masked.count(tokenizer.special['mask']) == 1
 
@@ -87,7 +112,9 @@ def test_the_bare_vocabulary_is_written_for_older_tools(trained, tmp_path):
     assert (tmp_path / 'spiece.model').read_bytes() == tokenizer.vocabulary.model
   else:
     ids = json.loads((tmp_path / 'vocab.json').read_text())
-    assert sorted(ids, key=ids.get) == tokenizer.pieces and (tmp_path / 'merges.txt').read_text().startswith('#version')
+    assert sorted(ids, key=ids.get) == tokenizer.pieces and (
+      tmp_path / 'merges.txt'
+    ).read_text().startswith('#version')
 
 
 def test_texts_without_specials_have_the_ids_of_the_corpus(trained, tmp_path):
@@ -100,7 +127,9 @@ def test_texts_without_specials_have_the_ids_of_the_corpus(trained, tmp_path):
     assert reloaded(text, add_special_tokens=False)['input_ids'] == ids.tolist(), repr(text)
 
 
-def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_left(trained, tmp_path):
+def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_left(
+  trained, tmp_path
+):
   tokenizer, folder = trained
   export(folder, tmp_path, 'xlnet', 0)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -108,9 +137,16 @@ def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_lef
   a, b = (reloaded(t, add_special_tokens=False)['input_ids'] for t in ('The time', 'machine'))
   one, two = reloaded('The time'), reloaded('The time', 'machine')
   assert (one['input_ids'], one['token_type_ids']) == ([*a, sep, cls], [0] * (len(a) + 1) + [2])
-  assert (two['input_ids'], two['token_type_ids']) == ([*a, sep, *b, sep, cls], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2])
+  assert (two['input_ids'], two['token_type_ids']) == (
+    [*a, sep, *b, sep, cls],
+    [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2],
+  )
   rows = reloaded(['The time', 'machine ' * 9], padding=True)
-  assert rows['input_ids'][0][:3] == [pad] * 3 and rows['input_ids'][0][-1] == cls and rows['attention_mask'][0][0] == 0
+  assert (
+    rows['input_ids'][0][:3] == [pad] * 3
+    and rows['input_ids'][0][-1] == cls
+    and rows['attention_mask'][0][0] == 0
+  )
 
 
 def test_a_sentencepiece_model_has_the_name_that_transformers_gives_it(tmp_path):

@@ -1,4 +1,6 @@
-"""Weights and config.json against transformers itself: both directions, every leaf perturbed, padding and segments."""
+"""Weights and config.json against transformers itself: both directions, every leaf perturbed,
+padding and segments.
+"""
 
 import functools
 import json
@@ -9,9 +11,9 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import errors
 from bertzoo_jax import export
 from bertzoo_jax import hf
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import config as hf_config
 from bertzoo_jax.hf import names
 from bertzoo_jax.hf import verify
@@ -25,32 +27,117 @@ ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
 
 ELECTRA = dict(embedding_size=16, activation='gelu')
 CASES = {  # architecture, objective, changes of the encoder and the objective, special ids
-    'bert': ('BertForPreTraining', 'mlm_pair', {}, small.BERT_IDS),
-    'bert with exact gelu': ('BertForPreTraining', 'mlm_pair', dict(activation='gelu'), small.BERT_IDS),
-    'bert without pairs': ('BertForMaskedLM', 'mlm', dict(activation='relu'), small.BERT_IDS),
-    'bert without segments': ('BertForMaskedLM', 'mlm', dict(type_vocab_size=0), small.BERT_IDS),
-    'roberta': ('RobertaForMaskedLM', 'mlm', ROBERTA, small.ROBERTA_IDS),
-    'roberta with segments, pad 0': ('RobertaForMaskedLM', 'mlm', {**ROBERTA, 'type_vocab_size': 2}, small.BERT_IDS),
-    'roberta with pairs': ('BertForPreTraining', 'mlm_pair', ROBERTA, small.ROBERTA_IDS),
-    'bert with shared layers': ('BertForPreTraining', 'mlm_pair', dict(sharing='all'), small.BERT_IDS),
-    'bert with shared attention in groups of two blocks': (
-        'BertForPreTraining', 'mlm_pair', dict(num_layers=4, sharing='attention', num_groups=2, inner_group_num=2), small.BERT_IDS),
-    'albert': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16, sharing='all'), small.BERT_IDS),
-    'albert of two groups': ('AlbertForPreTraining', 'mlm_pair', dict(num_layers=6, embedding_size=16, sharing='all', num_groups=2), small.BERT_IDS),
-    'albert of two groups of three blocks': (
-        'AlbertForPreTraining', 'mlm_pair', dict(num_layers=4, embedding_size=16, sharing='all', num_groups=2, inner_group_num=3), small.BERT_IDS),
-    'albert without sharing': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16), small.BERT_IDS),
-    'albert with shared attention': ('AlbertForPreTraining', 'mlm_pair', dict(embedding_size=16, sharing='attention'), small.BERT_IDS),
-    'albert with shared feed-forward, in groups': (
-        'AlbertForPreTraining', 'mlm_pair', dict(num_layers=4, embedding_size=16, sharing='feed_forward', num_groups=2), small.BERT_IDS),
-    'albert with tables as wide as its layers': ('AlbertForPreTraining', 'mlm_pair', dict(sharing='all'), small.BERT_IDS),
-    'albert without pairs': ('AlbertForMaskedLM', 'mlm', dict(embedding_size=16, sharing='all', activation='relu'), small.BERT_IDS),
-    'electra': ('ElectraForPreTraining', 'replaced_token', ELECTRA, small.BERT_IDS),
-    'electra with tables as wide as its layers': ('ElectraForPreTraining', 'replaced_token', dict(activation='gelu'), small.BERT_IDS),
-    'electra of tanh gelu': ('ElectraForPreTraining', 'corruption_detection', dict(embedding_size=16), small.BERT_IDS),
-    **{f'generator that shares {shared}': ('ElectraForMaskedLM', 'replaced_token', {**ELECTRA, 'shared': shared, 'width': width}, small.BERT_IDS)
-       for shared, width in (('none', 0.5), ('token', 0.5), ('embeddings', 0.5), ('embeddings', 1.0), ('all', 1.0))},
-    'generator as wide as the tables': ('ElectraForMaskedLM', 'replaced_token', {**ELECTRA, 'embedding_size': 24, 'width': 0.5}, small.BERT_IDS),
+  'bert': ('BertForPreTraining', 'mlm_pair', {}, small.BERT_IDS),
+  'bert with exact gelu': (
+    'BertForPreTraining',
+    'mlm_pair',
+    dict(activation='gelu'),
+    small.BERT_IDS,
+  ),
+  'bert without pairs': ('BertForMaskedLM', 'mlm', dict(activation='relu'), small.BERT_IDS),
+  'bert without segments': ('BertForMaskedLM', 'mlm', dict(type_vocab_size=0), small.BERT_IDS),
+  'roberta': ('RobertaForMaskedLM', 'mlm', ROBERTA, small.ROBERTA_IDS),
+  'roberta with segments, pad 0': (
+    'RobertaForMaskedLM',
+    'mlm',
+    {**ROBERTA, 'type_vocab_size': 2},
+    small.BERT_IDS,
+  ),
+  'roberta with pairs': ('BertForPreTraining', 'mlm_pair', ROBERTA, small.ROBERTA_IDS),
+  'bert with shared layers': (
+    'BertForPreTraining',
+    'mlm_pair',
+    dict(sharing='all'),
+    small.BERT_IDS,
+  ),
+  'bert with shared attention in groups of two blocks': (
+    'BertForPreTraining',
+    'mlm_pair',
+    dict(num_layers=4, sharing='attention', num_groups=2, inner_group_num=2),
+    small.BERT_IDS,
+  ),
+  'albert': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(embedding_size=16, sharing='all'),
+    small.BERT_IDS,
+  ),
+  'albert of two groups': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(num_layers=6, embedding_size=16, sharing='all', num_groups=2),
+    small.BERT_IDS,
+  ),
+  'albert of two groups of three blocks': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(num_layers=4, embedding_size=16, sharing='all', num_groups=2, inner_group_num=3),
+    small.BERT_IDS,
+  ),
+  'albert without sharing': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(embedding_size=16),
+    small.BERT_IDS,
+  ),
+  'albert with shared attention': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(embedding_size=16, sharing='attention'),
+    small.BERT_IDS,
+  ),
+  'albert with shared feed-forward, in groups': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(num_layers=4, embedding_size=16, sharing='feed_forward', num_groups=2),
+    small.BERT_IDS,
+  ),
+  'albert with tables as wide as its layers': (
+    'AlbertForPreTraining',
+    'mlm_pair',
+    dict(sharing='all'),
+    small.BERT_IDS,
+  ),
+  'albert without pairs': (
+    'AlbertForMaskedLM',
+    'mlm',
+    dict(embedding_size=16, sharing='all', activation='relu'),
+    small.BERT_IDS,
+  ),
+  'electra': ('ElectraForPreTraining', 'replaced_token', ELECTRA, small.BERT_IDS),
+  'electra with tables as wide as its layers': (
+    'ElectraForPreTraining',
+    'replaced_token',
+    dict(activation='gelu'),
+    small.BERT_IDS,
+  ),
+  'electra of tanh gelu': (
+    'ElectraForPreTraining',
+    'corruption_detection',
+    dict(embedding_size=16),
+    small.BERT_IDS,
+  ),
+  **{
+    f'generator that shares {shared}': (
+      'ElectraForMaskedLM',
+      'replaced_token',
+      {**ELECTRA, 'shared': shared, 'width': width},
+      small.BERT_IDS,
+    )
+    for shared, width in (
+      ('none', 0.5),
+      ('token', 0.5),
+      ('embeddings', 0.5),
+      ('embeddings', 1.0),
+      ('all', 1.0),
+    )
+  },
+  'generator as wide as the tables': (
+    'ElectraForMaskedLM',
+    'replaced_token',
+    {**ELECTRA, 'embedding_size': 24, 'width': 0.5},
+    small.BERT_IDS,
+  ),
 }
 
 
@@ -60,12 +147,15 @@ def trained(objective, **changes):
 
 
 def network(case):
-  """(parameters, encoder section) of a case's network: of an objective with two, the one that the class is for."""
+  """(parameters, encoder section) of a case's network: of an objective with two, the one that the
+  class is for.
+  """
   architecture, name, changes, _ = CASES[case]
   networks = small.objective(name, **changes).networks
   network = networks[-1 if architecture.endswith('MaskedLM') else 0]
-  return network.of(trained(name, **changes)), {k: getattr(network.encoder, k, 'transformer') for k in small.SECTION if k != 'name'} | {
-      'name': 'transformer'}
+  return network.of(trained(name, **changes)), {
+    k: getattr(network.encoder, k, 'transformer') for k in small.SECTION if k != 'name'
+  } | {'name': 'transformer'}
 
 
 def save(folder, architecture, params, encoder, special):
@@ -88,8 +178,15 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
     batch = verify.random_batch(small.VOCAB, length, encoder['type_vocab_size'], special['pad'])
     theirs = verify.logits(tmp_path, architecture, batch)
     heads = {'mlm': 'mlm_head', 'pair': 'pair_head', 'replaced': 'replaced_head'}
-    assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'} and not theirs['unloaded']
-    assert worst_logits(verify.compare_logits(export.our_logits(params, encoder, batch), theirs, batch['pack_ids'])) < TOLERANCE
+    assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {
+      'encoder'
+    } and not theirs['unloaded']
+    assert (
+      worst_logits(
+        verify.compare_logits(export.our_logits(params, encoder, batch), theirs, batch['pack_ids'])
+      )
+      < TOLERANCE
+    )
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -97,11 +194,23 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
   architecture, _, _, special = CASES[case]
   params, encoder = network(case)
   groups = names.choose(architecture).groups
-  if encoder['sharing'] != ('all' if groups else 'none'):  # what layers share came to be written for each: read as parameters of their own
-    encoder = {**encoder, 'sharing': 'all' if groups else 'none', 'num_layers': encoder['num_layers'] * (1 if groups else encoder['inner_group_num']),
-               'num_groups': encoder['num_layers'] if groups else 1, 'inner_group_num': encoder['inner_group_num'] if groups else 1}
+  if encoder['sharing'] != (
+    'all' if groups else 'none'
+  ):  # what layers share came to be written for each: read as parameters of their own
+    encoder = {
+      **encoder,
+      'sharing': 'all' if groups else 'none',
+      'num_layers': encoder['num_layers'] * (1 if groups else encoder['inner_group_num']),
+      'num_groups': encoder['num_layers'] if groups else 1,
+      'inner_group_num': encoder['inner_group_num'] if groups else 1,
+    }
     sizes = hf_config.sizes(architecture, network(case)[1], special)
-    params = weights.unflatten({path: names._for_each_block(x, sizes) if '/layers/' in path else x for path, x in weights.flatten(params).items()})
+    params = weights.unflatten(
+      {
+        path: names._for_each_block(x, sizes) if '/layers/' in path else x
+        for path, x in weights.flatten(params).items()
+      }
+    )
   save(tmp_path, architecture, params, encoder, special)
   loaded, report = hf.load(tmp_path)
   merged, lines = hf.merge(params, loaded, report, encoder)
@@ -112,9 +221,21 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
 
 
 def their_network(architecture, seed=0, **fields):
-  """A network of transformers' own making, every parameter perturbed, the row of padding included."""
-  config_class = next(getattr(transformers, f'{kind}Config') for kind in ('Bert', 'Roberta', 'Albert', 'Electra') if architecture.startswith(kind))
-  sizes = dict(vocab_size=small.VOCAB, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
+  """A network of transformers' own making, every parameter perturbed, the row of padding
+  included.
+  """
+  config_class = next(
+    getattr(transformers, f'{kind}Config')
+    for kind in ('Bert', 'Roberta', 'Albert', 'Electra')
+    if architecture.startswith(kind)
+  )
+  sizes = dict(
+    vocab_size=small.VOCAB,
+    hidden_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=80,
+  )
   config = config_class(**{**sizes, **fields})
   torch.manual_seed(seed)
   network = getattr(transformers, architecture)(config).eval()
@@ -124,24 +245,44 @@ def their_network(architecture, seed=0, **fields):
   return network
 
 
-@pytest.mark.parametrize('architecture, fields', [
+@pytest.mark.parametrize(
+  'architecture, fields',
+  [
     ('BertForPreTraining', dict(max_position_embeddings=40, hidden_act='gelu_new')),
     ('BertForMaskedLM', dict(max_position_embeddings=40, hidden_act='gelu')),
-    ('RobertaForMaskedLM', dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5)),
+    (
+      'RobertaForMaskedLM',
+      dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5),
+    ),
     ('RobertaForMaskedLM', dict(max_position_embeddings=44, type_vocab_size=2, pad_token_id=3)),
     ('AlbertForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
-    ('AlbertForPreTraining', dict(max_position_embeddings=40, embedding_size=16, num_hidden_layers=6, num_hidden_groups=3, inner_group_num=2,
-                                  hidden_act='relu')),
+    (
+      'AlbertForPreTraining',
+      dict(
+        max_position_embeddings=40,
+        embedding_size=16,
+        num_hidden_layers=6,
+        num_hidden_groups=3,
+        inner_group_num=2,
+        hidden_act='relu',
+      ),
+    ),
     ('ElectraForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
-    ('ElectraForPreTraining', dict(max_position_embeddings=40, embedding_size=48, hidden_act='gelu_new')),
+    (
+      'ElectraForPreTraining',
+      dict(max_position_embeddings=40, embedding_size=48, hidden_act='gelu_new'),
+    ),
     ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
-])
+  ],
+)
 def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architecture, fields):
   network = their_network(architecture, **fields)
   network.save_pretrained(tmp_path)
   params, report = hf.load(tmp_path)
   assert report.ignored == () and report.architecture == architecture
-  if fields.get('type_vocab_size') == 1:  # its segment row is not zero and lives on in the positions
+  if (
+    fields.get('type_vocab_size') == 1
+  ):  # its segment row is not zero and lives on in the positions
     assert 'type' not in params['encoder']['embeddings'] and report.encoder['type_vocab_size'] == 0
   segments = network.config.type_vocab_size
   batch = verify.random_batch(small.VOCAB, 40, segments, network.config.pad_token_id)
@@ -158,8 +299,12 @@ def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
   tensors, config = export.convert(architecture, weights.flatten(params), encoder, special)
   with torch.device('meta'):
     kind = re.match('Bert|Roberta|Albert|Electra', architecture)[0]
-    theirs = getattr(transformers, architecture)(getattr(transformers, f'{kind}Config')(**config)).state_dict()
-  assert {k: v.shape for k, v in tensors.items()} == {k: tuple(v.shape) for k, v in theirs.items() if k not in names.choose(architecture).tied}
+    theirs = getattr(transformers, architecture)(
+      getattr(transformers, f'{kind}Config')(**config)
+    ).state_dict()
+  assert {k: v.shape for k, v in tensors.items()} == {
+    k: tuple(v.shape) for k, v in theirs.items() if k not in names.choose(architecture).tied
+  }
 
 
 def test_every_architecture_is_tried():
@@ -170,37 +315,114 @@ def test_config_json_is_what_transformers_itself_would_write():
   encoder = {**small.SECTION, **ROBERTA, 'max_positions': 512}
   ours = hf_config.to_hf('RobertaForMaskedLM', encoder, small.ROBERTA_IDS, small.VOCAB)
   theirs = transformers.RobertaConfig(**ours).to_dict()
-  assert ours['max_position_embeddings'] == 514 and ours['type_vocab_size'] == 1 and ours['hidden_act'] == 'gelu'
+  assert (
+    ours['max_position_embeddings'] == 514
+    and ours['type_vocab_size'] == 1
+    and ours['hidden_act'] == 'gelu'
+  )
   assert (ours['bos_token_id'], ours['pad_token_id'], ours['eos_token_id']) == (0, 1, 2)
-  assert {k: theirs[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')} == {
-      k: ours[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')}
+  assert {
+    k: theirs[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')
+  } == {
+    k: ours[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')
+  }
 
 
-@pytest.mark.parametrize('architecture, objective, changes, message', [
-    ('RobertaForMaskedLM', 'mlm_pair', {'activation': 'gelu'}, "no place for 'pair_head.*architecture=BertForPreTraining fits"),
+@pytest.mark.parametrize(
+  'architecture, objective, changes, message',
+  [
+    (
+      'RobertaForMaskedLM',
+      'mlm_pair',
+      {'activation': 'gelu'},
+      "no place for 'pair_head.*architecture=BertForPreTraining fits",
+    ),
     ('BertForPreTraining', 'mlm', {}, "needs 'pair_head.*architecture=BertForMaskedLM fits"),
     ('RobertaForMaskedLM', 'mlm', {}, 'always applies gelu.*BertForMaskedLM'),
-    ('BertForPreTraining', 'mlm_pair', {'embedding_size': 16}, "no place for 'encoder/embedding_projection/bias'.*AlbertForPreTraining fits"),
+    (
+      'BertForPreTraining',
+      'mlm_pair',
+      {'embedding_size': 16},
+      "no place for 'encoder/embedding_projection/bias'.*AlbertForPreTraining fits",
+    ),
     ('BertForMaskedLm', 'mlm', {}, "mean 'BertForMaskedLM'"),
-])
-def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(architecture, objective, changes, message):
+  ],
+)
+def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(
+  architecture, objective, changes, message
+):
   with pytest.raises(errors.UserError, match=message):
-    export.convert(architecture, weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}, small.BERT_IDS)
+    export.convert(
+      architecture,
+      weights.flatten(trained(objective, **changes)),
+      {**small.SECTION, **changes},
+      small.BERT_IDS,
+    )
 
 
-@pytest.mark.parametrize('name, objective, changes, expected, note', [
+@pytest.mark.parametrize(
+  'name, objective, changes, expected, note',
+  [
     ('BertForPreTraining', 'mlm_pair', {}, 'BertForPreTraining', None),
     ('RobertaForMaskedLM', 'mlm', dict(activation='gelu'), 'RobertaForMaskedLM', None),
-    ('RobertaForMaskedLM', 'mlm_pair', dict(activation='gelu'), 'BertForPreTraining', 'cannot hold pair_head/.*: export writes BertForPreTraining'),
-    ('BertForPreTraining', 'mlm', dict(activation='relu'), 'BertForMaskedLM', 'needs pair_head/.*not trained here: export writes BertForMaskedLM'),
-    ('RobertaForMaskedLM', 'mlm', dict(activation='relu'), 'BertForMaskedLM', 'always applies gelu.*is relu: export writes BertForMaskedLM'),
-    ('BertForPreTraining', 'mlm', dict(activation='gelu'), 'BertForMaskedLM', 'export writes BertForMaskedLM'),
-    ('AlbertForPreTraining', 'mlm', dict(embedding_size=16), 'AlbertForMaskedLM', 'export writes AlbertForMaskedLM'),
-    ('BertForPreTraining', 'mlm_pair', dict(embedding_size=16), 'AlbertForPreTraining', 'cannot hold encoder/embedding_projection'),
-    ('ElectraForPreTraining', 'mlm_pair', dict(embedding_size=16), 'AlbertForPreTraining', 'cannot hold mlm_head'),
-])
-def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(name, objective, changes, expected, note):
-  paths, activation = weights.flatten(trained(objective, **changes)), {**small.SECTION, **changes}['activation']
+    (
+      'RobertaForMaskedLM',
+      'mlm_pair',
+      dict(activation='gelu'),
+      'BertForPreTraining',
+      'cannot hold pair_head/.*: export writes BertForPreTraining',
+    ),
+    (
+      'BertForPreTraining',
+      'mlm',
+      dict(activation='relu'),
+      'BertForMaskedLM',
+      'needs pair_head/.*not trained here: export writes BertForMaskedLM',
+    ),
+    (
+      'RobertaForMaskedLM',
+      'mlm',
+      dict(activation='relu'),
+      'BertForMaskedLM',
+      'always applies gelu.*is relu: export writes BertForMaskedLM',
+    ),
+    (
+      'BertForPreTraining',
+      'mlm',
+      dict(activation='gelu'),
+      'BertForMaskedLM',
+      'export writes BertForMaskedLM',
+    ),
+    (
+      'AlbertForPreTraining',
+      'mlm',
+      dict(embedding_size=16),
+      'AlbertForMaskedLM',
+      'export writes AlbertForMaskedLM',
+    ),
+    (
+      'BertForPreTraining',
+      'mlm_pair',
+      dict(embedding_size=16),
+      'AlbertForPreTraining',
+      'cannot hold encoder/embedding_projection',
+    ),
+    (
+      'ElectraForPreTraining',
+      'mlm_pair',
+      dict(embedding_size=16),
+      'AlbertForPreTraining',
+      'cannot hold mlm_head',
+    ),
+  ],
+)
+def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(
+  name, objective, changes, expected, note
+):
+  paths, activation = (
+    weights.flatten(trained(objective, **changes)),
+    {**small.SECTION, **changes}['activation'],
+  )
   assert hf_config.fitting(name, activation, paths) == expected
   said = hf.fitting_note(name, activation, paths)
   assert said is None if note is None else re.search(note, said)
@@ -209,7 +431,9 @@ def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(name, obj
 
 
 def test_a_projection_that_no_encoder_here_has_is_refused(tmp_path):
-  their_network('AlbertForPreTraining', max_position_embeddings=40, embedding_size=48).save_pretrained(tmp_path)
+  their_network(
+    'AlbertForPreTraining', max_position_embeddings=40, embedding_size=48
+  ).save_pretrained(tmp_path)
   with pytest.raises(errors.UserError, match='as wide as its layers and a projection'):
     hf.load(tmp_path)
 
@@ -221,9 +445,24 @@ def test_a_parameter_without_a_row_is_refused_by_name():
 
 
 def test_every_transform_undoes_itself():
-  sizes = names.Sizes(num_heads=4, hidden_size=48, table_width=48, position_offset=2, num_layers=3, num_groups=1, inner_group_num=1, blocks=3)
-  shapes = {names.SAME: (5,), names.KERNEL: (5, 7), names.HEADS_KERNEL: (48, 4, 12), names.HEADS_BIAS: (4, 12), names.FROM_HEADS_KERNEL: (4, 12, 48),
-            names.POSITIONS: (9, 48)}
+  sizes = names.Sizes(
+    num_heads=4,
+    hidden_size=48,
+    table_width=48,
+    position_offset=2,
+    num_layers=3,
+    num_groups=1,
+    inner_group_num=1,
+    blocks=3,
+  )
+  shapes = {
+    names.SAME: (5,),
+    names.KERNEL: (5, 7),
+    names.HEADS_KERNEL: (48, 4, 12),
+    names.HEADS_BIAS: (4, 12),
+    names.FROM_HEADS_KERNEL: (4, 12, 48),
+    names.POSITIONS: (9, 48),
+  }
   used = {row.transform for a in names.ARCHITECTURES.values() for row in a.rows}
   assert used == set(shapes)
   for transform, shape in shapes.items():

@@ -8,8 +8,8 @@ import pytest
 import safetensors.numpy
 import small_networks as small
 
-from bertzoo_jax import errors
 from bertzoo_jax import hf
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import config as hf_config
 from bertzoo_jax.hf import names
 from bertzoo_jax.hf import weights
@@ -19,21 +19,48 @@ RNG = np.random.default_rng(0)
 
 def flat_params(encoder, pair=True):
   """Random parameters by path, shaped as the name table expects."""
-  n, d, h, f = encoder['num_layers'], encoder['hidden_size'], encoder['num_heads'], encoder['intermediate_size']
+  n, d, h, f = (
+    encoder['num_layers'],
+    encoder['hidden_size'],
+    encoder['num_heads'],
+    encoder['intermediate_size'],
+  )
   k = d // h
   shapes = {
-      'encoder/embeddings/word/embedding': (small.VOCAB, d), 'encoder/embeddings/position/embedding': (encoder['max_positions'], d),
-      'encoder/embeddings/type/embedding': (encoder['type_vocab_size'], d),
-      **{f'encoder/layers/attention/{x}/kernel': (n, d, h, k) for x in ('query', 'key', 'value')},
-      **{f'encoder/layers/attention/{x}/bias': (n, h, k) for x in ('query', 'key', 'value')},
-      'encoder/layers/attention/output/kernel': (n, h, k, d), 'encoder/layers/attention/output/bias': (n, d),
-      'encoder/layers/feed_forward/in/kernel': (n, d, f), 'encoder/layers/feed_forward/in/bias': (n, f),
-      'encoder/layers/feed_forward/out/kernel': (n, f, d), 'encoder/layers/feed_forward/out/bias': (n, d),
-      **{f'{norm}/{x}': shape for norm, shape in (('encoder/embeddings/norm', (d,)), ('encoder/layers/attention_norm', (n, d)),
-                                                   ('encoder/layers/feed_forward_norm', (n, d)), ('mlm_head/norm', (d,))) for x in ('scale', 'bias')},
-      'mlm_head/transform/kernel': (d, d), 'mlm_head/transform/bias': (d,), 'mlm_head/bias': (small.VOCAB,),
-      'pair_head/pooler/kernel': (d, d), 'pair_head/pooler/bias': (d,), 'pair_head/classifier/kernel': (d, 2), 'pair_head/classifier/bias': (2,)}
-  return {p: RNG.normal(size=s).astype(np.float32) for p, s in shapes.items() if pair or not p.startswith('pair_head')}
+    'encoder/embeddings/word/embedding': (small.VOCAB, d),
+    'encoder/embeddings/position/embedding': (encoder['max_positions'], d),
+    'encoder/embeddings/type/embedding': (encoder['type_vocab_size'], d),
+    **{f'encoder/layers/attention/{x}/kernel': (n, d, h, k) for x in ('query', 'key', 'value')},
+    **{f'encoder/layers/attention/{x}/bias': (n, h, k) for x in ('query', 'key', 'value')},
+    'encoder/layers/attention/output/kernel': (n, h, k, d),
+    'encoder/layers/attention/output/bias': (n, d),
+    'encoder/layers/feed_forward/in/kernel': (n, d, f),
+    'encoder/layers/feed_forward/in/bias': (n, f),
+    'encoder/layers/feed_forward/out/kernel': (n, f, d),
+    'encoder/layers/feed_forward/out/bias': (n, d),
+    **{
+      f'{norm}/{x}': shape
+      for norm, shape in (
+        ('encoder/embeddings/norm', (d,)),
+        ('encoder/layers/attention_norm', (n, d)),
+        ('encoder/layers/feed_forward_norm', (n, d)),
+        ('mlm_head/norm', (d,)),
+      )
+      for x in ('scale', 'bias')
+    },
+    'mlm_head/transform/kernel': (d, d),
+    'mlm_head/transform/bias': (d,),
+    'mlm_head/bias': (small.VOCAB,),
+    'pair_head/pooler/kernel': (d, d),
+    'pair_head/pooler/bias': (d,),
+    'pair_head/classifier/kernel': (d, 2),
+    'pair_head/classifier/bias': (2,),
+  }
+  return {
+    p: RNG.normal(size=s).astype(np.float32)
+    for p, s in shapes.items()
+    if pair or not p.startswith('pair_head')
+  }
 
 
 @pytest.fixture
@@ -62,7 +89,10 @@ def same(a, b):
 
 def test_early_checkpoints_names_are_understood(written, params):
   path, tensors = written
-  old = {k.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): v for k, v in tensors.items()}
+  old = {
+    k.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): v
+    for k, v in tensors.items()
+  }
   old['bert.embeddings.position_ids'] = np.arange(40)[None]
   weights.save(path / 'model.safetensors', old)
   loaded, report = read(path)
@@ -71,19 +101,40 @@ def test_early_checkpoints_names_are_understood(written, params):
 
 def test_a_body_without_heads_and_prefix_is_understood(written, params):
   path, tensors = written
-  weights.save(path / 'model.safetensors', {k.removeprefix('bert.'): v for k, v in tensors.items() if k.startswith('bert.')})
+  weights.save(
+    path / 'model.safetensors',
+    {k.removeprefix('bert.'): v for k, v in tensors.items() if k.startswith('bert.')},
+  )
   loaded, _ = read(path)
-  assert same(loaded, {k: v for k, v in params.items() if k.startswith('encoder/') or k.startswith('pair_head/pooler')})
+  assert same(
+    loaded,
+    {
+      k: v
+      for k, v in params.items()
+      if k.startswith('encoder/') or k.startswith('pair_head/pooler')
+    },
+  )
 
 
 def test_tied_copies_are_ignored_and_an_untied_decoder_is_reported(written, params):
   path, tensors = written
-  tied = {**tensors, 'cls.predictions.decoder.weight': tensors['bert.embeddings.word_embeddings.weight'].copy()}
-  tied['cls.predictions.decoder.bias'] = tied.pop('cls.predictions.bias')  # some files have only this name
+  tied = {
+    **tensors,
+    'cls.predictions.decoder.weight': tensors['bert.embeddings.word_embeddings.weight'].copy(),
+  }
+  tied['cls.predictions.decoder.bias'] = tied.pop(
+    'cls.predictions.bias'
+  )  # some files have only this name
   weights.save(path / 'model.safetensors', tied)
   loaded, report = read(path)
   assert same(loaded, params) and report.ignored == ()
-  weights.save(path / 'model.safetensors', {**tensors, 'cls.predictions.decoder.weight': tensors['bert.embeddings.word_embeddings.weight'] + 1})
+  weights.save(
+    path / 'model.safetensors',
+    {
+      **tensors,
+      'cls.predictions.decoder.weight': tensors['bert.embeddings.word_embeddings.weight'] + 1,
+    },
+  )
   assert 'cls.predictions.decoder.weight' in read(path)[1].ignored[0]
 
 
@@ -100,10 +151,15 @@ def test_a_bfloat16_file_is_read_where_numpy_knows_no_such_type(written, params)
   path, tensors = written
   halves = {k: v.astype(ml_dtypes.bfloat16) for k, v in tensors.items()}
   weights.save(path / 'model.safetensors', halves)
-  np.save(path / 'expected.npy', halves['bert.embeddings.word_embeddings.weight'].astype(np.float32))
-  program = ('import sys; import numpy as np; from bertzoo_jax import hf; params, _ = hf.load(sys.argv[1]);'
-             'assert not {"jax", "torch", "ml_dtypes"} & set(sys.modules);'
-             'assert np.array_equal(params["encoder"]["embeddings"]["word"]["embedding"], np.load(sys.argv[1] + "/expected.npy"))')
+  np.save(
+    path / 'expected.npy', halves['bert.embeddings.word_embeddings.weight'].astype(np.float32)
+  )
+  program = (
+    'import sys; import numpy as np; from bertzoo_jax import hf; params, _ = hf.load(sys.argv[1]);'
+    'assert not {"jax", "torch", "ml_dtypes"} & set(sys.modules);'
+    'assert np.array_equal(params["encoder"]["embeddings"]["word"]["embedding"], '
+    'np.load(sys.argv[1] + "/expected.npy"))'
+  )
   done = subprocess.run([sys.executable, '-c', program, str(path)], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   loaded, _ = read(path)
@@ -119,14 +175,26 @@ def test_the_file_is_as_readable_as_any_new_file(written):
 def test_a_position_table_of_another_length_gives_the_rows_that_both_have(written, params, rows):
   loaded, report = hf.load(written[0])
   fresh = np.full((rows, 48), 7, np.float32)
-  merged, lines = hf.merge(weights.unflatten({**params, names.POSITION_TABLE: fresh}), loaded, report)
+  merged, lines = hf.merge(
+    weights.unflatten({**params, names.POSITION_TABLE: fresh}), loaded, report
+  )
   table, both = weights.flatten(merged)[names.POSITION_TABLE], min(rows, 40)
-  assert table.shape == (rows, 48) and np.array_equal(table[:both], params[names.POSITION_TABLE][:both]) and (table[both:] == 7).all()
+  assert (
+    table.shape == (rows, 48)
+    and np.array_equal(table[:both], params[names.POSITION_TABLE][:both])
+    and (table[both:] == 7).all()
+  )
   assert [line for line in lines if line.startswith('positions')] == {
-      16: ["positions: the first 16 of the checkpoint's 40 rows were loaded, the rest is ignored"], 40: [],
-      64: ['positions: rows 0 to 39 were loaded, rows 40 to 63 are fresh']}[rows]
+    16: ["positions: the first 16 of the checkpoint's 40 rows were loaded, the rest is ignored"],
+    40: [],
+    64: ['positions: rows 0 to 39 were loaded, rows 40 to 63 are fresh'],
+  }[rows]
   with pytest.raises(errors.UserError, match='position/embedding'):
-    hf.merge(weights.unflatten({**params, names.POSITION_TABLE: np.zeros((rows, 32), np.float32)}), loaded, report)
+    hf.merge(
+      weights.unflatten({**params, names.POSITION_TABLE: np.zeros((rows, 32), np.float32)}),
+      loaded,
+      report,
+    )
 
 
 def test_weights_in_several_files_are_read_together(written, params):
@@ -135,7 +203,9 @@ def test_weights_in_several_files_are_read_together(written, params):
   files = {f'model-{i}.safetensors': dict(list(tensors.items())[i::2]) for i in range(2)}
   for name, part in files.items():
     weights.save(path / name, part)
-  (path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': {k: name for name, part in files.items() for k in part}}))
+  (path / 'model.safetensors.index.json').write_text(
+    json.dumps({'weight_map': {k: name for name, part in files.items() for k in part}})
+  )
   assert same(read(path)[0], params)
 
 
@@ -150,39 +220,69 @@ def test_loaded_fresh_and_ignored_are_told_apart(written, params):
   assert merged['pair_head/classifier/kernel'] is params['pair_head/classifier/kernel']
   assert f'loaded: {len(merged) - 2} of {len(merged)} parameters' in '\n'.join(lines)
   assert [line for line in lines if line.startswith('fresh')] == [
-      'fresh: pair_head/classifier/bias (2,)', 'fresh: pair_head/classifier/kernel (48, 2)']
+    'fresh: pair_head/classifier/bias (2,)',
+    'fresh: pair_head/classifier/kernel (48, 2)',
+  ]
   ignored = [line for line in lines if line.startswith('ignored')]
-  assert len(ignored) == 6 and 'ignored: qa_outputs.weight' in ignored and 'ignored: mlm_head/bias' in ignored
+  assert (
+    len(ignored) == 6
+    and 'ignored: qa_outputs.weight' in ignored
+    and 'ignored: mlm_head/bias' in ignored
+  )
   assert [line for line in lines if line.startswith('differs')] == [
-      'differs: encoder.activation is gelu in the config and gelu_tanh in the checkpoint']
+    'differs: encoder.activation is gelu in the config and gelu_tanh in the checkpoint'
+  ]
 
 
 def test_an_encoder_without_segments_keeps_the_first_segment_in_its_positions(written, params):
   loaded, report = hf.load(written[0])
   fresh = weights.unflatten({k: v for k, v in params.items() if k != names.TYPE_TABLE})
   merged, lines = hf.merge(fresh, loaded, report)
-  assert np.array_equal(weights.flatten(merged)[names.POSITION_TABLE], params[names.POSITION_TABLE] + params[names.TYPE_TABLE][:1])
+  assert np.array_equal(
+    weights.flatten(merged)[names.POSITION_TABLE],
+    params[names.POSITION_TABLE] + params[names.TYPE_TABLE][:1],
+  )
   assert any('row 0 was added' in line for line in lines)
 
 
 def test_another_shape_is_refused_with_both_shapes(written, params):
   loaded, report = hf.load(written[0])
-  fresh = weights.unflatten({**params, names.WORD_TABLE: np.zeros((small.VOCAB + 1, 48), np.float32)})
+  fresh = weights.unflatten(
+    {**params, names.WORD_TABLE: np.zeros((small.VOCAB + 1, 48), np.float32)}
+  )
   with pytest.raises(errors.UserError, match=r'word/embedding is \(102, 48\) here and \(101, 48\)'):
     hf.merge(fresh, loaded, report)
 
 
-@pytest.mark.parametrize('break_it, message', [
+@pytest.mark.parametrize(
+  'break_it, message',
+  [
     (lambda p: (p / 'config.json').unlink(), 'config.json does not exist'),
     (lambda p: (p / 'config.json').write_text('{'), 'no readable JSON'),
-    (lambda p: (p / 'config.json').write_text('{"model_type": "gpt2"}'), "No readable model type is called 'gpt2'"),
-    (lambda p: (p / 'config.json').write_text('{"model_type": "roberta", "hidden_act": "relu"}'), 'always applies gelu'),
-    (lambda p: (p / 'config.json').write_text('{"model_type": "bert", "is_decoder": true}'), 'decoder'),
+    (
+      lambda p: (p / 'config.json').write_text('{"model_type": "gpt2"}'),
+      "No readable model type is called 'gpt2'",
+    ),
+    (
+      lambda p: (p / 'config.json').write_text('{"model_type": "roberta", "hidden_act": "relu"}'),
+      'always applies gelu',
+    ),
+    (
+      lambda p: (p / 'config.json').write_text('{"model_type": "bert", "is_decoder": true}'),
+      'decoder',
+    ),
     (lambda p: (p / 'model.safetensors').rename(p / 'pytorch_model.bin'), 'pickles'),
     (lambda p: (p / 'model.safetensors').unlink(), 'no model.safetensors'),
-    (lambda p: (p / 'model.safetensors').write_bytes((p / 'model.safetensors').read_bytes()[:-9]), 'cannot be read'),
-    (lambda p: safetensors.numpy.save_file({'x': np.ones(2)}, str(p / 'model.safetensors')), 'no word embeddings'),
-])
+    (
+      lambda p: (p / 'model.safetensors').write_bytes((p / 'model.safetensors').read_bytes()[:-9]),
+      'cannot be read',
+    ),
+    (
+      lambda p: safetensors.numpy.save_file({'x': np.ones(2)}, str(p / 'model.safetensors')),
+      'no word embeddings',
+    ),
+  ],
+)
 def test_what_is_no_readable_model_is_refused_in_a_sentence(written, break_it, message):
   break_it(written[0])
   with pytest.raises(errors.UserError, match=message):

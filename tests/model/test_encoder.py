@@ -7,8 +7,8 @@ import pytest
 import small_networks as small
 from jax.flatten_util import ravel_pytree
 
-from bertzoo_jax import errors
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
@@ -24,7 +24,9 @@ ROW = ('input_ids', 'segment_ids', 'pack_ids')
 
 @functools.partial(jax.jit, static_argnums=0)
 def initial(encoder, seed=0):
-  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW})['params']
+  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW})[
+    'params'
+  ]
 
 
 @functools.partial(jax.jit, static_argnames=('encoder', 'ops'))
@@ -43,9 +45,23 @@ def test_packed_pieces_equal_the_same_pieces_in_rows_of_their_own(params):
   lengths, ids, segments = (7, 12, 5), batch['input_ids'][0], np.arange(24) % 2
   pack = np.repeat([1, 2, 3], lengths)[None]
   positions = np.concatenate([np.arange(n) for n in lengths])[None]
-  packed = run(encoder, params, dict(input_ids=ids[None], segment_ids=segments[None], pack_ids=pack, position_ids=positions))[0]
-  alone = [run(encoder, params, dict(input_ids=ids[None, a:a + n], segment_ids=segments[None, a:a + n], pack_ids=np.ones((1, n), np.int32)))[0]
-           for a, n in zip(np.cumsum([0, *lengths]), lengths)]
+  packed = run(
+    encoder,
+    params,
+    dict(input_ids=ids[None], segment_ids=segments[None], pack_ids=pack, position_ids=positions),
+  )[0]
+  alone = [
+    run(
+      encoder,
+      params,
+      dict(
+        input_ids=ids[None, a : a + n],
+        segment_ids=segments[None, a : a + n],
+        pack_ids=np.ones((1, n), np.int32),
+      ),
+    )[0]
+    for a, n in zip(np.cumsum([0, *lengths]), lengths)
+  ]
   assert small.worst(packed, np.concatenate(alone)) < 1e-5
 
 
@@ -53,7 +69,11 @@ def test_padding_changes_no_token_and_is_finite(params):
   encoder, batch = small.encoder(), small.batch(rows=2)
   n = int(batch['pack_ids'][1].sum())
   padded = run(encoder, params, batch)
-  other = run(encoder, params, {**batch, 'input_ids': np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])})
+  other = run(
+    encoder,
+    params,
+    {**batch, 'input_ids': np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])},
+  )
   alone = run(encoder, params, {name: batch[name][1:, :n] for name in ROW})
   assert n < 24 and np.isfinite(padded).all()
   assert small.worst(padded[1, :n], alone[0]) < 1e-5
@@ -63,7 +83,9 @@ def test_padding_changes_no_token_and_is_finite(params):
 def test_a_row_of_padding_alone_gives_finite_gradients(params):
   encoder, batch = small.encoder(attention_dropout=0.5), small.batch()
   batch['pack_ids'][1] = 0
-  gradients = jax.jit(jax.grad(lambda p: jnp.sum(run(encoder, p, batch, jax.random.key(0)) ** 2)))(params)
+  gradients = jax.jit(jax.grad(lambda p: jnp.sum(run(encoder, p, batch, jax.random.key(0)) ** 2)))(
+    params
+  )
   assert np.isfinite(ravel_pytree(gradients)[0]).all()
 
 
@@ -74,16 +96,37 @@ def value_and_gradient(encoder, params, key):
 
 @pytest.mark.parametrize('unroll', [2, 99])
 def test_unrolling_changes_nothing_with_dropout_on(params, unroll):
-  rolled, unrolled = (value_and_gradient(small.encoder(unroll=u, dropout=0.1, attention_dropout=0.1), params, jax.random.key(3)) for u in (1, unroll))
+  rolled, unrolled = (
+    value_and_gradient(
+      small.encoder(unroll=u, dropout=0.1, attention_dropout=0.1), params, jax.random.key(3)
+    )
+    for u in (1, unroll)
+  )
   assert small.worst(rolled, unrolled) < 1e-5
 
 
 def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
   batch, unused = small.batch(), layers.initializer('normal', 1.0)
-  layer = encoders.Layer(num_heads=4, intermediate_size=80, activation='gelu_tanh', norm_eps=1e-12, dropout=0.0, attention_dropout=0.0,
-                         kernel_init=unused, dtype=jnp.float32)
-  embeddings = encoders.Embeddings(vocab_size=small.VOCAB, width=48, max_positions=40, type_vocab_size=2, norm_eps=1e-12, dropout=0.0,
-                                   init_table=unused, dtype=jnp.float32)
+  layer = encoders.Layer(
+    num_heads=4,
+    intermediate_size=80,
+    activation='gelu_tanh',
+    norm_eps=1e-12,
+    dropout=0.0,
+    attention_dropout=0.0,
+    kernel_init=unused,
+    dtype=jnp.float32,
+  )
+  embeddings = encoders.Embeddings(
+    vocab_size=small.VOCAB,
+    width=48,
+    max_positions=40,
+    type_vocab_size=2,
+    norm_eps=1e-12,
+    dropout=0.0,
+    init_table=unused,
+    dtype=jnp.float32,
+  )
   x = embeddings.apply({'params': params['embeddings']}, batch, None)
   for i in range(3):
     own = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
@@ -94,34 +137,51 @@ def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
 @pytest.mark.parametrize('remat', ['full', 'feed_forward', 'sublayers'])
 def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params, remat):
   encoder = lambda remat: small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
-  plain, again = (value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat))
+  plain, again = (
+    value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat)
+  )
   assert small.worst(plain, again) < 1e-5
-  recomputed = lambda r: str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))).count('remat')
+  recomputed = lambda r: str(
+    jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))
+  ).count('remat')
   assert recomputed('none') == 0 < recomputed(remat)
 
 
 def test_the_less_is_saved_the_more_products_are_computed(params):
   def products(remat):
     encoder = small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
-    return str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))).count('dot_general')
+    return str(
+      jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))
+    ).count('dot_general')
 
   counts = [products(remat) for remat in stack.REMAT]
   assert counts == sorted(set(counts)), counts
 
 
 def test_what_attention_mixed_is_saved_without_a_pass_of_its_own(params):
-  # jax rounds what is both saved and used; what joins the residual is, in the product that makes it.
+  # jax rounds what is both saved and used; what joins the residual is, in the product that makes
+  # it.
   encoder = small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1)
-  jaxpr = str(jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3)))
+  jaxpr = str(
+    jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))
+  )
   assert jaxpr.count('name=attended') > 0
   assert jaxpr.count('= reduce_precision') == 2, 'of a layer, what its two sublayers give'
 
 
-@pytest.mark.parametrize('name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)])
-def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(name, bound, deviation):
+@pytest.mark.parametrize(
+  'name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)]
+)
+def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(
+  name, bound, deviation
+):
   params = initial(small.encoder(vocab_size=2000, initializer=name))
   words = np.asarray(params['embeddings']['word']['embedding'])
-  assert abs(words.std() / deviation - 1) < 0.02 and abs(words.mean()) < 2e-4 and np.abs(words).max() <= bound
+  assert (
+    abs(words.std() / deviation - 1) < 0.02
+    and abs(words.mean()) < 2e-4
+    and np.abs(words).max() <= bound
+  )
   if name == 'normal':
     assert np.abs(words).max() > 0.06
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -134,24 +194,37 @@ def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(n
 def test_bfloat16_products_stay_close_to_float32_and_parameters_stay_float32(params):
   half = small.encoder(dtype=jnp.bfloat16)
   out = run(half, params, small.batch())
-  assert out.dtype == jnp.bfloat16 and {x.dtype for x in jax.tree.leaves(initial(half))} == {jnp.dtype('float32')}
+  assert out.dtype == jnp.bfloat16 and {x.dtype for x in jax.tree.leaves(initial(half))} == {
+    jnp.dtype('float32')
+  }
   difference = np.abs(np.asarray(out, np.float32) - run(small.encoder(), params, small.batch()))
   assert difference.max() < 0.2 and difference.mean() < 0.02
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradient_of(encoder, params, batch, weights_BLD):
-  return jax.grad(lambda p: jnp.sum(run(encoder, p, batch).astype(jnp.float32) * weights_BLD))(params)
+  return jax.grad(lambda p: jnp.sum(run(encoder, p, batch).astype(jnp.float32) * weights_BLD))(
+    params
+  )
 
 
 def test_bfloat16_gives_the_gradients_of_float32(params):
   batch = {name: x for name, x in small.batch(rows=96).items() if name in ROW}
   # All rows pull one way: sums over them grow far beyond what a bfloat16 can count.
-  weights_BLD = 0.5 + np.random.default_rng(0).normal(0, 0.1, 48).astype(np.float32) + np.zeros((96, 24, 48), np.float32)
-  exact, half = (gradient_of(small.encoder(dtype=dtype), params, batch, weights_BLD)['layers'] for dtype in (jnp.float32, jnp.bfloat16))
+  weights_BLD = (
+    0.5
+    + np.random.default_rng(0).normal(0, 0.1, 48).astype(np.float32)
+    + np.zeros((96, 24, 48), np.float32)
+  )
+  exact, half = (
+    gradient_of(small.encoder(dtype=dtype), params, batch, weights_BLD)['layers']
+    for dtype in (jnp.float32, jnp.bfloat16)
+  )
   errors_of = {}
   for path, x in jax.tree_util.tree_leaves_with_path(exact):
-    if path[-1].key == 'bias' and path[-2].key != 'key':  # adding to all keys changes no share: that gradient is 0
+    if (
+      path[-1].key == 'bias' and path[-2].key != 'key'
+    ):  # adding to all keys changes no share: that gradient is 0
       y = functools.reduce(lambda tree, k: tree[k.key], path, half)
       errors_of[jax.tree_util.keystr(path)] = float(jnp.linalg.norm(y - x) / jnp.linalg.norm(x))
   assert max(errors_of.values()) < 0.03, errors_of
@@ -164,11 +237,17 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
   drawn = []
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(layers, '_dropped', lambda rate, x, keys: drawn.append((x.shape, np.asarray(keys))) or x)
+    patch.setattr(
+      layers, '_dropped', lambda rate, x, keys: drawn.append((x.shape, np.asarray(keys))) or x
+    )
     with jax.disable_jit():
       encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4))
   # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
-  assert [shape for shape, _ in drawn] == [(4, 24, 48)] + 3 * [(4, 4, 24, 24), (4, 24, 48), (4, 24, 48)]
+  assert [shape for shape, _ in drawn] == [(4, 24, 48)] + 3 * [
+    (4, 4, 24, 24),
+    (4, 24, 48),
+    (4, 24, 48),
+  ]
   keys = [tuple(key) for _, keys in drawn for key in keys.reshape(-1, 2).tolist()]
   assert len(set(keys)) == len(keys), 'no row, head, site or layer drops what another drops'
 
@@ -182,20 +261,35 @@ def test_operations_are_used_where_they_are_given(params):
 
   attend = lambda q, k, v, pack_ids, rate, key: jnp.zeros_like(q)
   add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2: x + y
-  outs = [run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
-          for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))]
+  outs = [
+    run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
+    for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))
+  ]
   assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 2)}
   plain = run(small.encoder(), params, small.batch())
   assert [np.allclose(out, plain) for out in outs] == [True, False, False]
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(num_heads=5), 'does not divide'), (dict(activation='gleu'), "mean 'gelu'"), (dict(initializer='xavier'), 'initializer'),
-    (dict(dropout=1.0), 'below 1'), (dict(num_layers=0), 'at least 1'), (dict(remat='some'), 'remat'),
-    (dict(num_heads=0), 'at least 1'), (dict(type_vocab_size=-1), 'number of segments'), (dict(norm_eps=0.0), 'norm_eps=0.0: it must be above 0'),
-    (dict(initializer_range=0.0), 'above 0'), (dict(embedding_size=-1), 'or 0 for that of the layers'), (dict(sharing='al'), "mean 'all'"),
-    (dict(sharing='all', num_groups=2), 'divide num_layers=3'), (dict(num_groups=3), 'set encoder.sharing'),
-    (dict(inner_group_num=2), 'set encoder.sharing')])
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(num_heads=5), 'does not divide'),
+    (dict(activation='gleu'), "mean 'gelu'"),
+    (dict(initializer='xavier'), 'initializer'),
+    (dict(dropout=1.0), 'below 1'),
+    (dict(num_layers=0), 'at least 1'),
+    (dict(remat='some'), 'remat'),
+    (dict(num_heads=0), 'at least 1'),
+    (dict(type_vocab_size=-1), 'number of segments'),
+    (dict(norm_eps=0.0), 'norm_eps=0.0: it must be above 0'),
+    (dict(initializer_range=0.0), 'above 0'),
+    (dict(embedding_size=-1), 'or 0 for that of the layers'),
+    (dict(sharing='al'), "mean 'all'"),
+    (dict(sharing='all', num_groups=2), 'divide num_layers=3'),
+    (dict(num_groups=3), 'set encoder.sharing'),
+    (dict(inner_group_num=2), 'set encoder.sharing'),
+  ],
+)
 def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.encoder(**changes)
@@ -207,22 +301,38 @@ def test_rows_longer_than_the_position_table_are_refused(params):
 
 
 # Of the papers note: exact numbers, encoder with pooler, MLM and pair head (tied decoder).
-BERT_COUNTS = {(2, 128): 4_433_468, (4, 256): 11_267_900, (4, 512): 29_058_876, (8, 512): 41_668_412, (12, 768): 110_106_428, (24, 1024): 336_226_108}
+BERT_COUNTS = {
+  (2, 128): 4_433_468,
+  (4, 256): 11_267_900,
+  (4, 512): 29_058_876,
+  (8, 512): 41_668_412,
+  (12, 768): 110_106_428,
+  (24, 1024): 336_226_108,
+}
 
 
 def count(objective):
-  return sum(int(np.prod(x.shape)) for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0))))
+  return sum(
+    int(np.prod(x.shape))
+    for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0)))
+  )
 
 
 @pytest.mark.parametrize('layers, width', BERT_COUNTS)
 def test_bert_has_as_many_parameters_as_the_paper_s(layers, width):
-  section = parts.transformer(num_layers=layers, hidden_size=width, num_heads=width // 64, intermediate_size=4 * width)
-  assert count(small.objective('mlm_pair', vocab_size=30522, **section)) == BERT_COUNTS[layers, width]
+  section = parts.transformer(
+    num_layers=layers, hidden_size=width, num_heads=width // 64, intermediate_size=4 * width
+  )
+  assert (
+    count(small.objective('mlm_pair', vocab_size=30522, **section)) == BERT_COUNTS[layers, width]
+  )
 
 
 @pytest.mark.parametrize('size, cased', [('base', 108_932_934), ('large', 334_661_958)])
 def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary(size, cased):
-  assert count(small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)) == cased
+  assert (
+    count(small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)) == cased
+  )
 
 
 @pytest.mark.parametrize('size, published', [('base', 124_697_433), ('large', 355_412_057)])
@@ -233,22 +343,42 @@ def test_roberta_has_as_many_parameters_as_published_in_hugging_face_s_layout(si
 
 
 # Table 4 of the paper, of the encoder with its pooler.
-@pytest.mark.parametrize('sharing, width, millions', [
-    ('all', 0, 31.11), ('attention', 0, 83.08), ('feed_forward', 0, 57.12), ('none', 0, 109.08),
-    ('all', 128, 11.68), ('attention', 128, 63.65), ('feed_forward', 128, 37.69), ('none', 128, 89.65)])
+@pytest.mark.parametrize(
+  'sharing, width, millions',
+  [
+    ('all', 0, 31.11),
+    ('attention', 0, 83.08),
+    ('feed_forward', 0, 57.12),
+    ('none', 0, 109.08),
+    ('all', 128, 11.68),
+    ('attention', 128, 63.65),
+    ('feed_forward', 128, 37.69),
+    ('none', 128, 89.65),
+  ],
+)
 def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions):
   config = albert.get_config('base')
   config.encoder.update(sharing=sharing, embedding_size=width)
-  shapes = jax.eval_shape(small.objective('mlm_pair', vocab_size=30_000, **config.encoder).init, jax.random.key(0))
+  shapes = jax.eval_shape(
+    small.objective('mlm_pair', vocab_size=30_000, **config.encoder).init, jax.random.key(0)
+  )
   body = [shapes['encoder'], shapes['pair_head']['pooler']]
   assert round(sum(x.size for x in jax.tree.leaves(body)) / 1e6, 2) == millions
 
 
-@pytest.mark.parametrize('size, total, body, generator', [
-    ('small', 14_196_219, 13_483_008, 647_162), ('base', 119_386_427, 108_891_648, 9_903_418), ('large', 354_655_291, 334_092_288, 19_512_378)])
+@pytest.mark.parametrize(
+  'size, total, body, generator',
+  [
+    ('small', 14_196_219, 13_483_008, 647_162),
+    ('base', 119_386_427, 108_891_648, 9_903_418),
+    ('large', 354_655_291, 334_092_288, 19_512_378),
+  ],
+)
 def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, generator):
   config = electra.get_config(size)
-  objective = small.objective('replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder)
+  objective = small.objective(
+    'replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder
+  )
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
   assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
@@ -21,7 +21,9 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
 
 def test_dropout_without_keys_or_a_rate_is_the_identity():
   x = jnp.arange(5.0)[None, None]
-  assert (layers.dropout(x, 0.9, None) == x).all() and (layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x).all()
+  assert (layers.dropout(x, 0.9, None) == x).all() and (
+    layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x
+  ).all()
 
 
 def test_attention_is_the_textbook_s():
@@ -33,7 +35,7 @@ def test_attention_is_the_textbook_s():
     for h in range(4):
       for i in range(6):
         seen = pack[b] == pack[b, i]
-        e = np.exp(k[b, seen, h] @ q[b, i, h] / 5 ** 0.5)
+        e = np.exp(k[b, seen, h] @ q[b, i, h] / 5**0.5)
         assert np.allclose(out[b, i, h], e / e.sum() @ v[b, seen, h], atol=1e-5)
 
 
@@ -49,30 +51,45 @@ def test_attention_dropout_is_unbiased():
 @pytest.mark.parametrize('features', [(8,), (2, 4)])
 def test_a_bias_s_gradient_of_many_rows_in_bfloat16_is_that_of_float32(features):
   x = np.random.default_rng(0).normal(size=(64, 1024, 4)).astype(np.float32)
-  above = np.ones((64, 1024, *features), np.float32)  # a bfloat16 that counts one by one stops at 256
+  above = np.ones(
+    (64, 1024, *features), np.float32
+  )  # a bfloat16 that counts one by one stops at 256
   gradients = {}
   for dtype in (jnp.float32, jnp.bfloat16):
     dense = layers.Dense(features, layers.initializer('normal', 0.1), dtype)
-    backward = jax.jit(lambda p, x, g, dense=dense: jax.vjp(lambda p: dense.apply(p, x), p)[1](g)[0])
+    backward = jax.jit(
+      lambda p, x, g, dense=dense: jax.vjp(lambda p: dense.apply(p, x), p)[1](g)[0]
+    )
     gradients[dtype] = backward(dense.init(jax.random.key(0), x[:1, :1]), x, above.astype(dtype))
   for name, expected in gradients[jnp.float32]['params'].items():
     got = gradients[jnp.bfloat16]['params'][name]
-    assert got.dtype == jnp.float32 and small.worst(got, expected) < 0.01 * float(jnp.abs(expected).max()), name
+    assert got.dtype == jnp.float32 and small.worst(got, expected) < 0.01 * float(
+      jnp.abs(expected).max()
+    ), name
 
 
 def test_norm_equals_torch_s_also_far_from_zero():
   torch = pytest.importorskip('torch')
   x = np.random.default_rng(0).normal(100, 0.1, (50, 64)).astype(np.float32)
   params = small.perturbed({'scale': np.ones(64, np.float32), 'bias': np.zeros(64, np.float32)})
-  theirs = torch.nn.functional.layer_norm(torch.as_tensor(x), (64,), *(torch.as_tensor(params[n]) for n in ('scale', 'bias')), 1e-12)
-  assert small.worst(layers.Norm(1e-12, jnp.float32).apply({'params': params}, x), theirs.numpy()) < 1e-3  # x itself is rounded to 4e-6 / 0.1
+  theirs = torch.nn.functional.layer_norm(
+    torch.as_tensor(x), (64,), *(torch.as_tensor(params[n]) for n in ('scale', 'bias')), 1e-12
+  )
+  assert (
+    small.worst(layers.Norm(1e-12, jnp.float32).apply({'params': params}, x), theirs.numpy()) < 1e-3
+  )  # x itself is rounded to 4e-6 / 0.1
 
 
 def test_activations_are_the_two_gelus():
   torch = pytest.importorskip('torch')
   x = torch.linspace(-6, 6, 1000)
   for name, how in (('gelu', 'none'), ('gelu_tanh', 'tanh')):
-    assert small.worst(layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()) < 1e-6
+    assert (
+      small.worst(
+        layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
+      )
+      < 1e-6
+    )
 
 
 def test_heads_get_the_vectors_at_the_predicted_positions():

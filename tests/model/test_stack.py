@@ -1,4 +1,6 @@
-"""The scanned stack: what layers share, groups, blocks within layers, and a program that does not grow."""
+"""The scanned stack: what layers share, groups, blocks within layers, and a program that does not
+grow.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +10,23 @@ import small_networks as small
 from test_encoder import initial
 from test_encoder import run
 
-from bertzoo_jax import errors
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks a layer
-STACKS = [('none', 6, 1, 1), ('all', 6, 1, 1), ('attention', 6, 1, 1), ('feed_forward', 6, 1, 1), ('all', 6, 2, 1), ('all', 6, 6, 1),
-          ('all', 4, 2, 2), ('all', 4, 1, 3), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
+STACKS = [
+  ('none', 6, 1, 1),
+  ('all', 6, 1, 1),
+  ('attention', 6, 1, 1),
+  ('feed_forward', 6, 1, 1),
+  ('all', 6, 2, 1),
+  ('all', 6, 6, 1),
+  ('all', 4, 2, 2),
+  ('all', 4, 1, 3),
+  ('attention', 6, 3, 1),
+  ('feed_forward', 4, 2, 2),
+]
 
 
 def copy_of(layer, block, layers, groups, inner):
@@ -23,28 +35,57 @@ def copy_of(layer, block, layers, groups, inner):
 
 
 @pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
-def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(sharing, layers, groups, inner):
-  encoder = small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)
+def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
+  sharing, layers, groups, inner
+):
+  encoder = small.encoder(
+    num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner
+  )
   shared = small.perturbed(initial(encoder))
   uses = [copy_of(i, j, layers, groups, inner) for i in range(layers) for j in range(inner)]
-  copied = jax.tree.map(lambda x: x if len(x) == layers * inner else x[np.array(uses)], shared['layers'])
+  copied = jax.tree.map(
+    lambda x: x if len(x) == layers * inner else x[np.array(uses)], shared['layers']
+  )
   plain = small.encoder(num_layers=layers * inner)
-  assert jax.tree.map(np.shape, copied) == jax.tree.map(np.shape, jax.eval_shape(lambda: initial(plain))['layers'])
-  assert small.worst(run(encoder, shared, small.batch()), run(plain, {**shared, 'layers': copied}, small.batch())) < 2e-6
+  assert jax.tree.map(np.shape, copied) == jax.tree.map(
+    np.shape, jax.eval_shape(lambda: initial(plain))['layers']
+  )
+  assert (
+    small.worst(
+      run(encoder, shared, small.batch()), run(plain, {**shared, 'layers': copied}, small.batch())
+    )
+    < 2e-6
+  )
 
 
 @pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
 def test_a_shared_parameter_is_stored_once_a_group_and_block(sharing, layers, groups, inner):
-  shapes = jax.eval_shape(lambda: initial(small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)))['layers']
+  shapes = jax.eval_shape(
+    lambda: initial(
+      small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)
+    )
+  )['layers']
   once, own = groups * inner, layers * inner
-  expected = {'none': (own, own), 'all': (once, once), 'attention': (once, own), 'feed_forward': (own, once)}[sharing]
-  for name, of in (('attention', 0), ('attention_norm', 0), ('feed_forward', 1), ('feed_forward_norm', 1)):
+  expected = {
+    'none': (own, own),
+    'all': (once, once),
+    'attention': (once, own),
+    'feed_forward': (own, once),
+  }[sharing]
+  for name, of in (
+    ('attention', 0),
+    ('attention_norm', 0),
+    ('feed_forward', 1),
+    ('feed_forward_norm', 1),
+  ):
     assert {x.shape[0] for x in jax.tree.leaves(shapes[name])} == {expected[of]}
 
 
 @pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
 def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
-  params = initial(small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner))
+  params = initial(
+    small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)
+  )
   for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
     if path[-1].key == 'kernel':
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
@@ -62,18 +103,30 @@ def test_the_program_does_not_grow_with_depth(sharing):
 
 
 def test_gradients_of_shared_parameters_are_sums_over_their_uses():
-  encoder = small.encoder(num_layers=4, sharing='all', num_groups=2, dropout=0.1, attention_dropout=0.1)
+  encoder = small.encoder(
+    num_layers=4, sharing='all', num_groups=2, dropout=0.1, attention_dropout=0.1
+  )
   plain = small.encoder(num_layers=4, dropout=0.1, attention_dropout=0.1)
   shared = small.perturbed(initial(encoder))
-  gradient = lambda encoder, params: jax.jit(jax.grad(lambda p: jnp.mean(run(encoder, p, small.batch(), jax.random.key(1)) ** 3)))(params)['layers']
+  gradient = lambda encoder, params: jax.jit(
+    jax.grad(lambda p: jnp.mean(run(encoder, p, small.batch(), jax.random.key(1)) ** 3))
+  )(params)['layers']
   ours = gradient(encoder, shared)
-  each = gradient(plain, {**shared, 'layers': jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], shared['layers'])})
-  assert small.worst(ours, jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), each)) < 1e-5
+  each = gradient(
+    plain, {**shared, 'layers': jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], shared['layers'])}
+  )
+  assert (
+    small.worst(ours, jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), each)) < 1e-5
+  )
 
 
 def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
   with pytest.raises(errors.UserError, match='no rule'):
-    stack.init(lambda key: {'norm': {'scale': jnp.ones(3)}}, jax.random.key(0), stack.Plan(2, (('attention', 'broadcast'),)))
+    stack.init(
+      lambda key: {'norm': {'scale': jnp.ones(3)}},
+      jax.random.key(0),
+      stack.Plan(2, (('attention', 'broadcast'),)),
+    )
 
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
@@ -82,6 +135,12 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
     return x * 2 + row_keys.keep(keys, 0.5, (1, 1))[:, 0, 0]
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  draws = stack.scan(apply, {'w': jnp.zeros((groups * inner, 1))}, jnp.zeros(64, jnp.int32), row_keys.of_batch(jax.random.key(0), 64), plan)
+  draws = stack.scan(
+    apply,
+    {'w': jnp.zeros((groups * inner, 1))},
+    jnp.zeros(64, jnp.int32),
+    row_keys.of_batch(jax.random.key(0), 64),
+    plan,
+  )
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5

@@ -1,4 +1,6 @@
-"""Replaced token detection: what is sampled and filled in, which gradient goes where, and what is measured."""
+"""Replaced token detection: what is sampled and filled in, which gradient goes where, and what is
+measured.
+"""
 
 import functools
 import math
@@ -10,8 +12,8 @@ import pytest
 import small_networks as small
 from jax.flatten_util import ravel_pytree
 
-from bertzoo_jax import errors
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -38,7 +40,7 @@ def pair(kind='replaced_token', **changes):
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate(objective, params, batch):
   """(sums, gradients) without dropout."""
-  loss = lambda p: objective.loss(p, batch, objective.totals(batch), (), None, False)
+  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)
   gradients, (_, sums) = jax.grad(loss, has_aux=True)(params)
   return sums, gradients
 
@@ -50,7 +52,7 @@ def gradients(objective, params, batch):
 @functools.partial(jax.jit, static_argnums=0)
 def loss_of(objective, params, batch):
   """(loss, sums) without dropout."""
-  value, (_, sums) = objective.loss(params, batch, objective.totals(batch), (), None, False)
+  value, (_, sums) = objective.loss(params, batch, objective.normalizers(batch), (), None, False)
   return value, sums
 
 
@@ -74,7 +76,8 @@ def rows(**sizes):
   return {**batch, 'row_keys': keys(len(batch['input_ids']))}
 
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
+# --- sampling
+# ---------------------------------------------------------------------------------------------------------
 
 
 def chi_square(counts, expected):
@@ -84,12 +87,19 @@ def chi_square(counts, expected):
   return (((counts - expected)[kept] ** 2 / expected[kept]).sum() - degrees) / np.sqrt(2 * degrees)
 
 
-@pytest.mark.parametrize('temperature, disallow', [(1.0, False), (2.0, False), (0.5, True), (1.0, True)])
+@pytest.mark.parametrize(
+  'temperature, disallow', [(1.0, False), (2.0, False), (0.5, True), (1.0, True)]
+)
 def test_sampled_tokens_follow_the_generator_s_distribution(temperature, disallow):
   size, n, places = 40, 20_000, 3
   logits = np.random.default_rng(0).normal(0, 1.5, (places, size)).astype(np.float32)
   batch = {'row_keys': keys(n), 'masked_targets': np.full((n, places), 7)}
-  tempered = generators.tempered(jnp.broadcast_to(jnp.asarray(logits), (n, places, size)), batch, temperature=temperature, disallow_correct=disallow)
+  tempered = generators.tempered(
+    jnp.broadcast_to(jnp.asarray(logits), (n, places, size)),
+    batch,
+    temperature=temperature,
+    disallow_correct=disallow,
+  )
   found = np.asarray(jax.jit(lambda x: generators.sample(x, batch))(tempered))
   for place in range(places):
     shares = np.exp(logits[place] / temperature)
@@ -103,19 +113,34 @@ def test_rows_and_places_are_sampled_apart_and_every_step_anew():
   batch = {'row_keys': keys(n)}
   found = np.asarray(generators.sample(jnp.zeros((n, 2, size)), batch))
   again = np.asarray(generators.sample(jnp.zeros((n, 2, size)), {'row_keys': keys(n, seed=1)}))
-  for a, b in ((found[:, 0], found[:, 1]), (found[1:, 0], found[:-1, 0]), (found[:, 0], again[:, 0])):
-    assert abs(chi_square(np.bincount(a * size + b, minlength=size * size), np.full(size * size, len(a) / size ** 2))) < 4
+  for a, b in (
+    (found[:, 0], found[:, 1]),
+    (found[1:, 0], found[:-1, 0]),
+    (found[:, 0], again[:, 0]),
+  ):
+    assert (
+      abs(
+        chi_square(
+          np.bincount(a * size + b, minlength=size * size), np.full(size * size, len(a) / size**2)
+        )
+      )
+      < 4
+    )
 
 
 def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 50)), jnp.float32)
   whole = generators.sample(logits, {'row_keys': keys(8)})
   for row in range(8):
-    assert (generators.sample(logits[row:row + 1], {'row_keys': keys(8)[row:row + 1]}) == whole[row]).all()
+    assert (
+      generators.sample(logits[row : row + 1], {'row_keys': keys(8)[row : row + 1]}) == whole[row]
+    ).all()
 
 
 def test_no_noise_is_large_enough_for_a_token_of_no_probability():
-  logits = jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)  # 90 million draws of noise: at 1 in 16 million it must not be infinite
+  logits = (
+    jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)
+  )  # 90 million draws of noise: at 1 in 16 million it must not be infinite
   assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1500)}))(logits) == 5).all()
 
 
@@ -128,60 +153,100 @@ def test_given_samples_are_taken():
 def updated(accumulation, mesh):
   """(parameters, metrics) after a step."""
   objective, params = pair(temperature=3.0, num_layers=1)
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(),
-                                    clip_norm=1.0)
-  devices = sharding.mesh(mesh, jax.devices()[:math.prod(mesh)]) if mesh else None
+  tx = optimizers.adamw_uncorrected(
+    lambda s: 1e-3,
+    optimizers.paths_of(params),
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+    weight_decay=0.01,
+    no_decay=(),
+    clip_norm=1.0,
+  )
+  devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
-  placed = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()} if mesh else batch
-  step = steps.make_train_step(objective, tx, lambda s: 1e-3, seed=3, accumulation=accumulation, mesh=devices)
+  placed = (
+    {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()}
+    if mesh
+    else batch
+  )
+  step = steps.make_train_step(
+    objective, tx, lambda s: 1e-3, seed=3, accumulation=accumulation, mesh=devices
+  )
   new, metrics = jax.block_until_ready(jax.jit(step)(state, placed))
   return new.params, metrics
 
 
-@pytest.mark.parametrize('accumulation, mesh', [(2, None), (4, None), (1, (2, 4, 1)), (2, (2, 2, 2))])
+@pytest.mark.parametrize(
+  'accumulation, mesh', [(2, None), (4, None), (1, (2, 4, 1)), (2, (2, 2, 2))]
+)
 def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, mesh):
   (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)
-  assert a['rtd_base_rate'] == b['rtd_base_rate'] < 1 and abs(float(a['loss'] / b['loss']) - 1) < 1e-5
+  assert (
+    a['rtd_base_rate'] == b['rtd_base_rate'] < 1 and abs(float(a['loss'] / b['loss']) - 1) < 1e-5
+  )
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
 
-# --- filling ----------------------------------------------------------------------------------------------------------
+# --- filling
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
   objective, seen, encode = small.objective(kind, **SIZES), [], networks.encode
   batch = {**small.batch(), 'row_keys': keys(4)}
-  monkeypatch.setattr(networks, 'encode', lambda encoder, params, batch, key, ops: seen.append(key) or encode(encoder, params, batch, key, ops))
-  objective.loss(small.parameters(objective), batch, objective.totals(batch), (), jax.random.key(0), True)
+  monkeypatch.setattr(
+    networks,
+    'encode',
+    lambda encoder, params, batch, key, ops: (
+      seen.append(key) or encode(encoder, params, batch, key, ops)
+    ),
+  )
+  objective.loss(
+    small.parameters(objective), batch, objective.normalizers(batch), (), jax.random.key(0), True
+  )
   assert len(seen) == 2 and (jax.random.key_data(seen[0]) != jax.random.key_data(seen[1])).any()
 
 
 def test_all_masked_positions_are_filled_and_the_others_left_and_the_original_row_comes_back():
   original = np.array([[10, 11, 12, 13, 14, 15]])
   shown = np.array([[10, 4, 12, 4, 14, 15]])
-  batch = dict(input_ids=shown, masked_positions=np.array([[1, 2, 3, 0, 0]]), masked_targets=np.array([[11, 12, 13, 0, 0]]),
-               masked_weights=np.array([[1, 1, 1, 0, 0]], np.float32))
+  batch = dict(
+    input_ids=shown,
+    masked_positions=np.array([[1, 2, 3, 0, 0]]),
+    masked_targets=np.array([[11, 12, 13, 0, 0]]),
+    masked_weights=np.array([[1, 1, 1, 0, 0]], np.float32),
+  )
   back, filled = generators.fill(batch, jnp.array([[70, 12, 90, 33, 44]]))
   assert (back == original).all() and filled.tolist() == [[10, 70, 12, 90, 14, 15]]
 
 
 def test_a_real_prediction_at_position_0_survives_fillers_that_point_there():
-  batch = dict(input_ids=np.array([[4, 11]]), masked_positions=np.array([[0, 0, 0]]), masked_targets=np.array([[10, 0, 0]]),
-               masked_weights=np.array([[1, 0, 0]], np.float32))
+  batch = dict(
+    input_ids=np.array([[4, 11]]),
+    masked_positions=np.array([[0, 0, 0]]),
+    masked_targets=np.array([[10, 0, 0]]),
+    masked_weights=np.array([[1, 0, 0]], np.float32),
+  )
   back, filled = generators.fill(batch, jnp.array([[70, 80, 90]]))
   assert back.tolist() == [[10, 11]] and filled.tolist() == [[70, 11]]
 
 
 def test_a_position_that_comes_twice_takes_its_first_sample():
-  batch = dict(input_ids=np.array([[9, 4, 4]]), masked_positions=np.array([[1, 1, 2, 2, 2]]), masked_targets=np.array([[11, 11, 12, 12, 12]]),
-               masked_weights=np.ones((1, 5), np.float32))
+  batch = dict(
+    input_ids=np.array([[9, 4, 4]]),
+    masked_positions=np.array([[1, 1, 2, 2, 2]]),
+    masked_targets=np.array([[11, 11, 12, 12, 12]]),
+    masked_weights=np.ones((1, 5), np.float32),
+  )
   back, filled = generators.fill(batch, jnp.array([[70, 80, 90, 91, 92]]))
   assert back.tolist() == [[9, 11, 12]] and filled.tolist() == [[9, 70, 90]]
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------
+# --- gradients
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial'])
@@ -199,9 +264,14 @@ def test_the_generator_s_loss_reaches_what_it_shares_and_nothing_else_of_the_dis
   found = gradients(objective, params, rows())
   tables = found['encoder'].pop('embeddings')
   assert not ravel_pytree((found['encoder'], found['replaced_head']))[0].any()
-  reached = {'none': set(), 'token': {'word'}, 'embeddings': {'word', 'position', 'type', 'norm'}}[shared]
+  reached = {'none': set(), 'token': {'word'}, 'embeddings': {'word', 'position', 'type', 'norm'}}[
+    shared
+  ]
   assert {name for name, tree in tables.items() if ravel_pytree(tree)[0].any()} == reached
-  assert set(params['generator']['encoder'].get('embeddings', {})) == {'word', 'position', 'type', 'norm'} - reached
+  assert (
+    set(params['generator']['encoder'].get('embeddings', {}))
+    == {'word', 'position', 'type', 'norm'} - reached
+  )
 
 
 def test_sharing_all_makes_one_encoder_of_two():
@@ -209,34 +279,75 @@ def test_sharing_all_makes_one_encoder_of_two():
   assert set(params['generator']) == {'mlm_head'}
   batch = rows()
   main, other = (network.of(params)['encoder'] for network in objective.networks)
-  assert small.worst(main, other) == 0 and objective.networks[0].encoder == objective.networks[1].encoder
+  assert (
+    small.worst(main, other) == 0 and objective.networks[0].encoder == objective.networks[1].encoder
+  )
   assert np.isfinite(ravel_pytree(gradients(objective, params, batch))[0]).all()
 
 
 def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
-  objective = small.objective('replaced_token_frozen', num_layers=2, activation='gelu', embedding_size=16)
+  objective = small.objective(
+    'replaced_token_frozen', num_layers=2, activation='gelu', embedding_size=16
+  )
   params = small.parameters(objective, seed=1, scale=0.05)
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-2, optimizers.paths_of(params), b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.5, no_decay=(),
-                                    clip_norm=1.0)
+  tx = optimizers.adamw_uncorrected(
+    lambda s: 1e-2,
+    optimizers.paths_of(params),
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+    weight_decay=0.5,
+    no_decay=(),
+    clip_norm=1.0,
+  )
   state = small.state(objective, tx, params, 4)
-  state = state.replace(opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state))  # moments, as the stage before left them
-  new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(state, small.batch())
-  assert small.worst(new.params['generator'], params['generator']) == 0 and small.worst(new.params['encoder'], params['encoder']) > 0
-  assert metrics['mlm_loss'] > 0 and not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
+  state = state.replace(
+    opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
+  )  # moments, as the stage before left them
+  new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(
+    state, small.batch()
+  )
+  assert (
+    small.worst(new.params['generator'], params['generator']) == 0
+    and small.worst(new.params['encoder'], params['encoder']) > 0
+  )
+  assert (
+    metrics['mlm_loss'] > 0
+    and not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
+  )
 
 
 @pytest.mark.parametrize('disallow', [False, True])
-def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabulary_of_three(disallow):
-  changes = dict(vocab_size=3, num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, embedding_size=4, disallow_correct=disallow,
-                 temperature=1.3, discriminator_weight=0.0)
+def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabulary_of_three(
+  disallow,
+):
+  changes = dict(
+    vocab_size=3,
+    num_layers=1,
+    hidden_size=8,
+    num_heads=2,
+    intermediate_size=8,
+    embedding_size=4,
+    disallow_correct=disallow,
+    temperature=1.3,
+    discriminator_weight=0.0,
+  )
   objective, params = pair('replaced_token_adversarial', **changes)
   params = small.perturbed(params, seed=1, scale=0.5)
-  batch = dict(input_ids=np.array([[0, 1, 2, 1]]), segment_ids=np.zeros((1, 4), np.int32), pack_ids=np.ones((1, 4), np.int32),
-               masked_positions=np.array([[2]]), masked_targets=np.array([[1]]), masked_weights=np.ones((1, 1), np.float32))
+  batch = dict(
+    input_ids=np.array([[0, 1, 2, 1]]),
+    segment_ids=np.zeros((1, 4), np.int32),
+    pack_ids=np.ones((1, 4), np.int32),
+    masked_positions=np.array([[2]]),
+    masked_targets=np.array([[1]]),
+    masked_weights=np.ones((1, 1), np.float32),
+  )
 
   def log_shares(params):
     logits, _ = guesses(objective, params, batch)
-    return jax.nn.log_softmax(generators.tempered(logits, batch, temperature=1.3, disallow_correct=disallow)[0, 0])
+    return jax.nn.log_softmax(
+      generators.tempered(logits, batch, temperature=1.3, disallow_correct=disallow)[0, 0]
+    )
 
   def reward(token):
     filled = np.where(np.arange(4) == 2, token, [0, 1, 2, 1])[None]
@@ -244,13 +355,17 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
     return float(-jax.nn.log_sigmoid(score if token != 1 else -score))
 
   rewards = jnp.array([reward(v) for v in range(3)])
-  wanted = jax.jit(jax.grad(lambda p: -jnp.sum(jnp.exp(log_shares(p)) * rewards)))(params)  # the generator climbs
+  wanted = jax.jit(jax.grad(lambda p: -jnp.sum(jnp.exp(log_shares(p)) * rewards)))(
+    params
+  )  # the generator climbs
   shares = np.exp(jax.jit(log_shares)(params))
   each = [gradients(objective, params, {**batch, 'sampled_ids': np.array([[v]])}) for v in range(3)]
   mean = jax.tree.map(lambda *g: sum(share * x for share, x in zip(shares, g)), *each)
   for tree in (wanted, mean):
     tree.pop('baseline_head')  # which learns by itself, below
-  assert small.worst(wanted, mean) < 1e-6 and np.abs(ravel_pytree(wanted['generator'])[0]).max() > 1e-2
+  assert (
+    small.worst(wanted, mean) < 1e-6 and np.abs(ravel_pytree(wanted['generator'])[0]).max() > 1e-2
+  )
   assert (shares[1] == 0) == disallow
 
 
@@ -259,14 +374,18 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   batch = {**small.batch(rows=1, predictions=1), 'sampled_ids': np.array([[9]])}
   batch['masked_weights'][:] = 1.0
   sums, found = evaluate(objective, params, batch)
-  right, gradient = np.exp(-float(sums['masked']['reward'])), found['baseline_head']['classifier']['bias'][0]
+  right, gradient = (
+    np.exp(-float(sums['masked']['reward'])),
+    found['baseline_head']['classifier']['bias'][0],
+  )
   hidden = guesses(objective, params, batch)[1][0, 0]
   head = params['baseline_head']['classifier']
   guess = 1 / (1 + np.exp(-float(hidden @ head['kernel'][:, 0] + head['bias'][0])))
   assert abs(gradient - (guess - right)) < 1e-5  # of cross-entropy
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- what is measured
+# -------------------------------------------------------------------------------------------------
 
 
 def reference(scores, replaced):
@@ -274,8 +393,13 @@ def reference(scores, replaced):
   flagged = scores > 0
   hits, misses = scores[replaced], scores[~replaced]
   area = np.mean((hits[:, None] > misses) + 0.5 * (hits[:, None] == misses))
-  return dict(rtd_accuracy=np.mean(flagged == replaced), rtd_base_rate=1 - replaced.mean(), rtd_precision=replaced[flagged].mean(),
-              rtd_recall=flagged[replaced].mean(), rtd_auc=area)
+  return dict(
+    rtd_accuracy=np.mean(flagged == replaced),
+    rtd_base_rate=1 - replaced.mean(),
+    rtd_precision=replaced[flagged].mean(),
+    rtd_recall=flagged[replaced].mean(),
+    rtd_auc=area,
+  )
 
 
 @pytest.mark.parametrize('loss_over', ['all', 'masked'])
@@ -283,11 +407,15 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   objective, params = pair(loss_over=loss_over, discriminator_weight=2.0, generator_weight=0.5)
   params = jax.tree.map(lambda x: 3 * x, params)
   batch = small.batch(rows=16)
-  batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
-  batch['sampled_ids'][::2, 0] = batch['masked_targets'][::2, 0]  # a correct guess is an original token
-  totals = objective.totals(batch)
+  batch['sampled_ids'] = np.random.default_rng(1).integers(
+    5, small.VOCAB, batch['masked_targets'].shape
+  )
+  batch['sampled_ids'][::2, 0] = batch['masked_targets'][
+    ::2, 0
+  ]  # a correct guess is an original token
+  normalizers = objective.normalizers(batch)
   value, sums = loss_of(objective, params, batch)
-  found = objective.derive(steps.means(sums, totals))
+  found = objective.finalize_metrics(steps.means(sums, normalizers))
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
   scores = np.asarray(scores_of(objective, params, {**batch, 'input_ids': filled}))
   real, replaced = batch['pack_ids'] > 0, filled != original
@@ -299,39 +427,57 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   over = real if loss_over == 'all' else chosen
   nll = np.log1p(np.exp(np.where(replaced, -scores, scores)))
   assert abs(float(found['rtd_loss']) - nll[over].mean()) < 1e-4
-  assert abs(float(value) - (2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss']))) < 1e-3
+  assert (
+    abs(float(value) - (2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss']))) < 1e-3
+  )
   assert {'rtd_counts', 'rtd_found'}.isdisjoint(found)
 
 
 def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_one_of_1():
   means = lambda replaced, scores: {
-      'rtd_replaced': replaced.mean(), 'rtd_flagged': (scores > 0).mean(), 'rtd_found': ((scores > 0) & replaced).mean(),
-      'rtd_counts': np.stack([np.histogram(scores[replaced == r], 256, (-16, 16))[0] for r in (False, True)]) / len(scores)}
+    'rtd_replaced': replaced.mean(),
+    'rtd_flagged': (scores > 0).mean(),
+    'rtd_found': ((scores > 0) & replaced).mean(),
+    'rtd_counts': np.stack(
+      [np.histogram(scores[replaced == r], 256, (-16, 16))[0] for r in (False, True)]
+    )
+    / len(scores),
+  }
   draw = np.random.default_rng(0)
   replaced, scores = draw.random(50_000) < 0.1, draw.normal(size=50_000)
-  assert abs(float(replaced_token.derive(means(replaced, scores))['rtd_auc']) - 0.5) < 0.01
-  best = replaced_token.derive(means(replaced, np.where(replaced, 3.0, -3.0)))
+  assert (
+    abs(float(replaced_token.finalize_metrics(means(replaced, scores))['rtd_auc']) - 0.5) < 0.01
+  )
+  best = replaced_token.finalize_metrics(means(replaced, np.where(replaced, 3.0, -3.0)))
   assert best['rtd_auc'] == 1 == best['rtd_precision'] == best['rtd_recall']
 
 
 def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
   joint, params = pair()
-  detect = small.objective('corruption_detection', num_layers=2, activation='gelu', embedding_size=16)
+  detect = small.objective(
+    'corruption_detection', num_layers=2, activation='gelu', embedding_size=16
+  )
   batch = small.batch(rows=8)
   sampled = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
   filled = np.asarray(generators.fill(batch, sampled)[1])
-  ours, theirs = loss_of(detect, params, {**batch, 'input_ids': filled})[1], loss_of(joint, params, {**batch, 'sampled_ids': sampled})[1]
+  ours, theirs = (
+    loss_of(detect, params, {**batch, 'input_ids': filled})[1],
+    loss_of(joint, params, {**batch, 'sampled_ids': sampled})[1],
+  )
   assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
 
 
-# --- other objectives with a generator --------------------------------------------------------------------------------
+# --- other objectives with a generator
+# --------------------------------------------------------------------------------
 
 
 def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out():
   objective, params = pair('all_tokens_mlm', generator_weight=0.0)
   batch = small.batch()
-  batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
-  totals = objective.totals(batch)
+  batch['sampled_ids'] = np.random.default_rng(1).integers(
+    5, small.VOCAB, batch['masked_targets'].shape
+  )
+  normalizers = objective.normalizers(batch)
   value, sums = loss_of(objective, params, batch)
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
   encoder = objective.networks[0].encoder
@@ -349,7 +495,13 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   real = batch['pack_ids'] > 0
   likely = np.take_along_axis(mixed, original[..., None], -1)[..., 0]
   assert abs(float(value) + np.log(likely[real]).mean()) < 1e-4
-  assert abs(float(sums['tokens']['all_tokens_accuracy'] / totals['tokens']) - (mixed.argmax(-1) == original)[real].mean()) < 1e-6
+  assert (
+    abs(
+      float(sums['tokens']['all_tokens_accuracy'] / normalizers['tokens'])
+      - (mixed.argmax(-1) == original)[real].mean()
+    )
+    < 1e-6
+  )
   at = np.take_along_axis(np.log(likely), batch['masked_positions'], 1)
   assert abs(float(sums['masked']['mlm_loss']) + (at * batch['masked_weights']).sum()) < 1e-3
 
@@ -358,18 +510,30 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
   objective, params = pair('replace_mlm', generator_weight=0.0)
   plain = small.objective('mlm', num_layers=2, activation='gelu', embedding_size=16)
   batch = small.batch()
-  batch['sampled_ids'] = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
+  batch['sampled_ids'] = np.random.default_rng(1).integers(
+    5, small.VOCAB, batch['masked_targets'].shape
+  )
   filled = {**batch, 'input_ids': np.asarray(generators.fill(batch, batch['sampled_ids'])[1])}
   assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
 
 
-# --- generators -------------------------------------------------------------------------------------------------------
+# --- generators
+# -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(width=0.0), 'above 0 and at most 1'), (dict(depth=1.5), 'above 0'), (dict(shared='al'), "mean 'all'"),
-    (dict(shared='all', width=0.5), 'width=1.0'), (dict(width=0.6, num_heads=4), 'heads do not divide'), (dict(loss_over='alle'), "mean 'all'"),
-    (dict(temperature=0.0), 'temperature is 0.0: it must be above 0'), (dict(temperature=-1.0), 'above 0')])
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(width=0.0), 'above 0 and at most 1'),
+    (dict(depth=1.5), 'above 0'),
+    (dict(shared='al'), "mean 'all'"),
+    (dict(shared='all', width=0.5), 'width=1.0'),
+    (dict(width=0.6, num_heads=4), 'heads do not divide'),
+    (dict(loss_over='alle'), "mean 'all'"),
+    (dict(temperature=0.0), 'temperature is 0.0: it must be above 0'),
+    (dict(temperature=-1.0), 'above 0'),
+  ],
+)
 def test_an_impossible_generator_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.objective('replaced_token', **{**SIZES, **changes})
@@ -378,7 +542,13 @@ def test_an_impossible_generator_is_refused_with_a_remedy(changes, message):
 def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth():
   encoder = small.encoder(hidden_size=64, num_heads=4, intermediate_size=256, num_layers=4)
   narrow = generators.build(encoder, width=0.25, depth=1.0, shared='embeddings').encoder
-  assert (narrow.hidden_size, narrow.num_heads, narrow.intermediate_size, narrow.num_layers, narrow.table_width) == (16, 1, 64, 4, 64)
+  assert (
+    narrow.hidden_size,
+    narrow.num_heads,
+    narrow.intermediate_size,
+    narrow.num_layers,
+    narrow.table_width,
+  ) == (16, 1, 64, 4, 64)
   low = generators.build(encoder, width=1.0, depth=0.5, shared='none').encoder
   assert (low.hidden_size, low.num_heads, low.num_layers, low.table_width) == (64, 4, 2, 64)
   assert generators.build(encoder, width=0.25, depth=1.0, shared='none').encoder.table_width == 16

@@ -6,17 +6,31 @@ import math
 
 import pytest
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import program
 
 
-@pytest.mark.parametrize('name, topology, hosts, devices', [
-    ('v2-8', 'v2:2x2', 1, 8), ('v3-8', 'v3:2x2', 1, 8), ('v3-32', 'v3:4x4', 4, 32), ('v4-8', 'v4:2x2x1', 1, 4), ('v4-16', 'v4:2x2x2', 2, 8),
-    ('v4-32', 'v4:2x2x4', 4, 16), ('v4-128', 'v4:4x4x4', 16, 64), ('v5e-1', 'v5e:1x1', 1, 1), ('v5e-8', 'v5e:2x4', 1, 8),
-    ('v5litepod-16', 'v5e:4x4', 4, 16), ('v6e-8', 'v6e:2x4', 1, 8), ('v6e-256', 'v6e:16x16', 64, 256), ('v5p-8', 'v5p:2x2x1', 1, 4)])
+@pytest.mark.parametrize(
+  'name, topology, hosts, devices',
+  [
+    ('v2-8', 'v2:2x2', 1, 8),
+    ('v3-8', 'v3:2x2', 1, 8),
+    ('v3-32', 'v3:4x4', 4, 32),
+    ('v4-8', 'v4:2x2x1', 1, 4),
+    ('v4-16', 'v4:2x2x2', 2, 8),
+    ('v4-32', 'v4:2x2x4', 4, 16),
+    ('v4-128', 'v4:4x4x4', 16, 64),
+    ('v5e-1', 'v5e:1x1', 1, 1),
+    ('v5e-8', 'v5e:2x4', 1, 8),
+    ('v5litepod-16', 'v5e:4x4', 4, 16),
+    ('v6e-8', 'v6e:2x4', 1, 8),
+    ('v6e-256', 'v6e:16x16', 64, 256),
+    ('v5p-8', 'v5p:2x2x1', 1, 4),
+  ],
+)
 def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
   slice_ = chips.of_type(name)
   assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices)
@@ -24,16 +38,29 @@ def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
   assert chips.of_type(slice_.accelerator_type) == slice_
 
 
-@pytest.mark.parametrize('read, name, sentence', [
-    (chips.of_type, 'v4-33', 'v4-32'), (chips.of_type, 'v7-8', 'no TPU generation'), (chips.of_type, 'v5-litepod8', 'Did you mean'),
-    (chips.of_type, 'v4', 'v4-8'), (chips.of_topology, 'v4:2x2', 'v4 has 3 axes'), (chips.of_topology, 'v5e:3x5', 'steps of 2'),
-    (chips.of_topology, 'v5e:32x32', 'at most 256'), (chips.of_topology, 'v4:', 'is no slice'), (chips.of_topology, 'x', 'no TPU generation')])
+@pytest.mark.parametrize(
+  'read, name, sentence',
+  [
+    (chips.of_type, 'v4-33', 'v4-32'),
+    (chips.of_type, 'v7-8', 'no TPU generation'),
+    (chips.of_type, 'v5-litepod8', 'Did you mean'),
+    (chips.of_type, 'v4', 'v4-8'),
+    (chips.of_topology, 'v4:2x2', 'v4 has 3 axes'),
+    (chips.of_topology, 'v5e:3x5', 'steps of 2'),
+    (chips.of_topology, 'v5e:32x32', 'at most 256'),
+    (chips.of_topology, 'v4:', 'is no slice'),
+    (chips.of_topology, 'x', 'no TPU generation'),
+  ],
+)
 def test_a_name_that_names_nothing_ends_in_a_sentence_with_what_there_is(read, name, sentence):
   with pytest.raises(errors.UserError, match=sentence):
     read(name)
 
 
-@pytest.mark.parametrize('name, per_second', [('v5e-4', 100e9), ('v5e-256', 200e9), ('v4-8', 100e9), ('v4-128', 300e9), ('v5p-32', 300e9)])
+@pytest.mark.parametrize(
+  'name, per_second',
+  [('v5e-4', 100e9), ('v5e-256', 200e9), ('v4-8', 100e9), ('v4-128', 300e9), ('v5p-32', 300e9)],
+)
 def test_a_device_sends_over_the_links_that_its_slice_has(name, per_second):
   slice_ = chips.of_type(name)
   assert slice_.egress(slice_.devices) == per_second
@@ -53,17 +80,29 @@ def test_a_product_costs_its_cycles_and_the_rest_its_bytes_or_a_third_of_them():
   assert found.likely == pytest.approx(3e-3)
   vector = estimate.step_time(reading(bound._replace(hbm=8)), slice_)
   assert vector.likely == pytest.approx(1e-3 / 3) and vector.upper == pytest.approx(1e-3)
-  assert estimate.step_time(reading(product._replace(flops=197e12)), slice_).floor == pytest.approx(2.0)
+  assert estimate.step_time(reading(product._replace(flops=197e12)), slice_).floor == pytest.approx(
+    2.0
+  )
 
 
 def test_a_kernel_without_cycles_is_named_and_charged_by_its_bytes():
   kernel = hlo.Cost('k', 'tpu_custom_call', '', 1, None, 819_000, 0.0, 'attend')
   found = estimate.step_time(reading(kernel), chips.of_type('v5e-4'))
   assert found.unknown == ('attend',) and found.likely == pytest.approx(1e-6)
-  assert not estimate.step_time(reading(kernel._replace(cycles=1500)), chips.of_type('v5e-4')).unknown
+  assert not estimate.step_time(
+    reading(kernel._replace(cycles=1500)), chips.of_type('v5e-4')
+  ).unknown
 
 
-@pytest.mark.parametrize('opcode, share', [('all-reduce', 1.5), ('all-gather', 0.75), ('reduce-scatter', 0.75), ('collective-permute', 1.0)])
+@pytest.mark.parametrize(
+  'opcode, share',
+  [
+    ('all-reduce', 1.5),
+    ('all-gather', 0.75),
+    ('reduce-scatter', 0.75),
+    ('collective-permute', 1.0),
+  ],
+)
 def test_collectives_take_what_a_ring_sends(opcode, share):
   made = hlo.Collective(opcode, 100_000_000, 4, 3, '')
   found = estimate.step_time(reading(collectives=[made]), chips.of_type('v5e-4'))
@@ -72,53 +111,100 @@ def test_collectives_take_what_a_ring_sends(opcode, share):
 
 
 def busiest_link(shape, wrapped):
-  """Shares that cross the link that most cross, while every chip sends one to every other, along one axis after the other."""
+  """Shares that cross the link that most cross, while every chip sends one to every other, along
+  one axis after the other.
+  """
   loads = collections.Counter()
   for start, end in itertools.product(itertools.product(*map(range, shape)), repeat=2):
     at = list(start)
     for axis, n in enumerate(shape):
       ahead = (end[axis] - start[axis]) % n
-      ways = [(1, ahead)] if ahead < n / 2 else [(-1, n - ahead)] if ahead > n / 2 else [(1, ahead), (-1, ahead)]  # where both are as long: halves
+      ways = (
+        [(1, ahead)]
+        if ahead < n / 2
+        else [(-1, n - ahead)]
+        if ahead > n / 2
+        else [(1, ahead), (-1, ahead)]
+      )  # where both are as long: halves
       if not wrapped:
         ways = [(1 if end[axis] > start[axis] else -1, abs(end[axis] - start[axis]))]
       for way, steps in ways:
         for step in range(steps):
-          loads[*at[:axis], (start[axis] + way * step) % n, *at[axis + 1:], axis, way] += 1 / len(ways)
+          loads[*at[:axis], (start[axis] + way * step) % n, *at[axis + 1 :], axis, way] += 1 / len(
+            ways
+          )
       at[axis] = end[axis]
   return max(loads.values())
 
 
-@pytest.mark.parametrize('topology, wrapped', [('v4:2x2x1', False), ('v4:2x2x4', False), ('v4:4x4x4', True), ('v5e:4x8', False)])
+@pytest.mark.parametrize(
+  'topology, wrapped',
+  [('v4:2x2x1', False), ('v4:2x2x4', False), ('v4:4x4x4', True), ('v5e:4x8', False)],
+)
 def test_an_exchange_of_all_with_all_takes_as_long_as_its_busiest_link(topology, wrapped):
   slice_ = chips.of_topology(topology)
   held = 100_000_000 * slice_.chips
   found = estimate.exchange_time(hlo.Collective('all-to-all', held, slice_.devices, 1, ''), slice_)
-  assert found == pytest.approx(busiest_link(slice_.shape, wrapped) * 100_000_000 / slice_.chip.link)
+  assert found == pytest.approx(
+    busiest_link(slice_.shape, wrapped) * 100_000_000 / slice_.chip.link
+  )
 
 
 def test_days_and_dollars_of_all_phases_with_preemptions():
   time = estimate.Time(0.1, 0.2, 0.4, 0.0, ())
-  quiet = estimate.run([(1000, time), (500, time)], chips.of_type('v4-8'), price=3.0, preemptions=0, save_minutes=20, compile_seconds=60)
+  quiet = estimate.run(
+    [(1000, time), (500, time)],
+    chips.of_type('v4-8'),
+    price=3.0,
+    preemptions=0,
+    save_minutes=20,
+    compile_seconds=60,
+  )
   assert quiet.steps_seconds == pytest.approx(300) and quiet.lost_seconds == 0
   assert quiet.dollars == pytest.approx(300 / 3600 * 4 * 3.0)
   assert (quiet.least_days, quiet.most_days) == pytest.approx((150 / 86400, 600 / 86400))
-  lossy = estimate.run([(1500, time)], chips.of_type('v4-8'), price=3.0, preemptions=2, save_minutes=20, compile_seconds=60)
+  lossy = estimate.run(
+    [(1500, time)],
+    chips.of_type('v4-8'),
+    price=3.0,
+    preemptions=2,
+    save_minutes=20,
+    compile_seconds=60,
+  )
   assert lossy.lost_seconds == pytest.approx(2 * (sum(estimate.RESTART.values()) + 60 + 600))
 
 
-@pytest.mark.parametrize('message, needed', [
-    ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (39.5G) exceeds available HBM (15.75G).',
-     39.5 * 2**30),
-    ('RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 22.25G of 15.48G hbm.', 22.25 * 2**30),
-    ('INVALID_ARGUMENT: nothing of memory', None)])
+@pytest.mark.parametrize(
+  'message, needed',
+  [
+    (
+      'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries '
+      '(39.5G) exceeds available HBM (15.75G).',
+      39.5 * 2**30,
+    ),
+    (
+      'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. '
+      'Used 22.25G of 15.48G hbm.',
+      22.25 * 2**30,
+    ),
+    ('INVALID_ARGUMENT: nothing of memory', None),
+  ],
+)
 def test_what_a_program_needs_is_read_from_the_refusal(message, needed):
   assert program.needed_bytes(message) == needed
 
 
-@pytest.mark.parametrize('system, machine, there, words', [
-    ('Darwin', 'arm64', True, 'Linux on x86-64 only'), ('Linux', 'aarch64', True, 'Linux on x86-64 only'),
-    ('Linux', 'x86_64', False, 'not installed')])
-def test_without_the_compiler_one_sentence_says_where_to_run(monkeypatch, system, machine, there, words):
+@pytest.mark.parametrize(
+  'system, machine, there, words',
+  [
+    ('Darwin', 'arm64', True, 'Linux on x86-64 only'),
+    ('Linux', 'aarch64', True, 'Linux on x86-64 only'),
+    ('Linux', 'x86_64', False, 'not installed'),
+  ],
+)
+def test_without_the_compiler_one_sentence_says_where_to_run(
+  monkeypatch, system, machine, there, words
+):
   monkeypatch.setattr(program.platform, 'system', lambda: system)
   monkeypatch.setattr(program.platform, 'machine', lambda: machine)
   monkeypatch.setattr(program.importlib.util, 'find_spec', lambda name: object() if there else None)

@@ -1,4 +1,6 @@
-"""What is read off a program's text: on text written by hand, and on small programs with known answers compiled for v5e."""
+"""What is read off a program's text: on text written by hand, and on small programs with known
+answers compiled for v5e.
+"""
 
 import functools
 import types
@@ -21,7 +23,7 @@ from bertzoo_jax.tpu import program
 IDEAL = 2 * 4096**3 / 131_072  # cycles of a product of 4096³ on v5e: 4 matrix units of 128 × 128
 
 ESTIMATE = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
-TEXT = f'''HloModule toy, is_scheduled=true
+TEXT = f"""HloModule toy, is_scheduled=true
 
 %fused (p0: f32[8,128], p1: s32[]) -> f32[1,128] {{
   %p0 = f32[8,128]{{1,0:T(8,128)}} parameter(0)
@@ -82,7 +84,7 @@ ENTRY %main (arg: f32[8,128], which: s32[]) -> f32[8,128] {{
   %kernel = f32[8,128]{{1,0:T(8,128)}} custom-call(%w), custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/attend/pallas_call"}}
   ROOT %out = f32[8,128]{{1,0:T(8,128)}} tan(%kernel)
 }}
-'''.replace('%s\n', '%(known)s\n')
+""".replace('%s\n', '%(known)s\n')
 
 
 def text(known=''):
@@ -94,14 +96,24 @@ def test_a_loop_counts_as_often_as_its_condition_says():
 
 
 def test_a_known_number_of_turns_comes_first():
-  assert hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles == 3 * 100 + 70 + 1000
+  assert (
+    hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles == 3 * 100 + 70 + 1000
+  )
 
 
 @pytest.mark.parametrize('grows, turns', [(1, 5), (2, 3), (5, 1)])
 def test_a_loop_whose_number_grows_by_more_takes_fewer_turns(grows, turns):
-  counted = text().replace('  ROOT %next', f'  %by = s32[]{{:T(128)}} constant({grows})\n  %i.2 = s32[]{{:T(128)}} add(%i, %by)\n  ROOT %next')
+  counted = text().replace(
+    '  ROOT %next',
+    f'  %by = s32[]{{:T(128)}} constant({grows})\n  %i.2 = s32[]{{:T(128)}} add(%i, %by)\n  ROOT '
+    '%next',
+  )
   found = hlo.read(counted.replace('tuple(%i, %sum)', 'tuple(%i.2, %sum)'))
-  assert found.cycles == turns * 100 + 70 + 1000 and found.collectives[0].times == turns and not found.unknown_trips
+  assert (
+    found.cycles == turns * 100 + 70 + 1000
+    and found.collectives[0].times == turns
+    and not found.unknown_trips
+  )
 
 
 def test_a_loop_that_does_not_tell_its_turns_is_said():
@@ -127,9 +139,15 @@ def test_collectives_have_bytes_group_and_turns():
   assert found[:4] == ('all-reduce', 4096, 4, 5)
 
 
-@pytest.mark.parametrize('groups, size', [
-    ('{{0,1,2},{3,4,5}}', 3), ('[2,4]<=[8]', 4), ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
-    ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8)])
+@pytest.mark.parametrize(
+  'groups, size',
+  [
+    ('{{0,1,2},{3,4,5}}', 3),
+    ('[2,4]<=[8]', 4),
+    ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
+    ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8),
+  ],
+)
 def test_a_group_of_devices_is_read_in_every_way_it_is_written(groups, size):
   assert hlo.read(text().replace('[2,4]<=[8]', groups)).collectives[0].group == size
 
@@ -137,7 +155,9 @@ def test_a_group_of_devices_is_read_in_every_way_it_is_written(groups, size):
 def test_bytes_are_those_of_hbm_and_of_the_part_that_is_read():
   reading = hlo.read(text())
   row = next(c for c in reading.costs if c.name == 'row')
-  assert row.hbm == 512 + 4, 'one row of eight is read and its number, and the result stays on the chip'
+  assert row.hbm == 512 + 4, (
+    'one row of eight is read and its number, and the result stays on the chip'
+  )
   assert next(c for c in reading.costs if c.name == 'out').hbm == 2 * 4096
 
 
@@ -151,32 +171,61 @@ def test_text_without_an_entry_is_refused():
 
 
 def test_a_sum_of_which_each_keeps_a_slice_is_a_reduce_scatter():
-  inner = '''%scatter (v: f32[8,128]) -> f32[2,128] {
+  inner = """%scatter (v: f32[8,128]) -> f32[2,128] {
   %v = f32[8,128]{1,0:T(8,128)} parameter(0)
   %all = f32[8,128]{1,0:T(8,128)} all-reduce(%v), replica_groups={{0,1,2,3}}, to_apply=%add
   ROOT %mine = f32[2,128]{1,0:T(8,128)} dynamic-slice(%all, %v, %v), dynamic_slice_sizes={2,128}
 }
 
-ENTRY'''
-  made = text().replace('ENTRY', inner).replace('tan(%kernel)', 'fusion(%kernel), kind=kCustom, calls=%scatter')
-  assert [c[:3] for c in hlo.read(made).collectives] == [('all-reduce', 4096, 4), ('reduce-scatter', 4096, 4)]
+ENTRY"""
+  made = (
+    text()
+    .replace('ENTRY', inner)
+    .replace('tan(%kernel)', 'fusion(%kernel), kind=kCustom, calls=%scatter')
+  )
+  assert [c[:3] for c in hlo.read(made).collectives] == [
+    ('all-reduce', 4096, 4),
+    ('reduce-scatter', 4096, 4),
+  ]
 
 
-@pytest.mark.parametrize('counts, size', [('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)])
+@pytest.mark.parametrize(
+  'counts, size', [('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)]
+)
 def test_groups_without_a_device_are_one_of_all_devices(counts, size):
-  made = text().replace('is_scheduled=true', 'is_scheduled=true' + counts).replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
+  made = (
+    text()
+    .replace('is_scheduled=true', 'is_scheduled=true' + counts)
+    .replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
+  )
   assert [c.group for c in hlo.read(made).collectives] == [size]
 
 
-@pytest.mark.parametrize('shape, left, right, attributes, flops', [
+@pytest.mark.parametrize(
+  'shape, left, right, attributes, flops',
+  [
     ('f32[64,16]', 'f32[64,32]', 'f32[32,16]', 'dim_labels=bf_io->bf', 2 * 64 * 32 * 16),
     # A batched product: batch axes are windows dilated so far that only equal indices meet.
-    ('f32[16,12,128,128]', 'f32[16,128,12,64]', 'f32[16,128,12,64]', 'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf',
-     2 * 16 * 12 * 128 * 128 * 64),
+    (
+      'f32[16,12,128,128]',
+      'f32[16,128,12,64]',
+      'f32[16,128,12,64]',
+      'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf',
+      2 * 16 * 12 * 128 * 128 * 64,
+    ),
     # Heads as an axis of the kernel, which the padding lets each meet the one place.
-    ('bf16[16,128,12,64]', 'bf16[16,128,768,1]', 'bf16[768,12,64,1]', 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f',
-     2 * 16 * 128 * 768 * 12 * 64)])
-def test_products_written_as_convolutions_count_what_is_multiplied(shape, left, right, attributes, flops):
+    (
+      'bf16[16,128,12,64]',
+      'bf16[16,128,768,1]',
+      'bf16[768,12,64,1]',
+      'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f',
+      2 * 16 * 128 * 768 * 12 * 64,
+    ),
+  ],
+)
+def test_products_written_as_convolutions_count_what_is_multiplied(
+  shape, left, right, attributes, flops
+):
   assert hlo_text.convolution_flops(shape, left, right, attributes) == flops
 
 
@@ -186,7 +235,8 @@ def test_optimal_seconds_lose_their_whole_seconds():
   assert hlo.repaired_optimal_seconds({}) is None
 
 
-# --- programs with known answers --------------------------------------------------------------------------------------
+# --- programs with known answers
+# --------------------------------------------------------------------------------------
 
 
 def product_chain(x, w):
@@ -204,9 +254,9 @@ def reading(what):
   mesh = mesh_of('v5e:2x2')
   n = 4096
   made = {
-      'product': lambda: (lambda x, w: x @ w, shaped(mesh, (n, n)), shaped(mesh, (n, n))),
-      'unrolled': lambda: (product_chain, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
-      'scanned': lambda: (product_scan, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
+    'product': lambda: (lambda x, w: x @ w, shaped(mesh, (n, n)), shaped(mesh, (n, n))),
+    'unrolled': lambda: (product_chain, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
+    'scanned': lambda: (product_scan, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
   }[what]()
   compiled = program.compiled(jax.jit(made[0]), *made[1:])
   return hlo.read(compiled.text), compiled
@@ -224,7 +274,8 @@ def test_a_product_is_estimated_within_a_fifth_of_its_ideal():
 def test_a_scan_is_estimated_as_its_unrolled_self():
   unrolled, scanned = reading('unrolled')[0], reading('scanned')[0]
   assert 4 * IDEAL < unrolled.cycles < 4.8 * IDEAL
-  # A scan moves its carry once a turn more, at the estimate of a copy (three times too dear): 369 k cycles beside a product's 1.08 M.
+  # A scan moves its carry once a turn more, at the estimate of a copy (three times too dear): 369 k
+  # cycles beside a product's 1.08 M.
   assert unrolled.cycles < scanned.cycles < 1.4 * unrolled.cycles
   assert scanned.flops == unrolled.flops == 4 * 2 * 4096**3
   assert scanned.hbm == pytest.approx(unrolled.hbm, rel=0.2)
@@ -242,8 +293,15 @@ def test_what_was_visited_has_the_compilers_own_count_of_operations(what, once):
 @needs_libtpu
 def test_a_sum_over_devices_has_its_exact_bytes():
   mesh = mesh_of('v5e:2x2')
-  add = jax.shard_map(lambda x: jax.lax.psum(x, 'data'), mesh=mesh, in_specs=PartitionSpec('data'), out_specs=PartitionSpec())
-  x = jax.ShapeDtypeStruct((4, 1 << 18), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec('data')))
+  add = jax.shard_map(
+    lambda x: jax.lax.psum(x, 'data'),
+    mesh=mesh,
+    in_specs=PartitionSpec('data'),
+    out_specs=PartitionSpec(),
+  )
+  x = jax.ShapeDtypeStruct(
+    (4, 1 << 18), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec('data'))
+  )
   [found] = hlo.read(program.compiled(jax.jit(add), x).text).collectives
   assert found[:4] == ('all-reduce', 4 << 18, 4, 1)
 
@@ -255,8 +313,12 @@ def test_a_kernel_is_found_by_the_name_it_was_given():
   def double(x_ref, out_ref):
     out_ref[...] = x_ref[...] * 2
 
-  call = lambda x: pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name='doubled',
-                                  cost_estimate=pl.CostEstimate(flops=1000, bytes_accessed=2, transcendentals=3))(x)
+  call = lambda x: pl.pallas_call(
+    double,
+    out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+    name='doubled',
+    cost_estimate=pl.CostEstimate(flops=1000, bytes_accessed=2, transcendentals=3),
+  )(x)
   made = program.compiled(jax.jit(lambda x: call(call(x))), shaped(mesh, (256, 128), jnp.float32))
   assert hlo.read(made.text).kernels == {'doubled': 2}
   assert hlo.read(made.text, {'doubled [128]': 50}).cycles == 2 * 256 * 50
@@ -271,15 +333,31 @@ def test_the_limit_of_memory_is_the_compilers():
   fits = program.compiled(total, shaped(mesh, (rows - 2048, 1024), jnp.float32))
   assert fits.fits and fits.peak == pytest.approx(usable, rel=0.01) and fits.peak < usable
   beyond = program.compiled(total, shaped(mesh, (rows + 2048, 1024), jnp.float32))
-  assert not beyond.fits and beyond.memory is None and beyond.peak == pytest.approx(usable, rel=0.01) and beyond.peak > usable
+  assert (
+    not beyond.fits
+    and beyond.memory is None
+    and beyond.peak == pytest.approx(usable, rel=0.01)
+    and beyond.peak > usable
+  )
 
 
-@pytest.mark.parametrize(('temporaries', 'live', 'peak'), [
+@pytest.mark.parametrize(
+  ('temporaries', 'live', 'peak'),
+  [
     pytest.param(70, 75, 78, id='temporaries that take turns'),
     pytest.param(50, 90, 75, id='fast memory among what lives'),
-    pytest.param(50, 0, 75, id='one count alone')])
+    pytest.param(50, 0, 75, id='one count alone'),
+  ],
+)
 def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code(temporaries, live, peak):
-  found = program.memory_of(types.SimpleNamespace(
-      argument_size_in_bytes=20, output_size_in_bytes=17, alias_size_in_bytes=15, temp_size_in_bytes=temporaries, peak_memory_in_bytes=live,
-      generated_code_size_in_bytes=3))
+  found = program.memory_of(
+    types.SimpleNamespace(
+      argument_size_in_bytes=20,
+      output_size_in_bytes=17,
+      alias_size_in_bytes=15,
+      temp_size_in_bytes=temporaries,
+      peak_memory_in_bytes=live,
+      generated_code_size_in_bytes=3,
+    )
+  )
   assert found == (20, peak) and found.temporaries == peak - 20

@@ -6,42 +6,54 @@ import jax
 import ml_collections
 import pytest
 
-from bertzoo_jax import preflight
+from bertzoo_jax.preflight import __main__ as preflight
 from bertzoo_jax.tpu import chips
 
-# MiB a device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB come and go with what fits in fast memory,
-# which the compiler counts; of electra:small's, 150 came with gradients of each device's own rows, and 12 of them are in HBM.
-# Those that are not tiny take minutes.
+# MiB a device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
+# come and go with what fits in fast memory, which the compiler counts; of electra:small's, 150 came
+# with gradients of each device's own rows, and 12 of them are in HBM. Those that are not tiny take
+# minutes.
 BOUNDS = {
-    ('albert:tiny', 'v5e-4'): (18,),
-    ('albert:base', 'v5e-64'): (9800,),
-    ('albert:base_v2', 'v5e-64'): (9860,),
-    ('bert:tiny', 'v5e-4'): (28, 32),
-    ('bert:small', 'v5e-4'): (1160, 3150),
-    ('bert:base', 'v5e-4'): (4530, 11800),
-    ('bert_wwm:tiny', 'v5e-4'): (34,),
-    ('electra:tiny', 'v5e-4'): (36,),
-    ('electra:tiny_two_stage', 'v5e-4'): (28, 50),
-    ('electra:small', 'v5e-4'): (830,),
-    ('electra:base', 'v5e-4'): (15300,),
-    ('electra:base_two_stage', 'v5e-4'): (11800, 13000),
-    ('ernie:tiny', 'v5e-4'): (34, 34, 34),
-    ('macbert:tiny', 'v5e-4'): (34,),
-    ('roberta:tiny', 'v5e-4'): (28,),
-    ('roberta:base', 'v6e-8'): (24500,),
+  ('albert:tiny', 'v5e-4'): (18,),
+  ('albert:base', 'v5e-64'): (9800,),
+  ('albert:base_v2', 'v5e-64'): (9860,),
+  ('bert:tiny', 'v5e-4'): (28, 32),
+  ('bert:small', 'v5e-4'): (1160, 3150),
+  ('bert:base', 'v5e-4'): (4530, 11800),
+  ('bert_wwm:tiny', 'v5e-4'): (34,),
+  ('electra:tiny', 'v5e-4'): (36,),
+  ('electra:tiny_two_stage', 'v5e-4'): (28, 50),
+  ('electra:small', 'v5e-4'): (830,),
+  ('electra:base', 'v5e-4'): (15300,),
+  ('electra:base_two_stage', 'v5e-4'): (11800, 13000),
+  ('ernie:tiny', 'v5e-4'): (34, 34, 34),
+  ('macbert:tiny', 'v5e-4'): (34,),
+  ('roberta:tiny', 'v5e-4'): (28,),
+  ('roberta:base', 'v6e-8'): (24500,),
 }
 QUICK = ('albert:tiny', 'electra:tiny')
 
 
-@pytest.mark.parametrize(('config', 'kind'), [
-    pytest.param(*key, marks=() if key[0] in QUICK else pytest.mark.slow, id=key[0]) for key in BOUNDS])
+@pytest.mark.parametrize(
+  ('config', 'kind'),
+  [
+    pytest.param(*key, marks=() if key[0] in QUICK else pytest.mark.slow, id=key[0])
+    for key in BOUNDS
+  ],
+)
 def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   name, size = config.split(':')
-  found = preflight.preflight(ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock(), tpu=kind, largest=False)
+  found = preflight.preflight(
+    ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock(),
+    tpu=kind,
+    largest=False,
+  )
   jax.clear_caches()
   peaks = [phase.program.peak / chips.GIB * 1024 for phase in found.phases]
-  assert all(peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)), f'{config}: {peaks} MiB a device'
+  assert all(peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)), (
+    f'{config}: {peaks} MiB a device'
+  )
 
 
 @pytest.mark.slow

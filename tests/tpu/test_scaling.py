@@ -16,16 +16,21 @@ def scaling():
   sys.path.insert(0, str(BENCH))
   try:
     import tpu_scaling
+
     return tpu_scaling
   finally:
     sys.path.remove(str(BENCH))
 
 
 def reading(layers):
-  """Of a step with a product and two collectives a layer, and one product and collective besides."""
+  """Of a step with a product and two collectives a layer, and one product and collective
+  besides.
+  """
   product = hlo.Cost('p', 'fusion', '', layers + 1, 1_050_000, 1_000_000, 275e9, '')
   gathered = hlo.Collective('all-gather', 100_000_000, 4, 2 * layers, '')
-  return hlo.Reading([product], [gathered, hlo.Collective('all-reduce', 50_000_000, 4, 1, '')], [], [], 0.0)
+  return hlo.Reading(
+    [product], [gathered, hlo.Collective('all-reduce', 50_000_000, 4, 1, '')], [], [], 0.0
+  )
 
 
 def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, monkeypatch):
@@ -33,22 +38,56 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
   slice_ = chips.of_topology('v4:2x2x1')
   low, high = ((n, scaling.read(reading(n), slice_, n * chips.GIB)) for n in (1, 3))
   found = scaling.compiled.at_depth(low, high, 24)
-  assert found == pytest.approx({
-      'computing': 25e-3, 'least': 25e-3, 'most': 25e-3, 'exchange': 48 * 0.75e-3 + 0.75e-3, 'all-reduce': 50e6, 'all-gather': 48 * 100e6,
-      'reduce-scatter': 0, 'all-to-all': 0, 'collective-permute': 0, 'peak': 24 * chips.GIB, 'flops': 25 * 275e9, 'hbm': 25e6})
+  assert found == pytest.approx(
+    {
+      'computing': 25e-3,
+      'least': 25e-3,
+      'most': 25e-3,
+      'exchange': 48 * 0.75e-3 + 0.75e-3,
+      'all-reduce': 50e6,
+      'all-gather': 48 * 100e6,
+      'reduce-scatter': 0,
+      'all-to-all': 0,
+      'collective-permute': 0,
+      'peak': 24 * chips.GIB,
+      'flops': 25 * 275e9,
+      'hbm': 25e6,
+    }
+  )
   cells = [cell.strip() for cell in scaling.row(slice_, 'fsdp', found).strip('|').split('|')]
   assert dict(zip(scaling.COLUMNS, cells, strict=True)) == {
-      'chips': '4', 'mesh': 'fsdp v4:2×2×1', 'computing, ms (bounds)': '25.0 (25.0 – 25.0)', 'all-reduce, MB': '50.0', 'reduce-scatter, MB': '0.0',
-      'all-gather, MB': '4,800.0', 'all-to-all, MB': '0.0', 'collective-permute, MB': '0.0', 'exchange, ms': '36.8', 'share of the step': '59.5%',
-      'peak, GiB': '24.00', 'matrix TFLOP': '6.88', 'HBM, GB': '0.0'}
+    'chips': '4',
+    'mesh': 'fsdp v4:2×2×1',
+    'computing, ms (bounds)': '25.0 (25.0 – 25.0)',
+    'all-reduce, MB': '50.0',
+    'reduce-scatter, MB': '0.0',
+    'all-gather, MB': '4,800.0',
+    'all-to-all, MB': '0.0',
+    'collective-permute, MB': '0.0',
+    'exchange, ms': '36.8',
+    'share of the step': '59.5%',
+    'peak, GiB': '24.00',
+    'matrix TFLOP': '6.88',
+    'HBM, GB': '0.0',
+  }
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_a=1')
   assert scaling.row(slice_, 'data', found).startswith('| 4 | data v4:2×2×1, `--xla_a=1` | 25.0')
-  assert scaling.check(slice_, 'fsdp', 24, found, {**found, 'exchange': 2 * found['exchange']}).split(' | ')[3:6] == ['+0.00%', '-50.00%', '+0.00%']
+  assert scaling.check(
+    slice_, 'fsdp', 24, found, {**found, 'exchange': 2 * found['exchange']}
+  ).split(' | ')[3:6] == ['+0.00%', '-50.00%', '+0.00%']
 
 
 def test_what_the_table_has_no_figure_for_is_refused(scaling):
   slice_ = chips.of_topology('v4:2x2x1')
   with pytest.raises(ValueError, match='ragged-all-to-all'):
-    scaling.read(hlo.Reading([], [hlo.Collective('ragged-all-to-all', 1, 4, 1, '')], [], [], 0.0), slice_, 0)
+    scaling.read(
+      hlo.Reading([], [hlo.Collective('ragged-all-to-all', 1, 4, 1, '')], [], [], 0.0), slice_, 0
+    )
   with pytest.raises(ValueError, match='attend'):
-    scaling.read(hlo.Reading([hlo.Cost('k', 'tpu_custom_call', '', 1, None, 8, 0.0, 'attend')], [], [], [], 0.0), slice_, 0)
+    scaling.read(
+      hlo.Reading(
+        [hlo.Cost('k', 'tpu_custom_call', '', 1, None, 8, 0.0, 'attend')], [], [], [], 0.0
+      ),
+      slice_,
+      0,
+    )

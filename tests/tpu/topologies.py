@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import program
 

@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 import toys
 
-from bertzoo_jax import errors
-from bertzoo_jax import storage
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
 
 def at(state, step):
-  return state.replace(step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params))
+  return state.replace(
+    step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
+  )
 
 
 @pytest.fixture
 def saved(tmp_path):
   """(workdir, state at step 0, Checkpoints) with steps 1, 2, 3 saved."""
-  state = stages.fresh(toys.stage())
+  state = phase_runs.fresh(toys.phase_run())
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=3, keep_every=0)
   for step in (1, 2, 3):
     checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
@@ -32,7 +34,11 @@ def saved(tmp_path):
 
 
 def files(folder):
-  return [p for p in sorted(pathlib.Path(folder).rglob('*')) if p.is_file() and p.name not in ('_CHECKPOINT_METADATA', 'commit_success.txt')]
+  return [
+    p
+    for p in sorted(pathlib.Path(folder).rglob('*'))
+    if p.is_file() and p.name not in ('_CHECKPOINT_METADATA', 'commit_success.txt')
+  ]
 
 
 def damage(path, how):
@@ -40,7 +46,7 @@ def damage(path, how):
   if how == 'delete':
     path.unlink()
   elif how == 'truncate':
-    path.write_bytes(data[:len(data) // 2])
+    path.write_bytes(data[: len(data) // 2])
   elif how == 'zero':
     path.write_bytes(bytes(len(data)))
   else:
@@ -50,13 +56,20 @@ def damage(path, how):
 
 def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved):
   workdir, state, checkpoints = saved
-  for mesh in (None, sharding.mesh((2, 2, 2)), sharding.mesh((1, 8, 1)), sharding.mesh((2, 1, 1), jax.devices()[:2])):
-    target, _ = stages.target(toys.stage(mesh=mesh))
+  for mesh in (
+    None,
+    sharding.mesh((2, 2, 2)),
+    sharding.mesh((1, 8, 1)),
+    sharding.mesh((2, 1, 1), jax.devices()[:2]),
+  ):
+    target, _ = phase_runs.target(toys.phase_run(mesh=mesh))
     got = checkpoints.restore(checkpoints.newest(), target)
     expected = toys.flat(at(state, 3))
     for k, x in toys.flat(got).items():
       np.testing.assert_array_equal(x, expected[k], err_msg=k)
-    assert all(a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(target)))
+    assert all(
+      a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(target))
+    )
 
 
 def test_every_committed_step_has_a_sum_of_every_file(saved):
@@ -115,7 +128,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(s
   workdir, _, checkpoints = saved
   for step in (1, 2, 3):
     damage(files(workdir / f'checkpoints/{step}/params')[0], 'flip')
-  with pytest.raises(errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'):
+  with pytest.raises(
+    errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
+  ):
     checkpoints.newest()
   assert checkpoint.steps(workdir) == [1, 2, 3]  # nothing was moved
   for step in (1, 2, 3):
@@ -131,13 +146,22 @@ def test_a_run_that_never_saved_begins_at_0(tmp_path):
 
 
 def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
-  state = stages.fresh(toys.stage())
+  state = phase_runs.fresh(toys.phase_run())
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
-  for step, loss, first in ((1, 1.0, 0), (2, 5.0, 2), (3, 4.0, 2), (4, float('nan'), 2), (5, None, 5)):
+  for step, loss, first in (
+    (1, 1.0, 0),
+    (2, 5.0, 2),
+    (3, 4.0, 2),
+    (4, float('nan'), 2),
+    (5, None, 5),
+  ):
     checkpoints.save(at(state, step), loss, first)
   checkpoints.close()
   assert checkpoint.best(tmp_path) == 3
-  assert checkpoint.held_out_losses(tmp_path, 0) == {1: 1.0} and checkpoint.held_out_losses(tmp_path, 5) == {}
+  assert (
+    checkpoint.held_out_losses(tmp_path, 0) == {1: 1.0}
+    and checkpoint.held_out_losses(tmp_path, 5) == {}
+  )
 
 
 def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(saved, capsys):
@@ -155,7 +179,7 @@ def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(s
 
 
 def test_newest_milestones_and_best_are_kept(tmp_path):
-  state = stages.fresh(toys.stage())
+  state = phase_runs.fresh(toys.phase_run())
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
   for step in range(1, 12):
     checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
@@ -199,7 +223,11 @@ def test_addresses_name_the_newest_a_step_and_the_best(saved):
 
 def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
   workdir, _, _ = saved
-  for address, words in ((f'{workdir}@7', 'There is: 1, 2, 3'), (f'{workdir}@worst', 'WORKDIR@best'), (f'{workdir}/no', 'has no checkpoint')):
+  for address, words in (
+    (f'{workdir}@7', 'There is: 1, 2, 3'),
+    (f'{workdir}@worst', 'WORKDIR@best'),
+    (f'{workdir}/no', 'has no checkpoint'),
+  ):
     with pytest.raises(errors.UserError, match=words):
       checkpoint.load_params(address)
   damage(files(workdir / 'checkpoints/3/params')[0], 'flip')
@@ -212,10 +240,21 @@ def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, 
 
 def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
   _, _, checkpoints = saved
-  target, _ = stages.target(toys.stage())
-  wide = target.replace(params={**target.params, 'pair_head': {'classifier': {
-      'kernel': jax.ShapeDtypeStruct((9, 2), np.float32), 'bias': jax.ShapeDtypeStruct((2,), np.float32)}}})
-  with pytest.raises(errors.UserError, match=r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'):
+  target, _ = phase_runs.target(toys.phase_run())
+  wide = target.replace(
+    params={
+      **target.params,
+      'pair_head': {
+        'classifier': {
+          'kernel': jax.ShapeDtypeStruct((9, 2), np.float32),
+          'bias': jax.ShapeDtypeStruct((2,), np.float32),
+        }
+      },
+    }
+  )
+  with pytest.raises(
+    errors.UserError, match=r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'
+  ):
     checkpoints.restore(3, wide)
   with pytest.raises(errors.UserError, match='pair_head/classifier/bias, saved and not expected'):
     checkpoints.restore(3, target.replace(params={'encoder': target.params['encoder']}))

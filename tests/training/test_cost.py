@@ -1,4 +1,6 @@
-"""What a step and a training cost, against formulas written out and the counts of ELECTRA's authors."""
+"""What a step and a training cost, against formulas written out and the counts of ELECTRA's
+authors.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,9 @@ from configs import roberta
 def costed(config):
   """(networks, shapes of parameters) of a config."""
   fields = {k: v for k, v in config.encoder.items() if k != 'name'}
-  encoder = encoders.BY_NAME['transformer'](vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields)
+  encoder = encoders.BY_NAME['transformer'](
+    vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
+  )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
   objective = objectives.BY_NAME[config.objective.name](encoder, **section)
   return objective.networks, jax.eval_shape(objective.init, jax.random.key(0))
@@ -26,9 +30,16 @@ def costed(config):
 def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
   n, d, f, v, p, rows, length = 12, 768, 3072, 30522, 20, 2, 128
   networks, shapes = costed(bert.get_config('base'))
-  found = cost.flops_per_step(networks, shapes, {'input_ids': (rows, length), 'masked_positions': (rows, p)})
+  found = cost.flops_per_step(
+    networks, shapes, {'input_ids': (rows, length), 'masked_positions': (rows, p)}
+  )
   weights = n * (4 * d * d + 2 * d * f)
-  expected = rows * (6 * weights * length + 12 * n * length * length * d + 6 * p * (d * d + d * v) + 6 * (d * d + 2 * d))
+  expected = rows * (
+    6 * weights * length
+    + 12 * n * length * length * d
+    + 6 * p * (d * d + d * v)
+    + 6 * (d * d + 2 * d)
+  )
   assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -40,31 +51,53 @@ def test_shared_layers_cost_what_layers_of_their_own_cost():
     costs.append(cost.flops_per_step(*costed(config), features))
   d, e, f, v = 768, 128, 3072, 30_000
   per_token = 12 * (4 * d * d + 2 * d * f) + d * e
-  expected = 2 * (6 * per_token * 128 + 12 * 12 * 128 * 128 * d + 6 * 20 * (d * e + e * v) + 6 * (d * d + 2 * d))
+  expected = 2 * (
+    6 * per_token * 128 + 12 * 12 * 128 * 128 * d + 6 * 20 * (d * e + e * v) + 6 * (d * d + 2 * d)
+  )
   assert costs == [pytest.approx(expected, rel=1e-12)] * 4
 
 
 def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
-  config, features = electra.get_config('small'), {'input_ids': (2, 128), 'masked_positions': (2, 19)}
+  config, features = (
+    electra.get_config('small'),
+    {'input_ids': (2, 128), 'masked_positions': (2, 19)},
+  )
   body = lambda d: 12 * 12 * d * d + d * 128
-  forward = {'main': 2 * 128 * (body(256) + 256 * 256 + 256) + 4 * 12 * 128 * 128 * 256,
-             'generator': 2 * 128 * body(64) + 4 * 12 * 128 * 128 * 64 + 2 * 19 * (64 * 128 + 128 * 30_522)}
-  assert cost.flops_per_step(*costed(config), features) == pytest.approx(2 * 3 * (forward['main'] + forward['generator']), rel=1e-12)
+  forward = {
+    'main': 2 * 128 * (body(256) + 256 * 256 + 256) + 4 * 12 * 128 * 128 * 256,
+    'generator': 2 * 128 * body(64) + 4 * 12 * 128 * 128 * 64 + 2 * 19 * (64 * 128 + 128 * 30_522),
+  }
+  assert cost.flops_per_step(*costed(config), features) == pytest.approx(
+    2 * 3 * (forward['main'] + forward['generator']), rel=1e-12
+  )
   config.objective = parts.replaced_token_frozen()
   whole = 2 * 128 * body(256) + 4 * 12 * 128 * 128 * 256 + 2 * 19 * (256 * 128 + 128 * 30_522)
-  assert cost.flops_per_step(*costed(config), features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=1e-12)
+  assert cost.flops_per_step(*costed(config), features) == pytest.approx(
+    2 * (3 * forward['main'] + whole), rel=1e-12
+  )
 
 
 # Of flops_computation.py of ELECTRA's release, to the digits that the papers note gives.
-@pytest.mark.parametrize('build, size, changes, steps, expected', [
-    (electra, 'small', {}, 1_000_000, 1.294e18), (electra, 'base', {}, 766_000, 6.42e19), (electra, 'large', {}, 400_000, 7.12e20),
-    (electra, 'large', {}, 1_750_000, 3.11e21), (bert, 'base', {'batch_size': 256}, 1_000_000, 6.43e19), (bert, 'large', {}, 1_000_000, 1.917e20),
-    (electra, 'small', {'objective': parts.mlm()}, 1_450_000, 1.419e18), (albert, 'xxlarge', {}, 1_500_000, 3.11e22),
-    (roberta, 'large', {'batch_size': 8000}, 500_000, 3.19e21)])
+@pytest.mark.parametrize(
+  'build, size, changes, steps, expected',
+  [
+    (electra, 'small', {}, 1_000_000, 1.294e18),
+    (electra, 'base', {}, 766_000, 6.42e19),
+    (electra, 'large', {}, 400_000, 7.12e20),
+    (electra, 'large', {}, 1_750_000, 3.11e21),
+    (bert, 'base', {'batch_size': 256}, 1_000_000, 6.43e19),
+    (bert, 'large', {}, 1_000_000, 1.917e20),
+    (electra, 'small', {'objective': parts.mlm()}, 1_450_000, 1.419e18),
+    (albert, 'xxlarge', {}, 1_500_000, 3.11e22),
+    (roberta, 'large', {'batch_size': 8000}, 500_000, 3.19e21),
+  ],
+)
 def test_a_training_costs_what_electra_s_authors_count(build, size, changes, steps, expected):
   config = build.get_config(size)
   for key, value in changes.items():
     config[key] = value
-  found = cost.published_flops(*costed(config), rows=config.batch_size, length=config.length, steps=steps)
+  found = cost.published_flops(
+    *costed(config), rows=config.batch_size, length=config.length, steps=steps
+  )
   digits = len(f'{expected:g}'.split('e')[0].replace('.', '')) - 1
   assert f'{found:.{digits}e}' == f'{expected:.{digits}e}'

@@ -10,16 +10,16 @@ import time
 
 import pytest
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import lock
 
-HOLDER = '''
+HOLDER = """
 import sys, time
 from bertzoo_jax.training import lock
 with lock.hold(sys.argv[1]):
   print('held', flush=True)
   time.sleep(60)
-'''
+"""
 
 
 OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
@@ -27,7 +27,9 @@ OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
 
 @pytest.fixture
 def holder(tmp_path):
-  process = subprocess.Popen([sys.executable, '-c', HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+  process = subprocess.Popen(
+    [sys.executable, '-c', HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+  )
   assert process.stdout.readline() == 'held\n'
   yield process
   process.kill()
@@ -73,12 +75,21 @@ def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path
 
 
 def _lease_elsewhere(tmp_path, age=5.0, **more):
-  lease = {'host': 'elsewhere', 'pid': 1, 'since': 'then', 'token': 'x', 'heartbeat': time.time() - age, **more}
+  lease = {
+    'host': 'elsewhere',
+    'pid': 1,
+    'since': 'then',
+    'token': 'x',
+    'heartbeat': time.time() - age,
+    **more,
+  }
   (tmp_path / lock.NAME).write_text(json.dumps(lease))
 
 
 @pytest.mark.parametrize('age,taken', [(5, False), (1000, True)])
-def test_an_owner_on_another_host_that_shares_the_disk_holds_while_its_heart_beats(tmp_path, age, taken):
+def test_an_owner_on_another_host_that_shares_the_disk_holds_while_its_heart_beats(
+  tmp_path, age, taken
+):
   _lease_elsewhere(tmp_path, age)
   path = lock.storage.path(tmp_path)
   if taken:
@@ -104,14 +115,20 @@ class Clock:
       self._at.pop(when)()
 
 
-@pytest.mark.parametrize('age', [-500, 5, 1000])  # what the other host's clock says counts for nothing
-def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minutes(tmp_path, monkeypatch, capsys, age):
+@pytest.mark.parametrize(
+  'age', [-500, 5, 1000]
+)  # what the other host's clock says counts for nothing
+def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
+  tmp_path, monkeypatch, capsys, age
+):
   clock = Clock(monkeypatch)
   _lease_elsewhere(tmp_path, age)
   beat_once, release = lock._take_remote(lock.storage.path(tmp_path), OWNER)
   assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
   waiting, taken = capsys.readouterr().out.splitlines()
-  assert 'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in taken
+  assert (
+    'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in taken
+  )
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'y'
   beat_once()
   release()
@@ -119,7 +136,9 @@ def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minut
 
 
 @pytest.mark.parametrize('age', [-500, 5, 1000])
-def test_a_lease_of_another_host_that_moves_refuses_the_job_as_soon_as_it_is_seen_to(tmp_path, monkeypatch, age):
+def test_a_lease_of_another_host_that_moves_refuses_the_job_as_soon_as_it_is_seen_to(
+  tmp_path, monkeypatch, age
+):
   clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
   _lease_elsewhere(tmp_path, age)
   with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
@@ -151,9 +170,13 @@ def test_a_new_machine_enters_a_workdir_in_a_bucket_by_itself(tmp_path, monkeypa
     assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
 
 
-def test_of_two_that_take_an_object_store_lease_together_the_earlier_write_gives_way(tmp_path, monkeypatch):
+def test_of_two_that_take_an_object_store_lease_together_the_earlier_write_gives_way(
+  tmp_path, monkeypatch
+):
   path = lock.storage.path(tmp_path)
-  rival = json.dumps({'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'now', 'heartbeat': time.time()})
+  rival = json.dumps(
+    {'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'now', 'heartbeat': time.time()}
+  )
   monkeypatch.setattr(time, 'sleep', lambda s: (tmp_path / lock.NAME).write_text(rival))
   with pytest.raises(errors.UserError, match='elsewhere'):
     lock._take_remote(path, {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'})
@@ -166,14 +189,18 @@ def test_a_half_written_owner_is_nobodys(tmp_path):
 
 
 @pytest.mark.parametrize('take', ['_take_local', '_take_remote'])
-def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(tmp_path, monkeypatch, capsys, take):
+def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
+  tmp_path, monkeypatch, capsys, take
+):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
   ended = []
   monkeypatch.setattr(lock, '_exit', ended.append)
   path = lock.storage.path(tmp_path)
   beat_once, _ = getattr(lock, take)(path, {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'})
-  rival = json.dumps({'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'then', 'heartbeat': time.time()})
+  rival = json.dumps(
+    {'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'then', 'heartbeat': time.time()}
+  )
   (tmp_path / lock.NAME).write_text(rival)
   lock._beat(path, beat_once, threading.Event())
   assert ended == [3] and 'process 1 on elsewhere' in capsys.readouterr().err
@@ -197,14 +224,19 @@ def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys):
   assert capsys.readouterr().out.count('503') == 2
 
 
-def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(tmp_path, monkeypatch):
+def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(
+  tmp_path, monkeypatch
+):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   gone = subprocess.Popen([sys.executable, '-c', ''])
   gone.wait()
   path = lock.storage.path(tmp_path)
   owner = {'host': 'here', 'pid': os.getpid(), 'token': 'y', 'since': 'now'}
   lease = lambda pid: (tmp_path / lock.NAME).write_text(
-      json.dumps({'host': 'here', 'pid': pid, 'since': 'then', 'token': 'x', 'heartbeat': time.time()}))
+    json.dumps(
+      {'host': 'here', 'pid': pid, 'since': 'then', 'token': 'x', 'heartbeat': time.time()}
+    )
+  )
   lease(os.getppid())
   with pytest.raises(errors.UserError, match='in use'):
     lock._take_remote(path, owner)

@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import pytest
 import toys
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
-from bertzoo_jax.training import stage as stages
 
 BORDER, END = 3, 6
 
 
-class Interrupt:
+class Preemption:
   """Asks to stop after so many steps, or before the first if it is 0."""
 
   def __init__(self, at=None):
@@ -32,66 +32,92 @@ class Interrupt:
 
 
 def without_pairs():
-  """The toy objective without its second head: a phase that uses it is followed by one that adds parameters."""
+  """The toy objective without its second head: a phase that uses it is followed by one that adds
+  parameters.
+  """
   full = toys.toy()
   head = {'classifier': {'kernel': jnp.zeros((toys.WIDTH, 2)), 'bias': jnp.zeros(2)}}
-  return full._replace(init=lambda key: {'encoder': full.init(key)['encoder']},
-                       loss=lambda params, *rest: full.loss({**params, 'pair_head': head}, *rest))
+  return full._replace(
+    init=lambda key: {'encoder': full.init(key)['encoder']},
+    loss=lambda params, *rest: full.loss({**params, 'pair_head': head}, *rest),
+  )
 
 
 def first_stage():
-  return toys.stage(0, BORDER, objective=without_pairs())
+  return toys.phase_run(0, BORDER, objective=without_pairs())
 
 
 def second_stage():
-  return toys.stage(BORDER, END)
+  return toys.phase_run(BORDER, END)
 
 
-def train(workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1):
-  """The result of a run of two phases, begun fresh or gone on with from a step. losses: step of evaluation → held-out loss."""
+def train(
+  workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1
+):
+  """The result of a run of two phases, begun fresh or gone on with from a step. losses: step of
+  evaluation → held-out loss.
+  """
   if losses is not None:
     told = iter(losses)
-    monkeypatch.setattr(stages, 'evaluation', lambda stage: lambda params: {'loss': next(told)})
+    monkeypatch.setattr(
+      phase_runs, 'evaluation', lambda phase_run: lambda params: {'loss': next(told)}
+    )
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  stage, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
-  state = checkpoints.restore(start, stages.target(stage)[0]) if start else stages.fresh(stage)
+  phase_run, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
+  state = (
+    checkpoints.restore(start, phase_runs.target(phase_run)[0])
+    if start
+    else phase_runs.fresh(phase_run)
+  )
   run = loop.Loop(
-      workdir=workdir, total_steps=END, vocab_size=toys.VOCAB,
-      machinery=types.SimpleNamespace(log_every=1, eval_every=eval_every, save_minutes=1000.0, keep_every=0, on_nonfinite='stop'),
-      checkpoints=checkpoints, record=record or metrics.Nothing(), trackers=metrics.Nothing(), progress=progress.Progress(END, start, show=False),
-      interrupt=interrupt or Interrupt())
+    workdir=workdir,
+    total_steps=END,
+    vocab_size=toys.VOCAB,
+    machinery=types.SimpleNamespace(
+      log_every=1, eval_every=eval_every, save_minutes=1000.0, keep_every=0, on_nonfinite='stop'
+    ),
+    checkpoints=checkpoints,
+    record=record or metrics.Nothing(),
+    trackers=metrics.Nothing(),
+    progress=progress.Progress(END, start, show=False),
+    preemption=interrupt or Preemption(),
+  )
   try:
-    return run.train(state, stage, later)
+    return run.train(state, phase_run, later)
   finally:
     checkpoints.close()
 
 
 def test_a_run_interrupted_at_a_border_where_parameters_are_added_goes_on(tmp_path):
-  result = train(tmp_path, interrupt=Interrupt(BORDER), eval_every=0)
+  result = train(tmp_path, interrupt=Preemption(BORDER), eval_every=0)
   assert (result['step'], result['interrupted']) == (BORDER, True)
   assert train(tmp_path, start=BORDER)['step'] == END
 
 
 def test_a_run_interrupted_inside_a_phase_saves_in_the_shape_of_that_phase(tmp_path):
-  assert train(tmp_path, interrupt=Interrupt(BORDER - 1), eval_every=0)['step'] == BORDER - 1
+  assert train(tmp_path, interrupt=Preemption(BORDER - 1), eval_every=0)['step'] == BORDER - 1
   assert train(tmp_path, start=BORDER - 1)['step'] == END
 
 
 def test_a_run_interrupted_before_its_first_step_says_step_0_and_saves_nothing(tmp_path):
-  result = train(tmp_path, interrupt=Interrupt(0))
+  result = train(tmp_path, interrupt=Preemption(0))
   assert (result['step'], result['interrupted']) == (0, True) and checkpoint.steps(tmp_path) == []
 
 
 def test_the_evaluation_at_a_border_is_kept_with_its_checkpoint(tmp_path, monkeypatch):
-  train(tmp_path, interrupt=Interrupt(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
-  assert checkpoint.held_out_losses(tmp_path) == {BORDER: 1.0} and checkpoint.best(tmp_path) == BORDER
+  train(tmp_path, interrupt=Preemption(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
+  assert (
+    checkpoint.held_out_losses(tmp_path) == {BORDER: 1.0} and checkpoint.best(tmp_path) == BORDER
+  )
 
 
 @pytest.mark.parametrize('start', [0, BORDER])
-def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare(tmp_path, monkeypatch, start):
+def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare(
+  tmp_path, monkeypatch, start
+):
   losses = [3.0, 2.0, 1.0, 7.0, 5.0, 6.0]
   if start:  # the same when the run was interrupted at the border
-    train(tmp_path, interrupt=Interrupt(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
+    train(tmp_path, interrupt=Preemption(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
   train(tmp_path, start=start, losses=losses[start:], monkeypatch=monkeypatch)
   assert checkpoint.best(tmp_path) == 5
   assert checkpoint.steps(tmp_path) == [5, 6]
@@ -102,9 +128,21 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
   assert checkpoint.best(tmp_path) == 5
 
 
-@pytest.mark.parametrize('error,ends,words', [
-    (OSError(28, 'No space left on device'), loop.Stopped, r'\(OSError.*No space.*\); the checkpoints are kept\. Free space'),
-    (ConnectionResetError(104, 'Connection reset by peer'), errors.TryAgain, r'\(Conn.*\); the checkpoints are kept\. Run the same line again')])
+@pytest.mark.parametrize(
+  'error,ends,words',
+  [
+    (
+      OSError(28, 'No space left on device'),
+      loop.Stopped,
+      r'\(OSError.*No space.*\); the checkpoints are kept\. Free space',
+    ),
+    (
+      ConnectionResetError(104, 'Connection reset by peer'),
+      errors.TryAgain,
+      r'\(Conn.*\); the checkpoints are kept\. Run the same line again',
+    ),
+  ],
+)
 def test_metrics_that_cannot_be_written_end_a_run_in_one_sentence(tmp_path, error, ends, words):
 
   def fail(row):
@@ -127,4 +165,4 @@ def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_stor
   monkeypatch.setattr(loop.jax, 'process_count', lambda: 2)
   with pytest.raises(jax.errors.JaxRuntimeError) as e:
     guarded()
-  assert e.value is lost  # which hosts.watched words
+  assert e.value is lost  # which distributed.watched words

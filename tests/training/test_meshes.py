@@ -1,4 +1,6 @@
-"""The same run on any mesh: losses, what each device holds, and checkpoints that move between meshes. With dropout."""
+"""The same run on any mesh: losses, what each device holds, and checkpoints that move between
+meshes. With dropout.
+"""
 
 import re
 
@@ -13,20 +15,30 @@ from bertzoo_jax import kernels
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
 ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
 
-def stage(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
+def phase_run(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
   """Of a Transformer with all its dropouts."""
   mesh = sharding.mesh(mesh)
-  objective = small.objective('mlm_pair', assembly.operations_on(mesh, chosen), dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
+  objective = small.objective(
+    'mlm_pair',
+    assembly.operations_on(mesh, chosen),
+    dropout=0.1,
+    attention_dropout=0.1,
+    vocab_size=VOCAB,
+  )
   make = lambda step: small.batch(rows=rows, length=16, seed=step, vocab_size=VOCAB)
   features = {k: (v.shape, v.dtype) for k, v in make(0).items()}
-  plain = toys.stage(objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3)
-  return plain._replace(data=data.PhaseData(features, lambda a, b: map(make, range(a, b)), lambda: [], None))
+  plain = toys.phase_run(
+    objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3
+  )
+  return plain._replace(
+    data=data.PhaseData(features, lambda a, b: map(make, range(a, b)), lambda: [], None)
+  )
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +48,7 @@ def train():
 
   def run(mesh, steps, state=None):
     if mesh not in known:
-      known[mesh] = stage(mesh), stages.train_step(stage(mesh))
+      known[mesh] = phase_run(mesh), phase_runs.train_step(phase_run(mesh))
     return toys.run(known[mesh][0], steps, state, known[mesh][1])
 
   return run
@@ -44,7 +56,9 @@ def train():
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory, train):
-  """Workdir with the checkpoint of step SAVED on a mesh that splits parameters, that state, and all losses of the run."""
+  """Workdir with the checkpoint of step SAVED on a mesh that splits parameters, that state, and all
+  losses of the run.
+  """
   workdir = tmp_path_factory.mktemp('run')
   state, before = train((1, 8, 1), SAVED)
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
@@ -62,49 +76,66 @@ def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
   assert len(set(losses)) == STEPS
 
 
-@pytest.mark.parametrize('mesh, chosen', [((8, 1, 1), 'xla'), ((2, 4, 1), 'xla'), ((8, 1, 1), 'fused'), ((4, 1, 2), 'fused')])
+@pytest.mark.parametrize(
+  'mesh, chosen',
+  [((8, 1, 1), 'xla'), ((2, 4, 1), 'xla'), ((8, 1, 1), 'fused'), ((4, 1, 2), 'fused')],
+)
 def test_losses_are_the_same_in_any_number_of_microbatches_with_any_kernels(saved, mesh, chosen):
-  parted = stage(mesh, accumulation=2, chosen=kernels.choose(chosen, jax.devices()[0], 0.1))
-  np.testing.assert_allclose(toys.run(parted, STEPS, None, stages.train_step(parted))[1], saved[2], rtol=1e-5)
+  parted = phase_run(mesh, accumulation=2, chosen=kernels.choose(chosen, jax.devices()[0], 0.1))
+  np.testing.assert_allclose(
+    toys.run(parted, STEPS, None, phase_runs.train_step(parted))[1], saved[2], rtol=1e-5
+  )
 
 
 @pytest.mark.parametrize('mesh', [(8, 1, 1), (2, 2, 2)])
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   workdir, before, losses = saved
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  state = checkpoints.restore(checkpoints.newest(), stages.target(stage(mesh))[0])
+  state = checkpoints.restore(checkpoints.newest(), phase_runs.target(phase_run(mesh))[0])
   checkpoints.close()
   got = toys.flat(state)
   assert got.keys() == before.keys()
   for path, x in got.items():
     assert x.dtype == before[path].dtype
     np.testing.assert_array_equal(x, before[path], err_msg=path)
-  assert state.params['encoder']['embeddings']['word']['embedding'].sharding.mesh.shape['data'] == mesh[0]
+  assert (
+    state.params['encoder']['embeddings']['word']['embedding'].sharding.mesh.shape['data']
+    == mesh[0]
+  )
   _, ours = train(mesh, STEPS - SAVED, state)
   np.testing.assert_allclose(ours, losses[SAVED:], rtol=1e-5)
 
 
 @pytest.mark.parametrize('mesh,share', [((8, 1, 1), 1), ((2, 2, 2), 1 / 4), ((1, 8, 1), 1 / 8)])
 def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
-  fresh, notes = stages.fresh(stage(mesh)), stages.target(stage(mesh))[1]
+  fresh, notes = phase_runs.fresh(phase_run(mesh)), phase_runs.target(phase_run(mesh))[1]
   assert not notes
   for state in (fresh, train(mesh, 1)[0]):
     for tree in (state.params, state.opt_state):
       whole = sum(x.nbytes for x in jax.tree.leaves(tree))
       for device in jax.devices():
-        assert share <= bytes_on(device, tree) / whole < share + 0.05  # the rest are biases and norms, and heads along tensor
+        assert (
+          share <= bytes_on(device, tree) / whole < share + 0.05
+        )  # the rest are biases and norms, and heads along tensor
 
 
 def bytes_on(device, tree):
-  return sum(s.data.nbytes for x in jax.tree.leaves(tree) for s in x.addressable_shards if s.device == device)
+  return sum(
+    s.data.nbytes for x in jax.tree.leaves(tree) for s in x.addressable_shards if s.device == device
+  )
 
 
 def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone():
-  split = stage((2, 4, 1))
-  state = stages.target(split)[0]
-  batch = {k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh)) for k, v in split.data.features.items()}
-  found = hlo.read(stages.train_step(split).lower(state, batch).compile().as_text()).collectives
-  moved = lambda opcode: sum(c.bytes * c.times for c in found if c.opcode == opcode and '/Layer/' in c.source)
+  split = phase_run((2, 4, 1))
+  state = phase_runs.target(split)[0]
+  batch = {
+    k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh))
+    for k, v in split.data.features.items()
+  }
+  found = hlo.read(phase_runs.train_step(split).lower(state, batch).compile().as_text()).collectives
+  moved = lambda opcode: sum(
+    c.bytes * c.times for c in found if c.opcode == opcode and '/Layer/' in c.source
+  )
   layers = jax.tree_util.tree_leaves_with_path(state.params['encoder']['layers'])
   whole = sum(4 * x.size for path, x in layers if path[-1].key == 'kernel')
   assert moved('reduce-scatter') == whole
@@ -112,10 +143,14 @@ def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone(
 
 
 def test_gradients_of_microbatches_stay_where_their_parameters_are():
-  split = stage((1, 8, 1), accumulation=2)
-  state = stages.target(split)[0]
-  batch = {k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh)) for k, v in split.data.features.items()}
-  text = stages.train_step(split).lower(state, batch).compile().as_text()
+  split = phase_run((1, 8, 1), accumulation=2)
+  state = phase_runs.target(split)[0]
+  batch = {
+    k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh))
+    for k, v in split.data.features.items()
+  }
+  text = phase_runs.train_step(split).lower(state, batch).compile().as_text()
   parameters = sum('fsdp' in x.sharding.spec for x in jax.tree.leaves(state.params))
-  # Forward, backward, and one for a table that is also the decoder; gradients that are pinned nowhere are gathered twice as often.
+  # Forward, backward, and one for a table that is also the decoder; gradients that are pinned
+  # nowhere are gathered twice as often.
   assert parameters <= len(re.findall(r'= f32\S+ all-gather\(', text)) <= 3 * parameters

@@ -20,7 +20,11 @@ def test_a_record_goes_on_over_restarts_without_a_doubled_or_missing_step(tmp_pa
   write(tmp_path, 5, 2, range(6, 9), in_parts)  # killed at 7, resumed from 5
   write(tmp_path, 6, 3, range(7, 11), in_parts)
   rows = metrics.read(tmp_path)
-  assert [(r['step'], r['loss']) for r in rows] == [*((s, 10 + s) for s in range(1, 6)), (6, 26), *((s, 30 + s) for s in range(7, 11))]
+  assert [(r['step'], r['loss']) for r in rows] == [
+    *((s, 10 + s) for s in range(1, 6)),
+    (6, 26),
+    *((s, 30 + s) for s in range(7, 11)),
+  ]
   assert all(r['bad'] is None for r in rows)
   assert (tmp_path / 'metrics.jsonl').exists() != in_parts
 
@@ -31,7 +35,9 @@ def test_a_line_cut_short_by_a_kill_is_forgotten(tmp_path):
     f.write('{"step": 4, "lo')
   assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3]
   write(tmp_path, 3, 2, [4], False)
-  assert [json.loads(line)['step'] for line in (tmp_path / metrics.FILE).read_text().splitlines()] == [1, 2, 3, 4]
+  assert [
+    json.loads(line)['step'] for line in (tmp_path / metrics.FILE).read_text().splitlines()
+  ] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize('in_parts', [False, True])
@@ -41,7 +47,9 @@ def test_rows_beyond_the_step_resumed_from_are_forgotten_at_once(tmp_path, in_pa
   assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_tensorboard_gets_what_the_record_gets_and_a_tracker_that_is_missing_stops_nothing(tmp_path, capsys, monkeypatch):
+def test_tensorboard_gets_what_the_record_gets_and_a_tracker_that_is_missing_stops_nothing(
+  tmp_path, capsys, monkeypatch
+):
   monkeypatch.setitem(__import__('sys').modules, 'wandb', None)
   trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=True, wandb='project')
   trackers.write({'step': 1, 'loss': 2.0, 'bad': None})
@@ -65,10 +73,13 @@ def test_a_tracker_that_breaks_is_said_once_and_left_out(tmp_path, capsys):
 def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
   import sys
   import types
+
   seen, ids = [], iter(['first', 'second'])
   wandb = types.ModuleType('wandb')
   wandb.util = types.SimpleNamespace(generate_id=lambda: next(ids))
-  wandb.init = lambda **kw: seen.append(kw) or types.SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None)
+  wandb.init = lambda **kw: (
+    seen.append(kw) or types.SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None)
+  )
   monkeypatch.setitem(sys.modules, 'wandb', wandb)
   for _ in range(2):
     metrics.Trackers(tmp_path, 0, {'a': 1}, tensorboard=False, wandb='zoo').close()
@@ -76,7 +87,9 @@ def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
 
 
 def test_the_curve_is_drawn(tmp_path):
-  pytest.importorskip('matplotlib', reason='matplotlib is not installed, and then no curve is drawn')
+  pytest.importorskip(
+    'matplotlib', reason='matplotlib is not installed, and then no curve is drawn'
+  )
   record = metrics.Record(tmp_path, 0, 1)
   for step in range(1, 5):
     held_out = {'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
@@ -87,7 +100,9 @@ def test_the_curve_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize('in_parts', [False, True])
-def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(tmp_path, capsys, monkeypatch, in_parts):
+def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(
+  tmp_path, capsys, monkeypatch, in_parts
+):
   record = metrics.Record(tmp_path, 0, 1, in_parts=in_parts)
 
   def full(*args):

@@ -2,17 +2,24 @@
 
 import pytest
 
-from bertzoo_jax import errors
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import schedules
 
 PEAK, W, T = 2.0, 100, 1000
 
 # Rates at s = 0, 1, W − 1, W, T / 2, T (bert_roberta_albert_electra_spanbert facts, §1 and §8.4).
 EXPECTED = {
-    'linear_from_start': (0.0, 1 / W, (W - 1) / W, 1 - W / T, 0.5, 0.0),
-    'linear_after_warmup': (1 / W, 1 / W, (W - 1) / W, 1.0, (T / 2) / (T - W), 0.0),
-    'linear_jump': (1 / W, 1 / W, (W - 1) / W, 1 - W / T, 0.5, 0.0),
-    'linear_product': (0.0, (1 / W) * (1 - 1 / T), (W - 1) / W * (1 - (W - 1) / T), 1 - W / T, 0.5, 0.0),
+  'linear_from_start': (0.0, 1 / W, (W - 1) / W, 1 - W / T, 0.5, 0.0),
+  'linear_after_warmup': (1 / W, 1 / W, (W - 1) / W, 1.0, (T / 2) / (T - W), 0.0),
+  'linear_jump': (1 / W, 1 / W, (W - 1) / W, 1 - W / T, 0.5, 0.0),
+  'linear_product': (
+    0.0,
+    (1 / W) * (1 - 1 / T),
+    (W - 1) / W * (1 - (W - 1) / T),
+    1 - W / T,
+    0.5,
+    0.0,
+  ),
 }
 
 

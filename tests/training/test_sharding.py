@@ -7,39 +7,69 @@ import pytest
 import toys
 from jax.sharding import PartitionSpec as P
 
-from bertzoo_jax import errors
 from bertzoo_jax import kernels
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.tpu import hlo
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
 
 def specs(shapes, mesh):
-  placed, notes = sharding.of_parameters({k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}, mesh)
+  placed, notes = sharding.of_parameters(
+    {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}, mesh
+  )
   return {k: s.spec for k, s in placed.items()}, notes
 
 
 def test_the_mesh_fills_minus_one_and_refuses_what_does_not_fit():
   assert dict(sharding.mesh((-1, 1, 1)).shape) == {'data': 8, 'fsdp': 1, 'tensor': 1}
   assert dict(sharding.mesh((2, -1, 2)).shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
-  for shape in ((3, -1, 1), (2, 2, 1), (-1, -1, 1), (0, 8, 1), (8,), (16, 1, 1), (-2, -2, 2), (-1, -2, -4)):
+  for shape in (
+    (3, -1, 1),
+    (2, 2, 1),
+    (-1, -1, 1),
+    (0, 8, 1),
+    (8,),
+    (16, 1, 1),
+    (-2, -2, 2),
+    (-1, -2, -4),
+  ):
     with pytest.raises(errors.UserError, match='run.mesh'):
       sharding.mesh(shape)
 
 
 def test_rules_name_trailing_axes_and_do_not_see_stacked_layers():
-  got, notes = specs({'encoder/layers/feed_forward/in/kernel': (3, 8, 16), 'encoder/one/feed_forward/in/kernel': (8, 16)}, sharding.mesh((2, 2, 2)))
-  assert got == {'encoder/layers/feed_forward/in/kernel': P(None, 'fsdp', 'tensor'), 'encoder/one/feed_forward/in/kernel': P('fsdp', 'tensor')}
+  got, notes = specs(
+    {
+      'encoder/layers/feed_forward/in/kernel': (3, 8, 16),
+      'encoder/one/feed_forward/in/kernel': (8, 16),
+    },
+    sharding.mesh((2, 2, 2)),
+  )
+  assert got == {
+    'encoder/layers/feed_forward/in/kernel': P(None, 'fsdp', 'tensor'),
+    'encoder/one/feed_forward/in/kernel': P('fsdp', 'tensor'),
+  }
   assert not notes
 
 
 def test_the_first_alternative_that_divides_wins_and_what_none_divides_is_said():
-  tables = {'a/embeddings/word/embedding': (16, 6), 'b/embeddings/word/embedding': (15, 6), 'c/embeddings/word/embedding': (15, 7)}
+  tables = {
+    'a/embeddings/word/embedding': (16, 6),
+    'b/embeddings/word/embedding': (15, 6),
+    'c/embeddings/word/embedding': (15, 7),
+  }
   got, notes = specs(tables, sharding.mesh((2, 2, 2)))
   assert list(got.values()) == [P('tensor', 'fsdp'), P(None, 'tensor'), P(None, None)]
-  assert [(note.split()[0][0], note.split(': ')[0].split()[-1]) for note in notes] == [('b', 'fsdp'), ('c', 'tensor'), ('c', 'fsdp')]
-  got, notes = specs({'a/embeddings/word/embedding': (16, 6), 'a/norm/scale': (16,)}, sharding.mesh((1, 8, 1)))
+  assert [(note.split()[0][0], note.split(': ')[0].split()[-1]) for note in notes] == [
+    ('b', 'fsdp'),
+    ('c', 'tensor'),
+    ('c', 'fsdp'),
+  ]
+  got, notes = specs(
+    {'a/embeddings/word/embedding': (16, 6), 'a/norm/scale': (16,)}, sharding.mesh((1, 8, 1))
+  )
   assert list(got.values()) == [P('fsdp', None), P(None)] and not notes
 
 
@@ -49,21 +79,30 @@ def test_a_parameter_without_a_rule_is_an_error():
 
 
 def test_optimizer_state_lies_where_its_parameters_lie_and_batches_are_split_by_rows():
-  stage = toys.stage(mesh=sharding.mesh((2, 2, 2)))
-  state = stages.fresh(stage)
+  phase_run = toys.phase_run(mesh=sharding.mesh((2, 2, 2)))
+  state = phase_runs.fresh(phase_run)
   params = {k: x.sharding for k, x in _leaves(state.params).items()}
   moments = _leaves(state.opt_state)
   assert params['encoder/layers/feed_forward/in/kernel'].spec == P(None, 'fsdp', 'tensor')
   for path, where in params.items():
     found = [x.sharding for k, x in moments.items() if k.endswith(path)]
     assert found == [where, where], path  # mu and nu
-  placed = sharding.to_devices(toys.batch(0), stage.mesh, 8)
+  placed = sharding.to_devices(toys.batch(0), phase_run.mesh, 8)
   assert {s.data.shape[0] for s in placed['input_ids'].addressable_shards} == {2}
   np.testing.assert_array_equal(placed['input_ids'], toys.batch(0)['input_ids'])
 
 
-@pytest.mark.parametrize('size,accumulation,hosts,fits', [(16, 1, 1, True), (16, 4, 1, True), (16, 3, 1, False), (12, 2, 1, False), (20, 1, 3, False),
-                                                         (16, 0, 1, False)])
+@pytest.mark.parametrize(
+  'size,accumulation,hosts,fits',
+  [
+    (16, 1, 1, True),
+    (16, 4, 1, True),
+    (16, 3, 1, False),
+    (12, 2, 1, False),
+    (20, 1, 3, False),
+    (16, 0, 1, False),
+  ],
+)
 def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits):
   mesh = sharding.mesh((2, 2, 2))
   if fits:
@@ -78,23 +117,30 @@ def position(q_LK, k_MK, first_query, table_LK):
 
 
 def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included():
-  """Value and gradients of attention, with a term of its table, and of the sum with norm: every device with its own rows and heads."""
+  """Value and gradients of attention, with a term of its table, and of the sum with norm: every
+  device with its own rows and heads.
+  """
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
   scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
   table = jnp.asarray(draw.normal(size=(5, 4, 3)), jnp.float32)
-  pack_ids, weight = jnp.ones((8, 5), jnp.int32), jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
+  pack_ids, weight = (
+    jnp.ones((8, 5), jnp.int32),
+    jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32),
+  )
   keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
   for shape in ((1, 1, 1), (2, 2, 2), (8, 1, 1), (1, 1, 8)):  # the last does not divide the heads
-    mesh = sharding.mesh(shape, jax.devices()[:np.prod(shape)])
+    mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
     attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
 
     def loss(q, k, v, scale, shift, table, attend=attend, add_norm=add_norm):
       out = attend(q, k, v, pack_ids, 0.3, keys[0], position, (table,)).reshape(8, 5, 12)
       return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, keys[1]))
 
-    results[shape] = jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, table))
+    results[shape] = jax.block_until_ready(
+      jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, table)
+    )
   one, *others = results.values()
   for other in others:
     for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one)):
@@ -112,11 +158,18 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   def both(x, y, scale, shift, grad):
     out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, keys), x, y, scale, shift)
     odd = lambda x: x.reshape(4, 8, 3, 8)  # heads that tensor does not divide
-    attended, pull_too = jax.vjp(lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, keys), x, x, y)
+    attended, pull_too = jax.vjp(
+      lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, keys),
+      x,
+      x,
+      y,
+    )
     return out, pull(grad), attended, pull_too(odd(grad))
 
   read = hlo.read(jax.jit(both).lower(rows, rows, whole, whole, rows).compile().as_text())
-  assert read.collectives and all((c.opcode, c.group) == ('all-reduce', 2) and c.bytes <= 2 * 24 * 4 for c in read.collectives), read.collectives
+  assert read.collectives and all(
+    (c.opcode, c.group) == ('all-reduce', 2) and c.bytes <= 2 * 24 * 4 for c in read.collectives
+  ), read.collectives
 
 
 def test_kernels_that_the_compiler_splits_are_handed_on():
@@ -124,11 +177,16 @@ def test_kernels_that_the_compiler_splits_are_handed_on():
 
 
 def test_heads_that_a_mesh_does_not_divide_are_said():
-  got, notes = specs({'generator/layers/attention/query/kernel': (2, 8, 1, 8)}, sharding.mesh((2, 1, 4)))
+  got, notes = specs(
+    {'generator/layers/attention/query/kernel': (2, 8, 1, 8)}, sharding.mesh((2, 1, 4))
+  )
   assert list(got.values()) == [P(None, None, None, None)]
-  assert len(notes) == 1 and notes[0].endswith('Attention of its 1 head(s) is computed by each of them, too.')
+  assert len(notes) == 1 and notes[0].endswith(
+    'Attention of its 1 head(s) is computed by each of them, too.'
+  )
 
 
 def _leaves(tree):
   from bertzoo_jax.training import optimizers
+
   return {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}

@@ -10,21 +10,33 @@ import numpy as np
 import pytest
 import toys
 
-from bertzoo_jax import config as configuration
-from bertzoo_jax import errors
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
 from bertzoo_jax.training import data
-from bertzoo_jax.training import interrupt as interrupts
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
-from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 
 
 def write(path, **changes):
-  meta = {'vocab_size': toys.VOCAB, 'special': {}, 'corpus_hash': 'abc', 'steps': [0, 4], 'batch_size': 8, 'length': toys.LENGTH, 'phase': 0}
+  meta = {
+    'vocab_size': toys.VOCAB,
+    'special': {},
+    'corpus_hash': 'abc',
+    'steps': [0, 4],
+    'batch_size': 8,
+    'length': toys.LENGTH,
+    'phase': 0,
+  }
   meta.update(changes)
   rows = [toys.batch(s) for s in range(4)]
-  np.savez(path, __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8), **{k: np.stack([r[k] for r in rows]) for k in rows[0]})
+  np.savez(
+    path,
+    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
+    **{k: np.stack([r[k] for r in rows]) for k in rows[0]},
+  )
 
 
 def tiny(**fields):
@@ -42,16 +54,28 @@ def test_a_file_of_batches_gives_each_host_its_rows_of_each_step(tmp_path):
     assert (found.corpus['hash'], found.vocab_size, found.last_step) == ('abc', toys.VOCAB, 4)
     for step, got in zip((1, 2, 3), found.phase(phase).batches(1, 4)):
       for k, x in toys.batch(step).items():
-        np.testing.assert_array_equal(got[k], x[4 * host:4 * host + 4])
+        np.testing.assert_array_equal(got[k], x[4 * host : 4 * host + 4])
 
 
-@pytest.mark.parametrize('changes,words', [({'batch_size': 16}, 'batch_size=16'), ({'length': 9}, 'rows of 9'), ({'phase': 1}, 'phase 1'),
-                                           ({'vocab_size': 3}, 'the vocabulary ends at 2'), ({'steps': [0, 5]}, 'does not hold')])
+@pytest.mark.parametrize(
+  'changes,words',
+  [
+    ({'batch_size': 16}, 'batch_size=16'),
+    ({'length': 9}, 'rows of 9'),
+    ({'phase': 1}, 'phase 1'),
+    ({'vocab_size': 3}, 'the vocabulary ends at 2'),
+    ({'steps': [0, 5]}, 'does not hold'),
+  ],
+)
 def test_a_file_of_other_batches_is_refused(tmp_path, changes, words):
   write(tmp_path / 'b.npz', **changes)
   config = tiny()
   with pytest.raises(errors.UserError, match=words):
-    list(data.from_file(tmp_path / 'b.npz', config).phase(configuration.phases(config)[0]).batches(0, 2))
+    list(
+      data.from_file(tmp_path / 'b.npz', config)
+      .phase(configuration.phases(config)[0])
+      .batches(0, 2)
+    )
 
 
 def test_a_file_that_is_no_file_of_batches_is_refused(tmp_path):
@@ -60,36 +84,78 @@ def test_a_file_that_is_no_file_of_batches_is_refused(tmp_path):
   write(tmp_path / 'cut.npz')
   (tmp_path / 'cut.npz').write_bytes((tmp_path / 'cut.npz').read_bytes()[:-200])
   write(tmp_path / 'zeros.npz')
-  (tmp_path / 'zeros.npz').write_bytes((tmp_path / 'zeros.npz').read_bytes()[:100] + bytes(400) + (tmp_path / 'zeros.npz').read_bytes()[500:])
+  (tmp_path / 'zeros.npz').write_bytes(
+    (tmp_path / 'zeros.npz').read_bytes()[:100]
+    + bytes(400)
+    + (tmp_path / 'zeros.npz').read_bytes()[500:]
+  )
   np.save(tmp_path / 'one.npy', np.zeros(3))
   for name in ('text', 'other.npz', 'cut.npz', 'zeros.npz', 'one.npy', 'absent', '.'):
     with pytest.raises(errors.UserError, match='show --npz') as e:
       data.from_file(tmp_path / name, tiny())
-    assert 'pickle' not in str(e.value) and '(' not in str(e.value) or 'cannot be read (' in str(e.value)
+    assert (
+      'pickle' not in str(e.value) and '(' not in str(e.value) or 'cannot be read (' in str(e.value)
+    )
 
 
-@pytest.mark.parametrize('meta,phase,steps,words', [
-    ({'phase': 0}, 1, (0, 2), r'holds steps 0 to 3 \(phase 0\), the run needs 6 to 8 of phase 1: .*show … --npz FILE --steps 6:9\.'),
-    ({'steps': [2, 6]}, 0, (0, 4), r'holds steps 2 to 5 \(phase 0\), the run needs 0 to 3 of phase 0: .* --steps 0:4\.'),
-])
-def test_a_file_of_other_steps_says_what_it_holds_what_is_needed_and_the_line_that_writes_it(tmp_path, meta, phase, steps, words):
+@pytest.mark.parametrize(
+  'meta,phase,steps,words',
+  [
+    (
+      {'phase': 0},
+      1,
+      (0, 2),
+      r'holds steps 0 to 3 \(phase 0\), the run needs 6 to 8 of phase 1: .*show … --npz FILE '
+      r'--steps 6:9\.',
+    ),
+    (
+      {'steps': [2, 6]},
+      0,
+      (0, 4),
+      r'holds steps 2 to 5 \(phase 0\), the run needs 0 to 3 of phase 0: .* --steps 0:4\.',
+    ),
+  ],
+)
+def test_a_file_of_other_steps_says_what_it_holds_what_is_needed_and_the_line_that_writes_it(
+  tmp_path, meta, phase, steps, words
+):
   write(tmp_path / 'b.npz', **meta)
   config = tiny(phases=((6, {}), (3, {})))
   with pytest.raises(errors.UserError, match=words):
-    list(data.from_file(tmp_path / 'b.npz', config).phase(configuration.phases(config)[phase]).batches(*steps))
+    list(
+      data.from_file(tmp_path / 'b.npz', config)
+      .phase(configuration.phases(config)[phase])
+      .batches(*steps)
+    )
 
 
 def test_a_file_that_ends_before_the_run_can_tell_what_is_still_to_come(tmp_path):
   write(tmp_path / 'b.npz')
-  for phases, words in ((((6, {}), (3, {})), 'steps 4 to 8 .*--steps 4:6 '), (((4, {}), (3, {})), 'steps 4 to 6 .*--steps 4:7 ')):
+  for phases, words in (
+    (((6, {}), (3, {})), 'steps 4 to 8 .*--steps 4:6 '),
+    (((4, {}), (3, {})), 'steps 4 to 6 .*--steps 4:7 '),
+  ):
     config = tiny(phases=phases)
-    assert re.search(words, data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config)))
+    assert re.search(
+      words, data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config))
+    )
   config = tiny(phases=((4, {}),))
-  assert data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config)) is None
+  assert (
+    data.from_file(tmp_path / 'b.npz', config).still_to_come(configuration.phases(config)) is None
+  )
 
 
-@pytest.mark.parametrize('name,good,bad', [('masked_positions', toys.LENGTH - 1, toys.LENGTH), ('segment_ids', 2, 3), ('pair_labels', 1, 2),
-                                           ('masked_positions', 0, -1), ('segment_ids', 0, -1), ('pair_labels', 0, -1)])
+@pytest.mark.parametrize(
+  'name,good,bad',
+  [
+    ('masked_positions', toys.LENGTH - 1, toys.LENGTH),
+    ('segment_ids', 2, 3),
+    ('pair_labels', 1, 2),
+    ('masked_positions', 0, -1),
+    ('segment_ids', 0, -1),
+    ('pair_labels', 0, -1),
+  ],
+)
 def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name, good, bad):
   batch = {**toys.batch(0), 'segment_ids': np.zeros((8, toys.LENGTH), np.int32)}
   batch[name].flat[3] = good
@@ -100,13 +166,17 @@ def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name
 
 
 def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_others(monkeypatch):
-  monkeypatch.setattr(interrupts.jax, 'process_count', lambda: 2)
-  monkeypatch.setattr(interrupts.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2)
-  monkeypatch.setattr(interrupts, '_count', itertools.count(1))
+  monkeypatch.setattr(preemption.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(
+    preemption.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2
+  )
+  monkeypatch.setattr(preemption, '_count', itertools.count(1))
   told = []
-  before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))  # in the place of jax's, which tells the other hosts
+  before = signal.signal(
+    signal.SIGTERM, lambda number, frame: told.append(number)
+  )  # in the place of jax's, which tells the other hosts
   try:
-    with interrupts.Interrupt().listening() as interrupt:
+    with preemption.Preemption().listening() as interrupt:
       signal.raise_signal(signal.SIGINT)
       assert told == [signal.SIGTERM] and interrupt.name is None and not interrupt.reached()
       with pytest.raises(KeyboardInterrupt):
@@ -135,7 +205,9 @@ def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   bar.begin()
   bar._began = (bar._began[0] - 60, 1)
   bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
-  assert capsys.readouterr().out.startswith('step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · ')
+  assert capsys.readouterr().out.startswith(
+    'step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · '
+  )
   progress.Progress(10, 0, show=False).row({'step': 1})
   assert capsys.readouterr().out == ''
   assert [progress.clock(s) for s in (59, 3723, 90000)] == ['0:59', '1:02:03', '1d 01:00']
@@ -157,14 +229,19 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   workdirs.check_same_run(tmp_path, tiny(run={**config.run, 'log_every': 7}), 'abc')
   changed = tiny(seed=3, schedule={**config.schedule, 'learning_rate': 1.0})
-  with pytest.raises(errors.UserError, match=f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3'):
+  with pytest.raises(
+    errors.UserError,
+    match=f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3',
+  ):
     workdirs.check_same_run(tmp_path, changed, 'abc')
   with pytest.raises(errors.UserError, match='corpus'):
     workdirs.check_same_run(tmp_path, config, 'abd')
 
 
 def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
-  add = lambda: workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None)
+  add = lambda: workdirs.add_attempt(
+    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
+  )
   assert [add(), add()] == [1, 2]
   with open(tmp_path / 'attempts.jsonl', 'a') as f:
     f.write('{"attem')
@@ -173,7 +250,9 @@ def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   assert last['versions']['jax'] and last['command'] and last['host']
 
 
-def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(tmp_path, monkeypatch):
+def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(
+  tmp_path, monkeypatch
+):
   (tmp_path / 'file').write_text('')
   with pytest.raises(errors.UserError, match='--workdir .* give a folder') as e:
     with workdirs.writable(tmp_path / 'file' / 'run'):
@@ -192,10 +271,19 @@ def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pas
 
 def test_the_compiler_is_asked_for_what_suits_a_chip_unless_somebody_asked_otherwise(monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  memory, windows = {'xla_tpu_scoped_vmem_limit_kib': '32768'}, {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'}
-  assert stages.compiler_options('TPU v5 lite', False) == stages.compiler_options('TPU v5', False) == memory
-  assert stages.compiler_options('TPU v5 lite', True) == memory | windows
-  assert stages.compiler_options('TPU v4', True) == windows
-  assert stages.compiler_options('TPU v4', False) == stages.compiler_options('cpu', True) == {}
+  memory, windows = (
+    {'xla_tpu_scoped_vmem_limit_kib': '32768'},
+    {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'},
+  )
+  assert (
+    phase_runs.compiler_options('TPU v5 lite', False)
+    == phase_runs.compiler_options('TPU v5', False)
+    == memory
+  )
+  assert phase_runs.compiler_options('TPU v5 lite', True) == memory | windows
+  assert phase_runs.compiler_options('TPU v4', True) == windows
+  assert (
+    phase_runs.compiler_options('TPU v4', False) == phase_runs.compiler_options('cpu', True) == {}
+  )
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--a=1 --xla_tpu_scoped_vmem_limit_kib=65536')
-  assert stages.compiler_options('TPU v5 lite', True) == windows
+  assert phase_runs.compiler_options('TPU v5 lite', True) == windows

@@ -9,8 +9,8 @@ import pytest
 import toys
 
 from bertzoo_jax.tpu import hlo
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 from bertzoo_jax.training import step as steps
 
 STEPS = 3
@@ -25,35 +25,57 @@ def assert_same(a, b, **tolerance):
 
 @pytest.fixture(scope='module')
 def plain():
-  return toys.run(toys.stage(objective=toys.toy(dropout=0.3)), STEPS)
+  return toys.run(toys.phase_run(objective=toys.toy(dropout=0.3)), STEPS)
 
 
-@pytest.mark.parametrize('mesh,accumulation', [((1, 1, 1), 2), ((1, 1, 1), 4), ((4, 1, 2), 1), ((4, 1, 1), 2), ((2, 2, 2), 2), ((2, 1, 4), 4)])
+@pytest.mark.parametrize(
+  'mesh,accumulation',
+  [((1, 1, 1), 2), ((1, 1, 1), 4), ((4, 1, 2), 1), ((4, 1, 1), 2), ((2, 2, 2), 2), ((2, 1, 4), 4)],
+)
 def test_microbatches_and_meshes_give_the_same_update_dropout_included(plain, mesh, accumulation):
-  placed = sharding.mesh(mesh, jax.devices()[:math.prod(mesh)])
-  state, losses = toys.run(toys.stage(objective=toys.toy(dropout=0.3), mesh=placed, accumulation=accumulation), STEPS)
+  placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
+  state, losses = toys.run(
+    toys.phase_run(objective=toys.toy(dropout=0.3), mesh=placed, accumulation=accumulation), STEPS
+  )
   np.testing.assert_allclose(losses, plain[1], rtol=1e-5)
   assert_same(state.params, plain[0].params, rtol=1e-4, atol=1e-5)
 
 
 def test_devices_add_up_gradients_once_however_many_microbatches():
-  text = lambda accumulation: _compiled(toys.stage(rows=32, mesh=sharding.mesh((4, 1, 1), jax.devices()[:4]), accumulation=accumulation))
+  text = lambda accumulation: _compiled(
+    toys.phase_run(
+      rows=32, mesh=sharding.mesh((4, 1, 1), jax.devices()[:4]), accumulation=accumulation
+    )
+  )
   once, parted = (hlo.read(text(n)).collectives for n in (1, 4))
   moved = lambda found: sum(c.bytes * c.times for c in found)
   assert {c.opcode for c in parted} == {'all-reduce'} and all(c.times == 1 for c in parted)
   assert moved(parted) <= moved(once)
 
 
-def _compiled(stage):
-  batch = {k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(stage.mesh)) for k, v in stage.data.features.items()}
-  return stages.train_step(stage).lower(stages.target(stage)[0], batch).compile().as_text()
+def _compiled(phase_run):
+  batch = {
+    k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(phase_run.mesh))
+    for k, v in phase_run.data.features.items()
+  }
+  return (
+    phase_runs.train_step(phase_run)
+    .lower(phase_runs.target(phase_run)[0], batch)
+    .compile()
+    .as_text()
+  )
 
 
 def test_a_carry_comes_back_to_its_rows_through_microbatches():
   objective = toys.toy(with_carry=True)
-  plain, _ = toys.run(toys.stage(objective=objective), STEPS)
+  plain, _ = toys.run(toys.phase_run(objective=objective), STEPS)
   for mesh in ((1, 2, 1), (2, 1, 1)):
-    split, _ = toys.run(toys.stage(objective=objective, mesh=sharding.mesh(mesh, jax.devices()[:2]), accumulation=2), STEPS)
+    split, _ = toys.run(
+      toys.phase_run(
+        objective=objective, mesh=sharding.mesh(mesh, jax.devices()[:2]), accumulation=2
+      ),
+      STEPS,
+    )
     assert plain.carry.shape == (8, toys.WIDTH)
     assert_same({'carry': split.carry}, {'carry': plain.carry}, rtol=1e-4, atol=1e-5)
 
@@ -62,33 +84,45 @@ def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
   mesh = sharding.mesh((1, 2, 1), jax.devices()[:2])
   rows = np.arange(8)
   split = steps.split(rows, 2, mesh)
-  np.testing.assert_array_equal(split, [[0, 1, 4, 5], [2, 3, 6, 7]])  # rows 0–3 live on the first device
+  np.testing.assert_array_equal(
+    split, [[0, 1, 4, 5], [2, 3, 6, 7]]
+  )  # rows 0–3 live on the first device
   np.testing.assert_array_equal(steps.merge(split, 2, mesh), rows)
 
 
 def test_dropout_is_a_function_of_the_step_not_of_the_history():
-  stage = toys.stage()
-  state, losses = toys.run(stage, 4)
-  half, first = toys.run(stage, 2)
-  resumed, second = toys.run(stage, 2, half)
+  phase_run = toys.phase_run()
+  state, losses = toys.run(phase_run, 4)
+  half, first = toys.run(phase_run, 2)
+  resumed, second = toys.run(phase_run, 2, half)
   assert first + second == losses
   assert_same(resumed, state, rtol=0, atol=0)
-  same_batch = toys.stage(batches=lambda a, b: (toys.batch(0) for _ in range(a, b)))
-  a, b = (steps.make_train_step(same_batch.objective, same_batch.tx, same_batch.schedule, seed=seed) for seed in (0, 1))
-  start = stages.fresh(same_batch)
+  same_batch = toys.phase_run(batches=lambda a, b: (toys.batch(0) for _ in range(a, b)))
+  a, b = (
+    steps.make_train_step(same_batch.objective, same_batch.tx, same_batch.schedule, seed=seed)
+    for seed in (0, 1)
+  )
+  start = phase_runs.fresh(same_batch)
   assert jax.jit(a)(start, toys.batch(0))[1]['loss'] != jax.jit(b)(start, toys.batch(0))[1]['loss']
-  assert jax.jit(a)(start, toys.batch(0))[1]['loss'] != jax.jit(a)(start.replace(step=start.step + 1), toys.batch(0))[1]['loss']
+  assert (
+    jax.jit(a)(start, toys.batch(0))[1]['loss']
+    != jax.jit(a)(start.replace(step=start.step + 1), toys.batch(0))[1]['loss']
+  )
 
 
 def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
   seen = []
   spied = toys.toy()
-  objective = spied._replace(loss=lambda params, batch, *rest: seen.append(np.asarray(batch['row_keys'])) or spied.loss(params, batch, *rest))
-  stage = toys.stage(objective=objective)
-  state = stages.fresh(stage)
+  objective = spied._replace(
+    loss=lambda params, batch, *rest: (
+      seen.append(np.asarray(batch['row_keys'])) or spied.loss(params, batch, *rest)
+    )
+  )
+  phase_run = toys.phase_run(objective=objective)
+  state = phase_runs.fresh(phase_run)
   for kind in ('threefry2x32', 'rbg'):
     with jax.disable_jit(), jax.default_prng_impl(kind):
-      update = steps.make_train_step(objective, stage.tx, stage.schedule, seed=0)
+      update = steps.make_train_step(objective, phase_run.tx, phase_run.schedule, seed=0)
       for step in (0, 1):
         update(state.replace(step=np.int32(step)), toys.batch(0))
   first, second = np.concatenate(seen[:2]), np.concatenate(seen[2:])
@@ -97,47 +131,70 @@ def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
 
 
 def test_an_update_that_is_not_finite_is_left_out_and_counted():
-  stage = toys.stage(poison=(2, 3))
-  before, _ = toys.run(stage, 2)
+  phase_run = toys.phase_run(poison=(2, 3))
+  before, _ = toys.run(phase_run, 2)
   kept = toys.flat((before.params, before.opt_state))
-  after, losses = toys.run(stage, 2, before)
+  after, losses = toys.run(phase_run, 2, before)
   assert not np.isfinite(losses).any()
   for k, x in toys.flat((after.params, after.opt_state)).items():
     np.testing.assert_array_equal(x, kept[k], err_msg=k)
   assert int(after.step) == 4
-  assert {k: int(v) for k, v in after.nonfinite.items()} == {'total': 2, 'consecutive': 2, 'last': 3}
-  after, _ = toys.run(stage, 1, after)
-  assert {k: int(v) for k, v in after.nonfinite.items()} == {'total': 2, 'consecutive': 0, 'last': 3}
+  assert {k: int(v) for k, v in after.nonfinite.items()} == {
+    'total': 2,
+    'consecutive': 2,
+    'last': 3,
+  }
+  after, _ = toys.run(phase_run, 1, after)
+  assert {k: int(v) for k, v in after.nonfinite.items()} == {
+    'total': 2,
+    'consecutive': 0,
+    'last': 3,
+  }
 
 
 def test_metrics_are_sums_over_totals_of_the_whole_batch():
-  stage = toys.stage(objective=toys.toy(dropout=0.0), accumulation=4)
-  values = jax.jit(steps.make_train_step(stage.objective, stage.tx, stage.schedule, seed=0, accumulation=4))(
-      stages.fresh(stage), toys.batch(0))[1]
-  assert float(values['loss']) == pytest.approx(float(values['mlm_loss'] + values['pair_loss']), rel=1e-6)
+  phase_run = toys.phase_run(objective=toys.toy(dropout=0.0), accumulation=4)
+  values = jax.jit(
+    steps.make_train_step(
+      phase_run.objective, phase_run.tx, phase_run.schedule, seed=0, accumulation=4
+    )
+  )(phase_runs.fresh(phase_run), toys.batch(0))[1]
+  assert float(values['loss']) == pytest.approx(
+    float(values['mlm_loss'] + values['pair_loss']), rel=1e-6
+  )
   assert {'lr', 'grad_norm', 'nonfinite'} < values.keys()
 
 
 @pytest.mark.parametrize('mesh, accumulation', [(1, 1), (1, 4), (2, 2)])
 def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumulation):
-  stage = toys.stage(objective=toys.toy(dropout=0.5), mesh=sharding.mesh((mesh, 1, 1), jax.devices()[:mesh]), accumulation=accumulation)
-  params = stages.fresh(stage).params
-  batches = stage.data.held_out()
+  phase_run = toys.phase_run(
+    objective=toys.toy(dropout=0.5),
+    mesh=sharding.mesh((mesh, 1, 1), jax.devices()[:mesh]),
+    accumulation=accumulation,
+  )
+  params = phase_runs.fresh(phase_run).params
+  batches = phase_run.data.held_out()
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
-  totals = stage.objective.totals(large)
-  loss, _ = stage.objective.loss(params, large, totals, (), None, False)
-  found = stages.evaluation(stage)(params)
+  normalizers = phase_run.objective.normalizers(large)
+  loss, _ = phase_run.objective.loss(params, large, normalizers, (), None, False)
+  found = phase_runs.evaluation(phase_run)(params)
   assert found['loss'] == pytest.approx(float(loss), rel=1e-5)
   assert found['loss'] == pytest.approx(found['mlm_loss'] + found['pair_loss'], rel=1e-5)
-  assert stages.evaluation(stage)(params) == found
+  assert phase_runs.evaluation(phase_run)(params) == found
 
 
 def test_evaluation_holds_one_part_at_a_time():
   batch = toys.batch(0)
   largest = lambda accumulation: max(
-      leaf.aval.shape[0] for eqn in _equations(jax.make_jaxpr(steps.make_eval_step(toys.toy(), accumulation=accumulation))(
-          toys.toy().init(jax.random.key(0)), batch, toys.toy().totals(batch), 0).jaxpr)
-      for leaf in eqn.outvars if eqn.primitive.name == 'dot_general')
+    leaf.aval.shape[0]
+    for eqn in _equations(
+      jax.make_jaxpr(steps.make_eval_step(toys.toy(), accumulation=accumulation))(
+        toys.toy().init(jax.random.key(0)), batch, toys.toy().normalizers(batch), 0
+      ).jaxpr
+    )
+    for leaf in eqn.outvars
+    if eqn.primitive.name == 'dot_general'
+  )
   assert 4 * largest(4) == largest(1)
 
 
@@ -150,13 +207,17 @@ def _equations(jaxpr):
 
 def test_a_phase_takes_over_moments_and_initialises_what_it_adds():
   whole = toys.toy()
-  small = whole._replace(init=lambda key: {'encoder': whole.init(key)['encoder']},
-                         loss=lambda params, *rest: whole.loss({**params, 'pair_head': whole.init(jax.random.key(9))['pair_head']}, *rest))
-  first = toys.stage(objective=small)
+  small = whole._replace(
+    init=lambda key: {'encoder': whole.init(key)['encoder']},
+    loss=lambda params, *rest: whole.loss(
+      {**params, 'pair_head': whole.init(jax.random.key(9))['pair_head']}, *rest
+    ),
+  )
+  first = toys.phase_run(objective=small)
   state, _ = toys.run(first, 2)
-  second = toys.stage(first=2, objective=whole)
-  entered = stages.enter(state, second)
-  old, new, fresh = toys.flat(state), toys.flat(entered), toys.flat(stages.fresh(second))
+  second = toys.phase_run(first=2, objective=whole)
+  entered = phase_runs.enter(state, second)
+  old, new, fresh = toys.flat(state), toys.flat(entered), toys.flat(phase_runs.fresh(second))
   assert old.keys() < new.keys() and new.keys() == fresh.keys()
   for k in new:
     np.testing.assert_array_equal(new[k], old[k] if k in old else fresh[k], err_msg=k)

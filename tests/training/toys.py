@@ -1,20 +1,22 @@
-"""An objective and batches small enough for a test of the step to be about the step: a bag of words with two heads and dropout.
+"""An objective and batches small enough for a test of the step to be about the step: a bag of words
+with two heads and dropout.
 
-It has what the real ones have: two totals, a batch that is not evenly weighted, dropout, parameters with a stacked axis.
+It has what the real ones have: two normalizers, a batch that is not evenly weighted, dropout,
+parameters with a stacked axis.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import row_keys
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import stage as stages
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
 NO_DECAY = (r'norm/', r'bias$')
@@ -26,14 +28,28 @@ def toy(dropout=0.1, with_carry=False):
   def init(key):
     a, b, c = jax.random.split(key, 3)
     draw = lambda key, *shape: 0.3 * jax.random.normal(key, shape)
-    return {'encoder': {'embeddings': {'word': {'embedding': draw(a, VOCAB, WIDTH)}, 'norm': {'scale': jnp.ones(WIDTH)}},
-                        'layers': {'feed_forward': {'in': {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}}}},
-            'pair_head': {'classifier': {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}}}
+    return {
+      'encoder': {
+        'embeddings': {
+          'word': {'embedding': draw(a, VOCAB, WIDTH)},
+          'norm': {'scale': jnp.ones(WIDTH)},
+        },
+        'layers': {
+          'feed_forward': {
+            'in': {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}
+          }
+        },
+      },
+      'pair_head': {'classifier': {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}},
+    }
 
-  def totals(batch):
-    return {'masked': batch['masked_weights'].sum(), 'pairs': jnp.float32(batch['pair_labels'].shape[0])}
+  def normalizers(batch):
+    return {
+      'masked': batch['masked_weights'].sum(),
+      'pairs': jnp.float32(batch['pair_labels'].shape[0]),
+    }
 
-  def loss(params, batch, totals, carry, key, train):
+  def loss(params, batch, normalizers, carry, key, train):
     words = params['encoder']['embeddings']['word']['embedding']
     x = words[batch['input_ids']].mean(axis=1) * params['encoder']['embeddings']['norm']['scale']
     for i in range(2):
@@ -48,58 +64,98 @@ def toy(dropout=0.1, with_carry=False):
     nll = -jnp.take_along_axis(log_p, batch['masked_targets'], axis=1)
     masked = jnp.sum(nll * batch['masked_weights'])
     head = params['pair_head']['classifier']
-    pair = -jnp.take_along_axis(jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels'][:, None], axis=1).sum()
-    value = masked / objective.at_least_one(totals['masked']) + pair / objective.at_least_one(totals['pairs'])
-    return value, (jax.lax.stop_gradient(carry), {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}})
+    pair = -jnp.take_along_axis(
+      jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels'][:, None], axis=1
+    ).sum()
+    value = masked / objective.at_least_one(normalizers['masked']) + pair / objective.at_least_one(
+      normalizers['pairs']
+    )
+    return value, (
+      jax.lax.stop_gradient(carry),
+      {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}},
+    )
 
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
-  return objective.Objective(init, totals, carry, loss, ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels'))
+  return objective.Objective(
+    init, normalizers, carry, loss, ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
+  )
 
 
 def batch(step, rows=8, poison=()):
-  """Batch of a step; rows have 0, 1 or 2 predictions, so a mean of microbatch means would be wrong. poison: steps that give NaN."""
+  """Batch of a step; rows have 0, 1 or 2 predictions, so a mean of microbatch means would be wrong.
+  poison: steps that give NaN.
+  """
   draw = np.random.default_rng((7, step))
   weights = (draw.random((rows, PREDICTIONS)) < 0.5).astype(np.float32)
   weights[0] = 1.0
   if step in poison:
     weights[0] = np.inf
-  return {'input_ids': draw.integers(0, VOCAB, (rows, LENGTH), dtype=np.int32),
-          'masked_positions': np.zeros((rows, PREDICTIONS), np.int32),
-          'masked_targets': draw.integers(0, VOCAB, (rows, PREDICTIONS), dtype=np.int32),
-          'masked_weights': weights,
-          'pair_labels': draw.integers(0, 2, rows, dtype=np.int32)}
+  return {
+    'input_ids': draw.integers(0, VOCAB, (rows, LENGTH), dtype=np.int32),
+    'masked_positions': np.zeros((rows, PREDICTIONS), np.int32),
+    'masked_targets': draw.integers(0, VOCAB, (rows, PREDICTIONS), dtype=np.int32),
+    'masked_weights': weights,
+    'pair_labels': draw.integers(0, 2, rows, dtype=np.int32),
+  }
 
 
-def stage(first=0, end=8, *, rows=8, mesh=None, accumulation=1, objective=None, optimizer='adamw_uncorrected', poison=(), batches=None, total=8,
-          learning_rate=0.05):
-  """A Stage of toy batches."""
+def phase_run(
+  first=0,
+  end=8,
+  *,
+  rows=8,
+  mesh=None,
+  accumulation=1,
+  objective=None,
+  optimizer='adamw_uncorrected',
+  poison=(),
+  batches=None,
+  total=8,
+  learning_rate=0.05,
+):
+  """A PhaseRun of toy batches."""
   objective = objective or toy()
   schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[optimizer](schedule, paths, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
+  tx = optimizers.BY_NAME[optimizer](
+    schedule, paths, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0
+  )
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
-  return stages.Stage(first, end, objective, tx, schedule, data.PhaseData(features, make, held_out, 20), mesh or one_device(), 0, accumulation)
+  return phase_runs.PhaseRun(
+    first,
+    end,
+    objective,
+    tx,
+    schedule,
+    data.PhaseData(features, make, held_out, 20),
+    mesh or one_device(),
+    0,
+    accumulation,
+  )
 
 
 def one_device():
   return sharding.mesh((1, 1, 1), jax.devices()[:1])
 
 
-def run(stage, steps, state=None, update=None):
-  """(state, losses) after `steps` steps of a stage; waits for each, since CPU collectives under way together can hang.
+def run(phase_run, steps, state=None, update=None):
+  """(state, losses) after `steps` steps of a phase_run; waits for each, since CPU collectives under
+  way together can hang.
 
-  update: the stage's compiled step, if there already is one."""
-  state = stages.fresh(stage) if state is None else state
-  update, losses = update or stages.train_step(stage), []
-  first = int(state.step) - stage.first_step
-  for values in stage.data.batches(first, first + steps):
-    state, metrics = update(state, sharding.to_devices(values, stage.mesh, stage.rows))
+  update: the phase_run's compiled step, if there already is one."""
+  state = phase_runs.fresh(phase_run) if state is None else state
+  update, losses = update or phase_runs.train_step(phase_run), []
+  first = int(state.step) - phase_run.first_step
+  for values in phase_run.data.batches(first, first + steps):
+    state, metrics = update(state, sharding.to_devices(values, phase_run.mesh, phase_run.rows))
     losses.append(float(jax.block_until_ready(metrics)['loss']))
   return state, losses
 
 
 def flat(tree):
   """{path: numpy array}."""
-  return {optimizers.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+  return {
+    optimizers.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)
+  }

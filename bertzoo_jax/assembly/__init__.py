@@ -1,0 +1,153 @@
+"""From a config's sections to the parts of a run: encoder, objective, optimizer, phase_run. What
+`pretrain` runs is what `preflight` compiles.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax import kernels
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import schedules
+from bertzoo_jax.training import sharding
+
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+
+
+def check(config):
+  """What can be known from the config alone."""
+  run = config.run
+  for key, known in (
+    ('dtype', DTYPES),
+    ('kernels', ('auto', *kernels.BY_NAME)),
+    ('on_nonfinite', ('stop', 'skip')),
+  ):
+    if run[key] not in known:
+      raise errors.UserError(
+        f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}'
+      )
+  for key, least in (
+    ('log_every', 1),
+    ('eval_every', 0),
+    ('eval_batches', 1),
+    ('save_minutes', 0),
+    ('unroll', 0),
+  ):
+    if run[key] < least:
+      raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
+  if configuration.max_length(config) > config.encoder.max_positions:
+    raise errors.UserError(
+      f'The longest phase has rows of {configuration.max_length(config)} tokens, '
+      'encoder.max_positions is '
+      f'{config.encoder.max_positions}: raise it or shorten the rows.'
+    )
+  total = configuration.total_steps(config)
+  for phase in configuration.phases(config):
+    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
+    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
+  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  encoder(config, vocab_size=config.tokenizer.vocab_size)
+
+
+def encoder(config, vocab_size):
+  return errors.build(
+    config.encoder,
+    encoders.BY_NAME,
+    'encoder',
+    vocab_size=vocab_size,
+    dtype=DTYPES[config.run.dtype],
+    unroll=config.run.unroll or config.encoder.num_layers,
+    remat=config.run.remat,
+  )
+
+
+def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
+  """A phase's data, objective and optimizer, checked against each other."""
+  phase_data = data.phase(phase)
+  chosen = kernels.choose(
+    config.run.kernels, mesh.devices.flat[0], config.encoder.attention_dropout
+  )
+  objective = errors.build(
+    phase.config.objective,
+    OBJECTIVES,
+    'objective',
+    encoder=encoder(config, data.vocab_size),
+    ops=operations_on(mesh, chosen),
+  )
+  if missing := [name for name in objective.reads if name not in phase_data.features]:
+    raise errors.UserError(
+      f'objective={phase.config.objective.name} needs {", ".join(missing)}, which '
+      f'format={phase.config.format.name} with '
+      f'masking={phase.config.masking.name} does not write: take another --config …,format= or '
+      ',objective=.'
+    )
+  if unread := [
+    name
+    for name in ('order', 'resets')
+    if name in phase_data.features and name not in objective.reads
+  ]:
+    part = {
+      'order': f'masking={phase.config.masking.name}',
+      'resets': f'format={phase.config.format.name}',
+    }[unread[0]]
+    raise errors.UserError(
+      f'{part} is for a network that reads {unread[0]!r}, and '
+      f'objective={phase.config.objective.name} does not (it would see '
+      'what it is to predict, or segments it has not): take another masking and format.'
+    )
+  if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
+    raise errors.UserError(
+      f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
+      'or 0 for none.'
+    )
+  schedule = schedules.for_phase(
+    phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
+  )
+  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
+  return phase_runs.PhaseRun(
+    phase.first_step,
+    min(phase.end_step, end),
+    objective,
+    tx,
+    schedule,
+    phase_data,
+    mesh,
+    config.seed,
+    config.run.accumulation,
+  )
+
+
+def operations_on(mesh, chosen: kernels.Kernels) -> operations.Operations:
+  """What a model is handed on a mesh."""
+  return operations.Operations(
+    *sharding.on_mesh(mesh, chosen),
+    sharding.constrain(mesh),
+    sharding.kernel_gradients(mesh) or operations.PLAIN.kernel_gradients,
+  )
+
+
+def check_phases(config, phases, data, mesh, end):
+  """What is wrong with a phase is said at the start, on stand-in text, and not when the phase
+  begins.
+  """
+  before = set()
+  for phase in phases:
+    trained = set(
+      paths(phase_run(config, phase, data._replace(phase=data.trial), mesh, end).objective)
+    )
+    if lost := sorted(before - trained):
+      raise errors.UserError(
+        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
+        'phase may add parameters, '
+        'not drop them. Order the phases the other way, or make two runs with --init.'
+      )
+    before = trained
+
+
+def paths(objective) -> list[str]:
+  return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))

@@ -1,0 +1,123 @@
+"""The weights that a run begins with: what stands at the addresses of --init, in their places.
+
+An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging Face directory).
+One address, or one for each network of the objective, by comma.
+"""
+
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import storage
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import workdir as workdirs
+
+_WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # what is wanted of a directory of the hub
+
+
+def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list[str]]:
+  """(parameters with those at the addresses in their places, lines that say which).
+
+  A single run with the objective's own networks gives all it has. Else each address gives one
+  network, in order: of a run with several that of the same name. What networks share is the first
+  one's.
+
+  Args:
+    fresh: of the objective, nested.
+    init: the addresses.
+    objective: an Objective.
+    tokenizer: folder of the run's tokenizer files; None without any.
+
+  Raises:
+    UserError: more addresses than networks, nothing at an address, weights of other words or
+      shapes, none that fit, or none for a parameter that the objective leaves as it is.
+  """
+  addresses = init.split(',')
+  if len(addresses) > max(1, len(objective.networks)):
+    raise errors.UserError(
+      f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
+      'give one, or one for each by comma.'
+    )
+  flat, lines, taken = hf.flatten(fresh), [], {}
+  for address, network in zip(addresses, objective.networks):
+    loaded, report, folder, whole = _weights(
+      address, network, objective if len(addresses) == 1 else None
+    )
+    _check_vocabulary(address, folder, tokenizer)
+    encoder = {
+      k: getattr(network.encoder, k)
+      for k in report.encoder
+      if k != 'name' and hasattr(network.encoder, k)
+    }
+    if whole:
+      merged, lines = hf.merge(fresh, loaded, report, encoder)
+      return _with_frozen(merged, fresh, objective, init), lines
+    places = hf.flatten(
+      network.of(hf.unflatten({path: path for path in flat}))
+    )  # where each of its parameters is among all
+    if not places.keys() & hf.flatten(loaded).keys():
+      raise errors.UserError(
+        f'--init {address} has no parameter of the {network.name or "network"}: give weights of '
+        'such a network.'
+      )
+    merged, said = hf.merge(network.of(hf.unflatten(flat)), loaded, report, encoder)
+    merged = hf.flatten(merged)
+    flat |= {place: merged[path] for path, place in places.items() if place not in taken}
+    said += [
+      f'shared: {path} is as in {taken[place]}' for path, place in places.items() if place in taken
+    ]
+    taken |= {place: address for path, place in places.items() if place not in taken}
+    lines += [f'{network.name}: {line}' if network.name else line for line in said]
+  lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
+  return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
+
+
+def _with_frozen(params, fresh, objective, init):
+  """The parameters, if all that the objective leaves as it is came from somewhere."""
+  before = hf.flatten(fresh)
+  for path, x in hf.flatten(params).items():
+    if x is before[path] and optimizers.matching(path, objective.frozen):
+      raise errors.UserError(
+        f'--init {init} has no {path}, and this objective leaves that as it is: give --init '
+        'DISCRIMINATOR,GENERATOR '
+        'with a generator that was trained with a head.'
+      )
+  return params
+
+
+def _weights(address, network, objective):
+  """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
+  parameters of a run and not a network's).
+
+  objective: whose run may give all; None for no such.
+  """
+  if address.startswith('hf:'):
+    folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
+    return *hf.load(folder), folder, False
+  loaded, step, workdir = checkpoint.load_params(address)
+  config = configuration.phase_at(workdirs.run_config(workdir), step).config
+  theirs = objectives.networks_of(config, hf.vocabulary_size(loaded))
+  whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
+  chosen = next((n for n in theirs if n.name == network.name), theirs[0])
+  loaded = loaded if whole else chosen.of(loaded)
+  section = {k: getattr(chosen.encoder, k) for k in config.encoder if k != 'name'}
+  return (
+    loaded,
+    hf.Report(f'{workdir} at step {step}', config.hf, section, ()),
+    storage.path(workdir) / 'tokenizer',
+    whole,
+  )
+
+
+def _check_vocabulary(address, theirs, ours):
+  """Weights of other words are refused: a row of the word table would belong to another word,
+  without a sign of it.
+  """
+  a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
+  if a and b and (difference := hf.vocabulary_difference(a, b)):
+    raise errors.UserError(
+      f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
+      f'--tokenizer {theirs}.'
+    )

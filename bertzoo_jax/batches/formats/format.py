@@ -1,0 +1,53 @@
+"""What an input format is: a row list as a function of (text, key), and what a row holds, computed
+when it is asked for.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+
+
+class Format(NamedTuple):
+  """One input format over one text. B rows of a batch, N rows of a list.
+
+  Attributes:
+    rows: (key) -> row list, whatever `spans` understands, with a length (len(rows) == N).
+    spans: (key, row list, row numbers [B]) -> rows.Spans.
+    every_epoch: True if the list depends on the key; otherwise one list serves all epochs.
+    has_pairs: rows have a pair label.
+    packed: several pieces may share a row, so positions restart.
+    warnings: sentences the user should read at the start.
+    needs_sentences: two segments are parted where a sentence ends, so the corpus must have been
+      split.
+    features: {name: (shape without B, numpy dtype)} beyond input_ids, segment_ids, pack_ids,
+      position_ids, pair_labels.
+    in_lanes: (rows of the global batch, whether the tokenizer has an end of documents) -> the
+      Format for them, where row b of every batch goes on in its own text; such
+      a list is visited in order, row t · B + b by row b of step t.
+    assemble: in place of `spans`: (key, row list, row numbers, gather, special, gather_units) ->
+      features before masking.
+  """
+
+  rows: Callable
+  spans: Callable
+  every_epoch: bool
+  has_pairs: bool
+  packed: bool
+  warnings: tuple = ()
+  needs_sentences: bool = False
+  features: dict = {}
+  in_lanes: Callable | None = None
+  assemble: Callable | None = None
+
+
+def check_length(length, least, name):
+  if length < least:
+    raise errors.UserError(
+      f'config.length is {length}: {name} needs at least {least} tokens a row.'
+    )
+
+
+def check_share(value, name):
+  if not 0 <= value <= 1:
+    raise errors.UserError(f'config.format.{name} is {value}: a share from 0 to 1 is needed.')

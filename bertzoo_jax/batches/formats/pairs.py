@@ -1,0 +1,309 @@
+"""Two segments: [CLS] A [SEP] B [SEP], for a loss on whether, or in which order, they follow each
+other, or for none.
+"""
+
+import numpy as np
+
+from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.batches.formats import format as formats
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+
+_MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
+_SAMPLE = 1_000_000  # sentences looked at for a remark
+_TRIES = (
+  10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
+)
+
+
+def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, lone_sentences):
+  """[CLS] A [SEP] B [SEP]: two segments of whole sentences, for next-sentence prediction, sentence
+  order or no such loss.
+
+  As Google's create_pretraining_data.py (Devlin et al. 2018 A.2): a document visit has one target
+  length, length − 3 or, with short_rate, uniform in [2, length − 3]. Sentences are taken until the
+  target is reached or the document ends; A is a uniform number of them, at least one and not all, B
+  the rest. The longer segment is cut, token by token, at its front or back.
+
+  Args:
+    text: rows.Text; length: L.
+    pairs: 'nsp': with negative_rate, B is false (label 1). 'sop': with negative_rate, A and B
+      change places (label 1; Lan et al. 2019 §3.1). 'none': B follows A, and there is no label
+      (RoBERTa-wwm's pairs without their loss).
+    short_rate: share of document visits with a short target.
+    negative_rate: of the coin. Where lone sentences take a random partner, more than this share has
+      label 1.
+    negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
+      document, and the sentences of the chunk that are left are taken again by the next row.
+      'neighbours': it is the B of the next row of the list (code of ERNIE 1.0, which pairs the left
+      of one row with the right of the next).
+    lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
+      in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
+      none.
+
+  Raises:
+    UserError: a field that is out of its range, a length that holds no pair.
+  """
+  formats.check_length(length, 5, 'segment_pairs')
+  formats.check_share(short_rate, 'short_rate')
+  formats.check_share(negative_rate, 'negative_rate')
+  for name, value, known in (
+    ('pairs', pairs, ('nsp', 'sop', 'none')),
+    ('negatives', negatives, ('documents', 'neighbours')),
+    ('lone_sentences', lone_sentences, ('random', 'skip')),
+  ):
+    errors.choose(value, dict.fromkeys(known), f'config.format.{name}')
+  if negatives == 'neighbours' and pairs != 'nsp':
+    raise errors.UserError(
+      f"config.format.negatives is 'neighbours' and pairs {pairs!r}: only nsp has false halves, "
+      'set pairs=nsp or negatives=documents.'
+    )
+  if pairs == 'none':
+    lone_sentences = 'skip'  # no label would say that a random partner does not follow
+  starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
+  returns = pairs == 'nsp' and negatives == 'documents'  # what a false B displaced is taken again
+
+  def targets(key, document):
+    short = hashing.bits(hashing.fold(key, hashing.SHORT), document) < hashing.threshold(short_rate)
+    return np.where(
+      short,
+      2 + hashing.below(hashing.bits(hashing.fold(key, hashing.TARGET), document), limit - 1),
+      limit,
+    )
+
+  def chunks(key, first, document_end, target, starts, origin):
+    """Of chunks that start at the sentences `first`: sentences, sentences of A, whether the coin
+    fell. `starts` begins at `origin`.
+    """
+    local = first - origin
+    reach = np.searchsorted(starts, starts[local] + target, 'left') + origin
+    count = np.minimum(reach, document_end) - first
+    cut = 1 + hashing.below(
+      hashing.bits(hashing.fold(key, hashing.CUT), first), np.maximum(count - 1, 1)
+    )
+    return (
+      count,
+      cut,
+      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(negative_rate),
+    )
+
+  def window(key, first, last):
+    """`chunks` of each of the sentences first … last − 1."""
+    document = rows_lib.documents_of(documents, first, last)
+    visited = np.arange(document[0], document[-1] + 1)
+    target = targets(key, visited)[document - document[0]]
+    return chunks(
+      key,
+      np.arange(first, last),
+      documents[document + 1],
+      target,
+      starts[first : last + length],
+      first,
+    )
+
+  def rows(key):
+    lone = np.zeros(text.num_sentences if lone_sentences == 'skip' else 0, bool)
+
+    def successors(first, last):
+      count, cut, coin = window(key, first, last)
+      if lone_sentences == 'skip':
+        lone[first:last] = count == 1
+      return np.arange(first, last) + np.where(coin & returns & (count > 1), cut, count)
+
+    places = rows_lib.walk(text.num_sentences, successors)
+    return places[~lone[places]] if lone_sentences == 'skip' else places
+
+  def chunks_at(key, first):
+    document = documents.searchsorted(first, 'right') - 1
+    target = targets(key, document)
+    return document, target, *chunks(key, first, documents[document + 1], target, starts, 0)
+
+  def spans(key, rows, numbers):
+    first = rows[numbers].astype(np.int64)
+    document, target, count, cut, coin = chunks_at(key, first)
+    alone = count == 1  # under 'skip' there is none
+    begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
+    false = alone | (coin & (pairs == 'nsp'))
+    if pairs == 'nsp' and negatives == 'neighbours':
+      near = rows[(numbers + 1) % len(rows)].astype(np.int64)
+      _, _, near_count, near_cut, _ = chunks_at(key, near)
+      random = near + np.where(near_count > 1, near_cut, 0), near + near_count
+    else:
+      random = _random_run(
+        key, text, first, document, np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
+      )
+    begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
+    swapped = coin & ~alone & (pairs == 'sop')
+    (begin_a, begin_b), (end_a, end_b) = (
+      _swap(swapped, *p) for p in ((begin_a, begin_b), (end_a, end_b))
+    )
+    return _pair(
+      key,
+      first,
+      limit,
+      starts[begin_a],
+      starts[end_a] - starts[begin_a],
+      starts[begin_b],
+      starts[end_b] - starts[begin_b],
+      None if pairs == 'none' else false | swapped,
+    )
+
+  return formats.Format(
+    rows,
+    spans,
+    every_epoch=True,
+    has_pairs=pairs != 'none',
+    packed=False,
+    warnings=_pair_warnings(text, lone_sentences, limit),
+    needs_sentences=True,
+  )
+
+
+def _swap(where, a, b):
+  return np.where(where, b, a), np.where(where, a, b)
+
+
+def sentence_pairs(text, length, *, negative_rate):
+  """[CLS] A [SEP] B [SEP]: two single sentences, B the next one or one of another document (Liu et
+  al. 2019 §4.2).
+
+  The last sentence of a document always gets a random partner. A sentence that was B as the true
+  next one starts no row of its own. Too long pairs are cut as in segment_pairs.
+  """
+  formats.check_length(length, 5, 'sentence_pairs')
+  formats.check_share(negative_rate, 'negative_rate')
+  starts, documents = text.sentence_starts, text.document_starts
+
+  def is_random(key, first, document_end):
+    return (first + 1 == document_end) | (
+      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(negative_rate)
+    )
+
+  def rows(key):
+    def successors(first, last):
+      place = np.arange(first, last)
+      return place + np.where(
+        is_random(key, place, rows_lib.document_ends(documents, first, last)), 1, 2
+      )
+
+    return rows_lib.walk(text.num_sentences, successors)
+
+  def spans(key, rows, numbers):
+    first = rows[numbers].astype(np.int64)
+    document = documents.searchsorted(first, 'right') - 1
+    random = is_random(key, first, documents[document + 1])
+    partner, _ = _random_run(key, text, first, document, np.ones_like(first))
+    partner = np.where(random, partner, first + 1)
+    return _pair(
+      key,
+      first,
+      length - 3,
+      starts[first],
+      starts[first + 1] - starts[first],
+      starts[partner],
+      starts[partner + 1] - starts[partner],
+      random,
+    )
+
+  return formats.Format(
+    rows,
+    spans,
+    every_epoch=True,
+    has_pairs=True,
+    packed=False,
+    needs_sentences=True,
+    warnings=_pair_warnings(text, 'random', length - 3),
+  )
+
+
+def _random_run(key, text, first, document, tokens):
+  """Sentences [begin, end) of a random document that is not `document`, from a random sentence on
+  to at least `tokens` tokens.
+  """
+  starts, documents = text.sentence_starts, text.document_starts
+  drawn = [
+    hashing.below(
+      hashing.bits(hashing.fold(hashing.fold(key, hashing.DOCUMENT), t), first), text.num_documents
+    )
+    for t in range(_TRIES)
+  ]
+  other = drawn[-1]
+  for draw in drawn[-2::-1]:
+    other = np.where(draw != document, draw, other)
+  begin = documents[other] + hashing.below(
+    hashing.bits(hashing.fold(key, hashing.SENTENCE), first),
+    documents[other + 1] - documents[other],
+  )
+  return begin, np.minimum(
+    np.searchsorted(starts, starts[begin] + tokens, 'left'), documents[other + 1]
+  )
+
+
+def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
+  """Spans of the rows [CLS] A [SEP] B [SEP], the two cut to `limit` tokens together."""
+  kept_a, kept_b = truncated_lengths(length_a, length_b, limit)
+  front_a = heads(hashing.fold(hashing.fold(key, hashing.TRIM_A), first), length_a - kept_a)
+  front_b = heads(hashing.fold(hashing.fold(key, hashing.TRIM_B), first), length_b - kept_b)
+  weave = lambda a, b: np.stack(np.broadcast_arrays(a, b), axis=-1).reshape(-1)
+  row = np.arange(len(first))
+  zero = np.zeros_like(row)
+  return rows_lib.Spans(
+    weave(row, row),
+    weave(start_a + front_a, start_b + front_b),
+    weave(kept_a, kept_b),
+    weave(zero + 1, 0),
+    weave(zero + 1, 1),
+    weave(zero, 1),
+    weave(zero + 1, 1),
+    None if label is None else label.astype(np.int32),
+  )
+
+
+def truncated_lengths(length_a, length_b, limit):
+  """What is left of two segments when the longer one (of equals the second) loses a token until
+  both have `limit` together.
+  """
+  most_a, most_b = limit - limit // 2, limit // 2
+  a = np.where(
+    length_b <= most_b, np.minimum(length_a, limit - length_b), np.minimum(length_a, most_a)
+  )
+  return a, np.minimum(length_b, limit - a)
+
+
+def heads(key, tosses):
+  """How many of `tosses` [B] fair coins show heads, one bit a coin: int64 [B]. The i-th coin is bit
+  i % 32 of word i // 32.
+  """
+  row, word = rows_lib.ragged(np.zeros_like(tosses), (tosses + 31) // 32)
+  random = hashing.bits((key[0][row], key[1][row]), word)
+  left = np.minimum(tosses[row] - 32 * word, 32).astype(np.uint64)
+  ones = (
+    np.bitwise_count(random & ((np.uint64(1) << left) - np.uint64(1)).astype(np.uint32))
+    if len(row)
+    else np.zeros(0, np.int64)
+  )
+  return np.bincount(row, weights=ones, minlength=len(tosses)).astype(np.int64)
+
+
+def _pair_warnings(text, lone_sentences, limit):
+  """What makes the labels of pairs easy or wrong."""
+  found = []
+  if text.num_documents == 1:
+    found.append(
+      'there is a single document: random partners come from it too, and may be the true next ones.'
+    )
+  if lone_sentences == 'skip':
+    sizes = np.diff(text.sentence_starts[: 1 + min(text.num_sentences, _SAMPLE)])
+    if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
+      found.append(
+        f'{lost:.1%} of the tokens lie in sentences as long as a row, which are alone in their '
+        'chunk and make no row.'
+      )
+  alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
+  if alone > _MOST_ALONE:
+    fate = 'makes no row' if lone_sentences == 'skip' else 'gets a random partner (label 1)'
+    found.append(
+      f'{alone:.0%} of the documents have a single sentence, which {fate}: '
+      'are there blank lines between sentences, or the wrong config.corpus.splitter?'
+    )
+  return tuple(found)

@@ -1,0 +1,26 @@
+"""Masking: which tokens of a row are predicted, and what the network sees in their place.
+
+A masking is TensorFlow integer operations on the whole batch, of static shapes, the same eagerly
+and inside tf.data; its randomness comes with every row as a key. Schemes that go step by step are
+loops over steps, all rows of the batch in each.
+"""
+
+from bertzoo_jax.batches.masking.contract import Masking
+from bertzoo_jax.batches.masking.contract import keeping_units
+from bertzoo_jax.batches.masking.ngrams import ngram
+from bertzoo_jax.batches.masking.permutations import permutation
+from bertzoo_jax.batches.masking.spans import span
+from bertzoo_jax.batches.masking.tokens import token
+from bertzoo_jax.batches.masking.whole_words import whole_word
+from bertzoo_jax.batches.masking.windows import ngram_windows
+
+__all__ = ['BY_NAME', 'Masking', 'keeping_units']
+
+BY_NAME = {
+  'token': token,
+  'whole_word': whole_word,
+  'ngram': ngram,
+  'span': span,
+  'ngram_windows': ngram_windows,
+  'permutation': permutation,
+}

@@ -1,0 +1,130 @@
+"""What every masking is, and the fields that all of them have."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+
+
+class Masking(NamedTuple):
+  """One masking for rows of one length.
+
+  Attributes:
+    num_predictions: P, which no row exceeds.
+    repeat: 0: new rows and masks in every epoch; k: those of epoch e mod k.
+    apply: ({'input_ids', 'pack_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
+      `input_ids` masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights'
+      float32 [B, P], and those of `features`.
+    features: {name: (shape without B, numpy dtype)} of what it writes beyond these three.
+    reads_units: whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py); it takes
+      them out of the features.
+  """
+
+  num_predictions: int
+  repeat: int
+  apply: Callable
+  features: dict = {}
+  reads_units: bool = False
+
+
+def keeping_units(masking, length):
+  """The same masking, that also hands on 'units' [B, L]: for measuring, no network reads them."""
+
+  def apply(features, keys_B2):
+    read = (
+      features
+      if masking.reads_units
+      else {name: x for name, x in features.items() if name != 'units'}
+    )
+    return {**masking.apply(read, keys_B2), 'units': features['units']}
+
+  return masking._replace(
+    apply=apply, features={**masking.features, 'units': ((length,), np.int32)}, reads_units=True
+  )
+
+
+def row_key(keys_B2):
+  """The key of each row, as a pair of uint32 [B]."""
+  return keys_B2[:, 0], keys_B2[:, 1]
+
+
+def check(rate, corruption, repeat):
+  """Refuses what no masking can do."""
+  if not 0 < rate < 1:
+    raise errors.UserError(f'config.masking.rate is {rate}: a share between 0 and 1 is needed.')
+  if len(corruption) != 3 or min(corruption) < 0 or abs(sum(corruption) - 1) > 1e-6:
+    raise errors.UserError(
+      f'config.masking.corruption is {tuple(corruption)}: three shares that sum to 1 are needed '
+      '(mask, random, keep).'
+    )
+  check_repeat(repeat)
+
+
+def check_repeat(repeat):
+  if repeat < 0:
+    raise errors.UserError(
+      f'config.masking.repeat is {repeat}: 0 (new in every epoch) or a number of epochs is needed.'
+    )
+
+
+def check_count(value, field, least):
+  if value < least:
+    raise errors.UserError(f'config.masking.{field} is {value}: at least {least} is needed.')
+
+
+# --- budgets
+# ----------------------------------------------------------------------------------------------------------
+
+
+def nearest(length, rate, most=0):
+  """Predictions of a row of n = 0 … L tokens: max(1, round(rate · n)), halves to even, at most
+  `most` (0: any number).
+  """
+  counts = np.array([0] + [max(1, round(rate * n)) for n in range(1, length + 1)], np.int32)
+  return np.minimum(counts, most) if most else counts
+
+
+def upwards(length, rate):
+  """The same as ceil(rate · n), where 0.15 · 20 is 3."""
+  return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int32)
+
+
+# --- lengths
+# ----------------------------------------------------------------------------------------------------------
+
+
+def cumulative(weights, field):
+  """int64 [N+1] thresholds of lengths 1 … N drawn in proportion to `weights`, for `draw_length`."""
+  weights = np.asarray(weights, np.float64)
+  if not len(weights) or weights.min() < 0 or weights[0] <= 0 or not np.isfinite(weights).all():
+    raise errors.UserError(
+      f'config.masking.{field} is {tuple(weights.tolist())}: weights of 1, 2, 3, … words are '
+      'needed, the first above 0.'
+    )
+  return np.array(
+    [0] + [hashing.threshold(share) // 2 for share in np.cumsum(weights) / weights.sum()], np.int64
+  )
+
+
+def draw_length(random, thresholds, most=None):
+  """Lengths from 1 on, of random uint32 bits of any shape.
+
+  Args:
+    random: uint32 tensor.
+    thresholds: of `cumulative`.
+    most: int32 tensor of the same shape, from 1: no length is larger, and the others keep their
+      proportions. None: N.
+
+  Returns:
+    int32.
+  """
+  import tensorflow as tf
+
+  table = tf.constant(thresholds)
+  last = len(thresholds) - 1
+  bound = table[last] if most is None else tf.gather(table, tf.minimum(most, last))
+  value = tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, 32)
+  return tf.reduce_sum(tf.cast(value[..., None] >= table[:-1], tf.int32), axis=-1)

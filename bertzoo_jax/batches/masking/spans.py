@@ -1,0 +1,186 @@
+"""Spans of words of geometric length, with the tokens beside them."""
+
+import numpy as np
+import tensorflow as tf
+
+from bertzoo_jax.batches.masking import contract
+from bertzoo_jax.batches.masking import corruption as corruptions
+from bertzoo_jax.batches.masking import words as words_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+
+
+def span(
+  length,
+  corpus,
+  *,
+  rate,
+  p,
+  max_words,
+  corruption,
+  corrupted,
+  random_tokens,
+  overflow,
+  max_pair_targets,
+  repeat,
+):
+  """Spans of words (Joshi et al. 2020 §3.1), and for each token of one the tokens at its borders
+  (§3.2).
+
+  A span begins at the word of a token that is drawn uniformly from those not masked yet, and has ℓ
+  whole words, ℓ geometric; words masked before are no cost. Spans that touch or overlap are one.
+
+  Args:
+    length, corpus, corruption, repeat: as for `token`.
+    rate: share of a row's text, specials not counted, rounded upwards.
+    p, max_words: ℓ is n with a chance in proportion to (1 − p)ⁿ⁻¹ p, up to max_words.
+    corrupted: what one draw of the three shares covers: 'spans' | 'units' (words) | 'pieces'.
+    random_tokens: as for `token`; each position its own.
+    overflow: of a word that exceeds what is left of the budget: 'skip': the span ends before it.
+      'cut': its first tokens are masked (the release).
+    max_pair_targets: tokens of a span from this offset on have no border tokens.
+    repeat: see Masking.
+
+  Features:
+    span_left, span_right, span_offset int32 [B, P]: columns of the tokens before and behind the
+    span, and the prediction's place in it from 0. All three are 0 where there is nothing to learn
+    from the borders: fillers, offsets from max_pair_targets on, spans at the first or last token of
+      a run of text. So span_right > 0 is the weight.
+
+  Raises:
+    UserError: a field that is out of its range.
+  """
+  contract.check(rate, corruption, repeat)
+  contract.check_count(max_words, 'max_words', 1)
+  contract.check_count(max_pair_targets, 'max_pair_targets', 1)
+  if not 0 < p < 1:
+    raise errors.UserError(f'config.masking.p is {p}: a chance between 0 and 1 is needed.')
+  thresholds = contract.cumulative((1 - p) ** np.arange(max_words), 'p')
+  cost = errors.choose(overflow, {'skip': _whole, 'cut': _cut}, 'config.masking.overflow')
+  group = errors.choose(corrupted, _GROUPS, 'config.masking.corrupted')
+  corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
+  counts = contract.upwards(length, rate)
+  num_predictions = int(counts[-1])
+
+  def apply(features, keys_B2):
+    features, key = dict(features), contract.row_key(keys_B2)
+    marks_BL, pack_BL = words_lib.marks(features), features['pack_ids']
+    text_BL = words_lib.text(features, corpus.special)
+    words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
+    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(text_BL, tf.int32), axis=1))
+    masked = _spans(key, words, text_BL, left_B, thresholds, cost)
+    chosen_BL = tf.range(length) < tf.gather(words.start + masked, words.of)
+    positions_BP, real_BP = corruptions.slots(chosen_BL & text_BL, num_predictions)
+    features = corruptions.predict(features, positions_BP, real_BP)
+    start_BP, end_BP = _merged(words, positions_BP, real_BP)
+    seen_BP = corrupt(
+      key, positions_BP, features['masked_targets'], group(words, positions_BP, start_BP)
+    )
+    features = corruptions.replace(features, seen_BP)
+    return features | _borders(words, positions_BP, real_BP, start_BP, end_BP, max_pair_targets)
+
+  shape = ((num_predictions,), np.int32)
+  return contract.Masking(
+    num_predictions,
+    repeat,
+    apply,
+    dict(span_left=shape, span_right=shape, span_offset=shape),
+    reads_units=True,
+  )
+
+
+def _spans(key, words, text_BL, left_B, thresholds, cost):
+  """int32 [K+1]: how many of a word's tokens are masked, from its first on."""
+  none, more = words_lib.stand_in(words), tf.range(len(thresholds) - 1)
+  anchor_LB, column_LB = words_lib.shuffled(key, words, text_BL)
+  steps = tf.shape(anchor_LB)[0]
+  random_LB = tf.transpose(corruptions.draw(key, hashing.COUNT, tf.transpose(column_LB)))
+  size_LB = contract.draw_length(random_LB, thresholds)
+
+  def unfinished(t, left_B, masked):
+    return (t < steps) & tf.reduce_any(
+      (left_B > 0) & (tf.gather(anchor_LB, tf.minimum(t, steps - 1)) < none)
+    )
+
+  def step(t, left_B, masked):
+    first_B = tf.gather(anchor_LB, t)
+    begins_B = (first_B < none) & (tf.gather(masked, first_B) == 0)
+    last_B = tf.minimum(tf.gather(words.last, first_B), first_B + tf.gather(size_LB, t) - 1)
+    word_BN = tf.minimum(first_B[:, None] + more, none)
+    inside_BN = begins_B[:, None] & (word_BN <= last_B[:, None])
+    new_BN = tf.where(
+      inside_BN & (tf.gather(masked, word_BN) == 0),
+      tf.gather(words.end, word_BN) - tf.gather(words.start, word_BN),
+      0,
+    )
+    given_BN = cost(new_BN, left_B[:, None] - tf.cumsum(new_BN, axis=1, exclusive=True))
+    masked = tf.tensor_scatter_nd_update(
+      masked, tf.where(given_BN > 0, word_BN, none)[..., None], tf.where(given_BN > 0, given_BN, 0)
+    )
+    return t + 1, left_B - tf.reduce_sum(given_BN, axis=1), masked
+
+  _, _, masked = tf.while_loop(
+    unfinished, step, (0, left_B, tf.zeros([none + 1], tf.int32)), parallel_iterations=1
+  )
+  return masked
+
+
+def _whole(new, left):
+  return tf.where(
+    new <= left, new, 0
+  )  # `left` has every word before paid for, so that nothing follows the first that does not fit
+
+
+def _cut(new, left):
+  return tf.clip_by_value(left, 0, new)
+
+
+def _merged(words, positions_BP, real_BP):
+  """(first, last) column [B, P] of the run of predictions that a slot belongs to, within one run of
+  text.
+  """
+  slots = positions_BP.shape[1]
+  run_BP = tf.gather(words.last, tf.gather(words.of, positions_BP, batch_dims=1))
+  before = lambda x_BP, value: tf.pad(x_BP, [[0, 0], [1, 0]], constant_values=value)[:, :-1]
+  fresh_BP = (
+    (positions_BP != before(positions_BP, -2) + 1) | (run_BP != before(run_BP, -1)) | ~real_BP
+  )
+  number_BP = (
+    tf.cumsum(tf.cast(fresh_BP, tf.int32), axis=1)
+    - 1
+    + slots * tf.range(tf.shape(positions_BP)[0])[:, None]
+  )
+  ends = lambda reduce: tf.gather(
+    reduce(tf.reshape(positions_BP, [-1]), tf.reshape(number_BP, [-1]), tf.size(positions_BP)),
+    number_BP,
+  )
+  return ends(tf.math.unsorted_segment_min), ends(tf.math.unsorted_segment_max)
+
+
+def _borders(words, positions_BP, real_BP, start_BP, end_BP, most):
+  length = words.of.shape[1]
+  run_of = lambda columns_BP: tf.gather(
+    words.last, tf.gather(words.of, tf.clip_by_value(columns_BP, 0, length - 1), batch_dims=1)
+  )
+  run_BP = run_of(positions_BP)
+  offset_BP = positions_BP - start_BP
+  inside_BP = (
+    (start_BP > 0)
+    & (end_BP < length - 1)
+    & (run_of(start_BP - 1) == run_BP)
+    & (run_of(end_BP + 1) == run_BP)
+  )
+  learns_BP = real_BP & inside_BP & (offset_BP < most)
+  held = lambda x_BP: tf.where(learns_BP, x_BP, 0)
+  return dict(
+    span_left=held(start_BP - 1), span_right=held(end_BP + 1), span_offset=held(offset_BP)
+  )
+
+
+_GROUPS = {
+  'spans': lambda words, positions_BP, start_BP: start_BP,
+  'units': lambda words, positions_BP, start_BP: tf.gather(
+    words.start, tf.gather(words.of, positions_BP, batch_dims=1)
+  ),
+  'pieces': lambda words, positions_BP, start_BP: positions_BP,
+}

@@ -1,0 +1,122 @@
+"""Whole words, phrases or entities: one unit at a time."""
+
+import math
+
+import tensorflow as tf
+
+from bertzoo_jax.batches.masking import contract
+from bertzoo_jax.batches.masking import corruption as corruptions
+from bertzoo_jax.batches.masking import substitutes
+from bertzoo_jax.batches.masking import words as words_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+
+
+def whole_word(
+  length,
+  corpus,
+  *,
+  rate,
+  level,
+  selection,
+  corruption,
+  corrupted,
+  substitute,
+  random_tokens,
+  max_predictions,
+  repeat,
+):
+  """All tokens of the chosen words (code of Devlin et al. 2018; Cui et al. 2019), phrases or
+  entities (Sun et al. 2019 §3.2).
+
+  Args:
+    length, corpus: as for `token`; the table of similar words is read for substitute 'similar'.
+    rate: share of a row's tokens, specials counted ('budget'); or the chance of each unit
+      ('independent').
+    level: 'word', 'phrase' or 'entity': units of that level, and words where there are none.
+    selection: 'budget': units in random order, one that exceeds what is left of the budget is
+      skipped (Google's release). 'independent': a coin for each unit (ERNIE's release); of a row
+      whose units exceed P tokens, units are left out at random.
+    corruption, random_tokens: as for `token`.
+    corrupted: what one draw of the three shares covers: 'pieces' | 'units'.
+    substitute: what the first share becomes: 'mask' | 'similar' (a similar word, see
+      substitutes.py).
+    max_predictions: P, and the most that a row masks; 0: from the rate (for 'independent' four
+      deviations of units of three tokens above the mean).
+    repeat: see Masking.
+
+  Raises:
+    UserError: a field out of its range, or no table of similar words.
+  """
+  contract.check(rate, corruption, repeat)
+  contract.check_count(max_predictions, 'max_predictions', 0)
+  errors.choose(level, dict.fromkeys(('word', 'phrase', 'entity')), 'config.masking.level')
+  select, num_predictions = errors.choose(selection, _SELECTIONS, 'config.masking.selection')(
+    length, rate, max_predictions
+  )
+  corrupt = substitutes.corrupter(corpus, corruption, random_tokens, substitute, corrupted)
+
+  def apply(features, keys_B2):
+    features, key = dict(features), contract.row_key(keys_B2)
+    marks_BL, pack_BL, ids_BL = (
+      words_lib.marks(features),
+      features['pack_ids'],
+      features['input_ids'],
+    )
+    text_BL = words_lib.text(features, corpus.special)
+    units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, level))
+    words = (
+      units
+      if level == 'word'
+      else words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
+    )
+    chosen_BL = select(key, units, pack_BL)
+    positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
+    features = corruptions.predict(features, positions_BP, real_BP)
+    return corruptions.replace(
+      features, corrupt(key, ids_BL, positions_BP, features['masked_targets'], words, units)
+    )
+
+  return contract.Masking(num_predictions, repeat, apply, reads_units=True)
+
+
+def _budget(length, rate, most):
+  counts = contract.nearest(length, rate, most)
+
+  def select(key, units, pack_BL):
+    order_LB, _ = words_lib.shuffled(key, units)
+    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
+    return words_lib.tokens(
+      units, words_lib.take(units, order_LB, tf.ones_like(order_LB), left_B, 1)
+    )
+
+  return select, int(counts[-1])
+
+
+def _independent(length, rate, most):
+  most = min(
+    length, most or math.ceil(rate * length + 4 * math.sqrt(3 * rate * (1 - rate) * length))
+  )
+  bound = hashing.threshold(rate)
+
+  def select(key, units, pack_BL):
+    coin_BL = tf.cast(corruptions.draw(key, hashing.COIN, tf.range(length)[None]), tf.int64)
+    start_BL = tf.gather(units.start, units.of)
+    chosen_BL = (units.of < words_lib.stand_in(units)) & (
+      tf.gather(coin_BL, start_BL, batch_dims=1) < bound
+    )
+
+    def fewer():
+      order_LB, _ = words_lib.shuffled(key, units, chosen_BL & (start_BL == tf.range(length)))
+      left_B = tf.fill(tf.shape(pack_BL)[:1], most)
+      return words_lib.tokens(
+        units, words_lib.take(units, order_LB, tf.ones_like(order_LB), left_B, 1)
+      )
+
+    too_many = tf.reduce_any(tf.reduce_sum(tf.cast(chosen_BL, tf.int32), axis=1) > most)
+    return tf.cond(too_many, fewer, lambda: chosen_BL)
+
+  return select, most
+
+
+_SELECTIONS = {'budget': _budget, 'independent': _independent}

@@ -1,0 +1,118 @@
+"""N-grams, one in each window of words."""
+
+import math
+
+import tensorflow as tf
+
+from bertzoo_jax.batches.masking import contract
+from bertzoo_jax.batches.masking import corruption as corruptions
+from bertzoo_jax.batches.masking import words as words_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+
+
+def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_tokens, repeat):
+  """One run of n words in every window of n · int(1 / rate) words, n up to max_gram with p ∝ 1/n
+  (code of He et al. 2020).
+
+  Args:
+    length, corpus, corruption, random_tokens, repeat: as for `token`; the three shares are drawn
+    for each piece by itself.
+    rate: share of a row's tokens, specials counted: max(1, round(rate · n)). The windows hold more
+      than that.
+    max_gram: 1: single tokens; more: words of the corpus.
+    scan: which windows count until the budget is spent. 'left_to_right': from the row's start, up
+      to the word that does not fit any more (the release, which leaves the end of full rows
+      unmasked). 'spread': in random order; a run that exceeds the budget loses its last words.
+    repeat: see Masking.
+
+  Raises:
+    UserError: a field that is out of its range.
+  """
+  contract.check(rate, corruption, repeat)
+  contract.check_count(max_gram, 'max_gram', 1)
+  select = errors.choose(
+    scan, {'left_to_right': _left_to_right, 'spread': _spread}, 'config.masking.scan'
+  )
+  corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
+  thresholds = contract.cumulative([1 / n for n in range(1, max_gram + 1)], 'max_gram')
+  counts = contract.nearest(length, rate)
+  num_predictions = int(counts[-1])
+
+  def apply(features, keys_B2):
+    features, key = dict(features), contract.row_key(keys_B2)
+    pack_BL = features['pack_ids']
+    text_BL = words_lib.text(features, corpus.special, also=('mask', 'unk'))
+    continues_BL = (
+      words_lib.continues(words_lib.marks(features), 'word')
+      if max_gram > 1
+      else tf.zeros_like(text_BL)
+    )
+    words = words_lib.find(text_BL, pack_BL, continues_BL)
+    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
+    first_TB, size_TB = _windows(key, words, thresholds, int(1 / rate), length)
+    chosen_BL = select(key, words, first_TB, size_TB, left_B, max_gram)
+    positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
+    features = corruptions.predict(features, positions_BP, real_BP)
+    return corruptions.replace(
+      features, corrupt(key, positions_BP, features['masked_targets'], positions_BP)
+    )
+
+  return contract.Masking(num_predictions, repeat, apply, reads_units=max_gram > 1)
+
+
+def _windows(key, words, thresholds, window, length):
+  """The first word (K for none) and the number of words of each window's run, int32 [T, B]; T
+  windows hold any row.
+  """
+  none, count = words_lib.stand_in(words), math.ceil(length / window)
+  numbers = tf.range(count)[None]
+  size_TB = contract.draw_length(
+    tf.transpose(corruptions.draw(key, hashing.COUNT, numbers)), thresholds
+  )
+  place_TB = tf.transpose(corruptions.draw(key, hashing.CONTEXT, numbers))
+
+  def step(t, offset_B, first):
+    size_B, rest_B = tf.gather(size_TB, t), words.count - offset_B
+    context_B = tf.minimum(window * size_B, rest_B)
+    begin_B = offset_B + tf.cast(
+      hashing.below(tf.gather(place_TB, t), tf.cast(context_B, tf.int64)), tf.int32
+    )
+    first = first.write(t, tf.where(rest_B > 0, words.first + begin_B, none))
+    return t + 1, tf.minimum(tf.maximum(offset_B + context_B, begin_B + size_B), words.count), first
+
+  start = (0, tf.zeros_like(words.count), tf.TensorArray(tf.int32, count))
+  first = tf.while_loop(lambda t, *_: t < count, step, start, parallel_iterations=1)[-1]
+  return first.stack(), size_TB
+
+
+def _left_to_right(key, words, first_TB, size_TB, left_B, largest):
+  none = words_lib.stand_in(words)
+  word_TBN = tf.minimum(first_TB[..., None] + tf.range(largest), none)
+  inside_TBN = (
+    word_TBN < tf.minimum(first_TB + size_TB, tf.gather(words.last, first_TB) + 1)[..., None]
+  )
+  taken = tf.tensor_scatter_nd_update(
+    tf.zeros([none + 1], tf.bool),
+    tf.where(inside_TBN, word_TBN, none)[..., None],
+    tf.ones_like(inside_TBN),
+  )
+  chosen_BL = words_lib.tokens(words, taken & (tf.range(none + 1) < none))
+  behind_BL = (
+    tf.gather(words.end, words.of) - 1 - tf.range(words.of.shape[1])
+  )  # tokens of the same word that follow
+  return chosen_BL & (
+    tf.cumsum(tf.cast(chosen_BL, tf.int32), axis=1) + behind_BL <= left_B[:, None]
+  )
+
+
+def _spread(key, words, first_TB, size_TB, left_B, largest):
+  none, count = words_lib.stand_in(words), first_TB.shape[0]
+  first_BT = tf.transpose(first_TB)
+  order_BT = tf.math.top_k(
+    tf.where(first_BT < none, words_lib.ranks(key, hashing.SPREAD, count), tf.int32.min), count
+  ).indices
+  shuffle = lambda x_BT: tf.transpose(tf.gather(x_BT, order_BT, batch_dims=1))
+  return words_lib.tokens(
+    words, words_lib.take(words, shuffle(first_BT), shuffle(tf.transpose(size_TB)), left_B, largest)
+  )

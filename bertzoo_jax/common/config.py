@@ -1,0 +1,192 @@
+"""What an experiment's config means: its phases, and what of it is science.
+
+A config is complete and locked (`configs/`); this module only reads it. Science decides what is
+learned; `run` is machinery and may change between attempts of one run.
+"""
+
+import dataclasses
+import json
+
+import ml_collections
+
+from bertzoo_jax.common import errors
+
+# What a phase may set (a shape of a parameter never changes inside a run).
+_PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
+
+# What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
+_MACHINERY = ('run', 'hf')
+
+# Fields of parts that runs of earlier versions do not have, as they computed.
+_ADDED = {
+  'encoder': dict(
+    name='transformer', embedding_size=0, sharing='none', num_groups=1, inner_group_num=1
+  )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+  """A stretch of steps with one batch function and one compiled step.
+
+  Attributes:
+    index: place in `config.phases`, from 0.
+    first_step: first global step of the phase.
+    steps: how many steps it has; it ends before `first_step + steps`.
+    config: the whole config with this phase's overrides applied, locked.
+  """
+
+  index: int
+  first_step: int
+  steps: int
+  config: ml_collections.ConfigDict
+
+  @property
+  def end_step(self) -> int:
+    return self.first_step + self.steps
+
+
+def phases(config) -> tuple[Phase, ...]:
+  """The phases of a run in order. Raises UserError for an override that names nothing."""
+  if not config.phases:
+    raise errors.UserError(
+      'config.phases is empty: a run needs at least one phase, as in ((1000, {}),).'
+    )
+  out, first = [], 0
+  for index, phase in enumerate(config.phases):
+    try:
+      steps, overrides = phase
+      overrides = dict(overrides)
+    except (TypeError, ValueError) as e:
+      raise errors.UserError(
+        f'config.phases[{index}] is {phase!r}: a phase is (steps, {{key: value}}).'
+      ) from e
+    if type(steps) is not int:
+      raise errors.UserError(
+        f'config.phases[{index}] has {steps!r} steps: a whole number is needed.'
+      )
+    if steps <= 0:
+      raise errors.UserError(
+        f'config.phases[{index}] has {steps} steps: a phase needs at least one.'
+      )
+    resolved = config.copy_and_resolve_references().unlock()
+    for key, value in overrides.items():
+      _override(resolved, key, value, index)
+    out.append(Phase(index, first, steps, ml_collections.ConfigDict(resolved).lock()))
+    first += steps
+  return tuple(out)
+
+
+def phase_at(config, step: int) -> Phase:
+  """The phase that took the step before a checkpoint of `step` updates."""
+  found = phases(config)
+  return next((p for p in found if step <= p.end_step), found[-1])
+
+
+def _override(config, key: str, value, index: int) -> None:
+  section = key.split('.')[0]
+  if section not in _PHASE_SECTIONS:
+    raise errors.UserError(
+      f'config.phases[{index}] sets {key!r}: a phase may set {", ".join(_PHASE_SECTIONS)} and '
+      'their fields.'
+      + (errors.did_you_mean(section, _PHASE_SECTIONS) if section not in config else '')
+    )
+  known = flatten(config)
+  if key in known:
+    old = known[key]
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+      value = float(value)
+    elif isinstance(old, tuple):
+      value = _plain(value)
+    if type(value) is not type(old):
+      raise errors.UserError(
+        f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.'
+      )
+    config.update_from_flattened_dict({key: value})
+  elif key == section and isinstance(
+    value, (dict, ml_collections.ConfigDict)
+  ):  # a whole section, from configs/parts.py
+    config[key] = ml_collections.ConfigDict(value)
+  else:
+    names = [k for k in known if k.split('.')[0] in _PHASE_SECTIONS]
+    raise errors.UserError(
+      f'config.phases[{index}] sets {key!r}, which the config does not '
+      f'have.{errors.did_you_mean(key, names)}'
+    )
+
+
+def total_steps(config) -> int:
+  """Steps of the whole run."""
+  return sum(p.steps for p in phases(config))
+
+
+def max_length(config) -> int:
+  """The longest phase's length: what the position table must hold."""
+  return max(p.config.length for p in phases(config))
+
+
+def flatten(config) -> dict:
+  """{'section.key': value}, with lists as tuples, in the config's order."""
+  out = {}
+
+  def visit(prefix, node):
+    if isinstance(node, (ml_collections.ConfigDict, dict)):
+      for k, v in node.items():
+        visit(f'{prefix}.{k}' if prefix else k, v)
+    else:
+      out[prefix] = _plain(node)
+
+  visit('', config)
+  return out
+
+
+def science(config) -> dict:
+  """The flat part of the config that decides what is learned."""
+  return {k: v for k, v in flatten(config).items() if k.split('.')[0] not in _MACHINERY}
+
+
+def differences(old: dict, new: dict) -> list[str]:
+  """Lines 'key: old → new' for every key in which two flat configs differ."""
+  lines = []
+  for key in sorted(old.keys() | new.keys()):
+    a, b = old.get(key, '(absent)'), new.get(key, '(absent)')
+    if a != b:
+      lines.append(f'{key}: {a} → {b}')
+  return lines
+
+
+def to_json(config) -> str:
+  """The resolved config as JSON; `from_json` reads it back."""
+  return json.dumps(_plain(config), indent=1, ensure_ascii=False) + '\n'
+
+
+def from_json(text: str) -> ml_collections.ConfigDict:
+  """The locked config that `to_json` wrote (lists come back as tuples)."""
+  plain = json.loads(text)
+  for section, fields in _ADDED.items():
+    if plain.get(section, {}).get('name') == fields['name']:
+      plain[section] = {**fields, **plain[section]}
+  if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
+    plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
+  if 'attention' in plain.get('run', {}):  # as `kernels` was called
+    plain['run']['kernels'] = plain['run'].pop('attention')
+  config = ml_collections.ConfigDict(
+    {k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()}
+  )
+  return config.lock()
+
+
+def _plain(node):
+  if isinstance(node, (ml_collections.ConfigDict, dict)):
+    return {k: _plain(v) for k, v in node.items()}
+  if isinstance(node, (list, tuple)):
+    return tuple(_plain(v) for v in node)
+  return node
+
+
+def _tuples(node):
+  if isinstance(node, dict):
+    return {k: _tuples(v) for k, v in node.items()}
+  if isinstance(node, list):
+    return tuple(_tuples(v) for v in node)
+  return node

@@ -1,0 +1,62 @@
+"""How a program ends with a sentence: for what a user can mend, and for what may pass."""
+
+import difflib
+import inspect
+import os
+
+
+class UserError(Exception):
+  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it
+  and exit with `code`.
+  """
+
+  code = 2
+
+
+class TryAgain(UserError):
+  """Nobody's mistake: a disk, a network or another process, which may be gone when the same line is
+  run again. Says which.
+  """
+
+  code = os.EX_TEMPFAIL
+
+
+def did_you_mean(word: str, known) -> str:
+  """' Did you mean X?' for a misspelt word, or what there is to choose from."""
+  known = sorted(str(k) for k in known)
+  near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+  if near:
+    return f' Did you mean {near[0]!r}?'
+  return f' There is: {", ".join(known)}.' if known else ''
+
+
+def choose(name: str, table: dict, what: str):
+  """table[name], or a UserError that says what there is.
+
+  Args:
+    name: the name a config asks for.
+    table: a part's BY_NAME.
+    what: what the table holds, for the message ('masking').
+  """
+  if name not in table:
+    raise UserError(f'No {what} is called {name!r}.{did_you_mean(name, table)}')
+  return table[name]
+
+
+def build(section, table: dict, what: str, *args, **handed_over):
+  """The part that a config's section names, built: table[section.name](*args, **handed_over, **the
+  section's other fields).
+
+  Raises:
+    UserError: no such part, or fields that are not the part's.
+  """
+  fields = dict(section)
+  part = choose(fields.pop('name', None), table, what)
+  try:
+    inspect.signature(part).bind(*args, **handed_over, **fields)
+  except TypeError as e:
+    raise UserError(
+      f'config.{what} does not fit {part.__name__!r}: {e}. Build the section with '
+      'configs/parts.py, which knows all its fields.'
+    ) from e
+  return part(*args, **handed_over, **fields)

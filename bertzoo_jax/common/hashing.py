@@ -1,0 +1,137 @@
+"""Randomness without state: bits that are a function of (seed, epoch, row, position, purpose), and
+the shuffle of an epoch.
+
+A key is a pair of uint32 arrays. `fold` derives a key, `bits` draws 32 bits for a counter; both
+give the same values from numpy arrays and from TensorFlow tensors, on any machine, and work on
+whole arrays. Counters count modulo 2³².
+"""
+
+import math
+
+import numpy as np
+
+# What a draw is for: two draws of one row never share bits.
+(
+  PHASE,
+  SHUFFLE,
+  EPOCH,
+  ROW,
+  SHORT,
+  TARGET,
+  COIN,
+  CUT,
+  DOCUMENT,
+  SENTENCE,
+  TRIM_A,
+  TRIM_B,
+  SELECT,
+  ROUND,
+  CORRUPT,
+  REPLACE,
+) = range(1, 17)
+COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS = range(17, 23)
+
+_STEP, _MIX_1, _MIX_2, _CROSS = (
+  0x9E3779B9,
+  0x7FEB352D,
+  0x846CA68B,
+  0x85EBCA6B,
+)  # 2³²/φ; C. Wellons's "lowbias32"; murmur3
+_ROUNDS = (
+  10  # of the shuffle: four pass for random to an eye on a few outputs, small ranges need more
+)
+
+
+def new_key(seed: int):
+  """The key of a seed (any integer; 64 bits of it count), as two numpy arrays of shape [1]."""
+  seed = int(seed) & (2**64 - 1)
+  root = (np.array([seed & 0xFFFFFFFF], np.uint32), np.array([seed >> 32], np.uint32))
+  return fold(root, 0)
+
+
+def fold(key, number):
+  """The key derived from a key by a number: independent bits for each number. Shapes broadcast."""
+  lo, hi = key
+  return bits((lo, hi), number), bits((hi ^ _CROSS, lo), number)
+
+
+def bits(key, counter):
+  """32 uniform bits for every counter.
+
+  Args:
+    key: pair of uint32 arrays or tensors.
+    counter: an int, a numpy array of integers, or a uint32 tensor, of a shape that broadcasts with
+      the key's.
+
+  Returns:
+    uint32 of the broadcast shape.
+  """
+  lo, hi = key
+  shift = _shift(lo)
+  if isinstance(counter, int):
+    x = (counter * _STEP & 0xFFFFFFFF) + lo
+  else:
+    x = (counter.astype(np.uint32) if isinstance(counter, np.ndarray) else counter) * _STEP + lo
+  x = (x ^ shift(x, 16)) * _MIX_1 + hi
+  x = (x ^ shift(x, 15)) * _MIX_2
+  return x ^ shift(x, 16)
+
+
+def below(random, bound):
+  """Uniform integers in [0, bound) from 32 random bits each, as int64; bound up to 2³¹ (bias below
+  bound · 2⁻³²).
+  """
+  if isinstance(random, np.ndarray):
+    return random.astype(np.int64) * bound >> 32
+  import tensorflow as tf
+
+  return tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, 32)
+
+
+def threshold(share: float) -> int:
+  """Bits (as an integer) below this hold with the probability `share`; 2³² for 1."""
+  return round(share * 2**32)
+
+
+def permute(key, size: int, items):
+  """Where a keyed permutation of range(size) sends `items`: a shuffle in O(len(items)), nothing
+  stored.
+
+  A Feistel network over the smallest near-square grid that holds the range, walked until it is back
+  in the range (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
+
+  Args:
+    key: numpy key of shape [1].
+    size: how many there are to permute, at most 2⁶⁰.
+    items: int64 [n] with values in [0, size).
+
+  Returns:
+    int64 [n].
+  """
+  rows = math.isqrt(size - 1) + 1
+  columns = -(-size // rows)
+  keys = fold(key, np.arange(_ROUNDS))
+  out = np.array(items, np.int64)
+  outside = np.arange(len(out))
+  while len(outside):
+    out[outside] = _feistel(keys, rows, columns, out[outside])
+    outside = outside[out[outside] >= size]
+  return out
+
+
+def _feistel(keys, rows, columns, x):
+  row, column = np.divmod(x, columns)
+  for i in range(0, _ROUNDS, 2):
+    row = (row + below(bits((keys[0][i : i + 1], keys[1][i : i + 1]), column), rows)) % rows
+    column = (
+      column + below(bits((keys[0][i + 1 : i + 2], keys[1][i + 1 : i + 2]), row), columns)
+    ) % columns
+  return row * columns + column
+
+
+def _shift(like):
+  if isinstance(like, np.ndarray):
+    return np.right_shift
+  import tensorflow as tf  # numpy alone needs none of it
+
+  return tf.bitwise.right_shift

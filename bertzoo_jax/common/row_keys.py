@@ -1,0 +1,71 @@
+"""Random bits of a row of the batch: a hash of the row's key and of a place in the row.
+
+So they are the same for a row alone and among others, on any mesh and in any microbatch; a device
+draws those of its own rows and no others, in passing, and again in a backward pass.
+
+A row's key is two words, keys [..., 2] uint32. The hash mixes each word by a bijection of 32 bits
+whose every bit depends on all (shifts and odd factors; constants of Wellons' hash prospector,
+2018).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_ROW = np.int32(
+  0x9E3779B9 - (1 << 32)
+)  # 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+
+
+def of_batch(key: jax.Array, rows: int) -> jax.Array:
+  """keys_B2 of the first `rows` rows of a batch whose key, of jax.random, this is."""
+  own = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+  return jax.random.key_data(own)
+
+
+def join(keys: jax.Array, key: jax.Array) -> jax.Array:
+  """Other keys of the same rows, by a key of jax.random."""
+  for word in jax.random.key_data(key):
+    keys = fold_in(keys, word)
+  return keys
+
+
+def fold_in(keys: jax.Array, number) -> jax.Array:
+  """Other keys of the same rows, for each number others. number: integer, or an array that
+  broadcasts to keys[..., 0].
+  """
+  return jnp.stack(jnp.broadcast_arrays(*folded(keys[..., 0], keys[..., 1], number)), axis=-1)
+
+
+def folded(word, other, number):
+  """`fold_in` of words apart: a bijection of the two for every number."""
+  number = jnp.asarray(number).astype(jnp.uint32)
+  return _mixed(_mixed(word + number) + other), _mixed(other + _mixed(number))
+
+
+def bits(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
+  """uint32 [..., *size], for keys [..., 2]."""
+  return bits_at(keys[..., 0, None, None], keys[..., 1, None, None], (0, 0), size)
+
+
+def bits_at(word, other, first: tuple, size: tuple[int, int]) -> jax.Array:
+  """Those of `bits` from the place `first` on. word, other: of keys, broadcast to `size`."""
+  word, other = (jnp.asarray(n).astype(jnp.uint32) for n in (word, other))
+  place = [jax.lax.broadcasted_iota(jnp.int32, size, axis) + first[axis] for axis in (0, 1)]
+  return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ word) + other)
+
+
+def keep(keys: jax.Array, rate: float, size: tuple[int, int]) -> jax.Array:
+  """Booleans [..., *size] that are true with probability 1 − rate, to within 2^−32."""
+  return bits(keys, size) >= threshold(rate)
+
+
+def threshold(rate: float) -> np.uint32:
+  """Of uint32 bits, the share `rate` is below it."""
+  return np.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def _mixed(x):
+  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+  return x ^ (x >> np.uint32(16))

@@ -1,0 +1,130 @@
+"""Shards made by Apache Beam, on any of its runners: the same chunks, the same function for each,
+the same bytes.
+
+The launching machine reads the text once more to see where chunks begin; it hands each worker the
+chunks that begin in one file, which that worker reads from the start of the file (and a little of
+the next, for the end of its last chunk). So there is as much to do at once as there are files.
+Workers need this package, the sources and --out, and what is finished there stays.
+"""
+
+import functools
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import progress
+from bertzoo_jax.corpus import shards
+from bertzoo_jax.corpus import texts
+
+
+def run(
+  text: texts.Text,
+  chunk_bytes: int,
+  out,
+  splitter: str,
+  held_out: float,
+  marker,
+  options: list[str],
+  say,
+):
+  """Makes all shards.
+
+  Args:
+    text: of the plan; its repeats are known.
+    chunk_bytes: of text a shard, at least.
+    out: CORPUS, reachable from every worker; its tokenizer is there.
+    splitter, held_out, marker: as of shards.write.
+    options: Beam's own, such as ['--runner=DataflowRunner', …].
+    say: takes a line of text.
+
+  Returns:
+    (the reader of the launching machine, which knows what was dropped; the records in the order of
+    chunks).
+
+  Raises:
+    UserError: Beam is not installed, does not know an option, or the pipeline failed.
+  """
+  try:
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options
+  except ImportError as e:
+    raise errors.UserError(
+      f"--runner=beam needs Apache Beam ({e}): pip install -c constraints.txt -e '.[beam]'."
+    ) from e
+  parsed = _options(pipeline_options, options)
+  reader, begins = text.reader(), []
+  with progress.Meter('looking where shards begin', text.bytes, say) as meter:
+    for chunk in text.chunks(reader, chunk_bytes):
+      begins.append(chunk.begin)
+      meter.update(chunk.end)
+  make = functools.partial(
+    _make, text.for_workers(), chunk_bytes, str(out), splitter, held_out, marker
+  )
+  groups = _by_file(begins)
+  say(
+    f'{len(begins):,} shards of {len(groups):,} files, made by Beam '
+    f'({parsed.get_all_options()["runner"] or "DirectRunner"}).'
+  )
+  try:
+    with beam.Pipeline(options=parsed) as pipeline:
+      pipeline | beam.Create(groups) | beam.Reshuffle() | beam.FlatMap(make)
+  except Exception as e:  # Beam wraps what a worker raised in kinds of its own
+    if isinstance(e, errors.UserError):
+      raise
+    raise errors.UserError(
+      f'The Beam pipeline failed ({type(e).__name__}: {str(e).strip().splitlines()[-1][:300]}): '
+      'run the same line again, finished shards are kept.'
+    ) from e
+  records = [shards.finished(out, i) for i in range(len(begins))]
+  if None in records:
+    raise errors.UserError(
+      f'Shard {records.index(None)} is not at {out} after the Beam pipeline: can its workers write '
+      'there? '
+      'Where they are other machines, an object store is needed.'
+    )
+  return reader, records
+
+
+def _options(library, options):
+  try:
+    parsed = library.PipelineOptions(options)
+    unknown = set(parsed.get_all_options(retain_unknown_options=True)) - set(
+      parsed.get_all_options()
+    )
+  except SystemExit as e:
+    raise errors.UserError(
+      f'--beam_args={" ".join(options)} is not what Beam understands: write it as for any Beam '
+      'pipeline.'
+    ) from e
+  if unknown:
+    raise errors.UserError(f'--beam_args has --{min(unknown)}, which Beam does not know.')
+  return parsed
+
+
+def _by_file(begins):
+  """[(where the first begins, how many)] of the chunks that begin in the same reading of the same
+  file.
+  """
+  groups = []
+  for begin in begins:
+    if groups and groups[-1][0].file == begin.file:
+      groups[-1] = (groups[-1][0], groups[-1][1] + 1)
+    else:
+      groups.append((begin, 1))
+  return groups
+
+
+def _make(text, chunk_bytes, out, splitter, held_out, marker, group):
+  """Makes the shards of a group, but for those that are finished and right; yields their
+  numbers.
+  """
+  begin, count = group
+  tokenizer = None
+  for chunk in text.chunks(text.reader(), chunk_bytes, begin):
+    record = shards.finished(out, chunk.index)
+    if record is None or not shards.intact(out, record, chunk):
+      tokenizer = tokenizer or tokenizers.load(f'{out}/tokenizer')
+      shards.write(out, chunk, tokenizer, splitter, held_out, marker)
+    yield chunk.index
+    count -= 1
+    if not count:
+      return

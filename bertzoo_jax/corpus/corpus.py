@@ -1,0 +1,435 @@
+"""The corpus on disk: flat token arrays in shards, sentence and document offsets, and a manifest
+that owns the truth.
+
+    CORPUS/manifest.json   format_version, tokenizer and corpus sections, vocab_size, special ids,
+    splits, report, hash CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
+    CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
+    CORPUS/similar/        the similar words of input/similar.py, where the corpus has them
+    CORPUS/verified.json   which files `verify` has found right on this disk (no part of the corpus)
+    CORPUS/tokenizer/      what `tokenizers.load` reads
+    CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy   (units, uint8 [T] of
+    words/word_marks.py, where it has marks)
+
+Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences` [S+1] are token
+offsets in the shard, its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S
+sentences, D documents, V vocabulary.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from bertzoo_jax.common import config as config_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import splits as splits_lib
+
+FORMAT_VERSION = 2
+SPLITS = ('train', 'held_out')
+_IDENTITY = (
+  'format_version',
+  'tokenizer',
+  'corpus',
+  'vocab_size',
+  'special',
+  'tokenizer_hash',
+  'dtype',
+  'splits',
+  'splitter',
+  'units',
+  'similar',
+)
+_VERIFIED = 'verified.json'
+_THREADS = 16  # that hash files: hashlib lets go of the interpreter
+
+
+class Corpus:
+  """An open corpus.
+
+  Attributes:
+    path: where it lies, None in memory.
+    manifest: the dict of manifest.json.
+    vocab_size: V.
+    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    unigrams: int64 [V], how often each id occurs in train.
+    word_starts: bool [V], whether a piece starts a word.
+    has_marks: whether its splits can `gather_units`.
+    similar: the table of similar words (input/similar.py), or None.
+    hash: of what identifies the corpus.
+    splits: {'train': Split, 'held_out': Split}.
+  """
+
+  def __init__(
+    self,
+    path,
+    manifest: dict,
+    unigrams: np.ndarray,
+    splits: dict,
+    word_starts: np.ndarray,
+    has_marks: bool,
+    similar=None,
+  ):
+    self.path, self.manifest, self.unigrams, self.splits = path, manifest, unigrams, splits
+    self.word_starts, self.has_marks, self._similar = word_starts, has_marks, similar
+    self.vocab_size, self.special, self.hash = (
+      manifest['vocab_size'],
+      manifest['special'],
+      manifest['hash'],
+    )
+
+  @property
+  def similar(self):
+    if self._similar is None and self.path is not None and self.manifest['similar']:
+      from bertzoo_jax.words import similar
+
+      self._similar = similar.load(self.path / 'similar')
+    return self._similar
+
+  def tokenizer(self):
+    """The corpus's own tokenizer (not for a corpus in memory)."""
+    from bertzoo_jax import tokenizers  # a corpus can be read without the tokenizers library
+
+    if self.path is None:
+      raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
+    return tokenizers.load(self.path / 'tokenizer')
+
+
+def open(path, cache: str = 'disk') -> Corpus:
+  """Opens a corpus that `prepare` wrote, and checks every file's size against the manifest; arrays
+  are mapped when they are first asked for.
+
+  Args:
+    path: of the corpus, on a local disk.
+    cache: 'disk': tokens are read from their files as they are needed, which the system keeps in
+      memory while there is room; 'ram': they are read now.
+
+  Raises:
+    UserError: no corpus there, an unfinished one, another format version, a changed manifest, or a
+      shard that is missing or cut.
+  """
+  path = storage.path(path)
+  in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
+  manifest = read_manifest(path)
+  if storage.is_remote(path):
+    raise errors.UserError(
+      f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).'
+    )
+  opened = {}
+  for name in SPLITS:
+    entry = manifest['splits'][name]
+    shards = [
+      splits_lib.StoredShard(path / name, shard, manifest['dtype'], bool(manifest['units']), in_ram)
+      for shard in entry['shards']
+    ]
+    opened[name] = splits_lib.Split(shards, entry['bytes'])
+  unigrams = splits_lib.load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
+  word_starts = splits_lib.load(path / 'pieces.npy', np.uint8, manifest['vocab_size']) > 0
+  return Corpus(path, manifest, unigrams, opened, word_starts, bool(manifest['units']))
+
+
+def check(corpus: Corpus, *, tokenizer, splitting) -> None:
+  """The corpus owns its tokenizer and its splitting, a config only wishes them: UserError where
+  they differ.
+
+  Args:
+    corpus: an open corpus.
+    tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
+  """
+  manifest = corpus.manifest
+  if manifest['vocab_size'] != tokenizer['vocab_size']:
+    raise errors.UserError(
+      f'The corpus {corpus.path} has a vocabulary of {manifest["vocab_size"]}, the config one of '
+      f'{tokenizer["vocab_size"]}: '
+      f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this '
+      'config.'
+    )
+  has = config_lib.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
+  if lines := config_lib.differences(
+    has, config_lib.flatten({'tokenizer': tokenizer, 'corpus': splitting})
+  ):
+    raise errors.UserError(
+      f'The corpus {corpus.path} was made with other settings than the config has (corpus → '
+      f'config): {"; ".join(lines)}. '
+      "Give the corpus's values, or prepare a corpus with this config."
+    )
+
+
+def read_manifest(path) -> dict:
+  """The manifest of a finished corpus, local or gs://; UserError as for `open`."""
+  path = storage.path(path)
+  if not (path / 'manifest.json').exists():
+    if (path / 'plan.json').exists():
+      raise errors.UserError(
+        f'The corpus {path} is unfinished: run the same prepare line again, it goes on where it '
+        'stopped.'
+      )
+    raise errors.UserError(
+      f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
+      f'--out={path} makes one.'
+    )
+  try:
+    manifest = storage.read_json(path / 'manifest.json')
+    version = manifest['format_version']
+    if version != FORMAT_VERSION:
+      raise errors.UserError(
+        f'The corpus {path} has format version {version}, this code reads {FORMAT_VERSION}: '
+        'prepare it again.'
+      )
+    intact = identity(manifest) == manifest['hash']
+    files(manifest)
+    fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise errors.UserError(
+      f'{path}/manifest.json is not the manifest of a corpus ({type(e).__name__}): prepare the '
+      'corpus again.'
+    ) from e
+  if not intact:
+    raise errors.UserError(
+      f'{path}/manifest.json was changed (its hash is not that of what it says): copy the corpus '
+      'again, or prepare it into '
+      'a new folder.'
+    )
+  if not fits:
+    raise errors.UserError(
+      f'{path}/manifest.json has special tokens outside its vocabulary of '
+      f'{manifest["vocab_size"]}: prepare the corpus again.'
+    )
+  return manifest
+
+
+def files(manifest: dict) -> dict[str, str]:
+  """{path in the corpus: SHA-256} of every array."""
+  shards = [(split, shard) for split in SPLITS for shard in manifest['splits'][split]['shards']]
+  arrays = {
+    f'{split}/{file}': digest for split, shard in shards for file, digest in shard['sha256'].items()
+  }
+  similar = {f'similar/{file}': digest for file, digest in (manifest['similar'] or {}).items()}
+  return {
+    'unigrams.npy': manifest['unigrams_sha256'],
+    'pieces.npy': manifest['pieces_sha256'],
+    **similar,
+    **arrays,
+  }
+
+
+def verify(path) -> None:
+  """Compares every file's SHA-256 with the manifest. Raises UserError naming the first that
+  differs.
+
+  The first time this reads the whole corpus. What was found right is noted in CORPUS/verified.json
+  (where that may be written) with size, time of change and inode, and is not read again while these
+  stay as they are.
+  """
+  path = storage.path(path)
+  wished = files(read_manifest(path))
+  noted, stamps = _noted(path), {file: _stamp(path / file) for file in wished}
+  suspects = [
+    file
+    for file in wished
+    if stamps[file] is None or noted.get(file) != [wished[file], *stamps[file]]
+  ]
+  if not suspects:
+    return
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    found = pool.map(lambda file: storage.sha256(path / file) if stamps[file] else None, suspects)
+    wrong, digest = next(
+      ((file, digest) for file, digest in zip(suspects, found) if digest != wished[file]),
+      (None, None),
+    )
+    pool.shutdown(cancel_futures=True)
+  if wrong:
+    state = "damaged (its SHA-256 is not the manifest's)" if digest else 'missing'
+    raise errors.UserError(
+      f'{path / wrong} is {state}: prepare the corpus again into a new folder.'
+    )
+  try:
+    storage.write_bytes(
+      path / _VERIFIED,
+      json.dumps({file: [wished[file], *stamps[file]] for file in wished}).encode(),
+    )
+  except OSError:
+    pass  # a folder that may only be read: then it is read at each start
+
+
+def _noted(path) -> dict:
+  try:
+    noted = json.loads((path / _VERIFIED).read_text())
+    return noted if isinstance(noted, dict) else {}
+  except (OSError, ValueError):
+    return {}
+
+
+def _stamp(file):
+  """What tells that a file was not written to, or None where there is none."""
+  try:
+    found = os.stat(os.fspath(file))
+  except OSError:
+    return None
+  return [found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def in_memory(
+  tokens,
+  sentence_starts,
+  document_starts,
+  vocab_size: int,
+  special: dict,
+  held_out: tuple | None = None,
+  word_starts=None,
+  units=None,
+  similar=None,
+) -> Corpus:
+  """A corpus of arrays, for tests and benches.
+
+  Args:
+    tokens: [T] ids of train.
+    sentence_starts: [S+1] token offsets; document_starts: [D+1] sentence offsets.
+    vocab_size: V; special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    held_out: (tokens, sentence_starts, document_starts[, units]) of the other split; None for an
+      empty one.
+    word_starts: bool [V]; None: every piece starts a word.
+    units: uint8 [T] marks of train's tokens, or None for none.
+    similar: table of similar words, or None.
+  """
+  dtype = token_dtype(vocab_size)
+  splits = {}
+  other = held_out or ([], [0], [0], [])
+  for name, arrays in zip(SPLITS, ((tokens, sentence_starts, document_starts, units), other)):
+    ids, sentences, documents = (np.asarray(a, np.int64) for a in arrays[:3])
+    marks = (
+      None
+      if units is None
+      else np.asarray(arrays[3] if len(arrays) > 3 else np.zeros(len(ids)), np.uint8)
+    )
+    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+      raise ValueError(
+        f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}'
+      )
+    if (
+      sentences[0] != 0
+      or sentences[-1] != len(ids)
+      or documents[0] != 0
+      or documents[-1] != len(sentences) - 1
+    ):
+      raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
+    splits[name] = splits_lib.Split(
+      [splits_lib.Shard(ids.astype(dtype), sentences, documents, marks)]
+    )
+  unigrams = np.bincount(np.asarray(tokens, np.int64), minlength=vocab_size)
+  digest = hashlib.sha256(
+    b''.join(np.asarray(a, np.int64).tobytes() for a in (tokens, sentence_starts, document_starts))
+  ).hexdigest()
+  manifest = dict(
+    format_version=FORMAT_VERSION,
+    vocab_size=vocab_size,
+    special=dict(special),
+    dtype=dtype,
+    hash=digest,
+    splits={},
+    report={},
+    splitter='lines',
+    units={} if units is not None else None,
+    similar=None,
+  )
+  starts = np.ones(vocab_size, bool) if word_starts is None else np.asarray(word_starts, bool)
+  return Corpus(None, manifest, unigrams, splits, starts, units is not None, similar)
+
+
+def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
+  """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about
+  `length` tokens together: enough to build a pipeline in no time."""
+  size = 4 * documents
+  tokens, starts = (
+    np.full(size * (length // 4 + 1), corpus.special['unk']),
+    np.arange(size + 1) * (length // 4 + 1),
+  )
+  made = in_memory(
+    tokens,
+    starts,
+    np.arange(documents + 1) * 4,
+    corpus.vocab_size,
+    corpus.special,
+    word_starts=corpus.word_starts,
+    units=np.zeros(len(tokens), np.uint8) if corpus.has_marks else None,
+    similar=corpus.similar,
+  )
+  made.manifest['splitter'] = corpus.manifest['splitter']
+  return made
+
+
+def token_dtype(vocab_size: int) -> str:
+  """The smallest unsigned dtype that holds every id."""
+  return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
+
+
+# --- writing
+# ----------------------------------------------------------------------------------------------------------
+
+
+def write_shard(
+  folder,
+  name: str,
+  tokens: np.ndarray,
+  sentences: np.ndarray,
+  documents: np.ndarray,
+  vocab_size: int,
+  units=None,
+) -> dict:
+  """Writes one shard, each file whole or not at all.
+
+  Args:
+    folder: CORPUS/train or CORPUS/held_out; it exists.
+    name: of the shard, '00000'.
+    tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
+    vocab_size: V.
+    units: uint8 [T] marks of the tokens, in a corpus that has them.
+
+  Returns:
+    The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
+
+  Raises:
+    ValueError: an id that is not in the vocabulary (a uint16 would wrap in silence), or offsets
+      that do not fit.
+  """
+  if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+    raise ValueError(
+      f'shard {name}: ids from {tokens.min()} to {tokens.max()} in a vocabulary of {vocab_size}'
+    )
+  if len(tokens) >= 2**32:
+    raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')
+  if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
+    raise ValueError(
+      f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences'
+    )
+  arrays = {
+    'tokens': tokens.astype(token_dtype(vocab_size)),
+    'sentences': sentences.astype(splits_lib.OFFSETS),
+    'documents': documents.astype(splits_lib.OFFSETS),
+  }
+  if units is not None:
+    if len(units) != len(tokens):
+      raise ValueError(f'shard {name}: {len(units)} marks for {len(tokens)} tokens')
+    arrays['units'] = units.astype(np.uint8)
+  digests = {
+    f'{name}.{a}.npy': storage.write_array(folder / f'{name}.{a}.npy', array)
+    for a, array in arrays.items()
+  }
+  return dict(
+    name=name,
+    tokens=len(tokens),
+    sentences=len(sentences) - 1,
+    documents=len(documents) - 1,
+    sha256=digests,
+  )
+
+
+def identity(manifest: dict) -> str:
+  """SHA-256 of what identifies a corpus: tokenizer, sections, and the bytes of every shard (not
+  where the text lay).
+  """
+  return hashlib.sha256(
+    json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()
+  ).hexdigest()

@@ -1,0 +1,91 @@
+"""A corpus in an object store, brought to the local disk once: one request a row would be thousands
+a second.
+"""
+
+import concurrent.futures
+import hashlib
+import os
+import shutil
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus
+
+_BLOCK = 1 << 22
+_THREADS = 8
+
+
+def local(address, cache_dir, say=print):
+  """The folder to open for the corpus at `address`: itself, or its mirror below `cache_dir` if it
+  is in an object store.
+
+  Files are streamed and their SHA-256 compared with the manifest on the way; what is there already
+  and right is kept, so a mirror that was cut short goes on. The manifest comes last: a mirror that
+  has one is whole.
+
+  Args:
+    address: corpus folder, local or gs://.
+    cache_dir: local folder for mirrors, None where none was given.
+    say: takes a line of text.
+
+  Raises:
+    UserError: no cache_dir for a remote corpus, too little space, or a file that does not match the
+      manifest.
+  """
+  address = storage.path(address)
+  if not storage.is_remote(address):
+    return address
+  if not cache_dir:
+    raise errors.UserError(
+      f'{address} is in an object store: give --cache_dir=FOLDER on a local disk (or RAM disk) to '
+      'mirror it once.'
+    )
+  manifest = corpus.read_manifest(address)
+  folder = storage.path(cache_dir) / f'corpus-{manifest["hash"][:16]}'
+  if (folder / 'manifest.json').exists():
+    return folder
+  files = corpus.files(manifest)
+  missing = {name: digest for name, digest in files.items() if not (folder / name).exists()}
+  _check_space(address, folder, missing)
+  say(f'mirroring {address} to {folder}: {len(missing)} of {len(files)} files to fetch')
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    for done in concurrent.futures.as_completed(
+      [pool.submit(_fetch, address / n, folder / n, d) for n, d in missing.items()]
+    ):
+      done.result()
+  for file in (address / 'tokenizer').iterdir():
+    storage.path(folder / 'tokenizer').mkdir(parents=True, exist_ok=True)
+    storage.write_bytes(folder / 'tokenizer' / file.name, file.read_bytes())
+  storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())
+  return folder
+
+
+def _check_space(address, folder, names):
+  folder.mkdir(parents=True, exist_ok=True)
+  needed, free = (
+    sum((address / name).stat().length for name in names),
+    shutil.disk_usage(os.fspath(folder)).free,
+  )
+  if needed > free:
+    raise errors.UserError(
+      f'The corpus {address} needs {needed / 1e9:.1f} GB below {folder}, which has '
+      f'{free / 1e9:.1f} GB free: '
+      'give a --cache_dir with more space.'
+    )
+
+
+def _fetch(source, target, digest):
+  """Streams one file beside its place, and moves it there when its bytes are the manifest's."""
+  target.parent.mkdir(parents=True, exist_ok=True)
+  part, found = target.parent / f'{target.name}.{os.getpid()}.part', hashlib.sha256()
+  with source.open('rb') as reader, part.open('wb') as writer:
+    while block := reader.read(_BLOCK):
+      found.update(block)
+      writer.write(block)
+  if found.hexdigest() != digest:
+    part.unlink()
+    raise errors.UserError(
+      f"{source} is damaged (its SHA-256 is not the manifest's): prepare the corpus again into a "
+      'new folder.'
+    )
+  part.replace(target)

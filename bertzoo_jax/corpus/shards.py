@@ -1,0 +1,365 @@
+"""From chunks of documents to shards of a corpus, by spawned workers; what a shard holds depends on
+its chunk alone.
+
+A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each
+atomically. A record names the digest of the chunk it was made of, so a second attempt keeps what is
+finished and right.
+"""
+
+import collections
+import hashlib
+import json
+import multiprocessing
+import os
+import unicodedata
+from multiprocessing import connection
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus
+from bertzoo_jax.text import duplicates
+from bertzoo_jax.text import sentences
+from bertzoo_jax.words import word_marks
+
+# CORPUS/parts/: records and unigrams of shards, what is repeated, gone when the corpus is finished
+PARTS = 'parts'
+MAX_SENTENCE = (
+  1 << 16
+)  # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
+_TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
+
+
+class Begin(NamedTuple):
+  """Where a chunk begins: its index, from 0; the number of its first document; where that
+  document's file starts.
+  """
+
+  index: int = 0
+  document: int = 0
+  file: duplicates.Start = duplicates.BEGINNING
+
+
+BEGINNING = Begin()
+
+
+class Chunk(NamedTuple):
+  """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first`
+  says where it begins, in words, `begin` for a second reading; `end`: bytes of the sources read
+  when it was full."""
+
+  index: int
+  documents: list[bytes]
+  first: str
+  end: int
+  begin: Begin = BEGINNING
+
+  def digest(self) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for document in self.documents:
+      digest.update(len(document).to_bytes(8, 'little') + document)
+    return digest.hexdigest()
+
+
+def content_hash(document: bytes) -> tuple[int, int]:
+  """Two independent 64-bit hashes of a document's text, blind to its blanks and line breaks and to
+  Unicode composition.
+
+  The first decides whether it is held out, the second whether it trains the tokenizer.
+  """
+  text = unicodedata.normalize('NFC', ' '.join(document.decode('utf-8').split()))
+  digest = hashlib.blake2b(text.encode('utf-8'), digest_size=16).digest()
+  return int.from_bytes(digest[:8], 'little'), int.from_bytes(digest[8:], 'little')
+
+
+def below(number: int, share: float) -> bool:
+  """Whether a 64-bit hash lies in the first `share` of all."""
+  return number < share * 2.0**64
+
+
+def finished(out, index: int) -> dict | None:
+  """The record of a finished shard, or None."""
+  path = storage.path(out) / PARTS / f'{index:05d}.json'
+  try:
+    return json.loads(path.read_bytes()) if path.exists() else None
+  except ValueError:
+    return None  # damaged: the shard is made again
+
+
+def intact(out, record: dict, chunk: Chunk) -> bool:
+  """Whether a record was made of this chunk and all its files are there as it says."""
+  return record['chunk'] == chunk.digest() and all(
+    (storage.path(out) / file).exists() and storage.sha256(storage.path(out) / file) == digest
+    for file, digest in record['files'].items()
+  )
+
+
+def write(
+  out,
+  chunk: Chunk,
+  tokenizer: tokenizers.Tokenizer,
+  splitter: str,
+  held_out: float,
+  marker: word_marks.Marker | None = None,
+) -> dict:
+  """Writes the shard of a chunk and returns its record.
+
+  Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences,
+  tokens, bytes, unknown, shard, and the counts of `word_marks.count`}}, empty (documents without a
+  token), cut (sentences without one), long (sentences over MAX_SENTENCE), misaligned (sentences in
+  which a unit's border fell inside a token).
+  """
+  out, name = storage.path(out), f'{chunk.index:05d}'
+  splits, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
+  record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
+  counts = np.zeros(tokenizer.vocab_size, np.int64)
+  for split, (tokens, sentence_lengths, document_sizes, size, marks) in splits.items():
+    if not len(document_sizes):
+      continue
+    shard = corpus.write_shard(
+      out / split,
+      name,
+      tokens,
+      _offsets(sentence_lengths),
+      _offsets(document_sizes),
+      tokenizer.vocab_size,
+      marks,
+    )
+    record['splits'][split] = dict(
+      documents=shard['documents'],
+      sentences=shard['sentences'],
+      tokens=shard['tokens'],
+      bytes=size,
+      unknown=int((tokens == tokenizer.special['unk']).sum()),
+      shard=shard,
+      **word_marks.count(tokens, _offsets(sentence_lengths)[:-1], marks, tokenizer.word_starts),
+    )
+    record['files'].update({f'{split}/{file}': digest for file, digest in shard['sha256'].items()})
+    if split == 'train':
+      counts += np.bincount(tokens, minlength=tokenizer.vocab_size)
+  file = f'{PARTS}/{name}.unigrams.npy'
+  record['files'][file] = storage.write_array(out / file, counts)
+  storage.write_bytes(out / PARTS / f'{name}.json', json.dumps(record).encode())
+  return record
+
+
+def _tokenise(chunk, tokenizer, splitter, held_out, marker):
+  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)},
+  what was lost).
+  """
+  split, joiner = sentences.splitter(splitter)[:2]
+  texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
+  for d, document in enumerate(chunk.documents):
+    hashes[d] = content_hash(document)[0]
+    found = [s for paragraph in document.decode('utf-8').split('\n') for s in split(paragraph)]
+    long += sum(len(s) > MAX_SENTENCE for s in found)
+    found = [part for i, s in enumerate(found) for part in parts(s if i == 0 else joiner + s)]
+    texts += found
+    owners += [d] * len(found)
+  ids, marks, misaligned = _encode(texts, tokenizer, marker)
+  lengths = np.array([len(row) for row in ids], np.int64)
+  owners, sizes = (
+    np.asarray(owners, np.int64),
+    np.asarray([len(t.encode('utf-8')) for t in texts], np.int64),
+  )
+  per_document = np.bincount(
+    owners[lengths > 0], minlength=len(chunk.documents)
+  )  # sentences that have a token
+  held = np.array([below(int(h), held_out) for h in hashes])
+  splits = {}
+  for name, chosen in zip(corpus.SPLITS, (~held, held)):
+    mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
+    tokens = np.concatenate([ids[i] for i in mine]) if len(mine) else np.zeros(0, np.int32)
+    mine_marks = (
+      None
+      if marker is None
+      else np.concatenate([marks[i] for i in mine])
+      if len(mine)
+      else np.zeros(0, np.uint8)
+    )
+    splits[name] = (
+      tokens,
+      lengths[mine],
+      per_document[chosen & (per_document > 0)],
+      int(sizes[mine].sum()),
+      mine_marks,
+    )
+  lost = dict(
+    empty=int((per_document == 0).sum()),
+    cut=int((lengths == 0).sum()),
+    long=long,
+    misaligned=misaligned,
+  )
+  return splits, lost
+
+
+def _encode(texts, tokenizer, marker):
+  """(ids, marks or [], misaligned sentences) of sentences."""
+  ids, marks, misaligned = [], [], 0
+  for batch in _batches(texts):
+    if marker is None:
+      ids += tokenizer.encode(batch)
+      continue
+    encoded = tokenizer.encode_with_offsets([marker.clean(text) for text in batch])
+    found, wrong = marker.mark(batch, encoded)
+    ids += [e[0] for e in encoded]
+    marks += found
+    misaligned += wrong
+  return ids, marks, misaligned
+
+
+def parts(sentence: str) -> list[str]:
+  """A sentence in parts of at most MAX_SENTENCE that join to it: cut before a blank, or anywhere
+  where there is none.
+  """
+  start, found = 0, []
+  while len(sentence) - start > MAX_SENTENCE:
+    window = sentence[start : start + MAX_SENTENCE]
+    head = window.rsplit(None, 1)
+    end = start + (len(head[0]) if len(head) > 1 else MAX_SENTENCE)
+    found.append(sentence[start:end])
+    start = end
+  return [*found, sentence[start:]]
+
+
+def _batches(texts):
+  batch, size = [], 0
+  for text in texts:
+    if batch and (len(batch) == _TEXTS or size + len(text) > _CHARACTERS):
+      yield batch
+      batch, size = [], 0
+    batch.append(text)
+    size += len(text)
+  if batch:
+    yield batch
+
+
+def _offsets(sizes):
+  return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+# --- workers
+# ----------------------------------------------------------------------------------------------------------
+
+
+def run(
+  chunks,
+  out,
+  tokenizer_folder,
+  splitter: str,
+  held_out: float,
+  workers: int,
+  marker: word_marks.Marker | None = None,
+):
+  """Makes the shards of chunks that come one by one; at most two chunks a worker are in memory.
+
+  Workers are spawned when there is something for them to do. Each has a pipe of its own: when this
+  process is killed the pipe closes, and the worker ends with it.
+
+  Yields:
+    (chunk index, chunk end, record) in the order of finishing.
+
+  Raises:
+    UserError: a worker was killed or failed; it names the chunk.
+  """
+  context = multiprocessing.get_context('spawn')
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # a process a core is enough; read by the workers
+  pool, waiting = {}, collections.deque()
+  chunks = iter(chunks)
+  try:
+    while True:
+      chunk = next(chunks, None)
+      if chunk is None:
+        break
+      record = finished(out, chunk.index)
+      if record is not None and intact(out, record, chunk):
+        yield chunk.index, chunk.end, record
+        continue
+      idle = next((w for w in pool.values() if w.chunk is None), None)
+      if idle is None and len(pool) < workers:
+        idle = _Worker(context, (str(out), str(tokenizer_folder), splitter, held_out, marker))
+        pool[idle.pipe] = idle
+      if idle is not None:
+        idle.give(chunk)
+        continue
+      waiting.append(chunk)
+      while len(waiting) >= workers:
+        yield from _collect(pool, waiting)
+    while any(w.chunk is not None for w in pool.values()):
+      yield from _collect(pool, waiting)
+  finally:
+    for worker in pool.values():
+      worker.end()
+
+
+def _collect(pool, waiting):
+  """Waits for a worker, hands it the next chunk, and yields what it made."""
+  for pipe in connection.wait([w.pipe for w in pool.values() if w.chunk is not None]):
+    worker = pool[pipe]
+    index, end, record = worker.take()
+    if waiting:
+      worker.give(waiting.popleft())
+    yield index, end, record
+
+
+class _Worker:
+  def __init__(self, context, arguments):
+    self.pipe, theirs = context.Pipe()
+    self.process = context.Process(target=_serve, args=(theirs, *arguments), daemon=True)
+    self.process.start()
+    theirs.close()
+    self.chunk = None
+
+  def give(self, chunk):
+    try:
+      self.pipe.send(chunk)
+    except (BrokenPipeError, ConnectionResetError):
+      pass  # it died: `take` says so
+    self.chunk = Chunk(chunk.index, [], chunk.first, chunk.end)
+
+  def take(self):
+    chunk, self.chunk = self.chunk, None
+    try:
+      failure, record = self.pipe.recv()
+    except (EOFError, ConnectionResetError) as e:
+      self.process.join(10)
+      code = self.process.exitcode
+      raise errors.UserError(
+        f'A worker ended with code {code} in chunk {chunk.index}, which begins at {chunk.first}'
+        f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
+        'run the same line again, finished shards are kept.'
+      ) from e
+    if isinstance(failure, errors.UserError):
+      raise failure
+    if failure:
+      raise errors.UserError(
+        f'Chunk {chunk.index}, which begins at {chunk.first}, failed: {failure}. '
+        'Run the same line again, finished shards are kept.'
+      )
+    return chunk.index, chunk.end, record
+
+  def end(self):
+    self.pipe.close()
+    if self.chunk is not None:
+      self.process.terminate()
+    self.process.join()
+
+
+def _serve(pipe, out, tokenizer_folder, splitter, held_out, marker):
+  tokenizer = None
+  try:
+    while True:
+      chunk = pipe.recv()
+      try:
+        tokenizer = tokenizer or tokenizers.load(tokenizer_folder)
+        answer = (None, write(out, chunk, tokenizer, splitter, held_out, marker))
+      except errors.UserError as e:
+        answer = (e, None)
+      except Exception as e:  # whatever it is, the parent must name the chunk
+        answer = (f'{type(e).__name__}: {e}', None)
+      pipe.send(answer)
+  except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+    pass  # the parent is done, or gone

@@ -1,0 +1,243 @@
+"""The tokens of a split over its shards: read from files when they are first asked for, and
+gathered by place.
+
+T tokens, S sentences, D documents.
+"""
+
+import errno
+import functools
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+
+OFFSETS = np.uint32  # of the offsets within a shard
+PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
+_MAPPED_BYTES = (
+  1 << 20
+  # Smaller arrays are read instead: a map holds a file open, and of small shards there are
+  # thousands
+)
+_HEADER = 128  # bytes of what np.save writes before an array of one axis
+
+
+class Shard(NamedTuple):
+  """The arrays of a shard: tokens [T], sentences [S+1] token offsets, documents [D+1] sentence
+  offsets, units [T] or None.
+  """
+
+  tokens: np.ndarray
+  sentences: np.ndarray
+  documents: np.ndarray
+  units: np.ndarray | None = None
+
+  @property
+  def sizes(self) -> tuple:
+    """(T, S, D)."""
+    return len(self.tokens), len(self.sentences) - 1, len(self.documents) - 1
+
+
+class StoredShard:
+  """A shard in files, with the attributes of a Shard. Each access maps or reads its array anew: who
+  asks keeps it.
+
+  Attributes:
+    sizes: (T, S, D).
+  """
+
+  def __init__(self, folder, entry: dict, dtype: str, has_units: bool, in_ram: bool = False):
+    """Checks that each file is there with the bytes that the manifest's `entry` tells, UserError
+    where not; `in_ram`: reads tokens and units.
+    """
+    self._stem, self._dtype, self._has_units = (
+      os.path.join(os.fspath(folder), entry['name']),
+      np.dtype(dtype),
+      has_units,
+    )
+    self.sizes = entry['tokens'], entry['sentences'], entry['documents']
+    self._kept = {}
+    for array in ('tokens', 'sentences', 'documents', *['units'] * has_units):
+      kind, length = self._kind(array)
+      try:
+        whole = os.stat(self.file(array)).st_size == _HEADER + length * kind.itemsize
+      except OSError:
+        whole = False
+      if not whole:
+        load(self.file(array), kind, length)  # says what is wrong
+      if in_ram and array in ('tokens', 'units'):
+        self._kept[array] = load(self.file(array), kind, length)
+
+  tokens = property(lambda self: self._array('tokens', True))
+  sentences = property(lambda self: self._array('sentences', False))
+  documents = property(lambda self: self._array('documents', False))
+  units = property(lambda self: self._array('units', True) if self._has_units else None)
+
+  def file(self, array: str) -> str:
+    return f'{self._stem}.{array}.npy'
+
+  def _kind(self, array):
+    """(dtype, length) of an array."""
+    tokens, sentences, documents = self.sizes
+    return dict(
+      tokens=(self._dtype, tokens),
+      units=(np.dtype(np.uint8), tokens),
+      sentences=(np.dtype(OFFSETS), sentences + 1),
+      documents=(np.dtype(OFFSETS), documents + 1),
+    )[array]
+
+  def _array(self, array, mapped):
+    if array in self._kept:
+      return self._kept[array]
+    kind, length = self._kind(array)
+    return load(self.file(array), kind, length, mapped and length * kind.itemsize >= _MAPPED_BYTES)
+
+
+class Split:
+  """The tokens of one split, in the order of its shards, and where its sentences and documents
+  start.
+
+  A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of
+  its own, so that what is indexed at a time fits into memory and still comes from everywhere. What
+  a split has opened goes with it.
+
+  Attributes:
+    num_tokens: T. num_sentences: S. num_documents: D.
+    bytes: of the UTF-8 text that was tokenised (0 where unknown).
+    num_parts: 1 up to PART_SENTENCES sentences.
+  """
+
+  def __init__(self, shards: list[Shard | StoredShard], bytes: int = 0):
+    self._shards = [s for s in shards if s.sizes[0]]
+    sizes = np.array([s.sizes for s in self._shards], np.int64).reshape(-1, 3)
+    self._starts = np.append(0, np.cumsum(sizes[:, 0]))
+    self.num_tokens, self.num_sentences, self.num_documents = sizes.sum(axis=0).tolist()
+    self.num_parts = max(1, min(-(-self.num_sentences // PART_SENTENCES), len(self._shards)))
+    self.bytes, self._open = bytes, {}
+
+  def part(self, number: int) -> 'Split':
+    """Part `number` of num_parts; the split itself where there is one."""
+    return Split(self._shards[number :: self.num_parts]) if self.num_parts > 1 else self
+
+  @functools.cached_property
+  def sentence_starts(self) -> np.ndarray:
+    """int64 [S+1], token offsets; the last is T."""
+    return _joined(self._shards, 'sentences', 0)
+
+  @functools.cached_property
+  def document_starts(self) -> np.ndarray:
+    """int64 [D+1], sentence indices; the last is S."""
+    return _joined(self._shards, 'documents', 1)
+
+  def gather(self, positions) -> np.ndarray:
+    """The tokens at `positions` (int64, any shape) as int32 of the same shape.
+
+    Fastest where the last axis of two or more holds a row of neighbours: the shard is then looked
+    up once a row.
+
+    Raises:
+      IndexError: a position below 0 or beyond the last token.
+    """
+    return self._gather('tokens', positions)
+
+  def gather_units(self, positions) -> np.ndarray:
+    """The unit marks at `positions`, as `gather`; only where the corpus has marks."""
+    return self._gather('units', positions)
+
+  def _array(self, name, shard):
+    """The tokens or units of a shard, kept from the first time on."""
+    found = self._open.get((name, shard))
+    if found is None:
+      found = self._open[name, shard] = getattr(self._shards[shard], name)
+    return found
+
+  def _gather(self, name, positions):
+    positions = np.asarray(positions, np.int64)
+    if positions.size == 0:
+      return np.zeros(positions.shape, np.int32)
+    rows_RL = positions.reshape(-1, positions.shape[-1] if positions.ndim > 1 else positions.size)
+    low_R, high_R = rows_RL.min(axis=1), rows_RL.max(axis=1)
+    if low_R.min() < 0 or high_R.max() >= self.num_tokens:
+      raise IndexError(
+        f'positions {low_R.min()} to {high_R.max()} are not all in a split of {self.num_tokens} '
+        'tokens'
+      )
+    if len(self._shards) == 1:
+      return self._array(name, 0)[positions].astype(np.int32)
+    shard_R = self._starts.searchsorted(low_R, 'right') - 1
+    out_RL = np.empty(rows_RL.shape, self._array(name, shard_R[0]).dtype)
+    local_RL = rows_RL - self._starts[shard_R][:, None]
+    crosses_R = high_R >= self._starts[shard_R + 1]
+    for row, shard in enumerate(shard_R.tolist()):
+      if not crosses_R[row]:
+        self._array(name, shard).take(
+          local_RL[row], out=out_RL[row], mode='clip'
+        )  # in range, as checked above; 'clip' needs no buffer
+    for row in np.flatnonzero(crosses_R).tolist():
+      out_RL[row] = self._gather_run(name, rows_RL[row])
+    return out_RL.reshape(positions.shape).astype(np.int32)
+
+  def _gather_run(self, name, positions_L) -> np.ndarray:
+    """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
+    shard_L = self._starts.searchsorted(positions_L, 'right') - 1
+    local_L, out_L = (
+      positions_L - self._starts[shard_L],
+      np.empty(len(positions_L), self._array(name, shard_L[0]).dtype),
+    )
+    edges = [0, *(np.flatnonzero(np.diff(shard_L)) + 1).tolist(), len(positions_L)]
+    for a, b in zip(edges[:-1], edges[1:]):
+      self._array(name, int(shard_L[a])).take(local_L[a:b], out=out_L[a:b], mode='clip')
+    return out_L
+
+
+def _joined(shards, name, counted) -> np.ndarray:
+  """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0
+  up to what `sizes[counted]` tells.
+  """
+  out, at = np.zeros(1 + sum(s.sizes[counted + 1] for s in shards), np.int64), 0
+  for shard in shards:
+    offsets = getattr(shard, name)
+    mine = out[at : at + len(offsets)]
+    np.add(offsets[1:], out[at], out=mine[1:], dtype=np.int64)
+    if offsets[0] != 0 or offsets[-1] != shard.sizes[counted] or (mine[1:] < mine[:-1]).any():
+      where = shard.file(name) if isinstance(shard, StoredShard) else name
+      raise errors.UserError(
+        f'The offsets {where} do not run up to {shard.sizes[counted]}: prepare the corpus again '
+        'into a new folder.'
+      )
+    at += len(offsets) - 1
+  return out
+
+
+def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
+  """A .npy file that must hold `length` numbers of `dtype`, read or mapped; UserError where it does
+  not.
+  """
+  try:
+    array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
+  except FileNotFoundError as e:
+    raise errors.UserError(
+      f'{path} is missing: copy the corpus again, or prepare it into a new folder.'
+    ) from e
+  except OSError as e:
+    if e.errno in (errno.EMFILE, errno.ENFILE):
+      raise errors.UserError(
+        f'{path}: too many files are open; allow more of them (ulimit -n 16384), or set '
+        '--config.run.corpus_cache=ram.'
+      ) from e
+    raise errors.UserError(
+      f'{path} cannot be read ({e.strerror or e}): copy the corpus again, or prepare it into a new '
+      'folder.'
+    ) from e
+  except (ValueError, EOFError) as e:
+    raise errors.UserError(
+      f'{path} is cut or damaged: copy the corpus again, or prepare it into a new folder.'
+    ) from e
+  if array.dtype != dtype or array.shape != (length,):
+    raise errors.UserError(
+      f'{path} holds {array.size} numbers of {array.dtype}, the manifest says {length} of '
+      f'{np.dtype(dtype)}: '
+      'copy the corpus again, or prepare it into a new folder.'
+    )
+  return array

@@ -1,0 +1,148 @@
+"""The text of a corpus as `prepare` reads it, as often as it must: filtered, without repeats, in
+chunks of documents.
+"""
+
+import contextlib
+import copy
+import tempfile
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import progress
+from bertzoo_jax.corpus import shards
+from bertzoo_jax.text import duplicates
+from bertzoo_jax.text import sources
+
+SURVEY = (
+  'survey.part'  # CORPUS/survey.part/: hashes of the text while what comes again is looked for
+)
+
+
+def conditions(where) -> tuple[tuple[str, str], ...]:
+  """(key, value) of each 'key=value'."""
+  pairs = [tuple(w.partition('=')[::2]) for w in where]
+  if bad := [w for w, (key, _) in zip(where, pairs) if '=' not in w or not key]:
+    raise errors.UserError(f'--where={bad[0]}: write key=value, such as lang=et.')
+  return tuple(pairs)
+
+
+class Text:
+  """The documents of a plan: those of the sources, without what comes again or is to be excluded.
+
+  Attributes:
+    bytes: of the sources' files.
+  """
+
+  def __init__(self, found, where, excluded, section, out, say):
+    """Args: found, excluded: of finding.find. where: of `conditions`. section: config.corpus. out:
+    CORPUS. say: takes a line.
+    """
+    self._found, self._where, self._excluded, self._section, self._out, self._say = (
+      found,
+      where,
+      excluded,
+      section,
+      out,
+      say,
+    )
+    self._repeated = None
+    self.bytes = sum(s.bytes for s in found)
+
+  def reader(self) -> sources.Reader:
+    return sources.Reader(self._found, self._where)
+
+  def documents(self, reader, start=duplicates.BEGINNING):
+    """(document as bytes, place, its number, where its file starts) of the documents that stay and
+    are valid Unicode.
+
+    Of what is held out there is one copy, whatever the weight of its source.
+    """
+    for number, of_file, paragraphs in duplicates.kept(
+      reader, self._survey(), self._section.duplicates, self._section.min_chars, start
+    ):
+      try:
+        document = sources.encode(paragraphs)
+      except UnicodeEncodeError:
+        reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
+        continue
+      if not reader.copy or not shards.below(
+        shards.content_hash(document)[0], self._section.held_out
+      ):
+        yield document, reader.place, number, of_file
+
+  def chunks(self, reader, chunk_bytes, begin=shards.BEGINNING):
+    """Documents in chunks of at least `chunk_bytes` each, from the chunk that begins at `begin` on.
+
+    Their borders depend on the text alone.
+    """
+    index, documents, size, first, own = begin.index, [], 0, '', begin
+    for document, place, number, of_file in self.documents(reader, begin.file):
+      if number < begin.document:
+        continue
+      if not documents:
+        first, own = place, shards.Begin(index, number, of_file)
+      documents.append(document)
+      size += len(document)
+      if size >= chunk_bytes:
+        yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+        index, documents, size = index + 1, [], 0
+    if documents:
+      yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+
+  def save(self) -> None:
+    """Writes what comes again into CORPUS, whose plan is there: a later attempt, or another
+    process, need not look again.
+    """
+    folder = self._out / shards.PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    if duplicates.load(folder) is None:
+      duplicates.save(folder, self._survey())
+
+  def for_workers(self):
+    """The same text, to be sent to other processes: they read what was saved."""
+    text = copy.copy(self)
+    text._say = text._repeated = None
+    return text
+
+  @property
+  def repeated(self) -> tuple[int, int]:
+    """Documents, and longer paragraphs, that stand in the text before."""
+    return tuple(self._survey().counts[:2].tolist())
+
+  @property
+  def size(self) -> int:
+    """Bytes of text once it is unpacked and its markup gone, with what comes again."""
+    return int(self._survey().counts[2])
+
+  def _survey(self):
+    if (
+      self._repeated is None and (self._out / 'plan.json').exists()
+    ):  # without it nothing here is of this plan
+      self._repeated = duplicates.load(self._out / shards.PARTS)
+    if self._repeated is None and self._say is None:
+      raise errors.UserError(
+        f'{self._out}/{shards.PARTS} is not what the launching machine wrote: can the workers read '
+        '--out?'
+      )
+    if self._repeated is None:
+      excluded = duplicates.hashes_of(sources.Reader(self._excluded)) if self._excluded else set()
+      with (
+        progress.Meter('looking for duplicates', self.bytes, self._say) as meter,
+        self._scratch() as folder,
+      ):
+        parts = int(np.clip(self.bytes >> 27, 1, 4096))  # of some 100 MB, up to half a terabyte
+        self._repeated = duplicates.find(self.reader(), excluded, meter.update, folder, parts)
+    return self._repeated
+
+  @contextlib.contextmanager
+  def _scratch(self):
+    """A local folder for hashes: in CORPUS, where a killed run leaves it to the next, as long as
+    that is local.
+    """
+    if storage.is_remote(self._out):
+      with tempfile.TemporaryDirectory() as folder:
+        yield storage.path(folder) / SURVEY
+    else:
+      yield self._out / SURVEY

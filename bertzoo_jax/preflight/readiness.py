@@ -1,0 +1,282 @@
+"""What would end a run later, asked beforehand and all at once: text, workdir, disk, recipe. A
+problem has a code and a remedy.
+
+P00 command line, or Ctrl-C (with --json only)
+P01 config            P02 the chips asked for      P03 no TPU compiler     P04 mesh, batch, hosts
+P05 LIBTPU_INIT_ARGS P06 corpus            P07 rows of a phase          P08 network of a phase  P09
+memory               P10 compilation P11 workdir           P12 another run in it        P13 room on
+the disk    P14 the object store W01 recipe left       W02 epochs                   W03 of the text
+       W04 not split            W05 gaps in the estimate
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+import shutil
+import warnings
+from typing import NamedTuple
+
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import workdir as workdirs
+
+_FAR = 2.0  # times the recipe's batch or tokens that are worth a word
+_MANY = 200  # epochs, far beyond what any of the papers read
+
+
+class Finding(NamedTuple):
+  """A problem (P…: the run would fail) or a warning (W…), with its remedy in the sentence."""
+
+  code: str
+  sentence: str
+
+
+class Findings(list):
+  """What was found so far; `collecting` turns a UserError into a problem and goes on."""
+
+  def add(self, code, sentence):
+    if all(f.sentence != sentence for f in self):  # the same may be met from two sides
+      self.append(Finding(code, sentence))
+
+  @contextlib.contextmanager
+  def collecting(self, code):
+    try:
+      yield
+    except errors.UserError as e:
+      self.add(code, str(e))
+
+  @property
+  def problems(self):
+    return [f for f in self if f.code.startswith('P')]
+
+  @property
+  def warnings(self):
+    return [f for f in self if f.code.startswith('W')]
+
+
+class Text(NamedTuple):
+  """What is known of the text.
+
+  Attributes:
+    data: training_data.Data whose phases are stand-ins: right in their features.
+    rows: {phase index: rows an epoch}; empty without a corpus.
+    tokens: of the train split; None without a corpus.
+    hash: of the corpus; '' without one.
+  """
+
+  data: training_data.Data
+  rows: dict
+  tokens: int | None
+  hash: str
+
+
+def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
+  """The text of a run: a corpus where a path is given, else what the config alone tells.
+
+  Args:
+    findings: what is wrong is added (P06, P07, W02, W03).
+    config: an experiment.
+    path: of a corpus. One in an object store is judged by its manifest alone.
+    hosts: processes that share a batch.
+  """
+  corpus, manifest = None, None
+  if path is not None:
+    with findings.collecting('P06'), _answering(findings, path):
+      manifest = corpora.read_manifest(path)
+      if not storage.is_remote(path):
+        corpus = corpora.open(path)
+        corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+        corpora.verify(path)
+      else:
+        corpora.check(
+          _imagined(config, path, manifest), tokenizer=config.tokenizer, splitting=config.corpus
+        )
+  model = corpus or _imagined(config, path, manifest)
+
+  def fields(phase):
+    return dict(
+      format=phase.config.format,
+      masking=phase.config.masking,
+      length=phase.config.length,
+      batch_size=phase.config.batch_size,
+      seed=config.seed,
+      host=(0, hosts),
+      phase=phase.index,
+    )
+
+  def trial(phase):
+    made = corpora.stand_in(
+      model, documents=2 * phase.config.batch_size, length=phase.config.length
+    )
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      return training_data.PhaseData(
+        pipeline.build(made, **fields(phase)).features, None, None, None
+      )
+
+  rows = {}
+  for phase in configuration.phases(config) if corpus is not None else ():
+    with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
+      warnings.simplefilter('always')
+      rows[phase.index] = pipeline.build(corpus, **fields(phase)).rows_per_epoch
+    for sentence in dict.fromkeys(str(w.message) for w in said):
+      findings.add('W03', f'Phase {phase.index}: {sentence}')
+    epochs = phase.steps * phase.config.batch_size / rows.get(phase.index, math.inf)
+    if epochs > _MANY:
+      findings.add(
+        'W02',
+        f'Phase {phase.index} reads the text {epochs:,.0f} times: bring more text, or fewer steps '
+        '(--config FILE.py:SIZE,steps=N).',
+      )
+  data = training_data.Data(
+    {'hash': model.hash}, model.vocab_size, None, None, None, trial, trial, lambda folder: None
+  )
+  return Text(
+    data,
+    rows,
+    manifest and manifest['splits']['train']['tokens'],
+    manifest['hash'] if manifest else '',
+  )
+
+
+def _imagined(config, path=None, manifest=None):
+  """A corpus of no text, with all that the config can ask for; the facts of a manifest where there
+  is one.
+  """
+  special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  vocab_size = manifest['vocab_size'] if manifest else config.tokenizer.vocab_size
+  made = corpora.in_memory(
+    [], [0], [0], vocab_size, special, similar=object()
+  )  # only asked whether it is there
+  made.manifest['splitter'] = config.corpus.splitter
+  if manifest:
+    made.path, made.hash = path, manifest['hash']
+    made.manifest.update(tokenizer=manifest['tokenizer'], corpus=manifest['corpus'])
+  return made
+
+
+def check_workdir(
+  findings: Findings, config, workdir: str, text: Text, state_bytes: int | None
+) -> None:
+  """Whether a run may write there (P11), is the one that is there (P12), and has room (P13), and
+  where a bucket lies (P14). Writes nothing that stays.
+
+  Args:
+    findings: to add to.
+    config: an experiment.
+    workdir: of the run.
+    text: of `text`.
+    state_bytes: of a checkpoint; None where it is not known.
+  """
+  path = storage.path(workdir)
+  with findings.collecting('P11'), _answering(findings, workdir):
+    _workdir(findings, config, path, text)
+    if state_bytes is not None and not storage.is_remote(path):
+      check_room(findings, path, state_bytes, config.run.keep, _kept_for_good(config))
+
+
+@contextlib.contextmanager
+def _answering(findings, address):
+  """Turns what an object store may raise, each kind its own errors, into a problem."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as e:
+    if not storage.is_remote(address):
+      raise
+    findings.add(
+      'P14',
+      f'{address} cannot be asked ({type(e).__name__}: {" ".join(str(e).split())[:160]}): check '
+      'its name, your login '
+      '(gcloud auth application-default login) and the network.',
+    )
+
+
+def _workdir(findings, config, path, text):
+  if (path / 'manifest.json').exists():
+    findings.add(
+      'P11', f'--workdir {path} holds a corpus (manifest.json): give a folder of its own.'
+    )
+  if storage.is_remote(path) or path.exists():
+    workdirs.check_writable(path)
+    with findings.collecting('P12'):
+      corpus = text.hash or (
+        storage.read_json(path / 'corpus.json')['hash'] if (path / 'corpus.json').exists() else ''
+      )
+      workdirs.check_same_run(path, config, corpus)
+  else:
+    above = _existing(path)
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+      findings.add(
+        'P11',
+        f'--workdir {path} cannot be made: {above} is no folder you may write to. Give a folder '
+        'you own.',
+      )
+
+
+def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: int) -> None:
+  """Room for the newest checkpoints, the best one, those kept for good and the one being written
+  (P13).
+  """
+  needed, free = (keep + 2 + for_good) * state_bytes, shutil.disk_usage(_existing(path)).free
+  if needed > free:
+    findings.add(
+      'P13',
+      f'--workdir {path} has {free / 1e9:.1f} GB free, its {keep + 2 + for_good} checkpoints of '
+      f'{state_bytes / 1e9:.2f} GB take '
+      f'{needed / 1e9:.1f} GB: give another disk or a gs:// folder, or lower run.keep (or raise '
+      'run.keep_every).',
+    )
+
+
+def bucket_location(path: str) -> str | None:
+  """The region of a gs:// address, as far as it can be asked; None where not."""
+  if not str(path).startswith('gs://'):
+    return None
+  try:
+    from google.cloud import storage as buckets
+
+    return buckets.Client().get_bucket(str(path)[5:].split('/')[0]).location.lower()
+  except Exception:  # no library, login, network or right: then it is not known
+    return None
+
+
+def check_recipe(findings: Findings, config, recipe) -> None:
+  """Warns where the batch or all tokens are far from those of the config file itself (W01): its
+  learning rate was chosen for these.
+  """
+  tokens = lambda c: sum(
+    p.steps * p.config.batch_size * p.config.length for p in configuration.phases(c)
+  )
+  for what, ours, theirs in (
+    ('batch_size', config.batch_size, recipe.batch_size),
+    ('tokens of the whole run', tokens(config), tokens(recipe)),
+  ):
+    share = ours / theirs
+    if not 1 / _FAR <= share <= _FAR:
+      many = f'{share:,.0f}' if share >= 100 else f'{share:.3g}'
+      advice = (
+        'schedule.learning_rate and warmup were chosen for it: scale them, or reach it with '
+        'run.accumulation'
+        if what == 'batch_size'
+        else 'results will not be those of the recipe'
+      )
+      findings.add('W01', f"{what} {ours:,} is {many} times the recipe's {theirs:,}: {advice}.")
+
+
+def _kept_for_good(config) -> int:
+  return configuration.total_steps(config) // config.run.keep_every if config.run.keep_every else 0
+
+
+def _existing(path) -> pathlib.Path:
+  """The path, or the nearest folder above it that is there."""
+  path = pathlib.Path(os.path.abspath(os.fspath(path)))
+  while not path.exists():
+    path = path.parent
+  return path

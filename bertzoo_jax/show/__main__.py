@@ -1,0 +1,307 @@
+"""Shows rows as the model sees them: python -m bertzoo_jax.show --config C --corpus CORPUS [--steps
+0:1] [--stats] [--npz FILE]
+
+Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
+segments and pieces begin. --stats measures rates and lengths instead; --npz writes raw batches, for
+`pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
+
+    python -m bertzoo_jax.show --tokenizers A,B,hf:C --source F [--source F2]
+
+compares tokenizers on a text: corpora, folders of `prepare`, vocabulary files, Hugging Face
+directories or names.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+
+import numpy as np
+import rich.console
+import rich.table
+from absl import flags
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault(
+  'TF_ENABLE_ONEDNN_OPTS', '0'
+)  # it says three lines at import, and nothing here uses it
+
+from bertzoo_jax.batches import pipeline  # noqa: E402
+from bertzoo_jax.common import cli  # noqa: E402
+from bertzoo_jax.common import config as config_lib  # noqa: E402
+from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
+from bertzoo_jax.corpus import mirror  # noqa: E402
+from bertzoo_jax.show import display  # noqa: E402
+from bertzoo_jax.show import measures  # noqa: E402
+from bertzoo_jax.tokenizers import compare  # noqa: E402
+
+STATS_STEPS = 20  # measured where --stats comes without --steps
+
+
+def show(
+  config,
+  path,
+  *,
+  cache_dir=None,
+  steps=None,
+  phase=None,
+  split='train',
+  rows=4,
+  stats=False,
+  npz=None,
+  console=None,
+) -> None:
+  """Prints rows, or measures, or writes batches.
+
+  Args:
+    config: an experiment.
+    path: its corpus.
+    cache_dir: local folder for the mirror of a corpus in an object store.
+    steps: (first, end), global steps of the run; of the held-out split, evaluation batches. None:
+      one step (STATS_STEPS with `stats`) from the start of the phase.
+    phase: index; None: that of the first step.
+    split: 'train' or 'held_out'.
+    rows: of each step that are printed.
+    stats: measure instead of printing rows.
+    npz: file to write the batches to; an existing one is refused.
+    console: rich console, for tests.
+
+  Raises:
+    UserError: whatever the user can mend.
+  """
+  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  if npz is not None and storage.path(npz).exists():
+    raise errors.UserError(
+      f'{npz} exists and is not overwritten: give another name, or remove it first.'
+    )
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  chosen, first, end = _phase(config, steps, phase, split, STATS_STEPS if stats else 1)
+  fields = chosen.config
+  pipe = pipeline.build(
+    corpus,
+    format=fields.format,
+    masking=fields.masking,
+    length=fields.length,
+    batch_size=fields.batch_size,
+    seed=fields.seed,
+    split=split,
+    phase=chosen.index,
+    keep_units=stats and npz is None,
+  )
+  if split == 'held_out':
+    batches = iter(
+      pipe.evaluation_batches(config.run.eval_batches)[first:end]
+    )  # those that `pretrain` evaluates
+  else:
+    batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
+  if npz is not None:
+    meta = dict(
+      vocab_size=corpus.vocab_size,
+      special=corpus.special,
+      corpus_hash=corpus.hash,
+      steps=[first, end],
+      batch_size=fields.batch_size,
+      length=fields.length,
+      phase=chosen.index,
+      seed=fields.seed,
+      split=split,
+    )
+    size = write_npz(npz, batches, pipe.features, end - first, meta)
+    console.print(
+      f'{npz}: steps {first} to {end - 1}, {", ".join(pipe.features)}; {size / 1e6:.1f} MB.'
+    )
+    return
+  meter = measures.Meter(corpus.special)
+  tokenizer = None if stats else corpus.tokenizer()
+  if tokenizer:
+    console.print(display.legend(pipe.features))
+  step = first
+  for step, batch in zip(range(first, end), batches):
+    meter.add(batch)
+    for row in range(min(rows, len(batch['input_ids'])) if tokenizer else 0):
+      console.print(display.heading(step, row, batch, fields))
+      console.print(display.row(batch, row, tokenizer, corpus.special, fields))
+      console.print()
+  console.print(
+    _table(
+      meter.measures(fields),
+      f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
+      f'{chosen.index}, '
+      f'{split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row '
+      'at most',
+    )
+  )
+
+
+def _table(lines, title):
+  runs = 'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts them'
+  table = rich.table.Table(
+    'measure',
+    rich.table.Column('measured', justify='right'),
+    rich.table.Column('config', justify='right'),
+    title=title,
+    caption=runs if any(name.startswith('runs') for name, *_ in lines) else None,
+  )
+  for name, value, unit, says in lines:
+    table.add_row(name, _written(value, unit), '' if says is None else _written(says, unit))
+  return table
+
+
+def _written(value, unit):
+  if isinstance(value, str):
+    return value
+  return f'{value:.2%}' if unit else f'{value:,}' if isinstance(value, int) else f'{value:,.2f}'
+
+
+def _phase(config, steps, phase, split, count):
+  """The phase, and the first and end step."""
+  phases = config_lib.phases(config)
+  if phase is not None and not 0 <= phase < len(phases):
+    raise errors.UserError(f'--phase={phase}: the config has the phases 0 to {len(phases) - 1}.')
+  if split == 'held_out':
+    return phases[phase or 0], *(steps or (0, count))
+  if steps is None:
+    chosen = phases[phase or 0]
+    return chosen, chosen.first_step, min(chosen.first_step + count, chosen.end_step)
+  for chosen in phases if phase is None else [phases[phase]]:
+    if chosen.first_step <= steps[0] and steps[1] <= chosen.end_step:
+      return chosen, *steps
+  spans = ', '.join(f'{s.index}: {s.first_step}:{s.end_step}' for s in phases)
+  raise errors.UserError(
+    f'--steps={steps[0]}:{steps[1]} is not within one phase; their steps are {spans}.'
+  )
+
+
+# --- raw batches
+# ------------------------------------------------------------------------------------------------------
+
+
+def write_npz(path, batches, features, count, meta) -> int:
+  """Writes batches as arrays [count, B, …] by feature, and `meta` as JSON bytes under '__meta__'; a
+  batch in memory at a time.
+
+  Args:
+    path: file to be, local or gs://; the same batches give the same bytes.
+    batches: iterator of `count` dicts.
+    features: {name: (shape, dtype)} of a batch.
+    meta: JSON-able dict.
+
+  Returns:
+    The size of the file in bytes.
+
+  Raises:
+    UserError: there are fewer batches than `count`.
+  """
+  path = storage.path(path)
+  if not storage.is_remote(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=None if storage.is_remote(path) else path.parent) as folder:
+    arrays = {
+      k: np.lib.format.open_memmap(f'{folder}/{k}.npy', 'w+', d, (count, *s))
+      for k, (s, d) in features.items()
+    }
+    written = 0
+    for written, batch in enumerate(batches, 1):
+      for name, array in arrays.items():
+        array[written - 1] = batch[name]
+    if written < count:
+      raise errors.UserError(
+        f'There are only {written} batches, not {count}: ask for fewer --steps.'
+      )
+    np.save(f'{folder}/__meta__.npy', np.frombuffer(json.dumps(meta).encode(), np.uint8))
+    with zipfile.ZipFile(f'{folder}/whole', 'w', zipfile.ZIP_DEFLATED, compresslevel=1) as whole:
+      for name in [*arrays, '__meta__']:
+        with (
+          open(f'{folder}/{name}.npy', 'rb') as source,
+          whole.open(f'{name}.npy', 'w', force_zip64=True) as target,
+        ):
+          shutil.copyfileobj(source, target, 1 << 20)
+    size = os.path.getsize(f'{folder}/whole')
+    if storage.is_remote(path):
+      with open(f'{folder}/whole', 'rb') as source:
+        path.write_bytes(source.read())
+    else:
+      os.replace(f'{folder}/whole', path)
+  return size
+
+
+def _range(text):
+  """(first, end) of 'first:end'."""
+  if text is None:
+    return None
+  first, _, end = text.partition(':')
+  if not (first.isdigit() and end.isdigit() and int(first) < int(end)):
+    raise errors.UserError(
+      f'--steps={text}: write first:end, such as 0:20 for the first twenty steps.'
+    )
+  return int(first), int(end)
+
+
+def compare_tokenizers(names, source, section=None, console=None) -> None:
+  """Prints measures of tokenizers on a text, and a line of it in each
+  (input/tokenizers/compare.py). UserError for a wrong name.
+  """
+  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  if not source:
+    raise errors.UserError('--source is missing: name the text on which --tokenizers are compared.')
+  results, size = compare.compare(names, source, section)
+  console.print(compare.table(results, size))
+  for line in compare.samples(results):
+    console.print(line)
+
+
+def main(_):
+  if _TOKENIZERS.value:
+    compare_tokenizers(
+      _TOKENIZERS.value, _SOURCE.value, _CONFIG.value and _CONFIG.value.tokenizer.to_dict()
+    )
+    return
+  for name, value in (('config', _CONFIG.value), ('corpus', _CORPUS.value)):
+    if value is None:
+      raise errors.UserError(f'--{name} is missing (see --help).')
+  show(
+    _CONFIG.value,
+    _CORPUS.value,
+    cache_dir=_CACHE_DIR.value,
+    steps=_range(_STEPS.value),
+    phase=_PHASE.value,
+    split=_SPLIT.value,
+    rows=_ROWS.value,
+    stats=_STATS.value,
+    npz=_NPZ.value,
+  )
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config(required=False)
+  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
+  _CACHE_DIR = flags.DEFINE_string(
+    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
+  )
+  _STEPS = flags.DEFINE_string(
+    'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
+  )
+  _PHASE = flags.DEFINE_integer(
+    'phase', None, 'Index of the phase; without it that of the first step.'
+  )
+  _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
+  _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
+  _STATS = flags.DEFINE_bool(
+    'stats',
+    False,
+    f'Measure rates and lengths (over {STATS_STEPS} steps without --steps) instead of printing '
+    'rows.',
+  )
+  _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
+  _TOKENIZERS = flags.DEFINE_list(
+    'tokenizers',
+    None,
+    'Tokenizers to compare, joined by commas: corpora, folders, vocabulary files, hf:DIR or '
+    'hf:OWNER/NAME. With --config, bare files are read as config.tokenizer says.',
+  )
+  _SOURCE = flags.DEFINE_multi_string('source', None, 'Text for --tokenizers, as for `prepare`.')
+  cli.run(main)

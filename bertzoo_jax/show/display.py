@@ -1,0 +1,156 @@
+"""Rows in colour, for `show`: what is masked, replaced and kept, special tokens, segments, pieces,
+spans and orders.
+"""
+
+import numpy as np
+import rich.text
+
+_STYLES = {
+  'masked': ('[word]', 'bold red', 'the network sees the mask token and is to say the word'),
+  'replaced': (
+    '{word→seen}',
+    'bold yellow',
+    'it sees another token (random, or of a similar word) and is to say the word',
+  ),
+  'kept': ('<word>', 'bold green', 'it sees the word and is to say it'),
+  'ordered': ('<word 3>', 'bold green', 'it is to say the word, as the third of its block'),
+  'special': ('[SEP]', 'dim', 'special token'),
+  'first': ('word', '', 'text (of the first segment)'),
+  'second': ('word', 'cyan', 'text of the second segment'),
+  'border': ('word', 'underline', 'text beside a span, from which the span is to be said'),
+}
+_LABELS = {
+  'random': {0: 'the second segment follows the first (0)', 1: 'the second segment is random (1)'},
+  'swapped': {0: 'the segments are in order (0)', 1: 'the segments are swapped (1)'},
+}
+
+
+def legend(features):
+  """What the marks mean, of those that batches with these features can have."""
+  hidden = {'ordered'} if 'order' not in features else {'masked', 'replaced', 'kept'}
+  if 'span_right' not in features:
+    hidden.add('border')
+  text = rich.text.Text()
+  for kind, (example, style, meaning) in _STYLES.items():
+    if kind not in hidden:
+      text.append(example, style).append(f' {meaning}\n')
+  return text
+
+
+def heading(step, row, batch, fields):
+  """One line about a row."""
+  used, predicted = int((batch['pack_ids'][row] > 0).sum()), int(batch['masked_weights'][row].sum())
+  parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']
+  if (pieces := int(batch['pack_ids'][row].max())) > 1:
+    parts.append(f'{pieces} pieces')
+  if 'pair_labels' in batch:
+    swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
+    parts.append(_LABELS['swapped' if swapped else 'random'][int(batch['pair_labels'][row])])
+  if 'direction' in batch:
+    parts.append(
+      'read from right to left (printed from left to right)'
+      if batch['direction'][row]
+      else 'read from left to right'
+    )
+  if 'resets' in batch and batch['resets'][row]:
+    parts.append('begins without memory')
+  return rich.text.Text(', '.join(parts), 'bold underline')
+
+
+def row(batch, number, tokenizer, special, fields):
+  """One row as coloured text; predictions one by one, what lies between decoded in runs."""
+  block = min(fields.masking.block, fields.length) if 'block' in fields.masking else 0
+  batch = {name: array[number] for name, array in batch.items()}
+  if 'direction' in batch and batch['direction']:
+    batch = _mirrored(batch)
+  kinds, targets, places = _kinds(batch, special, block)
+  ids, packs = batch['input_ids'], batch['pack_ids']
+  text, place = rich.text.Text(), 0
+  while place < len(ids) and packs[place]:
+    kind, stop = kinds[place], place + 1
+    while (
+      kind in ('first', 'second')
+      and stop < len(ids)
+      and kinds[stop] == kind
+      and packs[stop] == packs[place]
+    ):
+      stop += 1
+    if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
+      text.append(' ')
+    if place and packs[place] != packs[place - 1]:
+      text.append('│ ', 'bold magenta')
+    seen = _decode(tokenizer, ids[place:stop])
+    word = _decode(tokenizer, [targets[place]]) if place in targets else seen
+    written = {
+      'masked': f'[{word}]',
+      'replaced': f'{{{word}→{seen}}}',
+      'kept': f'<{word}>',
+      'ordered': f'<{word} {places.get(place)}>',
+    }
+    text.append(written.get(kind, seen), _STYLES[kind][1])
+    place = stop
+  return text
+
+
+def _kinds(batch, special, block):
+  """The kind of each token of a row (a key of _STYLES), {position: token to predict}, {position:
+  which of its block it is}.
+  """
+  ids, segments = batch['input_ids'], batch['segment_ids']
+  frame = {special['cls'], special['sep'], special['pad']}
+  kinds = [
+    'special' if i in frame else 'second' if s else 'first'
+    for i, s in zip(ids.tolist(), segments.tolist())
+  ]
+  slots = np.flatnonzero(batch['masked_weights'])
+  targets = dict(
+    zip(batch['masked_positions'][slots].tolist(), batch['masked_targets'][slots].tolist())
+  )
+  if 'span_right' in batch:
+    for name in ('span_left', 'span_right'):
+      for position in batch[name][batch['span_right'] > 0].tolist():
+        kinds[position] = 'border'
+  places = _places(batch['order'], targets, block) if 'order' in batch else {}
+  for position, target in targets.items():
+    kept = 'ordered' if 'order' in batch else 'kept'
+    kinds[position] = (
+      kept
+      if ids[position] == target
+      else 'masked'
+      if ids[position] == special['mask']
+      else 'replaced'
+    )
+  return kinds, targets, places
+
+
+def _places(order, positions, block):
+  """{position: which of the predictions of its block it is, from 1}."""
+  said = sorted(positions, key=lambda p: order[p])
+  out, before = {}, {}
+  for position in said:
+    number = int(order[position]) // (block + 1)
+    out[position] = before[number] = before.get(number, 0) + 1
+  return out
+
+
+def _mirrored(batch):
+  """A row as it is read in the text."""
+  used = int((batch['pack_ids'] > 0).sum())
+  turned = {
+    name: np.concatenate([batch[name][:used][::-1], batch[name][used:]])
+    for name in ('input_ids', 'segment_ids', 'pack_ids', 'order')
+    if name in batch
+  }
+  return {
+    **batch,
+    **turned,
+    **{
+      name: used - 1 - batch[name]
+      for name in ('masked_positions', 'span_left', 'span_right')
+      if name in batch
+    },
+  }
+
+
+def _decode(tokenizer, ids):
+  return tokenizer.decode(ids).strip().removeprefix('##')

@@ -1,0 +1,255 @@
+"""What of a text stands in it before, or in texts that must not be trained on: documents and
+paragraphs to be left out.
+
+Two readings. The first hashes every document and every longer paragraph and writes the hashes to
+files, equal ones to the same; repeats are found by sorting one file at a time, so that memory grows
+with what is repeated alone (8 bytes each). The second reading (`kept`) leaves out what was found.
+Texts are the same if they are so but for blanks, line breaks and Unicode composition. The first
+place stays; the copies that a source's weight makes are meant, and are no repeats.
+"""
+
+import hashlib
+import os
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+LEAST = 100  # characters; a shorter paragraph may come again ("Yes.", a heading, a date) and stays
+CHOICES = {'documents+paragraphs': (True, True), 'documents': (True, False), 'keep': (False, False)}
+_BLOCK = 1 << 16  # entries written at a time
+
+
+class Found(NamedTuple):
+  """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST
+  characters, in reading order;
+  `counts`: how many of the first two there are, the copies of a weight not counted again; bytes of
+  text read, all copies."""
+
+  documents: np.ndarray
+  paragraphs: np.ndarray
+  excluded_documents: np.ndarray
+  excluded_paragraphs: np.ndarray
+  counts: np.ndarray
+
+
+def normal(text: str) -> str:
+  """A text without what does not matter: composed, its blanks and line breaks single blanks."""
+  return unicodedata.normalize('NFC', ' '.join(text.split()))
+
+
+def find(reader, excluded, say_read, folder, parts=1) -> Found:
+  """Reads all documents and finds what comes again, and what `excluded` holds.
+
+  Args:
+    reader: sources.Reader.
+    excluded: set of hashes from `hashes_of`.
+    say_read: called with the bytes read so far.
+    folder: for hashes on disk, 28 bytes a document and longer paragraph; made here, what it held is
+      lost, gone at the end.
+    parts: files that the hashes are parted into; one is in memory at a time.
+  """
+  _clear(folder)
+  folder.mkdir(parents=True)
+  documents, paragraphs = _Log(folder / 'documents', parts), _Log(folder / 'paragraphs', parts)
+  size = 0
+  for number, paras in enumerate(reader.documents()):
+    say_read(reader.bytes_read)
+    size += _size(paras)
+    long, whole = _hashes(paras)
+    documents.add(whole, number, reader.reading)
+    for h in long:
+      paragraphs.add(h, number, reader.reading)
+  excluded = np.array(sorted(excluded), np.uint64)
+  twice, bad, repeats = _search(documents, excluded, np.zeros(0, np.int64))
+  again, bad_paragraphs, more = _search(paragraphs, excluded, np.union1d(twice, bad))
+  _clear(folder)
+  return Found(
+    np.setdiff1d(twice, bad), again, bad, bad_paragraphs, np.array([repeats, more, size])
+  )
+
+
+def _clear(folder):
+  if folder.exists():
+    folder.rmtree()
+
+
+def _search(log, excluded, gone):
+  """(numbers that repeat earlier ones; numbers among `excluded`; how many of the first are no
+  copies of a weight).
+
+  Those of documents in `gone` neither repeat nor are repeated.
+  """
+  again, bad, repeats = [], [], 0
+  for entries in log.parts():
+    bad.append(entries['number'][np.isin(entries['hash'], excluded)])
+    entries = entries[~np.isin(entries['document'], gone)]
+    entries = entries[_repeated(entries['hash'], entries['reading'])]
+    again.append(entries['number'])
+    repeats += int((entries['reading'] & 0xFFFF == 0).sum())
+  return np.sort(np.concatenate(again)), np.sort(np.concatenate(bad)), repeats
+
+
+def hashes_of(reader) -> set[int]:
+  """The hashes of the documents and longer paragraphs of texts to be excluded."""
+  out = set()
+  for paras in reader.documents():
+    long, whole = _hashes(paras)
+    out.update(long, [whole])
+  return out
+
+
+class Start(NamedTuple):
+  """Where a reading begins: a position of sources.Reader, and how many documents and longer
+  paragraphs come before it.
+  """
+
+  position: tuple[int, int, int] = (0, 0, 0)
+  documents: int = 0
+  paragraphs: int = 0
+
+
+BEGINNING = Start()
+
+
+def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGINNING):
+  """Yields (number of the document, Start of its file, document) of those that stay, without the
+  paragraphs that do not.
+
+  What is left out is counted in `reader.dropped`.
+  """
+  drops_documents, drops_paragraphs = errors.choose(choice, CHOICES, 'config.corpus.duplicates')
+  place, of_file = start.paragraphs, start
+  for number, paras in enumerate(reader.documents(start.position), start.documents):
+    if reader.position != of_file.position:
+      of_file = Start(reader.position, number, place)
+    first, place = place, place + sum(len(p) >= LEAST for p in paras)
+    if _has(found.excluded_documents, number):
+      _drop(reader, 'document of --exclude', paras)
+    elif drops_documents and _has(found.documents, number):
+      _drop(reader, 'document that stands in the text before', paras)
+    else:
+      paras = _without(
+        paras, first, reader, 'paragraph of --exclude', found.excluded_paragraphs, place
+      )
+      if drops_paragraphs:
+        paras = _without(
+          paras, first, reader, 'paragraph that stands in the text before', found.paragraphs, place
+        )
+      paras = [p for p in paras if p is not None]
+      if paras and sum(map(len, paras)) >= min_chars:
+        yield number, of_file, paras
+      elif paras:
+        _drop(reader, f'document under {min_chars} characters', paras)
+
+
+def save(folder, found: Found) -> None:
+  """Writes what was found, for a second attempt; the last file marks it whole."""
+  for name, array in found._asdict().items():
+    storage.write_array(folder / f'repeated_{name}.npy', array)
+
+
+def load(folder) -> Found | None:
+  """What `save` wrote, or None if it is not all there."""
+  arrays = []
+  for name in Found._fields:
+    file = storage.path(folder) / f'repeated_{name}.npy'
+    if not file.exists():
+      return None
+    with file.open('rb') as f:
+      arrays.append(np.load(f, allow_pickle=False))
+  return Found(*arrays)
+
+
+def _hashes(paras):
+  """(hashes of the paragraphs of at least LEAST characters, hash of the document)."""
+  normals = [normal(p) for p in paras]
+  digest = lambda text: int.from_bytes(
+    hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).digest(), 'little'
+  )
+  return [digest(n) for p, n in zip(paras, normals) if len(p) >= LEAST], digest(' '.join(normals))
+
+
+def _repeated(hashes, readings):
+  """Which entries, in reading order, repeat an earlier one: their indices."""
+  if not len(hashes):
+    return np.zeros(0, np.int64)
+  order = np.argsort(hashes, kind='stable')
+  h, reading = hashes[order], readings[order]
+  new = np.append(True, h[1:] != h[:-1])
+  owner = reading[np.maximum.accumulate(np.where(new, np.arange(len(h)), 0))]
+  # A reading is (source, copy): what stays is the first of each copy of the source that has it
+  # first.
+  stays = (reading >> 16 == owner >> 16) & (new | np.append(True, reading[1:] != reading[:-1]))
+  return order[~stays]
+
+
+def _has(numbers, number) -> bool:
+  i = numbers.searchsorted(number)
+  return i < len(numbers) and numbers[i] == number
+
+
+def _without(paras, first, reader, reason, numbers, end):
+  """The paragraphs, None where they are left out."""
+  begin, stop = numbers.searchsorted((first, end))
+  if begin == stop:
+    return paras
+  mine, out, number = set(numbers[begin:stop].tolist()), [], first
+  for p in paras:
+    if p is not None and len(p) >= LEAST and number in mine:
+      _drop(reader, reason, [p])
+      out.append(None)
+    else:
+      out.append(p)
+    number += p is None or len(p) >= LEAST
+  return out
+
+
+def _drop(reader, reason, paras):
+  if not reader.copy:  # the copies of a weight are not counted again
+    reader.dropped.add(reason, _size(paras), reader.place)
+
+
+def _size(paras) -> int:
+  return sum(
+    (len(p) if p.isascii() else len(p.encode('utf-8', 'surrogatepass'))) + 1 for p in paras
+  )
+
+
+class _Log:
+  """Hashes of documents or paragraphs, numbered as they come, in files by what remains of them when
+  divided.
+  """
+
+  _ENTRY = np.dtype(
+    [('hash', np.uint64), ('number', np.int64), ('document', np.int64), ('reading', np.uint32)]
+  )
+
+  def __init__(self, folder, parts):
+    folder.mkdir()
+    self._files = [os.fspath(folder / f'{i:04d}') for i in range(parts)]
+    self._buffer, self._count = [], 0
+
+  def add(self, hash, document, reading):
+    self._buffer.append((hash, self._count, document, reading))
+    self._count += 1
+    if len(self._buffer) == _BLOCK:
+      self._flush()
+
+  def _flush(self):
+    entries, self._buffer = np.array(self._buffer, self._ENTRY), []
+    part = entries['hash'] % np.uint64(len(self._files))
+    order = np.argsort(part, kind='stable')
+    borders = np.searchsorted(part[order], np.arange(len(self._files) + 1, dtype=np.uint64))
+    for file, first, end in zip(self._files, borders[:-1], borders[1:]):
+      with open(file, 'ab') as f:  # so many files cannot all stay open
+        entries[order[first:end]].tofile(f)
+
+  def parts(self):
+    """The entries of each file in turn, which are in the order in which they came."""
+    self._flush()
+    for file in self._files:
+      yield np.fromfile(file, self._ENTRY)

@@ -1,0 +1,234 @@
+"""Which files or dataset a --source names: [weight*]PATTERN[#option] or
+[weight*]tfds:NAME[#text_key]; sources.py reads them.
+
+A local file of that very name comes first, with its * # and [ ]. A name such as 2*x that is both a
+pattern with files and two times one is refused.
+"""
+
+import glob
+import hashlib
+import inspect
+import math
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+_EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
+_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
+
+
+class Source(NamedTuple):
+  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
+  (a dataset: no files, one
+  estimate), `weight`: how many times its documents count (sources.Reader), `dataset` 'tfds:NAME' or
+  ''."""
+
+  name: str
+  option: str
+  files: tuple[str, ...]
+  sizes: tuple[int, ...]
+  weight: float = 1.0
+  dataset: str = ''
+
+  @property
+  def readings(self) -> int:
+    """How many times the source is read."""
+    return math.ceil(self.weight)
+
+  @property
+  def bytes(self) -> int:
+    """What a Reader reads, all readings together."""
+    return sum(self.sizes) * self.readings
+
+  def facts(self) -> dict:
+    """What identifies the source in a plan and a manifest; of local files both ends are read too.
+    `bytes` are those of the files.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for file, size in zip(self.files, self.sizes):
+      digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
+      if not storage.is_remote(file):
+        with open(file, 'rb') as f:
+          digest.update(f.read(_EDGE))
+          f.seek(max(size - _EDGE, 0))
+          digest.update(f.read(_EDGE))
+    return dict(
+      source=self.name,
+      files=len(self.files),
+      bytes=sum(self.sizes),
+      weight=self.weight,
+      digest=digest.hexdigest(),
+    )
+
+
+def find(name: str) -> Source:
+  """The files that a source names.
+
+  Raises:
+    UserError: none, a folder, a weight that is none, or an unknown dataset.
+  """
+  heavy = _WEIGHT.fullmatch(name)
+  if not heavy or any(_is_file(way) for way, _ in _ways(name)):
+    return _find(name, name, 1.0)
+  weight, rest = float(heavy[1]), heavy[2]
+  if not 0 < weight < 1e6:
+    raise errors.UserError(
+      f'--source={name}: the weight {heavy[1]} is to be above 0 and below a million.'
+    )
+  pattern = name.partition('#')[0]
+  if not storage.is_remote(pattern) and not rest.startswith('tfds:') and _glob(pattern):
+    if not _glob(rest.partition('#')[0]):
+      return _find(name, name, 1.0)
+    raise errors.UserError(
+      f'--source={name} could be {heavy[1]} times {rest!r}, or a pattern that begins with '
+      f'{heavy[1]}*, and both have files: '
+      f'write {heavy[1]}*./… for the weight, ./{heavy[1]}*… for the pattern.'
+    )
+  return _find(name, rest, weight)
+
+
+def _find(name, unweighted, weight):
+  ways = _ways(unweighted)
+  pattern, option = next((way for way in ways if _is_file(way[0])), ways[-1])
+  if pattern.startswith('tfds:'):
+    return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
+  files = _glob(pattern)
+  if not files:
+    raise errors.UserError(
+      f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
+      'alone).'
+    )
+  return Source(
+    name, option, tuple(files), tuple(storage.path(f).stat().length for f in files), weight
+  )
+
+
+def _ways(name):
+  """How a name can be parted into pattern and option."""
+  return (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
+
+
+def _is_file(name) -> bool:
+  return not storage.is_remote(name) and os.path.isfile(os.path.expanduser(name))
+
+
+def _glob(pattern):
+  if not storage.is_remote(pattern):
+    pattern = os.path.expanduser(pattern)
+    if os.path.isfile(pattern):
+      return [pattern]
+    if os.path.isdir(pattern):
+      raise errors.UserError(
+        f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in '
+        'it.'
+      )
+    return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
+  if '**' in pattern:
+    raise errors.UserError(
+      f'--source={pattern}: in an object store ** is not understood, write a * for every level of '
+      'folders (wiki/*/*).'
+    )
+  parts = pattern.split('/')
+  first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
+  if first is None:
+    return [pattern] if storage.path(pattern).exists() else []
+  return sorted(
+    str(p)
+    for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:]))
+    if not p.is_dir()
+  )
+
+
+# --- TensorFlow datasets
+# ----------------------------------------------------------------------------------------------
+
+
+def tfds_builder(pattern):
+  """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
+
+  Raises:
+    UserError: it cannot be brought, or building it would be a job for a cluster.
+  """
+  _refuse_common_crawl(pattern)
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as e:
+    raise errors.UserError(
+      f'{pattern} needs TensorFlow Datasets and TensorFlow ({_brief(e)}): pip install them first.'
+    ) from e
+  name = pattern.removeprefix('tfds:')
+  try:
+    folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
+    builder = (
+      tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
+    )
+    if (
+      not builder.is_prepared()
+      and _is_built_with_beam(type(builder))
+      and not tfds.is_dataset_on_gcs(builder.info.full_name)
+    ):
+      raise errors.UserError(
+        f'{pattern} is nowhere to be had prepared, and TensorFlow Datasets would build it with '
+        'Beam for days: build it on a cluster '
+        '(tensorflow.org/datasets/beam_datasets) and set $TFDS_DATA_DIR, or bring its text as JSON '
+        'lines or parquet.'
+      )
+    builder.download_and_prepare()
+    size = int(builder.info.splits['train'].num_bytes)
+  except errors.UserError:
+    raise
+  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split
+    raise errors.UserError(
+      f'{pattern}: TensorFlow Datasets cannot bring it ({type(e).__name__}: {_brief(e)}); '
+      'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.'
+    ) from e
+  return builder, size
+
+
+def _refuse_common_crawl(pattern):
+  """C4 is made by reading terabytes of Common Crawl; told before TensorFlow Datasets is even
+  imported.
+  """
+  dataset, _, config = pattern.removeprefix('tfds:').partition(':')[0].partition('/')
+  if dataset not in ('c4', 'mc4') or _is_prepared(dataset, config):
+    return
+  if dataset == 'mc4' or config.startswith('multilingual'):
+    files, note = 'multilingual/c4-LANG.*.json.gz', ', LANG being a language such as et'
+  elif config in ('realnewslike', 'en.noclean', 'en.noblocklist'):
+    files, note = f'{config}/c4-train.*.json.gz', ''
+  else:
+    files, note = (
+      'en/c4-train.*.json.gz',
+      ', which has no webtextlike' if config.startswith('webtext') else '',
+    )
+  raise errors.UserError(
+    f'{pattern} would start a Beam job over terabytes of Common Crawl. Download its result '
+    'instead, which Hugging Face has as JSON lines: '
+    f"hf download allenai/c4 --repo-type dataset --local-dir c4 --include '{files}'{note}; then "
+    f"take --source 'c4/{files}'. "
+    '(Data that are prepared already are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.)'
+  )
+
+
+def _is_prepared(dataset, config):
+  root = storage.path(os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
+  folder = root / dataset / config if config else root / dataset
+  return any(True for levels in ('*', '*/*') for _ in folder.glob(f'{levels}/dataset_info.json'))
+
+
+def _is_built_with_beam(builder) -> bool:
+  try:
+    source = inspect.getsource(sys.modules[builder.__module__])
+  except (OSError, TypeError, KeyError):
+    return False  # made of a folder of files
+  return (
+    re.search(r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder', source) is not None
+  )
+
+
+def _brief(e):
+  return (str(e).strip().splitlines() or [type(e).__name__])[0][:200]

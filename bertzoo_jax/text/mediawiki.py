@@ -1,0 +1,168 @@
+"""MediaWiki's XML dumps (<mediawiki> … <page> …) as a stream of articles; wikitext.py makes
+paragraphs of them.
+
+Read with expat, a block at a time: one page is in memory, and of a dump of all revisions its newest
+one. Left out, each
+counted under its reason: pages outside namespace 0, redirects, pages that are not wikitext, pages
+over 16 MiB.
+"""
+
+import codecs
+import re
+from typing import NamedTuple
+from xml.parsers import expat
+
+MAX_PAGE = 1 << 24  # characters; MediaWiki itself allows 2 MiB
+_HEAD = re.compile(rb'\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]', re.DOTALL)
+_REDIRECT = re.compile(r'\s*#\s*\w+\s*:?\s*\[\[')
+_READ = frozenset(('title', 'ns', 'model', 'text', 'namespace'))
+# What XML cannot hold (bytes that are no UTF-8, control characters) arrives as this noncharacter;
+# its lines are dropped.
+_BAD = '\ufdd0'
+_CONTROLS = bytes(i for i in range(32) if i not in b'\t\n\r')
+_NOT_XML = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
+
+
+class Damaged(ValueError):
+  """The rest of the file is not well-formed."""
+
+
+class Page(NamedTuple):
+  """An article: `line` of the file where it begins, `size` in characters, `why` it is left out (''
+  if it is not),
+  `bad`: characters of each line that was dropped because it was not UTF-8."""
+
+  line: int
+  text: str
+  size: int
+  why: str
+  bad: tuple[int, ...]
+
+
+def is_dump(head: bytes) -> bool:
+  """Whether a file that begins so is a MediaWiki dump."""
+  return _HEAD.match(head) is not None
+
+
+def pages(blocks, names: set):
+  """Yields the Pages of a dump.
+
+  Args:
+    blocks: its bytes, in blocks.
+    names: becomes the wiki's own names of files and categories, in small letters, before the first
+      page comes.
+
+  Raises:
+    Damaged: behind the last page that could be read.
+  """
+  reading, decoder = _Reading(names), codecs.getincrementaldecoder('utf-8')('surrogateescape')
+  for block in blocks:
+    yield from reading.feed(_xml(decoder.decode(block), block), False)
+  yield from reading.feed(_xml(decoder.decode(b'', True), b'\0'), True)
+
+
+def _xml(text, block):
+  try:
+    data = text.encode('utf-8')
+    if (
+      len(block.translate(None, _CONTROLS)) == len(block)
+      and '\ufffe' not in text
+      and '\uffff' not in text
+    ):
+      return data
+  except UnicodeEncodeError:
+    pass  # surrogates stand for what was not UTF-8
+  return _NOT_XML.sub(_BAD, text).encode('utf-8')
+
+
+class _Reading:
+  """The handlers of the parser and what they know."""
+
+  def __init__(self, names):
+    self.names, self.namespaces, self.key = names, {}, ''
+    self.done, self.page, self.into, self.size = [], None, None, 0
+    self.parser = expat.ParserCreate('utf-8')
+    self.parser.buffer_text, self.parser.buffer_size = True, 1 << 16
+    self.parser.StartElementHandler, self.parser.EndElementHandler = self._start, self._end
+    self.parser.CharacterDataHandler, self.parser.EntityDeclHandler = self._characters, self._entity
+
+  def feed(self, data, last):
+    try:
+      self.parser.Parse(data, last)
+    except expat.ExpatError as e:
+      yield from self.done
+      raise Damaged(
+        expat.errors.messages[e.code] if e.code in expat.errors.messages else str(e)
+      ) from e
+    yield from self.done
+    self.done.clear()
+
+  def _start(self, name, attributes):
+    if name == 'page':
+      self.page = dict(
+        title='',
+        ns='',
+        model='wikitext',
+        text='',
+        redirect=False,
+        size=0,
+        line=self.parser.CurrentLineNumber,
+      )
+    elif name == 'redirect' and self.page is not None:
+      self.page['redirect'] = True
+    elif name == 'namespace':
+      self.key = attributes['key'] if 'key' in attributes else ''
+    self.into, self.size = ([] if name in _READ else None), 0
+
+  def _characters(self, data):
+    if self.into is not None:
+      self.size += len(data)
+      if self.size <= MAX_PAGE:
+        self.into.append(data)
+      else:
+        self.into.clear()
+
+  def _end(self, name):
+    if self.into is not None and name in _READ:
+      text = ''.join(self.into)
+      if name == 'namespace':
+        self.namespaces[text.lower()] = self.key
+        if self.key in ('-2', '6', '14'):
+          self.names.add(text.lower())
+      elif self.page is not None:
+        self.page[name] = text
+        if name == 'text':
+          self.page['size'] = self.size
+    elif name == 'page' and self.page is not None:
+      self.done.append(self._made(**self.page))
+      self.page = None
+    self.into = None
+
+  def _made(self, title, ns, model, text, redirect, size, line):
+    outside = (
+      ns.strip() not in ('', '0')
+      or not ns
+      and self.namespaces.get(title.partition(':')[0].lower(), '0') != '0'
+    )
+    why = (
+      'page outside the namespace of articles'
+      if outside
+      else 'page that only redirects'
+      if redirect or _REDIRECT.match(text)
+      else f'page over {MAX_PAGE >> 20} MiB'
+      if size > MAX_PAGE
+      else 'page that is not wikitext'
+      if model.strip() != 'wikitext'
+      else ''
+    )
+    bad = ()
+    if _BAD in text and not why:
+      lines = text.split('\n')
+      bad = tuple(len(line) for line in lines if _BAD in line)
+      text = '\n'.join(line for line in lines if _BAD not in line)
+    return Page(line, '' if why else text, size, why, bad)
+
+  def _entity(
+    self, *_
+  ):  # no dump declares entities, and a few lines of them can stand for gigabytes
+    raise Damaged('it declares entities')

@@ -1,0 +1,197 @@
+"""Records with keys (JSON objects, rows of parquet, examples of a dataset): which one is the text,
+and which records are wanted.
+"""
+
+import json
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import finding
+
+_PATIENCE = 1000  # records without a key, before the key is taken for a mistake
+_BATCH = 1 << 20  # bytes of parquet, about, that become Python objects at a time
+_ABSENT = object()
+
+
+class Wanted:
+  """The key of a source's text and the pairs of `where`, held against the records as they come.
+
+  A record is wanted if, for every key of `where`, its value is one of those given for the key. A
+  key of several levels is written with dots (metadata.lang). What no record has is a mistake: told
+  after 1000 records, or at the source's end.
+  """
+
+  def __init__(self, key: str, where):
+    self.key, self._where = key, {}
+    for name, value in where:
+      self._where.setdefault(name, []).append(value)
+    self._missing = dict.fromkeys((key, *self._where))
+    self._keys, self._lacking = {}, 0
+
+  def columns(self) -> list[str]:
+    """The keys to read, without those inside them."""
+    return list(dict.fromkeys((self.key, *self._where)))
+
+  def see(self, record: dict, file: str) -> None:
+    """Takes note of a record's keys. Raises UserError if many had none of a name."""
+    if not self._missing:
+      return
+    self._missing = {key: None for key in self._missing if _field(record, key) is _ABSENT}
+    self._keys.update(dict.fromkeys(record, file))
+    self._lacking += bool(self._missing)
+    if self._missing and self._lacking >= _PATIENCE:
+      self._refuse()
+
+  def end(self) -> None:
+    """Raises UserError if the source's records never had a key."""
+    if self._missing and self._lacking:
+      self._refuse()
+
+  def _refuse(self):
+    files = list(dict.fromkeys(self._keys.values()))
+    where = (
+      f'{files[0]} {"and others have" if len(files) > 1 else "has"}' if files else 'The source has'
+    )
+    raise no_key(where, next(iter(self._missing)), self.key, self._keys)
+
+  def refusal(self, record: dict) -> str:
+    """Why `where` leaves a record out, or ''."""
+    for key, values in self._where.items():
+      if not any(value in _spellings(_field(record, key)) for value in values):
+        return f'record whose {key} is not {" or ".join(values)}'
+    return ''
+
+  def text(self, record: dict):
+    """What stands under the text's key: str or bytes if it is a text."""
+    return _field(record, self.key)
+
+
+def no_key(where: str, key: str, text_key: str, keys) -> errors.UserError:
+  """That something ('FILE has') lacks a key, with the keys there are."""
+  remedy = ': name the text with #KEY.' if key == text_key else ', which --where asks for.'
+  return errors.UserError(
+    f'{where} no key {key!r}{remedy}{errors.did_you_mean(key, keys)} The keys: '
+    f'{", ".join(list(keys)[:50])}.'
+  )
+
+
+def _field(record, key):
+  """record[key], also a.b for record['a']['b']; _ABSENT if there is none."""
+  while isinstance(record, dict):
+    if key in record:
+      return record[key]
+    head, dot, key = key.partition('.')
+    if not dot:
+      break
+    record = record.get(head)
+  return _ABSENT
+
+
+def _spellings(value):
+  """How a value may be written in a filter: as Python prints it, and true, false and null as JSON
+  does.
+  """
+  if value is _ABSENT:
+    return ()
+  if isinstance(value, bytes):
+    return (value.decode('utf-8', 'replace'),)
+  return (
+    (str(value), json.dumps(value)) if value is None or isinstance(value, bool) else (str(value),)
+  )
+
+
+# --- parquet
+# ----------------------------------------------------------------------------------------------------------
+
+
+def parquet(raw, file: str, wanted: Wanted):
+  """Yields (record, share of the rows read) of a parquet file, the columns asked for, texts as
+  bytes; one row group at a time.
+
+  Raises:
+    UserError: a column is not there, or holds no text.
+    OSError without a number, or pyarrow.ArrowException: the file is damaged.
+  """
+  import pyarrow as pa
+  from pyarrow import parquet as pq
+
+  table = pq.ParquetFile(
+    raw, buffer_size=1 << 16, pre_buffer=False, page_checksum_verification=True
+  )
+  schema, columns = table.schema_arrow, []
+  for key in wanted.columns():
+    name = key if key in schema.names else key.partition('.')[0]
+    if name not in schema.names:
+      raise no_key(f'{file} has', key, wanted.key, schema.names)
+    columns.append(name)
+  texts = [field.name for field in schema if _is_text(field.type)]
+  if columns[0] == wanted.key and columns[0] not in texts:
+    raise errors.UserError(
+      f'{file}: its column {wanted.key!r} holds {schema.field(wanted.key).type}, no text. '
+      f'Columns of text: {", ".join(texts) or "none"}.'
+    )
+  done, rows = 0, table.metadata.num_rows
+  for batch in table.iter_batches(
+    _rows(table.metadata), columns=list(dict.fromkeys(columns)), use_threads=False
+  ):
+    values = {name: _plain(batch.column(name), pa).to_pylist() for name in batch.schema.names}
+    for row in zip(*values.values()):
+      done += 1
+      yield dict(zip(values, row)), done / rows
+
+
+def damaged() -> tuple:
+  """The exceptions of a damaged parquet file; an OSError that has a number is another matter."""
+  import pyarrow as pa
+
+  return pa.ArrowException, OSError
+
+
+def _is_text(kind) -> bool:
+  return any(word in str(kind) for word in ('string', 'binary')) and not str(kind).startswith(
+    ('struct', 'list', 'map', 'large_list')
+  )
+
+
+def _plain(column, pa):
+  """A column with texts as bytes, which are decoded strictly one by one: parquet does not promise
+  UTF-8.
+  """
+  if pa.types.is_dictionary(column.type):
+    column = column.dictionary_decode()
+  return column.cast(pa.large_binary()) if _is_text(column.type) else column
+
+
+def _rows(metadata) -> int:
+  """Rows that come to about _BATCH bytes in the group of the longest ones."""
+  groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+  longest = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1)
+  return int(min(max(_BATCH / max(longest, 1), 1), 1024))
+
+
+# --- TensorFlow datasets
+# ----------------------------------------------------------------------------------------------
+
+
+def examples(dataset: str, wanted: Wanted):
+  """Yields the examples of a dataset's train split in order, with the features asked for.
+
+  Raises:
+    UserError: no such dataset, or no such feature.
+  """
+  builder, _ = finding.tfds_builder(dataset)
+  import tensorflow_datasets as tfds
+
+  features, names = builder.info.features, []
+  known = list(features) if hasattr(features, 'keys') else []
+  for key in wanted.columns():
+    names.append(key if key in known else key.partition('.')[0])
+    if names[-1] not in known:
+      raise no_key(f'{dataset} has', key, wanted.key, known)
+  data = builder.as_dataset(
+    split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1)
+  )
+  yield from (
+    data.map(lambda example: {name: example[name] for name in names})
+    .prefetch(16)
+    .as_numpy_iterator()
+  )

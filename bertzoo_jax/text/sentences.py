@@ -1,0 +1,266 @@
+"""Splitting paragraphs into sentences: rules driven by a file a language, a sentence a line, or a
+pattern of one's own.
+
+A split need not be perfect: sentences only set where a row may begin and end. The rules err on the
+side of not splitting.
+
+The rules (`rules:LANG`) are one engine; all that is particular to a language stands in
+`abbreviations/LANG.txt`. A stop ends a sentence if a blank follows and then neither a small letter
+nor a comma, colon or dash; a single full stop also not behind an abbreviation, an initial (J. R.
+R.), a dotted word (U.S.) or a numbering at the start of a sentence (1. First). Each line of a file
+is one of
+
+    # …             a comment
+    %stops .!?…     stops that need a blank behind them; %hard 。！？: stops that need none; default:
+    none of either %open, %close   quotes and brackets that may stand before and behind a sentence;
+    %apart: closing ones behind a blank (« … ») %joiner none    sentences join without a blank
+    (default: with one) %ordinals 2     a stop behind a number of so many digits or fewer, or a
+    Roman one, makes an ordinal (am 3. Oktober) %word I         a single capital that may be a word:
+    it ends a sentence behind a word that begins small (So did I.) Dr              an abbreviation
+    without its last stop, in any case: never the end of a sentence z. B            one of several
+    parts, with or without blanks between them vol 0           no end where a number follows
+    т. д ?          none of its inner stops is an end, the last one is where no small letter follows
+"""
+
+import functools
+import multiprocessing
+import pathlib
+import re
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+
+_FOLDER = pathlib.Path(__file__).parent / 'abbreviations'
+_SETTINGS = ('stops', 'hard', 'open', 'close', 'apart', 'joiner', 'ordinals', 'word')
+_NEVER, _BEFORE_NUMBERS, _MAY = 'never', 'before numbers', 'may'
+_GOES_ON = frozenset(',;:-–—،؛')  # what begins with these belongs to the sentence before
+# The rules look back so many characters at most: a line of a million dots must not take a square of
+# steps.
+_BACK = 40
+_LAST_WORD = re.compile(r'[^\s("\'“‘«„‚‹¿¡\[—–-]*$')
+_DOTTED = re.compile(r'(?:[^\W\d_]\.)+[^\W\d_]')
+_ROMAN = re.compile(r'[IVXLC]+')
+_NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
+
+
+class Splitter(NamedTuple):
+  """`split`: paragraph → sentences, stripped and not empty; `joiner`: what joins them again;
+  `name`: what is in force, 'none' where the rules of a language are lacking."""
+
+  split: Callable[[str], list[str]]
+  joiner: str
+  name: str
+
+
+def splitter(name: str, say=None) -> Splitter:
+  """The splitter for config.corpus.splitter: rules:LANG, lines, regex:PATTERN or none.
+
+  Args:
+    name: as in the config. A language without rules gives 'none', with a warning once a program.
+    say: takes the warning; None prints it to stderr, but not in a worker process.
+
+  Raises:
+    UserError: another name, or a bad pattern.
+  """
+  kind, colon, rest = name.partition(':')
+  if kind == 'rules' and colon:
+    if rest in languages():
+      rules = _rules(rest)
+      return Splitter(rules.split, rules.joiner, name)
+    _warn(name, rest, say)
+    return Splitter(whole, ' ', 'none')
+  if kind == 'regex' and colon:
+    return Splitter(functools.partial(_at_ends, _pattern(rest)), ' ', name)
+  if name in ('lines', 'none'):
+    return Splitter(whole, ' ', name)
+  known = [*(f'rules:{language}' for language in languages()), 'lines', 'none']
+  raise errors.UserError(
+    'No sentence splitter is called '
+    f'{name!r}.{errors.did_you_mean(name, [*known, "regex:PATTERN"])}'
+  )
+
+
+@functools.cache
+def languages() -> tuple[str, ...]:
+  """The languages that have rules."""
+  return tuple(sorted(f.stem for f in _FOLDER.glob('*.txt')))
+
+
+_warned = set()
+
+
+def _warn(name, language, say):
+  if name in _warned or say is None and multiprocessing.parent_process() is not None:
+    return
+  _warned.add(name)
+  text = (
+    f'WARNING: there are no sentence rules for {language!r}, so paragraphs stay whole (splitter '
+    'none), and formats that need pairs of '
+    f'sentences will refuse the corpus. There are rules for {", ".join(languages())}; otherwise '
+    'take regex:PATTERN, or lines.'
+  )
+  (say or functools.partial(print, file=sys.stderr, flush=True))(text)
+
+
+def whole(paragraph: str) -> list[str]:
+  """The paragraph as one sentence."""
+  paragraph = paragraph.strip()
+  return [paragraph] if paragraph else []
+
+
+def _pattern(text):
+  try:
+    pattern = re.compile(text)
+  except re.error as e:
+    raise errors.UserError(
+      f'--config.corpus.splitter=regex:{text} is no regular expression ({e}): it marks the end of '
+      'a sentence, '
+      'as in regex:[.!?]+ or regex:(?<=[。！？]).'
+    ) from e
+  if not text or pattern.fullmatch(''):
+    raise errors.UserError(
+      f'--config.corpus.splitter=regex:{text} matches where nothing is, so every character would '
+      'be a sentence: '
+      'it marks the end of a sentence, as in regex:[.!?]+.'
+    )
+  return pattern
+
+
+def _at_ends(pattern, paragraph):
+  return _cut(paragraph, (stop.end() for stop in pattern.finditer(paragraph)))
+
+
+def _cut(paragraph, ends):
+  """The pieces of a paragraph between rising positions, stripped, none of them empty."""
+  sentences, start = [], 0
+  for end in ends:
+    sentences.append(paragraph[start:end])
+    start = end
+  sentences.append(paragraph[start:])
+  return [s for s in map(str.strip, sentences) if s]
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+class _Rules:
+  """The rules of one language's file."""
+
+  def __init__(self, settings, entries):
+    self.joiner = '' if settings['joiner'] == 'none' else ' '
+    self.ordinals, self.word = int(settings['ordinals'] or 0), settings['word']
+    self.entries = entries
+    self.inner = {}  # {first parts of an abbreviation: its possible next parts}
+    for key in entries:
+      parts = key.split('.')
+      for i in range(1, len(parts)):
+        self.inner.setdefault('.'.join(parts[:i]), set()).add(parts[i] + '.')
+    self.most_parts = max((key.count('.') + 1 for key in entries), default=1)
+    self.stop = _stop(settings)
+
+  def split(self, paragraph: str) -> list[str]:
+    return _cut(paragraph, self._ends(paragraph))
+
+  def _ends(self, text):
+    start = 0
+    for stop in self.stop.finditer(text):
+      if stop['mark'] is None:
+        start = stop.end()
+      elif self._ends_sentence(text, start, stop):
+        start = stop.start('blank')
+      else:
+        continue
+      yield start
+
+  def _ends_sentence(self, text, start, stop) -> bool:
+    mark, opening, following = stop.group('mark', 'opening', 'following')
+    if following.islower() or following in _GOES_ON:
+      return False  # “What?” he said.
+    if mark != '.':
+      return True
+    before = text[max(start, stop.start() - _BACK) : stop.start()]
+    word = _LAST_WORD.search(before).group()
+    kind = self._kind(before, word, text, stop)
+    if opening:
+      return kind != _NEVER  # et al. (1999)
+    if len(before) < _BACK and _NUMBERING.fullmatch(before):
+      return False  # 1. The first point.
+    if kind is not None:
+      return kind == _MAY or kind == _BEFORE_NUMBERS and not following.isdigit()
+    if len(word) == 1 and word.isalpha() and word.isupper():  # an initial, but: So did I. He went.
+      return word == self.word and ''.join(before.split()[-2:-1])[:1].islower()
+    if self.ordinals and self._is_ordinal(word):
+      return False
+    return not _DOTTED.fullmatch(word)  # U.S. Army
+
+  def _kind(self, before, word, text, stop):
+    """What the file says of the abbreviation that ends at a stop, the longest one; None where it
+    knows none.
+    """
+    names = [word.lower()]
+    if self.inner:
+      parts = ' '.join(before.lower().split()).replace('. ', '.')
+      parts = _LAST_WORD.search(parts).group().split('.')
+      names = ['.'.join(parts[-n:]) for n in range(min(self.most_parts, len(parts)), 0, -1)] + names
+    for name in names:
+      following = self.inner.get(name)
+      if following and any(
+        text[stop.end('blank') : stop.end('blank') + len(f)].lower() == f for f in following
+      ):
+        return _NEVER
+      if name in self.entries:
+        return self.entries[name]
+    return None
+
+  def _is_ordinal(self, word):
+    last = word.rpartition('.')[2]  # 3.10.
+    return last.isdigit() and len(last) <= self.ordinals or _ROMAN.fullmatch(word) is not None
+
+
+def _stop(settings):
+  """The pattern of a stop: groups mark, blank, opening, following; mark is None for a hard one.
+
+  Possessive, and begun only where a run of stops begins: a line of a million dots must not take a
+  square of steps.
+  """
+  sets = {
+    name: ''.join(map(re.escape, settings[name].replace(' ', '')))
+    for name in ('stops', 'hard', 'open', 'close', 'apart')
+  }
+  closing, opening = (f'[{sets[name]}]' if sets[name] else '(?!)' for name in ('close', 'open'))
+  apart, blank = (rf'(?:\s?[{sets["apart"]}])?+', r'\s?') if sets['apart'] else ('', '')
+  closing, opening = f'{closing}*+{apart}', f'(?:{opening}{blank})*+'
+  soft = rf'(?<![{sets["stops"]}])(?P<mark>[{sets["stops"]}]++){closing}(?P<blank>\s++)(?=(?P<opening>{opening})(?P<following>\S))'
+  hard = f'[{sets["hard"]}]++{closing}'
+  if not sets['stops']:  # the groups must exist: they match nothing
+    return re.compile(rf'{hard}|(?!)(?P<mark>)(?P<blank>)(?P<opening>)(?P<following>)')
+  return re.compile(f'{soft}|{hard}' if sets['hard'] else soft)
+
+
+@functools.cache
+def _rules(language) -> _Rules:
+  file = _FOLDER / f'{language}.txt'
+  settings, entries = dict.fromkeys(_SETTINGS, ''), {}
+  for line in file.read_text(encoding='utf-8').splitlines():
+    line = line.strip()
+    if line.startswith('%'):
+      name, _, value = line[1:].partition(' ')
+      if name not in settings:
+        raise ValueError(f'{file}: no setting is called {name!r}')
+      settings[name] = value.strip()
+    elif line and not line.startswith('#'):
+      entry, kind = next(
+        (
+          (line[: -len(mark)], kind)
+          for mark, kind in ((' 0', _BEFORE_NUMBERS), (' ?', _MAY))
+          if line.endswith(mark)
+        ),
+        (line, _NEVER),
+      )
+      key = ''.join(entry.lower().split())
+      if key in entries:
+        raise ValueError(f'{file}: {entry!r} stands there twice')
+      entries[key] = kind
+  return _Rules(settings, entries)

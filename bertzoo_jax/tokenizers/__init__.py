@@ -1,0 +1,249 @@
+"""Tokenizers: text → ids. WordPiece, byte-level BPE and SentencePiece, trained here or read from
+published files.
+
+A kind of tokenizer (one function in BY_NAME, in a file of its own, its arguments the fields of the
+config section) returns
+a `kinds.Kind`: what trains a vocabulary, reads and writes its files, and builds the engine of the
+`tokenizers` library. `Tokenizer` is what everybody else uses.
+"""
+
+import collections
+import hashlib
+import json
+
+import numpy as np
+import tokenizers as hf
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.tokenizers import byte_bpe
+from bertzoo_jax.tokenizers import hub
+from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import sentence_pieces
+from bertzoo_jax.tokenizers import wordpiece
+
+
+class Tokenizer:
+  """A tokenizer ready for use.
+
+  Attributes:
+    section: the config section as a dict.
+    pieces: the piece of every id; vocab_size: how many.
+    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}, with some layouts also 'eod' and 'eop'
+      (end of a document, of a paragraph).
+    hash: SHA-256 of section, pieces, merges and the model's file.
+    word_starts: bool [V], whether a piece starts a word.
+  """
+
+  def __init__(self, section: dict, vocabulary: kinds.Vocabulary):
+    self.section, self.vocabulary = dict(section), vocabulary
+    self.pieces, self.vocab_size = vocabulary.pieces, len(vocabulary.pieces)
+    self._kind = _kind(self.section)
+    ids = {piece: i for i, piece in enumerate(self.pieces)}
+    missing = [piece for piece in self._kind.special.values() if piece not in ids]
+    if missing:
+      raise errors.UserError(
+        f'The vocabulary lacks the special tokens {", ".join(dict.fromkeys(missing))}: add them, '
+        'or take the vocabulary files '
+        f'made for {self.section["name"]}.'
+      )
+    if len(ids) < len(self.pieces):
+      twice = [p for p, n in collections.Counter(self.pieces).items() if n > 1]
+      raise errors.UserError(f'The vocabulary has {twice[0]!r} twice: every piece must stand once.')
+    self.special = {role: ids[piece] for role, piece in self._kind.special.items()}
+    model = [hashlib.sha256(vocabulary.model).hexdigest()] if vocabulary.model else []
+    self.hash = hashlib.sha256(
+      json.dumps([self.section, self.pieces, vocabulary.merges, *model], sort_keys=True).encode()
+    ).hexdigest()
+    special = set(self.special.values())
+    self.word_starts = np.array(
+      [i in special or self._kind.starts_word(p) for i, p in enumerate(self.pieces)]
+    )
+    self._plain = self._kind.engine(vocabulary)
+    self._parsing = None
+
+  def encode(self, texts: list[str]) -> list[np.ndarray]:
+    """Ids of each text, int32; no special token is added, and text that looks like one is split
+    like any other.
+    """
+    return [
+      np.asarray(e.ids, np.int32)
+      for e in self._plain.encode_batch_fast(texts, add_special_tokens=False)
+    ]
+
+  def encode_with_offsets(
+    self, texts: list[str]
+  ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(ids, starts, ends) of each text, int32 [T]: token t stands for the characters starts[t] …
+    ends[t] − 1 of the text as given.
+    """
+    out = []
+    for e in self._plain.encode_batch(texts, add_special_tokens=False):
+      offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
+      out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
+    return out
+
+  def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
+    """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special
+    token becomes that token.
+    """
+    if self._parsing is None:
+      self._parsing = self.parsing_engine()
+    return [
+      np.asarray(e.ids, np.int32)
+      for e in self._parsing.encode_batch_fast(texts, add_special_tokens=False)
+    ]
+
+  def decode(self, ids) -> str:
+    """The text of ids, special tokens spelt out."""
+    return self._plain.decode([int(i) for i in ids], skip_special_tokens=False)
+
+  def parsing_engine(self) -> hf.Tokenizer:
+    """A `tokenizers` object as tokenizer.json holds it: special tokens parsed, [CLS] … [SEP] put
+    around by its post-processor.
+    """
+    engine = self._kind.engine(self.vocabulary)
+    engine.add_special_tokens(
+      [
+        hf.AddedToken(
+          piece,
+          special=True,
+          normalized=False,
+          lstrip=self._kind.mask_eats_blank and role == 'mask',
+        )
+        for role, piece in self._kind.special.items()
+      ]
+    )
+    engine.post_processor = self._kind.wrap(self.special)
+    return engine
+
+  def save(self, folder) -> None:
+    """Writes tokenizer.json, the vocabulary files of its kind and bertzoo.json (last, so that it
+    marks a whole folder).
+    """
+    folder = storage.path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in self._kind.files(self.vocabulary).items():
+      write = storage.write_bytes if isinstance(content, bytes) else storage.write_text
+      write(folder / name, content)
+    storage.write_text(folder / 'tokenizer.json', self.parsing_engine().to_str(pretty=True) + '\n')
+    storage.write_json(
+      folder / 'bertzoo.json', dict(section=self.section, special=self.special, hash=self.hash)
+    )
+
+
+def train(section: dict, texts) -> Tokenizer:
+  """Trains a tokenizer; the same texts in the same order give the same bytes.
+
+  Args:
+    section: config.tokenizer.
+    texts: iterator of str; it is streamed, and read more than once if it is a function that returns
+      an iterator.
+
+  Raises:
+    UserError: the text does not yield section['vocab_size'] pieces.
+  """
+  tokenizer = Tokenizer(section, _kind(section).train(texts))
+  _check_size(tokenizer, f'The text yields {tokenizer.vocab_size} pieces')
+  return tokenizer
+
+
+def load(path, section: dict | None = None) -> Tokenizer:
+  """Reads a tokenizer.
+
+  Args:
+    path: a folder that `save` wrote; or published files, as a file, a folder, or several of these
+      joined by commas: vocab.txt; vocab.json or encoder.json with merges.txt or vocab.bpe, and for
+      RoBERTa in fairseq's form dict.txt; or tokenizer.json; or a SentencePiece model (*.model).
+      hf:DIR or hf:OWNER/NAME is a folder of Hugging Face's, whose tokenizer.json then has to split
+      plain text alike (hub.py).
+    section: config.tokenizer; None takes the one that `save` stored.
+
+  Raises:
+    UserError: nothing to read there, not the kind or size the section wishes, special tokens
+      missing.
+  """
+  files = _files(path)
+  if 'bertzoo.json' in files:
+    return _load_saved(files, section)
+  if section is None:
+    raise errors.UserError(
+      f'{path} has no bertzoo.json, so how its text is to be split is unknown: it must come from '
+      'prepare.'
+    )
+  kind = _kind(section)
+  vocabulary = kind.read(files)
+  if vocabulary is None:
+    there = ', '.join(sorted(files)) or 'nothing'
+    raise errors.UserError(
+      f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
+    )
+  kind.check(vocabulary.pieces)
+  tokenizer = Tokenizer(section, vocabulary)
+  _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
+  if 'hf:' in str(path) and 'tokenizer.json' in files:
+    hub.check(path, kinds.read_text(files['tokenizer.json']), tokenizer.encode)
+  return tokenizer
+
+
+def _load_saved(files, section):
+  meta, folder = kinds.read_json(files['bertzoo.json']), files['bertzoo.json'].parent
+  if not isinstance(meta.get('section'), dict) or 'name' not in meta['section']:
+    raise errors.UserError(
+      f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again.'
+    )
+  if section is not None and dict(section) != meta['section']:
+    wished = dict(section)
+    differing = [
+      f'{k} {meta["section"].get(k)!r} there, {wished.get(k)!r} in the config'
+      for k in {**meta['section'], **wished}
+      if meta['section'].get(k) != wished.get(k)
+    ]
+    raise errors.UserError(
+      f'The tokenizer {folder} is not the one the config wishes ({"; ".join(differing)}): '
+      'set --config.tokenizer.… to what is there, or take another.'
+    )
+  vocabulary = _kind(meta['section']).read(
+    {k: v for k, v in files.items() if k != 'tokenizer.json'}
+  )
+  tokenizer = vocabulary and Tokenizer(meta['section'], vocabulary)
+  if tokenizer is None or tokenizer.hash != meta.get('hash'):
+    raise errors.UserError(
+      f'The tokenizer files in {folder} were changed or damaged (hash): copy the folder again.'
+    )
+  return tokenizer
+
+
+def _kind(section) -> kinds.Kind:
+  return errors.build(section, BY_NAME, 'tokenizer')
+
+
+def _check_size(tokenizer, what):
+  wished = tokenizer.section['vocab_size']
+  if tokenizer.vocab_size != wished:
+    raise errors.UserError(
+      f'{what}, the config wishes {wished}: set '
+      f'--config.tokenizer.vocab_size={tokenizer.vocab_size}.'
+    )
+
+
+def _files(path) -> dict:
+  """{file name: path} of files and folders joined by commas."""
+  files = {}
+  for part in str(path).split(','):
+    name = part.strip()
+    p = hub.folder(name[3:]) if name.startswith('hf:') else storage.path(name)
+    if p.is_dir():
+      files.update({f.name: f for f in p.iterdir() if not f.is_dir()})
+    elif p.exists():
+      files[p.name] = p
+    else:
+      raise errors.UserError(f'--tokenizer: {part.strip()} does not exist.')
+  return files
+
+
+BY_NAME = {
+  'wordpiece': wordpiece.wordpiece,
+  'byte_bpe': byte_bpe.byte_bpe,
+  'sentencepiece': sentence_pieces.sentencepiece,
+}

@@ -1,0 +1,159 @@
+"""GPT-2's byte-level BPE, through the `tokenizers` library."""
+
+import json
+import re
+
+import tokenizers as hf
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+from tokenizers import processors
+from tokenizers import trainers
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tokenizers import kinds
+
+
+def byte_bpe(
+  *, vocab_size, lowercase, normalization, add_prefix_space, min_frequency
+) -> kinds.Kind:
+  """GPT-2's byte-level BPE with RoBERTa's specials, which no text can spell by merges.
+
+  Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
+  """
+  kinds.check_range('vocab_size', vocab_size, 1)
+  kinds.check_range('min_frequency', min_frequency, 0)
+  special = dict(pad='<pad>', unk='<unk>', cls='<s>', sep='</s>', mask='<mask>')
+  clean = kinds.normalizer(normalization, normalizers.Lowercase() if lowercase else None)
+  split = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+
+  def dress(built):
+    if clean is not None:
+      built.normalizer = clean
+    built.pre_tokenizer, built.decoder = split, decoders.ByteLevel()
+    return built
+
+  def engine(vocabulary):
+    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+    return dress(
+      hf.Tokenizer(
+        models.BPE(
+          ids,
+          vocabulary.merges,
+          continuing_subword_prefix='',
+          end_of_word_suffix='',
+          fuse_unk=False,
+        )
+      )
+    )
+
+  def train(texts):
+    built = dress(hf.Tokenizer(models.BPE()))
+    built.pre_tokenizer = kinds.without_long_words(split, 1000)
+    trainer = trainers.BpeTrainer(
+      vocab_size=vocab_size - 1,
+      min_frequency=min_frequency,
+      special_tokens=['<s>', '<pad>', '</s>', '<unk>'],
+      initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+      show_progress=False,
+    )
+    built.train_from_iterator(kinds.once(texts), trainer)
+    merges = [tuple(m) for m in json.loads(built.to_str())['model']['merges']]
+    return kinds.Vocabulary(
+      [*kinds.by_id(built.get_vocab(with_added_tokens=True)), '<mask>'], merges
+    )
+
+  def read(files):
+    if 'tokenizer.json' in files and not {'vocab.json', 'encoder.json'} & set(files):
+      model = kinds.read_model(files['tokenizer.json'])
+      if (
+        model.get('type', 'BPE') != 'BPE'
+        or not isinstance(model.get('vocab'), dict)
+        or not isinstance(model.get('merges'), list)
+      ):
+        return None
+      pieces = kinds.by_id(model['vocab'])
+      return kinds.Vocabulary(pieces, _merges(model['merges'], pieces, files['tokenizer.json']))
+    ids = files.get('vocab.json') or files.get('encoder.json')
+    merges = files.get('merges.txt') or files.get('vocab.bpe')
+    if ids is None or merges is None:
+      return None
+    lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
+    pieces = kinds.by_id(kinds.read_json(ids))
+    merges = _merges(
+      [line for line in lines if line and not line.startswith('#version')], pieces, merges
+    )
+    if 'dict.txt' in files:
+      pieces = _fairseq_order(pieces, kinds.read_text(files['dict.txt']))
+    elif '<|endoftext|>' in pieces and '<mask>' not in pieces:
+      raise errors.UserError(
+        "This is GPT-2's vocabulary, without <s>, <pad>, </s>, <unk> and <mask>: add RoBERTa's "
+        'dict.txt '
+        '(--tokenizer=FOLDER,dict.txt), or train one.'
+      )
+    return kinds.Vocabulary(pieces, merges)
+
+  def files(vocabulary):
+    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+    return {
+      'vocab.json': json.dumps(ids, ensure_ascii=False) + '\n',
+      'merges.txt': '#version: 0.2\n' + ''.join(f'{a} {b}\n' for a, b in vocabulary.merges),
+    }
+
+  def wrap(ids):
+    return processors.RobertaProcessing(
+      ('</s>', ids['sep']),
+      ('<s>', ids['cls']),
+      trim_offsets=True,
+      add_prefix_space=add_prefix_space,
+    )
+
+  return kinds.Kind(
+    special,
+    train,
+    read,
+    lambda pieces: None,
+    files,
+    engine,
+    wrap,
+    lambda p: p[0] in 'ĠĊĉč',
+    True,
+    reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
+    'tokenizer.json (of a BPE)',
+  )
+
+
+def _merges(rows, pieces, path) -> list[tuple[str, str]]:
+  known, merges = set(pieces), []
+  for row in rows:
+    merge = (
+      tuple(row.split(' ')) if isinstance(row, str) else tuple(row) if isinstance(row, list) else ()
+    )
+    if (
+      len(merge) != 2
+      or not all(isinstance(m, str) for m in merge)
+      or not {*merge, ''.join(merge)} <= known
+    ):
+      raise errors.UserError(
+        f'{path}: {row!r} is not a merge of two pieces of the vocabulary into a third: do the '
+        'files belong together?'
+      )
+    merges.append(merge)
+  return merges
+
+
+def _fairseq_order(gpt2_pieces, dictionary) -> list[str]:
+  """The order of fairseq's ids: <s> <pad> </s> <unk>, then dict.txt (a GPT-2 id a line) and its
+  fillers up to 50264, then <mask>.
+  """
+  pieces = ['<s>', '<pad>', '</s>', '<unk>']
+  for line in dictionary.splitlines()[:50260]:
+    word = line.split(' ')[0]
+    if word.isdecimal() and int(word) >= len(gpt2_pieces):
+      raise errors.UserError(
+        f'dict.txt speaks of id {word}, the vocabulary has {len(gpt2_pieces)}: take the files that '
+        'belong together.'
+      )
+    pieces.append(gpt2_pieces[int(word)] if word.isdecimal() else word)
+  return [*pieces, '<mask>']

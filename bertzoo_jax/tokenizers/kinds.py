@@ -1,0 +1,142 @@
+"""What is particular to a kind of tokenizer, and what the kinds share: reading files,
+normalization, training's limits.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tokenizers as hf
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+
+from bertzoo_jax.common import errors
+
+ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
+
+
+class Vocabulary(NamedTuple):
+  """pieces[id], the merges of a byte-level BPE in order (else empty), and the file of a
+  SentencePiece model (else empty).
+  """
+
+  pieces: list[str]
+  merges: list[tuple[str, str]] = []
+  model: bytes = b''
+
+
+class Kind(NamedTuple):
+  """What is particular to a kind of tokenizer, with its config fields bound.
+
+  special: {role: piece}. train(texts) → Vocabulary. read({file name: path}) → Vocabulary, or None
+  if the files are not of this kind. check(pieces) refuses a published vocabulary made for other
+  fields. files(vocabulary) → {file name: text or bytes}. engine(vocabulary) → tokenizers.Tokenizer
+  that knows no special text. wrap(special ids) → post-processor that puts [CLS] … [SEP] around.
+  starts_word(piece) → bool. mask_eats_blank: whether the mask's text swallows a blank before it.
+  reads: the files that `read` understands, in words.
+  """
+
+  special: dict[str, str]
+  train: Callable
+  read: Callable
+  check: Callable
+  files: Callable
+  engine: Callable
+  wrap: Callable
+  starts_word: Callable
+  mask_eats_blank: bool
+  reads: str
+
+
+# --- files ---
+
+
+def read_text(path) -> str:
+  """The text of a vocabulary file; UserError if it is not UTF-8."""
+  try:
+    return path.read_bytes().decode('utf-8')
+  except UnicodeDecodeError as e:
+    raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
+
+
+def read_json(path) -> dict:
+  """The object of a JSON file; UserError if it holds none."""
+  try:
+    value = json.loads(read_text(path))
+  except (ValueError, RecursionError) as e:
+    raise errors.UserError(f'{path} is not JSON, or cut short: is it a vocabulary file?') from e
+  if not isinstance(value, dict):
+    raise errors.UserError(f'{path} holds no JSON object: is it a vocabulary file?')
+  return value
+
+
+def read_model(path) -> dict:
+  """What a tokenizer.json calls its model; {} where it has none."""
+  model = read_json(path).get('model')
+  return model if isinstance(model, dict) else {}
+
+
+# --- parts of kinds ---
+
+
+def check_range(name, value, least, most=math.inf):
+  """UserError unless the field config.tokenizer.`name` is from `least` to `most`."""
+  if not least <= value <= most:
+    raise errors.UserError(
+      f'--config.tokenizer.{name}={value}: it must be at least '
+      f'{least}{f" and at most {most}" if most < math.inf else ""}.'
+    )
+
+
+def normalizer(normalization, then):
+  """Unicode normalization (none | nfc | nfkc) and `then` (a normalizer or None) as one normalizer;
+  None for neither.
+  """
+  first = {'none': None, 'nfc': normalizers.NFC, 'nfkc': normalizers.NFKC}
+  first = errors.choose(normalization, first, 'normalization')
+  chain = [n for n in (first and first(), then) if n is not None]
+  return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
+
+
+def check_case(pieces, lowercase):
+  """Refuses a cased vocabulary under lower-casing, where a third of it could never occur, and the
+  reverse.
+  """
+  words = [p for p in pieces if p.isalpha()]
+  upper = sum(p != p.lower() for p in words)
+  if lowercase and upper > 0.05 * len(words):
+    raise errors.UserError(
+      f'The vocabulary is cased ({upper} pieces with capitals): set '
+      '--config.tokenizer.lowercase=False '
+      '--config.tokenizer.strip_accents=False.'
+    )
+  if not lowercase and upper == 0 and any(p.isascii() for p in words):
+    raise errors.UserError(
+      'The vocabulary is uncased (no piece has a capital): set --config.tokenizer.lowercase=True '
+      '--config.tokenizer.strip_accents=True.'
+    )
+
+
+def without_long_words(split, most):
+  """For training alone, whose time grows with the square of a word's length."""
+  return pre_tokenizers.Sequence(
+    [split, pre_tokenizers.Split(hf.Regex(f'^.{{{most + 1},}}$'), 'removed')]
+  )
+
+
+def by_id(ids: dict) -> list[str]:
+  """The pieces of {piece: id} in the order of their ids; UserError unless these run from 0 without
+  a gap.
+  """
+  pieces = sorted(ids, key=ids.get) if all(type(i) is int for i in ids.values()) else []
+  if not pieces or [ids[p] for p in pieces] != list(range(len(pieces))):
+    raise errors.UserError(
+      "The vocabulary's ids do not run from 0 without a gap: it cannot be used as it is."
+    )
+  return pieces
+
+
+def once(texts):
+  """One reading of texts: an iterator, or a function that returns one."""
+  return texts() if callable(texts) else iter(texts)

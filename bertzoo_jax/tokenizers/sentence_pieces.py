@@ -1,0 +1,464 @@
+"""SentencePiece (Kudo & Richardson 2018): vocabularies of its library, segmented by the
+`tokenizers` library.
+
+The `sentencepiece` library trains; its file is kept as spiece.model. Text is segmented by the
+engine that tokenizer.json holds, so that a model reads in an export what it was trained on. Its ids
+are those of the library (and of the released code of ALBERT and XLNet ahead of it) but for
+* combining marks out of Unicode's order, or behind a compatibility character (`ﬁ` and an acute):
+NFKC comes first here;
+* characters younger than the library's table, which NFKC knows;
+* segmentations of equal score, which are the same pieces in another order (runs of one letter);
+* digit_commas='split': the released code cuts a comma off a piece that has won, here the piece
+cannot win;
+* text that spells a special piece, or U+2581 in a model without normalization.
+"""
+
+import functools
+import io
+import re
+import string
+import sys
+import unicodedata
+from typing import NamedTuple
+
+import tokenizers as hf
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+from tokenizers import processors
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import spiece_file
+
+BLANK = '▁'  # U+2581, a blank in a piece
+_DEAD = (
+  -1000.0
+)  # of a piece that is never used; far below any log-probability, far above an overflow
+_SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
+_LONGEST = 1000  # characters of a word in training
+_TILDE, _HIDDEN = (
+  '～',
+  '\U000f0000',
+)  # what the library's tables keep of NFKC's compatibility characters, and a private stand-in
+_MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
+# Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a
+# word (Unicode, Final_Sigma).
+_CASED, _BETWEEN = r'[\p{Lu}\p{Ll}\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’]"
+_LAST_SIGMA = f'(?<={_CASED}|{_CASED}{_BETWEEN})Σ(?!{_BETWEEN}*{_CASED})'
+_RESERVED = '\u2585'  # the library drops a sentence with it
+
+
+class _Layout(NamedTuple):
+  """Where special pieces stand. order: from id 0 on; last: behind all others ('' if none); special:
+  {role: piece};
+  template: of one and of two texts, piece:segment. numbered: {name of the library's: piece}, the
+  others are its control symbols."""
+
+  order: tuple[str, ...]
+  last: str
+  special: dict[str, str]
+  numbered: dict[str, str]
+  single: str
+  pair: str
+
+
+_SINGLE, _PAIR = '[CLS]:0 $A:0 [SEP]:0', '[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1'
+
+
+LAYOUTS = {
+  'bracketed': _Layout(
+    ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]'),
+    '',
+    dict(pad='<pad>', unk='<unk>', cls='[CLS]', sep='[SEP]', mask='[MASK]'),
+    dict(pad='<pad>', unk='<unk>'),
+    _SINGLE,
+    _PAIR,
+  ),
+  'angled': _Layout(
+    ('<unk>', '<s>', '</s>', '<cls>', '<sep>', '<pad>', '<mask>', '<eod>', '<eop>'),
+    '',
+    dict(
+      pad='<pad>', unk='<unk>', cls='<cls>', sep='<sep>', mask='<mask>', eod='<eod>', eop='<eop>'
+    ),
+    dict(unk='<unk>', bos='<s>', eos='</s>'),
+    '$A:0 <sep>:0 <cls>:2',
+    '$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2',
+  ),
+  'mask_last': _Layout(
+    ('[PAD]', '[CLS]', '[SEP]', '[UNK]'),
+    '[MASK]',
+    dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]'),
+    dict(pad='[PAD]', bos='[CLS]', eos='[SEP]', unk='[UNK]'),
+    _SINGLE,
+    _PAIR,
+  ),
+}
+_RULES = {name: name for name in ('nmt_nfkc', 'nfkc', 'nmt_nfkc_cf', 'nfkc_cf', 'identity')}
+_DIGIT_COMMAS = {'split': True, 'keep': False}
+
+
+def sentencepiece(
+  *,
+  vocab_size,
+  model,
+  specials,
+  lowercase,
+  strip_accents,
+  collapse_blanks,
+  straight_quotes,
+  normalization,
+  digit_commas,
+  word_starts,
+  coverage,
+  symbols,
+) -> kinds.Kind:
+  """A unigram language model (Kudo 2018) or BPE over raw text, blanks included. The fields are
+  described in configs/parts.py.
+  """
+  kinds.check_range('vocab_size', vocab_size, 1)
+  kinds.check_range('coverage', coverage, 0.5, 1)
+  layout = errors.choose(specials, LAYOUTS, 'layout of special pieces (config.tokenizer.specials)')
+  model = errors.choose(
+    model, {'unigram': 'unigram', 'bpe': 'bpe'}, 'SentencePiece model (config.tokenizer.model)'
+  )
+  rule = errors.choose(normalization, _RULES, 'normalization')
+  split_commas = errors.choose(
+    digit_commas, _DIGIT_COMMAS, 'way with commas behind digits (config.tokenizer.digit_commas)'
+  )
+  starts_word = errors.choose(
+    word_starts, WORD_STARTS, 'rule for words (config.tokenizer.word_starts)'
+  )
+  before = _before(lowercase, strip_accents, collapse_blanks, straight_quotes)
+
+  def train(texts):
+    data = _train(kinds.once(texts), before, model, rule, vocab_size, layout, coverage, symbols)
+    return _vocabulary(data, 'what was trained', layout)
+
+  def read(files):
+    names = sorted(name for name in files if name.endswith('.model'))
+    if not names:
+      return None
+    if len(names) > 1:
+      raise errors.UserError(
+        f'There are several SentencePiece models, {", ".join(names)}: name one of them.'
+      )
+    return _vocabulary(files[names[0]].read_bytes(), str(files[names[0]]), layout)
+
+  def check(pieces):
+    _check_layout(pieces, specials, layout)
+    kinds.check_case([p.lstrip(BLANK) for p in pieces], lowercase)
+
+  def wrap(ids):
+    ids = {piece: ids[role] for role, piece in layout.special.items() if f'{piece}:' in layout.pair}
+    return processors.TemplateProcessing(
+      single=layout.single, pair=layout.pair, special_tokens=list(ids.items())
+    )
+
+  return kinds.Kind(
+    layout.special,
+    train,
+    read,
+    check,
+    lambda v: {'spiece.model': v.model},
+    lambda v: engine(v, before, [*layout.order, layout.last], split_commas),
+    wrap,
+    starts_word,
+    True,
+    reads='a SentencePiece model (spiece.model, spm.model)',
+  )
+
+
+# --- which pieces start a word ---
+
+
+def _ascii(piece):
+  return piece[0] in f'{BLANK}<' or piece in _PUNCTUATION
+
+
+def _letters(piece):
+  return _ascii(piece) or not set(piece) <= _ENGLISH or piece in ('€', '£')
+
+
+def _unicode(piece):
+  return (
+    piece[0] == BLANK
+    or len(piece) == 1
+    and (piece in _PUNCTUATION or unicodedata.category(piece)[0] in 'PZC')
+  )
+
+
+_PUNCTUATION = frozenset(string.punctuation)
+_ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION | {'€', '£'}
+# Besides pieces with a blank in front: ASCII punctuation (code of XLNet), also what has any but
+# English letters and punctuation (ALBERT), any punctuation alone (DeBERTa).
+WORD_STARTS = {'ascii': _ascii, 'letters': _letters, 'unicode': _unicode}
+
+
+# --- the engine ---
+
+
+def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
+  """A `tokenizers` engine that segments as the SentencePiece model does.
+
+  Args:
+    vocabulary: kinds.Vocabulary with the model's bytes.
+    before: list of normalizers that come before the model's own.
+    special: pieces that no text may spell.
+    split_commas: whether pieces that end in a digit and a comma are never used.
+  """
+  file = spiece_file.parse(vocabulary.model)
+  dead = [
+    kind == spiece_file.UNUSED or split_commas and len(p) > 1 and p[-1] == ',' and p[-2].isdigit()
+    for p, kind in zip(file.pieces, file.types)
+  ]
+  unknown = file.pieces[file.types.index(spiece_file.UNKNOWN)]
+  if file.model == 'unigram':
+    scores = [
+      _DEAD if d else _SYMBOL if kind == spiece_file.USER else s
+      for s, kind, d in zip(file.scores, file.types, dead)
+    ]
+    scored = list(
+      zip(vocabulary.pieces, [*scores, *[0.0] * (len(vocabulary.pieces) - len(scores))])
+    )
+    built = hf.Tokenizer(
+      models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback)
+    )
+  else:
+    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+    built = hf.Tokenizer(
+      models.BPE(
+        ids, _merges(file, dead), unk_token=unknown, fuse_unk=True, byte_fallback=file.byte_fallback
+      )
+    )
+  built.normalizer = normalizers.Sequence([*before, *_own(file)])
+  prepend = 'always' if file.dummy_prefix else 'never'
+  split = [pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
+  # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling
+  # them.
+  spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
+  split += [pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
+  built.pre_tokenizer = pre_tokenizers.Sequence(split)
+  built.decoder = decoders.Metaspace(BLANK, prepend)
+  return built
+
+
+def _before(lowercase, strip_accents, collapse_blanks, straight_quotes):
+  """The normalizers ahead of the model's own, in the order of the released code."""
+  out = []
+  if collapse_blanks:
+    out.append(normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
+  if straight_quotes:
+    out += [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+  if strip_accents:
+    out += [normalizers.NFKD(), normalizers.Replace(hf.Regex(_class(unicodedata.combining)), '')]
+  if lowercase:
+    out += [normalizers.Replace(hf.Regex(_LAST_SIGMA), 'ς'), normalizers.Lowercase()]
+  return out
+
+
+def _own(file):
+  """The model's own normalization.
+
+  Precompiled looks up characters together with their marks, and loses a mark that the table does
+  not have with them; nor does it see marks and jamo beyond six bytes. NFKC, which the library's
+  tables are made of, composes them first.
+  """
+  out = []
+  if file.charsmap:
+    differing = _not_nfkc(file.charsmap)
+    compose = normalizers.NFKC() if len(differing) <= _MOST_DIFFERING else normalizers.NFC()
+    hide = [normalizers.Replace(_TILDE, _HIDDEN)] if _TILDE in differing else []
+    out = [
+      *hide,
+      compose,
+      *([normalizers.Replace(_HIDDEN, _TILDE)] if hide else []),
+      normalizers.Precompiled(file.charsmap),
+    ]
+  if file.remove_blanks:
+    out += [
+      normalizers.Replace(hf.Regex(' {2,}'), ' '),
+      normalizers.Replace(hf.Regex(r'\A | \z'), ''),
+    ]
+  return out
+
+
+@functools.lru_cache(4)
+def _not_nfkc(charsmap) -> set[str]:
+  """The characters that NFKC changes and this table not likewise: the full-width tilde and those
+  younger than the table.
+  """
+  table, out = normalizers.Precompiled(charsmap), set()
+  for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
+    composed = unicodedata.normalize('NFKC', c)
+    if composed != c and table.normalize_str(composed) != table.normalize_str(c):
+      out.add(c)
+  return out
+
+
+@functools.cache
+def _class(holds) -> str:
+  """A regular expression for the characters of which `holds` is true."""
+  codes = [c for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000 and holds(chr(c))]
+  firsts = [c for i, c in enumerate(codes) if i == 0 or codes[i - 1] != c - 1]
+  lasts = [c for i, c in enumerate(codes) if i + 1 == len(codes) or codes[i + 1] != c + 1]
+  return '[' + ''.join(f'\\x{{{a:x}}}-\\x{{{b:x}}}' for a, b in zip(firsts, lasts)) + ']'
+
+
+def _escaped(text):
+  return re.sub(r'([^\w\s])', r'\\\1', text)
+
+
+def _merges(file, dead):
+  """Merges of two pieces into a third, in the order of the third's score: what the library tries,
+  said in pairs.
+  """
+  known = {
+    p: s
+    for p, s, kind in zip(file.pieces, file.scores, file.types)
+    if kind in (spiece_file.NORMAL, spiece_file.USER)
+  }
+  merges = []
+  for piece, score, kind, unused in zip(file.pieces, file.scores, file.types, dead):
+    if kind == spiece_file.NORMAL and not unused:
+      merges += [
+        (-score, i, piece[:i], piece[i:])
+        for i in range(1, len(piece))
+        if piece[:i] in known and piece[i:] in known
+      ]
+  return [(a, b) for _, _, a, b in sorted(merges, key=lambda m: m[0])]
+
+
+# --- reading and training ---
+
+
+def _vocabulary(data, name, layout):
+  file = spiece_file.parse(data, name)
+  if file.suffix_blanks:
+    raise errors.UserError(
+      f'{name} has its blanks behind words (treat_whitespace_as_suffix), which is not supported: '
+      'train one without.'
+    )
+  if file.model == 'bpe' and any(
+    kind == spiece_file.USER and len(p) > 1 and p not in layout.special.values()
+    for p, kind in zip(*file[:3:2])
+  ):
+    raise errors.UserError(
+      f'{name} is a bpe model with user-defined symbols of several characters, which is not '
+      'supported: train one without.'
+    )
+  if spiece_file.UNKNOWN not in file.types:
+    raise errors.UserError(f'{name} has no piece for what is unknown: take another.')
+  pieces = list(file.pieces)
+  if layout.last and layout.last not in pieces:
+    pieces.append(layout.last)
+  return kinds.Vocabulary(pieces, [], data)
+
+
+def _check_layout(pieces, specials, layout):
+  """UserError unless the special pieces stand where the layout has them."""
+  if not _misplaced(pieces, layout):
+    return
+  id, piece = _misplaced(pieces, layout)
+  there = f'id {id} is {pieces[id]!r}' if id < len(pieces) else f'there are {len(pieces)} pieces'
+  fitting = [name for name, other in LAYOUTS.items() if not _misplaced(pieces, other)]
+  remedy = (
+    f'set --config.tokenizer.specials={fitting[0]}'
+    if fitting
+    else f'no layout ({", ".join(LAYOUTS)}) fits, take a vocabulary made for one'
+  )
+  raise errors.UserError(
+    f'The layout {specials!r} has {piece!r} at id {id}, but in this vocabulary {there}: {remedy}.'
+  )
+
+
+def _misplaced(pieces, layout):
+  """(id, piece) of the first special piece that is elsewhere, or None."""
+  wished = {
+    **dict(enumerate(layout.order)),
+    **({len(pieces) - 1: layout.last} if layout.last else {}),
+  }
+  return next(((id, piece) for id, piece in wished.items() if pieces[id : id + 1] != [piece]), None)
+
+
+def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) -> bytes:
+  import sentencepiece as library  # only training needs it
+
+  meta = {
+    'pad_id': -1,
+    'bos_id': -1,
+    'eos_id': -1,
+    'control_symbols': [p for p in layout.order if p not in layout.numbered.values()],
+  }
+  for name, piece in layout.numbered.items():
+    meta |= {f'{name}_id': layout.order.index(piece), f'{name}_piece': piece}
+  out, extra, texts = io.BytesIO(), bool(layout.last), _Texts(texts)
+  try:
+    library.SentencePieceTrainer.train(
+      sentence_iterator=_sentences(texts, normalizers.Sequence(before)),
+      model_writer=out,
+      model_type=model,
+      vocab_size=vocab_size - extra,
+      character_coverage=coverage,
+      normalization_rule_name=rule,
+      user_defined_symbols=list(symbols),
+      **meta,
+      minloglevel=4,
+      # Sums of floats depend on how many threads share them.
+      num_threads=4,
+      max_sentence_length=1 << 30,
+    )
+  except RuntimeError as e:
+    if texts.error is not None:
+      raise texts.error from None
+    raise _refusal(str(e), vocab_size, extra) from e
+  return out.getvalue()
+
+
+class _Texts:
+  """An iterator whose error the library would hide."""
+
+  def __init__(self, texts):
+    self._texts, self.error = texts, None
+
+  def __iter__(self):
+    try:
+      yield from self._texts
+    except Exception as e:
+      self.error = e
+      raise
+
+
+def _sentences(texts, clean):
+  """The texts as the library is to see them: cut at the character it reserves, and within words
+  over _LONGEST characters.
+  """
+  for text in texts:
+    text = clean.normalize_str(text).replace(_RESERVED, ' ')
+    if len(text) > _LONGEST:
+      text = re.sub(f'(\\S{{{_LONGEST}}})(?=\\S)', r'\1 ', text)
+    if text:
+      yield text
+
+
+def _refusal(message, vocab_size, extra) -> errors.UserError:
+  """What the trainer's message means."""
+  if most := re.search(r'set it to a value <= (\d+)', message):
+    most = int(most[1]) + extra
+    return errors.UserError(
+      f'The text yields at most {most} pieces, the config wishes {vocab_size}: set '
+      f'--config.tokenizer.vocab_size={most}, '
+      'or give more text.'
+    )
+  if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
+    return errors.UserError(
+      f'The characters of the text alone take {int(required[1]) + extra} pieces, the config wishes '
+      f'{vocab_size}: raise '
+      '--config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.'
+    )
+  if 'sentences_.empty()' in message or 'all_chars_count' in message:
+    return errors.UserError('There is no text to train a tokenizer on: check --source.')
+  return errors.UserError(
+    f'SentencePiece cannot train on this text with this config.tokenizer: {message.splitlines()[0]}'
+  )

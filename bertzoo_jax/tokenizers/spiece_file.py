@@ -1,0 +1,109 @@
+"""The file that the SentencePiece library writes, read by its wire format.
+
+The library's own Python classes for this file demand a protobuf runtime of their own version, which
+TensorFlow's rarely is.
+Source: the message ModelProto and the type numbers of its pieces (sentencepiece_model.proto of the
+library).
+"""
+
+import struct
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+MODELS = {1: 'unigram', 2: 'bpe'}
+
+
+class SpieceFile(NamedTuple):
+  """pieces, scores, types by id; model: 'unigram' | 'bpe'; byte_fallback: whether bytes stand for
+  unknown characters.
+
+  normalization: its name; charsmap: its compiled table (empty: none). dummy_prefix: a blank is put
+  in front of every text;
+  remove_blanks: blanks are collapsed. suffix_blanks: the blank belongs to the word before it (never
+  in the systems here).
+  """
+
+  pieces: list[str]
+  scores: list[float]
+  types: list[int]
+  model: str
+  byte_fallback: bool
+  suffix_blanks: bool
+  normalization: str
+  charsmap: bytes
+  dummy_prefix: bool
+  remove_blanks: bool
+
+
+def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
+  """The parts of a model file that segmentation depends on.
+
+  Args:
+    data: the file.
+    name: of it, for the message.
+
+  Raises:
+    UserError: damaged, another file, or a model that is neither unigram nor bpe.
+  """
+  try:
+    pieces, trainer, normalizer = [], {}, {}
+    for number, value in _fields(data):
+      if number == 1:
+        fields = dict(_fields(value))
+        score = struct.unpack('<f', fields[2])[0] if 2 in fields else 0.0
+        pieces.append((fields[1].decode('utf-8'), score, fields.get(3, NORMAL)))
+      elif number == 2:
+        trainer = dict(_fields(value))
+      elif number == 3:
+        normalizer = dict(_fields(value))
+    model = MODELS.get(trainer.get(3, 1))
+    out = SpieceFile(
+      *(list(column) for column in zip(*pieces, strict=True)),
+      model=model,
+      byte_fallback=bool(trainer.get(35, 0)),
+      suffix_blanks=bool(trainer.get(24, 0)),
+      normalization=normalizer.get(1, b'').decode('utf-8'),
+      charsmap=normalizer.get(2, b''),
+      dummy_prefix=bool(normalizer.get(3, 1)),
+      remove_blanks=bool(normalizer.get(4, 1)),
+    )
+  except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as e:
+    raise errors.UserError(
+      f'{name} is not a SentencePiece model, or cut short: copy or download it again.'
+    ) from e
+  if model is None:
+    raise errors.UserError(
+      f"{name} is neither a unigram nor a bpe model (SentencePiece's types word and char have no "
+      'place here): take another.'
+    )
+  return out
+
+
+def _fields(data):
+  """(number, value) of each field of a message: int for varints, bytes for the rest."""
+  at = 0
+  while at < len(data):
+    key, at = _varint(data, at)
+    number, wire = key >> 3, key & 7
+    if wire == 0:
+      value, at = _varint(data, at)
+    else:
+      size = {1: 8, 5: 4}.get(wire)
+      if wire == 2:
+        size, at = _varint(data, at)
+      if size is None or at + size > len(data):
+        raise ValueError('cut short')
+      value, at = bytes(data[at : at + size]), at + size
+    yield number, value
+
+
+def _varint(data, at):
+  value = shift = 0
+  while True:
+    byte = data[at]
+    value |= (byte & 127) << shift
+    at, shift = at + 1, shift + 7
+    if byte < 128:
+      return value, at

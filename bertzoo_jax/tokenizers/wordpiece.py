@@ -1,0 +1,184 @@
+"""WordPiece, through the `tokenizers` library."""
+
+import collections
+import re
+import unicodedata
+
+import tokenizers as hf
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+from tokenizers import processors
+from tokenizers import trainers
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tokenizers import kinds
+
+
+def wordpiece(
+  *,
+  vocab_size,
+  lowercase,
+  strip_accents,
+  split_chinese,
+  normalization,
+  max_word_chars,
+  min_frequency,
+  coverage,
+) -> kinds.Kind:
+  """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
+
+  The fields are described in configs/parts.py. Equal to transformers' BertTokenizer where
+  normalization is 'none', max_word_chars 100 and strip_accents equal to lowercase
+  (tests/tokenizers/test_tokenizers.py).
+  """
+  kinds.check_range('vocab_size', vocab_size, 1)
+  kinds.check_range('min_frequency', min_frequency, 0)
+  kinds.check_range('max_word_chars', max_word_chars, 1, 10_000)
+  special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
+  clean = kinds.normalizer(
+    normalization,
+    normalizers.BertNormalizer(
+      clean_text=True,
+      handle_chinese_chars=split_chinese,
+      strip_accents=strip_accents,
+      lowercase=lowercase,
+    ),
+  )
+
+  def engine(vocabulary):
+    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+    built = hf.Tokenizer(
+      models.WordPiece(
+        ids,
+        unk_token='[UNK]',
+        max_input_chars_per_word=max_word_chars,
+        continuing_subword_prefix='##',
+      )
+    )
+    built.normalizer, built.pre_tokenizer, built.decoder = (
+      clean,
+      pre_tokenizers.BertPreTokenizer(),
+      decoders.WordPiece(prefix='##'),
+    )
+    return built
+
+  def train(texts):
+    letters = _letters(texts, clean, coverage, vocab_size)
+    inside = ['##' + c for c in letters if not _stands_alone(c, split_chinese)]
+    # The library numbers letters in the order of a hash map with a random seed, and breaks ties
+    # between merges by number: only letters that it is given as special tokens have the same number
+    # in every run.
+    known = [*special.values(), *letters, *inside]
+    built = hf.Tokenizer(
+      models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=max_word_chars)
+    )
+    # A word over the limit is unknown whatever is learnt.
+    built.normalizer, built.pre_tokenizer = (
+      clean,
+      kinds.without_long_words(pre_tokenizers.BertPreTokenizer(), max_word_chars),
+    )
+    trainer = trainers.WordPieceTrainer(
+      vocab_size=vocab_size,
+      min_frequency=min_frequency,
+      special_tokens=known,
+      initial_alphabet=letters,
+      limit_alphabet=len(letters),
+      show_progress=False,
+    )
+    built.train_from_iterator(kinds.once(texts), trainer)
+    return kinds.Vocabulary(kinds.by_id(built.get_vocab(with_added_tokens=True)))
+
+  def read(files):
+    if 'vocab.txt' in files:
+      pieces = re.sub(r'\r\n?', '\n', kinds.read_text(files['vocab.txt'])).rstrip('\n').split('\n')
+    elif 'tokenizer.json' in files:
+      model = kinds.read_model(files['tokenizer.json'])
+      if model.get('type', 'WordPiece') != 'WordPiece' or not isinstance(model.get('vocab'), dict):
+        return None
+      pieces = kinds.by_id(model['vocab'])
+    else:
+      return None
+    return kinds.Vocabulary(pieces)
+
+  def check(pieces):
+    kinds.check_case(pieces, lowercase)
+
+  def wrap(ids):
+    return processors.TemplateProcessing(
+      single='[CLS]:0 $A:0 [SEP]:0',
+      pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
+      special_tokens=[('[CLS]', ids['cls']), ('[SEP]', ids['sep'])],
+    )
+
+  def files(vocabulary):
+    return {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'}
+
+  return kinds.Kind(
+    special,
+    train,
+    read,
+    check,
+    files,
+    engine,
+    wrap,
+    lambda p: not p.startswith('##'),
+    False,
+    reads='vocab.txt or tokenizer.json (of a WordPiece)',
+  )
+
+
+def _letters(texts, clean, coverage, vocab_size) -> list[str]:
+  """The most frequent characters, enough for `coverage` of all that are not blank, in the order of
+  their code points.
+  """
+  counts = collections.Counter()
+  for text in kinds.once(texts):
+    counts.update(clean.normalize_str(text))
+  for c in [c for c in counts if c.isspace()]:
+    del counts[c]
+  total, kept, covered = sum(counts.values()), [], 0
+  for c, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+    if covered >= coverage * total:
+      break
+    kept.append(c)
+    covered += n
+  if (
+    2 * len(kept) + len(kinds.ROLES) > vocab_size
+    and sum(1 if _stands_alone(c, True) else 2 for c in kept) + len(kinds.ROLES) > vocab_size
+  ):
+    raise errors.UserError(
+      f'The text has {len(kept)} different characters, too many for {vocab_size} pieces: raise '
+      '--config.tokenizer.vocab_size, '
+      'or lower --config.tokenizer.coverage.'
+    )
+  return sorted(kept)
+
+
+def _stands_alone(c, split_chinese) -> bool:
+  """Whether BERT's splitting makes a word of this character alone: punctuation, and CJK if it is
+  split.
+  """
+  code = ord(c)
+  if (
+    33 <= code <= 47
+    or 58 <= code <= 64
+    or 91 <= code <= 96
+    or 123 <= code <= 126
+    or unicodedata.category(c).startswith('P')
+  ):
+    return True
+  return split_chinese and any(a <= code <= b for a, b in _CJK)
+
+
+_CJK = (
+  (0x4E00, 0x9FFF),
+  (0x3400, 0x4DBF),
+  (0x20000, 0x2A6DF),
+  (0x2A700, 0x2B73F),
+  (0x2B740, 0x2B81F),
+  (0x2B920, 0x2CEAF),
+  (0xF900, 0xFAFF),
+  (0x2F800, 0x2FA1F),
+)

@@ -1,0 +1,253 @@
+"""How the processes of a run find each other, and what becomes of the others when one is lost.
+
+    by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
+    JAX_PROCESS_ID; the same line for each
+    on a TPU VM    nothing to set: the hosts of a slice know each other
+    otherwise      one process, which coordinates itself through a socket in a temporary folder
+
+A process whose peer died cannot go on, and jax ends it natively, without a `finally`: what is left
+is the last checkpoint.
+"""
+
+import atexit
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import jax
+
+from bertzoo_jax.common import errors
+
+JOIN_SECONDS = 300
+TRY_AGAIN = errors.TryAgain.code
+LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
+_LAST_SECONDS = 5.0
+_FOREVER = 10**6  # a lone process that was suspended must not be declared dead by itself
+_TPU_PORT = 8482  # jax's choice for the coordinator of a slice
+
+# Not sys.exit: jax would wait at exit for the process that is gone.
+_exit = os._exit
+
+_with_others = False  # whether this process may have joined others
+
+
+def join(seconds: int = JOIN_SECONDS) -> None:
+  """Joins this process to the others of the run; before anything touches a device. Does nothing the
+  second time.
+
+  Without it jax ignores notices of preemption in silence, also those of a single process.
+
+  Args:
+    seconds: to wait for the others; then the process ends with one sentence and exit code
+      TRY_AGAIN.
+
+  Raises:
+    UserError: the environment does not say who this is.
+    TryAgain: the port of process 0 is taken, or a TPU VM cannot say who the others are.
+  """
+  if jax.distributed.is_initialized():
+    return
+  try:
+    if address := os.environ.get('JAX_COORDINATOR_ADDRESS'):
+      _by_hand(address, seconds)
+    elif 'tpu' in (jax.config.jax_platforms or ''):  # which jax sets where it finds chips
+      _on_tpu(seconds)
+    else:
+      _alone(seconds)
+  except RuntimeError as e:
+    if 'before' not in str(e):
+      raise
+    if _others():  # else: a notebook or a test, which has used jax and trains alone
+      print(
+        'note: jax was in use before the run began, so this process does not join the others: '
+        'start it in a fresh process.',
+        flush=True,
+      )
+
+
+def leave(code: int) -> None:
+  """Ends this process after an error. With others it does not wait for them, as jax does at exit:
+  they may be waiting for this one, and find out within LOST_SECONDS that it is gone. Process 0
+  gives those that fail with it time for their own words: they would end with it."""
+  if _with_others:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if jax.distributed.is_initialized() and jax.process_index() == 0:
+      time.sleep(_LAST_SECONDS)
+    _exit(code)
+  sys.exit(code)
+
+
+@contextlib.contextmanager
+def last_words():
+  """Inside a `with`, on several hosts: if this process ends natively (jax aborts it when another is
+  lost, or somebody kills it), a line on stderr says what that means, after all that jax has said. A
+  Python error has words of its own."""
+  if jax.process_count() == 1:
+    yield
+    return
+  line = (
+    f'host {jax.process_index()} of {jax.process_count()} ended without saving: it was killed, or '
+    'another host was lost, whose own log says '
+    'why. Run the same line on all hosts again; they go on from the last checkpoint.'
+  )
+  # A shell outlives this process, and reads the end of its input when it dies. Out of the way of
+  # Ctrl-C.
+  teller = subprocess.Popen(
+    ['sh', '-c', 'read -r line || echo "$0" >&2', line],
+    stdin=subprocess.PIPE,
+    start_new_session=True,
+  )
+  try:
+    yield
+  finally:
+    teller.communicate(b'\n')
+
+
+@contextlib.contextmanager
+def watched():
+  """Inside a `with`: a computation that fails because another host is gone ends the process at
+  once, with exit code TRY_AGAIN.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    if jax.process_count() == 1:
+      raise
+    print(
+      f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}',
+      file=sys.stderr,
+      flush=True,
+    )
+    _exit(TRY_AGAIN)
+
+
+def _by_hand(address, seconds):
+  try:
+    count, index, port = (
+      int(os.environ['JAX_NUM_PROCESSES']),
+      int(os.environ['JAX_PROCESS_ID']),
+      int(address.rpartition(':')[2]),
+    )
+  except (KeyError, ValueError) as e:
+    raise errors.UserError(
+      f'JAX_COORDINATOR_ADDRESS is {address!r}: it must be HOST:PORT of process 0, and '
+      'JAX_NUM_PROCESSES (of the run) and '
+      'JAX_PROCESS_ID (of this one, from 0) must be set too; or unset all three.'
+    ) from e
+  if not 0 <= index < count:
+    raise errors.UserError(
+      f'JAX_PROCESS_ID is {index} and JAX_NUM_PROCESSES {count}: the processes are 0 to '
+      f'{count - 1}.'
+    )
+  if index == 0:
+    _check_free(port, 'give another one in JAX_COORDINATOR_ADDRESS, on all hosts')
+  if count > 1:
+    print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
+  missing = (
+    f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
+    'host, with its own JAX_PROCESS_ID, '
+    'where that address can be reached.'
+  )
+  _initialize(
+    seconds,
+    missing,
+    coordinator_address=address,
+    num_processes=count,
+    process_id=index,
+    cluster_detection_method='deactivate',
+  )
+
+
+def _on_tpu(seconds):
+  port = int(os.environ.get('JAX_COORDINATOR_PORT', _TPU_PORT))
+  _check_free(port, 'another run seems to use this TPU: end it first')
+  missing = f'The hosts of this slice did not find each other within {seconds} s: start the same line on all of them (ssh --worker=all).'
+  try:
+    _initialize(seconds, missing)
+  except (
+    Exception
+  ) as e:  # whatever the machine's own address book raises, before anything was joined
+    if 'before' in str(e) and isinstance(e, RuntimeError):
+      raise
+    if _others() or jax.distributed.is_initialized():
+      raise errors.TryAgain(
+        f'The hosts of this slice could not be found ({type(e).__name__}: '
+        f'{" ".join(str(e).split())[:200]}): run the '
+        'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
+        'hand.'
+      ) from e
+    _alone(seconds)
+
+
+def _alone(seconds):
+  # Not a port: a proxy in the environment would be asked for it, another process may take it, and
+  # jax dies of either.
+  folder = tempfile.mkdtemp(prefix='bertzoo-')
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  address = f'unix:{folder}/coordinator'
+  _initialize(
+    seconds,
+    f'This process could not coordinate itself through {folder}: set TMPDIR to a local folder with '
+    'a short name.',
+    coordinator_address=address,
+    coordinator_bind_address=address,
+    num_processes=1,
+    process_id=0,
+    cluster_detection_method='deactivate',
+    heartbeat_timeout_seconds=_FOREVER,
+  )
+  jax.config.update(
+    'jax_cpu_collectives_implementation', None
+  )  # devices of one process need no network between them
+
+
+def _initialize(seconds, missing, **where):
+  """jax.distributed.initialize, but that it ends with a sentence where jax would abort with a stack
+  of native calls.
+  """
+
+  def give_up():
+    print(f'error: {missing}', file=sys.stderr, flush=True)
+    _exit(TRY_AGAIN)
+
+  timer = threading.Timer(seconds, give_up)
+  timer.daemon = True
+  timer.start()
+  try:
+    jax.distributed.initialize(
+      **{'heartbeat_timeout_seconds': LOST_SECONDS, **where, 'initialization_timeout': seconds + 60}
+    )
+  finally:
+    timer.cancel()
+  global _with_others
+  _with_others = where.get('num_processes') != 1
+
+
+def _check_free(port, remedy):
+  """Raises TryAgain if the port is taken, UserError if it cannot be: jax would die of it."""
+  both = socket.has_dualstack_ipv6()
+  try:
+    socket.create_server(
+      ('', port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
+    ).close()
+  except (OSError, OverflowError) as e:
+    taken = getattr(e, 'errno', None) == errno.EADDRINUSE
+    raise (errors.TryAgain if taken else errors.UserError)(
+      f'Port {port} of this machine cannot be opened ({getattr(e, "strerror", None) or e}): '
+      f'{remedy}.'
+    ) from e
+
+
+def _others() -> bool:
+  """Whether the environment speaks of several processes."""
+  return 'JAX_COORDINATOR_ADDRESS' in os.environ or ',' in os.environ.get(
+    'TPU_WORKER_HOSTNAMES', ''
+  )

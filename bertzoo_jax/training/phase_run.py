@@ -1,0 +1,179 @@
+"""A phase made ready to run: its state on the mesh, its compiled step, its evaluation."""
+
+import math
+import os
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step as steps
+
+# KiB of fast memory that a fused operation may take, where the chip has more than the compiler uses
+# unasked: larger tiles of the matrix products (docs/TPU.md). By device kind.
+_FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
+_FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
+# MiB from which a product with gathered weights is cut into a loop of narrow ones, one a chip:
+# never, they are too narrow.
+_WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
+_NEVER = 1_000_000
+
+
+class PhaseRun(NamedTuple):
+  """A phase with all it needs.
+
+  Attributes:
+    first_step, end_step: global steps it covers.
+    objective: its Objective.
+    tx, schedule: its optimizer, and step → learning rate.
+    data: its PhaseData.
+    mesh: of the run.
+    seed, accumulation: as of `step.make_train_step`.
+  """
+
+  first_step: int
+  end_step: int
+  objective: Any
+  tx: Any
+  schedule: Any
+  data: Any
+  mesh: Any
+  seed: int
+  accumulation: int
+
+  @property
+  def rows(self) -> int:
+    """Rows of the global batch."""
+    return self.data.features['input_ids'][0][0]
+
+  @property
+  def length(self) -> int:
+    """Tokens a row."""
+    return self.data.features['input_ids'][0][1]
+
+
+def target(phase_run: PhaseRun):
+  """(TrainState of shape structs with shardings, a line for each parameter the mesh could not
+  split).
+  """
+  shapes = jax.eval_shape(lambda: _initial(phase_run))
+  placed, notes = sharding.of_parameters(shapes.params, phase_run.mesh)
+  where = sharding.of_state(shapes, placed, phase_run.mesh)
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
+  ), notes
+
+
+def fresh(phase_run: PhaseRun) -> steps.TrainState:
+  """The state before the first step, made where it will live."""
+  return jax.jit(lambda: _initial(phase_run), out_shardings=_where(phase_run))()
+
+
+def enter(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
+  """A state at the start of a later phase_run: moments are kept, parameters that the phase_run adds
+  come from its objective, which may have them begin as others that are there."""
+  return jax.jit(
+    lambda old: steps.carry_over(old, _initial(phase_run), phase_run.objective.inherits),
+    out_shardings=_where(phase_run),
+  )(state)
+
+
+def train_step(phase_run: PhaseRun):
+  """The compiled (state, batch) → (state, metrics); the state is donated."""
+  step = steps.make_train_step(
+    phase_run.objective, phase_run.tx, phase_run.schedule, seed=phase_run.seed, **_parts(phase_run)
+  )
+  where = _where(phase_run)
+  return jax.jit(
+    step,
+    in_shardings=(where, sharding.batch_sharding(phase_run.mesh)),
+    out_shardings=(where, None),
+    donate_argnums=0,
+    compiler_options=_options(phase_run),
+  )
+
+
+def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
+  """What the compiler is asked of the programs of a phase_run on such devices, which may split
+  weights over fsdp; LIBTPU_INIT_ARGS goes before.
+  """
+  wanted = {
+    _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),
+    _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,
+  }
+  return {
+    k: str(v) for k, v in wanted.items() if v and k not in os.environ.get('LIBTPU_INIT_ARGS', '')
+  }
+
+
+def evaluation(phase_run: PhaseRun):
+  """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
+
+  The denominators are added over all batches first, so the result is that of one large batch.
+  """
+  batches = phase_run.data.held_out()
+  normalizers_of = jax.jit(phase_run.objective.normalizers)
+  one = jax.jit(
+    steps.make_eval_step(phase_run.objective, **_parts(phase_run)),
+    compiler_options=_options(phase_run),
+  )
+  place = lambda batch: sharding.to_devices(batch, phase_run.mesh, phase_run.rows)
+  add = lambda a, b: jax.tree.map(jnp.add, a, b)
+  normalizers = None
+
+  def evaluate(params):
+    nonlocal normalizers
+    if normalizers is None and batches:
+      found = [normalizers_of(place(batch)) for batch in batches]
+      normalizers = {k: sum(float(t[k]) for t in found) for k in found[0]}
+    total = None
+    for number, batch in enumerate(batches):
+      result = jax.block_until_ready(one(params, place(batch), normalizers, number))
+      total = result if total is None else add(total, result)
+    if total is None:
+      return {}
+    loss, sums = total
+    return {
+      k: float(v)
+      for k, v in {
+        'loss': loss,
+        **phase_run.objective.finalize_metrics(steps.means(sums, normalizers)),
+      }.items()
+    }
+
+  return evaluate
+
+
+def bits_per_byte(nats_per_token: float, tokens_per_byte: float) -> float:
+  """The same loss by the length of the text: comparable between tokenizers."""
+  return nats_per_token * tokens_per_byte / math.log(2)
+
+
+def param_shapes(state) -> dict:
+  """{path: shape} of the parameters of a state."""
+  return {
+    optimizers.path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(state.params)
+  }
+
+
+def _initial(phase_run):
+  return steps.init(phase_run.objective, phase_run.tx, phase_run.seed, phase_run.rows)
+
+
+def _parts(phase_run):
+  return dict(
+    accumulation=phase_run.accumulation, mesh=phase_run.mesh if phase_run.mesh.size > 1 else None
+  )
+
+
+def _options(phase_run):
+  return compiler_options(
+    phase_run.mesh.devices.flat[0].device_kind, phase_run.mesh.shape['fsdp'] > 1
+  )
+
+
+def _where(phase_run):
+  return jax.tree.map(lambda x: x.sharding, target(phase_run)[0])

@@ -1,0 +1,65 @@
+"""Being asked to stop: SIGTERM (preemption) and the first SIGINT (Ctrl-C) let a run save and end
+with exit code 0.
+"""
+
+import contextlib
+import itertools
+import signal
+
+import jax
+from jax.experimental import multihost_utils
+
+_count = itertools.count(1)  # of this process: jax agrees on a number once and for all
+
+
+class Preemption:
+  """Remembers the signal; a second SIGINT ends the process at once."""
+
+  def __init__(self):
+    self.name = None  # what asked for the end; with several hosts the same on all
+    self._asked, self._alone = False, True
+
+  @contextlib.contextmanager
+  def listening(self):
+    """Handles signals inside a `with`.
+
+    Joining the hosts (distributed.py) has installed jax's own native handler of SIGTERM. With
+    several hosts it stays: it tells the others, so that all agree on a step. One process puts its
+    own handler over it, since it can end after the very next step. What jax's has noticed before
+    that, `reached` finds out.
+    """
+    self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
+    wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)
+    old = {s: signal.signal(s, self._notice) for s in wanted}
+    try:
+      yield self
+    finally:
+      for s, handler in old.items():
+        signal.signal(
+          s, signal.SIG_DFL if handler is None else handler
+        )  # None: a native one, which Python cannot put back
+
+  def _notice(self, number, frame):
+    del frame
+    if self._asked and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    self._asked = True
+    if self._alone:
+      self.name = signal.Signals(number).name
+    else:
+      signal.raise_signal(signal.SIGTERM)  # jax's handler tells the other hosts
+
+  def reached(self) -> bool:
+    """True if the run should save and end after this step. To be asked after every step; on several
+    hosts the same on all.
+    """
+    # A count of its own, not the step of the run: jax agrees on the next number after the highest
+    # that it was asked for, which is 0 if a notice came before the first one, and then waits for
+    # that very number.
+    try:
+      if multihost_utils.reached_preemption_sync_point(next(_count)):
+        self.name = 'preemption'
+    except RuntimeError:  # jax was told to have no such service
+      if not self._alone:
+        raise
+    return self.name is not None

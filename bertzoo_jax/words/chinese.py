@@ -1,0 +1,274 @@
+"""Chinese words and parts of speech exactly as jieba finds them, for a whole batch of text at once.
+
+Between punctuation jieba takes the most probable chain of its dictionary's words; what is left as
+single characters it cuts with a hidden Markov model. Here the dictionary is a trie in arrays, and
+the chains of all stretches are found side by side, with the same float64 sums in the same order and
+the same ties; only the Markov model goes character by character, and remembers. The result equals
+`jieba.cut` and `jieba.posseg.cut` (a test holds it to that). C characters of the text.
+
+jieba's own loading is not used: it talks, and leaves a cache in the folder of temporary files that
+workers would share.
+"""
+
+import functools
+import math
+import pathlib
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.words import characters
+from bertzoo_jax.words import jieba_hmm
+from bertzoo_jax.words import tries
+
+NOUN, MODIFIER, ENTITY = 1, 2, 4  # what a word's part of speech allows it to be, as bits
+_SHORT = (
+  128  # characters: a longer stretch is cut by itself, for a batch takes the steps of its longest
+)
+_REMEMBERED = 1 << 18  # stretches of single characters
+
+
+class Segmenter:
+  """jieba's words, with bits for their parts of speech if `tags`; these words are then
+  jieba.posseg's, whose Markov model differs.
+
+  Attributes:
+    facts: {'segmenter', 'segmenter_version', 'segmenter_dictionary' (its SHA-256)}.
+
+  Raises:
+    UserError: jieba is not installed.
+  """
+
+  def __init__(self, tags: bool):
+    jieba = load()
+    file = pathlib.Path(jieba.__file__).with_name('dict.txt')
+    self._dictionary = _dictionary(file)
+    self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: what jieba calls re_han
+    for a, b in (
+      ('0', '9'),
+      ('A', 'Z'),
+      ('a', 'z'),
+      ('\u4e00', '\u9fd5'),
+      *((c, c) for c in ('+#&._' if tags else '+#&._%-')),
+    ):
+      self._inside[ord(a) : ord(b) + 1] = True
+    self._cut = jieba_hmm.tagged() if tags else jieba_hmm.plain()
+    self._tags, self._memory = tags, {}
+    self.facts = dict(
+      segmenter='jieba.posseg' if tags else 'jieba',
+      segmenter_version=jieba.__version__,
+      segmenter_dictionary=storage.sha256(file),
+    )
+
+  def __call__(self, text: str):
+    """(bool [C]: a word starts at this character; uint8 [C]: bits of the word that starts there (0
+    without tags), else anything).
+    """
+    codes_C = characters.codes(text)
+    inside_C = self._inside[np.minimum(codes_C, 0xFFFF)] & (codes_C < 0xFFFF)
+    size_C, node_C, edges = _chains(self._dictionary, codes_C, inside_C)
+    starts_C = ~inside_C
+    starts_C[1:] &= (codes_C[1:] != 10) | (codes_C[:-1] != 13)  # \r\n is one to jieba
+    at_N = np.flatnonzero(inside_C & ~np.concatenate([[False], inside_C[:-1]]))
+    while len(at_N):
+      starts_C[at_N] = True
+      at_N = at_N + size_C[at_N]
+      at_N = at_N[at_N < len(codes_C)]
+      at_N = at_N[inside_C[at_N]]
+    bits_C = (
+      np.where(starts_C & inside_C, self._dictionary.bits[node_C], 0).astype(np.uint8)
+      if self._tags
+      else np.zeros(len(codes_C), np.uint8)
+    )
+    begin_N, end_N = _runs(starts_C & inside_C & (size_C == 1))
+    loose_N = ~_are_words(begin_N, end_N - begin_N, edges)
+    self._cut_singles(text, begin_N[loose_N], end_N[loose_N], starts_C, bits_C)
+    return starts_C, bits_C
+
+  def _cut_singles(self, text, begin_N, end_N, starts_C, bits_C):
+    """Cuts stretches of single characters with the Markov model, in place."""
+    joined, tagged, bits, memory = [], [], [], self._memory
+    for a, b in zip(begin_N.tolist(), end_N.tolist()):
+      stretch = text[a:b]
+      found = memory.get(stretch)
+      if found is None:
+        found = memory[stretch] = self._cut_stretch(stretch)
+      joined += [a + i for i in found[0]]
+      if found[1]:
+        tagged += [a + i for i, _ in found[1]]
+        bits += [bit for _, bit in found[1]]
+    starts_C[joined] = False
+    if self._tags:
+      bits_C[tagged] = bits
+    if len(memory) > _REMEMBERED:
+      memory.clear()
+
+  def _cut_stretch(self, stretch):
+    """(offsets of characters that continue a word, ((offset, bits) of each word, if there are
+    tags)).
+    """
+    words = self._cut(stretch)
+    joined = tuple(i for a, b, _ in words for i in range(a + 1, b))
+    return joined, tuple((a, tag_bits(tag)) for a, _, tag in words) if self._tags else ()
+
+
+@functools.cache
+def tag_bits(tag: str) -> int:
+  """What a part of speech, as jieba names it, allows: NOUN n… vn an j; MODIFIER also a ad b z;
+  ENTITY nr… ns nt nz.
+  """
+  noun = tag[:1] == 'n' or tag in ('vn', 'an', 'j')
+  return (
+    NOUN * noun
+    | MODIFIER * (noun or tag in ('a', 'ad', 'b', 'z'))
+    | ENTITY * (tag[:2] in ('nr', 'ns', 'nt', 'nz'))
+  )
+
+
+def load():
+  """The module jieba, quiet; UserError where it is not installed."""
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # its imports are of another age
+      import jieba
+  except ImportError as e:
+    raise errors.UserError('Chinese words need jieba: pip install "bertzoo_jax[zh]".') from e
+  return jieba
+
+
+# --- chains of dictionary words
+# ---------------------------------------------------------------------------------------
+
+
+def _chains(dictionary, codes_C, inside_C):
+  """The most probable chain of words of every stretch: from each character the word's size [C] and
+  its node [C]; and the edges.
+
+  The sums run from a stretch's end to its beginning and of equal ones the longer word wins, as in
+  jieba.
+  """
+  size_C, node_C = np.ones(len(codes_C), np.int64), np.full(len(codes_C), -1, np.int32)
+  score_C, sum_C = np.full(len(codes_C), dictionary.unknown), np.zeros(len(codes_C) + 1)
+  edges = dictionary.edges(codes_C, inside_C)
+  for at, _, _ in edges[1:]:
+    score_C[at] = -np.inf  # a character alone is a last resort, unless it is a word
+  at, node, score = edges[0]
+  score_C[at], node_C[at] = score, node
+  begin_N, end_N = _runs(inside_C)
+  long_N = end_N - begin_N > _SHORT
+  left_C = np.full(
+    len(codes_C), -1, np.int64
+  )  # characters that follow in the stretch, where this is short
+  inside = np.flatnonzero(inside_C)
+  left_C[inside] = np.where(
+    np.repeat(long_N, end_N - begin_N), -1, np.repeat(end_N, end_N - begin_N) - 1 - inside
+  )
+  steps = [_by_step(inside, left_C)] + [
+    _by_step(at, left_C, node, score) for at, node, score in edges[1:]
+  ]
+  for step in range(int(left_C.max(initial=-1)) + 1):
+    at = steps[0][0][steps[0][1][step] : steps[0][1][step + 1]]
+    sum_C[at] = score_C[at] + sum_C[at + 1]
+    for n, (at_E, borders, node_E, score_E) in enumerate(steps[1:], 2):
+      if step + 1 >= len(borders) or borders[step] == borders[step + 1]:
+        continue
+      mine = slice(borders[step], borders[step + 1])
+      at, total = at_E[mine], score_E[mine] + sum_C[at_E[mine] + n]
+      better = total >= sum_C[at]
+      at = at[better]
+      sum_C[at], size_C[at], node_C[at] = total[better], n, node_E[mine][better]
+  for begin, end in zip(begin_N[long_N].tolist(), end_N[long_N].tolist()):
+    _long_chain(begin, end, edges, score_C, size_C, node_C)
+  return size_C, node_C, edges
+
+
+def _by_step(at, left_C, *values):
+  """(places in the order of their steps, where each step begins among them, values in that
+  order).
+  """
+  left = left_C[at]
+  order = np.argsort(left.astype(np.int16), kind='stable')
+  order = order[np.count_nonzero(left < 0) :]
+  return (
+    at[order],
+    np.concatenate([[0], np.cumsum(np.bincount(left[order]))]).tolist(),
+    *(v[order] for v in values),
+  )
+
+
+def _runs(true_C):
+  """(begin, end) of the stretches that are true."""
+  border = np.flatnonzero(np.diff(np.concatenate([[0], true_C.view(np.int8), [0]])))
+  return border[::2], border[1::2]
+
+
+def _are_words(begin_N, size_N, edges):
+  """Whether a stretch is a character alone, or as a whole in the dictionary: jieba leaves its
+  characters alone then.
+  """
+  out_N = size_N == 1
+  for n, (at, _, _) in enumerate(edges[1:], 2):
+    out_N |= (size_N == n) & np.isin(begin_N, at)
+  return out_N
+
+
+def _long_chain(begin, end, edges, score_C, size_C, node_C):
+  """The chain of one stretch, in place."""
+  longer = [[] for _ in range(end - begin)]
+  for n, (at, node, score) in enumerate(edges[1:], 2):
+    mine = slice(*np.searchsorted(at, (begin, end)))
+    for i, word, value in zip(at[mine].tolist(), node[mine].tolist(), score[mine].tolist()):
+      longer[i - begin].append((n, word, value))
+  alone, sums = score_C[begin:end].tolist(), [0.0] * (end - begin + 1)
+  for i in range(end - begin - 1, -1, -1):
+    best = alone[i] + sums[i + 1]
+    for n, word, value in longer[i]:
+      if value + sums[i + n] >= best:
+        best = value + sums[i + n]
+        size_C[begin + i], node_C[begin + i] = n, word
+    sums[i] = best
+
+
+# --- the dictionary
+# ---------------------------------------------------------------------------------------------------
+
+
+class _Dictionary(NamedTuple):
+  """jieba's words: trie; score, float64 [N], of each node, a word's logarithm of probability, -inf
+  for a mere prefix; bits, uint8 [N + 1], of which the last is no word's; unknown, the score of a
+  character that begins no word."""
+
+  trie: tries.Trie
+  score: np.ndarray
+  bits: np.ndarray
+  unknown: float
+
+  def edges(self, codes_C, inside_C):
+    """For n = 1, 2, …: (where a word of n characters begins, ascending; its node; its score),
+    within stretches.
+    """
+    edges = []
+    for at, node in self.trie.walk(codes_C, inside_C):
+      score = self.score[node]
+      word = score > -np.inf
+      edges.append((at[word], node[word], score[word]))
+    return edges
+
+
+@functools.cache
+def _dictionary(file) -> _Dictionary:
+  """Of jieba's file: a line a word, its frequency and part of speech."""
+  fields = file.read_text(encoding='utf-8').replace('\n', ' ').split(' ')
+  words, counts, tags = fields[0:-1:3], fields[1::3], fields[2::3]
+  total = math.log(sum(map(int, counts)))
+  entries = dict(zip(words, zip(counts, tags)))  # of a word that stands twice the last counts
+  letters_WN = np.array(list(entries)).view(np.uint32).reshape(len(entries), -1).astype(np.int64)
+  trie, node_W = tries.build(np.where(letters_WN > 0, letters_WN, -1), 1 << 16)
+  logs = {count: math.log(int(count)) - total if int(count) else -np.inf for count in set(counts)}
+  score, bits = np.full(trie.size, -np.inf), np.zeros(trie.size + 1, np.uint8)
+  score[node_W] = [logs[count] for count, _ in entries.values()]
+  bits[node_W] = [tag_bits(tag) for _, tag in entries.values()]
+  return _Dictionary(trie, score, bits, math.log(1) - total)

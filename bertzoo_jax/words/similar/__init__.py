@@ -1,0 +1,233 @@
+"""Similar words (MacBERT, Cui et al. 2020 §3.2): for each word of a corpus the words that may stand
+in its place.
+
+The papers leave open which of the similar words is taken and how its length fits the word's (Cui et
+al. 2021 §IV). Here: a similar word has as many pieces as the word itself, for the row must keep its
+length and every piece its target; a word keeps its 10 nearest of that length, nearest first, itself
+left out; a masking draws one of them uniformly, for the same one every time would be a code that
+the network can learn to undo. A word that has none gets a random word: one of the frequent words of
+the corpus of as many pieces.
+
+A table is arrays, rows are words as pieces, in the order of a 64-bit hash; it is small enough to be
+a constant of the input program. N words, M = 8 pieces at most (longer words have no similar ones),
+R frequent words; K words are looked up.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+from bertzoo_jax.common import storage
+from bertzoo_jax.words.similar import providers
+from bertzoo_jax.words.similar import words as words_lib
+
+PIECES, NEAREST = words_lib.PIECES, words_lib.NEAREST
+_FREQUENT = 10_000  # of each length, for random words
+
+
+class Table(NamedTuple):
+  """Similar words.
+
+  words: int32 [N, M], pieces, -1 behind the last. hashes: int64 [N], ascending. similar: int32 [N,
+  10], row numbers of the similar words, nearest first, -1 behind the last. frequent: int32 [R], row
+  numbers of frequent words by length, those of m pieces from offsets[m] to offsets[m + 1]; offsets:
+  int32 [M + 2].
+  """
+
+  words: np.ndarray
+  hashes: np.ndarray
+  similar: np.ndarray
+  frequent: np.ndarray
+  offsets: np.ndarray
+
+  def report(self) -> dict:
+    """{'words', 'with_similar', 'frequent': [of 1 … M pieces]}."""
+    return dict(
+      words=len(self.words),
+      with_similar=int((self.similar[:, 0] >= 0).sum()),
+      frequent=np.diff(self.offsets)[1:].tolist(),
+    )
+
+
+def build(section, out, tokenizer, file=None) -> Table | None:
+  """The table of a corpus whose shards are written; None where config.corpus.similar is 'none'.
+
+  Args:
+    section: config.corpus.
+    out: CORPUS; its train/*.{tokens,sentences,units}.npy are read, in blocks, of a large corpus an
+      even sample.
+    tokenizer: the corpus's.
+    file: for 'vectors' and 'thesaurus'.
+
+  Raises:
+    UserError: unknown provider, a file missing or too many, a library not installed, or no word
+      with a similar one.
+  """
+  check_file(section, file)
+  if section['similar'] == 'none':
+    return None
+  counted = words_lib.count(
+    words_lib.Stream(out, tokenizer.word_starts, list(tokenizer.special.values()))
+  )
+  if not len(counted.words):
+    raise errors.UserError(
+      'The corpus has no words, so none has a similar one: set --config.corpus.similar=none.'
+    )
+  words_NM, similar_ND = BY_NAME[section['similar']](counted, tokenizer, file)
+  table = _table(counted, words_NM, similar_ND)
+  if not (table.similar >= 0).any():
+    raise errors.UserError(
+      f'Of {len(words_NM)} words none has a similar one of as many pieces '
+      f'(similar={section["similar"]!r}): is '
+      f'{file or "the text"} of the language of the corpus, and large enough?'
+    )
+  return table
+
+
+def check_file(section, file) -> None:
+  """UserError where config.corpus.similar is unknown, or wants a file and has none, or has one and
+  wants none.
+  """
+  name = section['similar']
+  errors.choose(name, {'none': None, **BY_NAME}, 'config.corpus.similar')
+  if name in ('vectors', 'thesaurus') and not file:
+    raise errors.UserError(f'config.corpus.similar is {name!r}: say which with --similar=FILE.')
+  if name in ('none', 'trained') and file:
+    raise errors.UserError(
+      f'--similar={file} is not read, for config.corpus.similar is {name!r}: set '
+      '--config.corpus.similar=vectors or thesaurus.'
+    )
+
+
+def _table(counted, words_NM, similar_ND) -> Table:
+  """Brings the provider's words and the frequent words of the corpus together."""
+  all_NM = np.concatenate([words_NM, counted.words])
+  hashes = words_lib.hashes(all_NM)
+  order, first, row_of = np.unique(hashes, return_index=True, return_inverse=True)
+  similar = np.full((len(order), NEAREST), -1, np.int32)
+  mine = row_of[: len(words_NM)]
+  similar[mine[::-1], : similar_ND.shape[1]] = np.where(similar_ND >= 0, row_of[similar_ND], -1)[
+    ::-1
+  ]  # of equal words the first
+  rows, sizes = row_of[len(words_NM) :], (counted.words >= 0).sum(axis=1)
+  frequent = [rows[sizes == m][:_FREQUENT] for m in range(1, PIECES + 1)]
+  offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])]).astype(np.int32)
+  return Table(
+    all_NM[first].astype(np.int32),
+    order,
+    similar,
+    np.concatenate(frequent).astype(np.int32),
+    offsets,
+  )
+
+
+# --- looking up, as TensorFlow operations
+# -----------------------------------------------------------------------------
+
+
+def lookup(table: Table, words_KM, sizes_K, random_K):
+  """A similar word for each word, drawn uniformly.
+
+  Args:
+    words_KM: int32 [K, M], each word's pieces; what lies behind its size does not matter.
+    sizes_K: int32 [K]; words of more than M pieces, or of 0, have no similar word.
+    random_K: uint32 [K] bits, of a row and a position.
+
+  Returns:
+    (int32 [K, M], as many pieces as the word's, -1 behind them; bool [K]: the word has a similar
+    one, else its row is -1).
+  """
+  import tensorflow as tf  # a corpus can be prepared without it
+
+  random_K = tf.convert_to_tensor(random_K)
+  held_KM = tf.range(PIECES) < sizes_K[:, None]
+  words_KM = tf.where(held_KM, words_KM, -1)
+  row_K = tf.minimum(tf.searchsorted(table.hashes, _hashes(tf, words_KM)), len(table.hashes) - 1)
+  same_K = (
+    tf.reduce_all(tf.gather(table.words, row_K) == words_KM, axis=1)
+    & (sizes_K > 0)
+    & (sizes_K <= PIECES)
+  )
+  count_K = tf.gather((table.similar >= 0).sum(axis=1).astype(np.int32), row_K)
+  found_K = same_K & (count_K > 0)
+  choice_K = tf.cast(hashing.below(random_K, tf.cast(tf.maximum(count_K, 1), tf.int64)), tf.int32)
+  similar_K = tf.gather(table.similar.reshape(-1), row_K * NEAREST + choice_K)
+  return tf.where(found_K[:, None], tf.gather(table.words, tf.maximum(similar_K, 0)), -1), found_K
+
+
+def random_words(table: Table, sizes_K, random_K):
+  """A frequent word of so many pieces, drawn uniformly: as `lookup`, with found False where the
+  corpus has no such word.
+  """
+  import tensorflow as tf
+
+  random_K = tf.convert_to_tensor(random_K)
+  sizes_K = tf.where(
+    (sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0
+  )  # there are no words of 0 pieces
+  first_K, count_K = tf.gather(table.offsets, sizes_K), tf.gather(np.diff(table.offsets), sizes_K)
+  choice_K = tf.cast(hashing.below(random_K, tf.cast(tf.maximum(count_K, 1), tf.int64)), tf.int32)
+  row_K = tf.gather(table.frequent, tf.minimum(first_K + choice_K, len(table.frequent) - 1))
+  return tf.where((count_K > 0)[:, None], tf.gather(table.words, row_K), -1), count_K > 0
+
+
+def _hashes(tf, words_KM):
+  out_K = tf.zeros_like(words_KM[:, 0], tf.int64)
+  for m in range(PIECES):
+    out_K = tf.bitwise.bitwise_xor(out_K, tf.cast(words_KM[:, m], tf.int64) + 1) * words_lib.FACTOR
+  return out_K
+
+
+# --- on disk
+# ----------------------------------------------------------------------------------------------------------
+
+
+def save(folder, table: Table) -> dict[str, str]:
+  """Writes FOLDER/{words,hashes,similar,frequent,offsets}.npy. Returns {file: SHA-256}."""
+  folder = storage.path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  return {
+    f'{name}.npy': storage.write_array(folder / f'{name}.npy', array)
+    for name, array in table._asdict().items()
+  }
+
+
+def load(folder) -> Table:
+  """Reads what `save` wrote; UserError where a file is missing, damaged or does not fit the
+  others.
+  """
+  folder, arrays = storage.path(folder), {}
+  for name in Table._fields:
+    try:
+      with (folder / f'{name}.npy').open('rb') as f:
+        arrays[name] = np.load(f, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as e:
+      raise errors.UserError(
+        f'{folder}/{name}.npy is missing or damaged: copy the corpus again, or prepare it into a '
+        'new folder.'
+      ) from e
+  table = Table(**arrays)
+  size = len(table.words)
+  if (
+    table.words.shape != (size, PIECES)
+    or table.hashes.shape != (size,)
+    or table.similar.shape != (size, NEAREST)
+    or not size
+    or table.offsets.shape != (PIECES + 2,)
+    or table.offsets[-1] != len(table.frequent)
+    or table.similar.max() >= size
+  ):
+    raise errors.UserError(
+      f'The arrays in {folder} do not fit each other: copy the corpus again, or prepare it into a '
+      'new folder.'
+    )
+  return table
+
+
+BY_NAME = {
+  'thesaurus': providers.thesaurus,
+  'vectors': providers.vectors,
+  'trained': providers.trained,
+}

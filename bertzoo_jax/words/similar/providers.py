@@ -1,0 +1,195 @@
+"""Where similar words come from: a thesaurus, given word vectors, or vectors trained on the corpus.
+
+A provider is a function (words counted in the corpus, tokenizer, file) -> (words int32 [N, M],
+similar int32 [N, ≤ 10]: row numbers of each word's similar ones of as many pieces, nearest first,
+-1 behind the last). M = 8 pieces, D numbers a vector.
+"""
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.words import characters
+from bertzoo_jax.words.similar import vector_files
+from bertzoo_jax.words.similar import words as words_lib
+
+_ROWS = 256
+_TRAINING = dict(
+  vector_size=100, window=5, min_count=1, sg=0, negative=5, sample=1e-3, seed=1, workers=1
+)
+_LEAST, _EPOCHS = 5, 5  # rarer words get no vector
+
+
+def thesaurus(counted, tokenizer, file):
+  """Synonyms of a file in the form of the cilin: `Aa01A02= 人类 生人 …`, a line a group.
+
+  '=' marks synonyms; groups marked '#' (related) and '@' (a word alone) are left out. A word of
+  several groups has the words of all of them, in the order of the file.
+  """
+  del counted
+  groups = [words for mark, words in _cilin(file) if mark == '=']
+  entries = list(dict.fromkeys(w for words in groups for w in words))
+  row_of, words_NM = _as_pieces(entries, tokenizer)
+  sizes, found = (words_NM >= 0).sum(axis=1), [{} for _ in range(len(words_NM))]
+  for words in groups:
+    rows = [row_of[w] for w in words if w in row_of]
+    for row in rows:
+      found[row].update(
+        (other, None) for other in rows if other != row and sizes[other] == sizes[row]
+      )
+  similar_ND = np.full((len(words_NM), words_lib.NEAREST), -1, np.int64)
+  for row, others in enumerate(found):
+    others = list(others)[: words_lib.NEAREST]
+    similar_ND[row, : len(others)] = others
+  return words_NM, similar_ND
+
+
+def vectors(counted, tokenizer, file):
+  """The nearest by the cosine of vectors in word2vec's format, text or binary, among the frequent
+  words of the corpus.
+
+  Text without its first line (GloVe) is read as well. Of words that the tokenizer does not tell
+  apart the first counts.
+  """
+  wished, seen, rows, kept = set(words_lib.hashes(counted.words).tolist()), set(), [], []
+  for words, numbers_WD in vector_files.read(file):
+    row_of, words_NM = _as_pieces(words, tokenizer)
+    hashes = words_lib.hashes(words_NM).tolist()
+    for i, word in enumerate(words):
+      row = row_of.get(word, -1)
+      if row >= 0 and hashes[row] in wished and hashes[row] not in seen:
+        seen.add(hashes[row])
+        rows.append(words_NM[row])
+        kept.append(numbers_WD[i])
+  words_NM = np.array(rows, np.int32).reshape(-1, words_lib.PIECES)
+  return words_NM, _nearest(
+    np.array(kept, np.float32).reshape(len(kept), -1), (words_NM >= 0).sum(axis=1)
+  )
+
+
+def trained(counted, tokenizer, file):
+  """The nearest by the cosine of word2vec vectors of the corpus's own words (gensim; the same text
+  gives the same bytes).
+  """
+  del tokenizer, file
+  models = _gensim()
+  often = counted.counts >= _LEAST
+  words_NM = counted.words[often]
+  if len(words_NM) < 2:
+    raise errors.UserError(
+      f'The corpus has less than two words that occur {_LEAST} times: too little text to train '
+      'word vectors on.'
+    )
+  model = models.Word2Vec(**_TRAINING)
+  model.build_vocab_from_freq(
+    {str(i): int(n) for i, n in enumerate(counted.counts[often])}, corpus_count=counted.sentences
+  )
+  model.train(
+    _Sentences(counted.stream, words_NM), total_examples=counted.sentences, epochs=_EPOCHS
+  )
+  vectors_ND = model.wv.vectors[[model.wv.key_to_index[str(i)] for i in range(len(words_NM))]]
+  return words_NM, _nearest(vectors_ND, (words_NM >= 0).sum(axis=1))
+
+
+class _Sentences:
+  """The corpus as gensim reads it, once an epoch: sentences as lists of words, a word as its
+  number; others left out.
+  """
+
+  def __init__(self, stream, words_NM):
+    hashes = words_lib.hashes(words_NM)
+    self._order = np.argsort(hashes)
+    self._stream, self._hashes, self._names = (
+      stream,
+      hashes[self._order],
+      [str(i) for i in self._order.tolist()],
+    )
+
+  def __iter__(self):
+    for block in self._stream:
+      hashes = words_lib.hashes(block.words)
+      place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+      known = self._hashes[place] == hashes
+      borders = np.searchsorted(block.sentence[known], np.arange(block.sentences + 1)).tolist()
+      names = [self._names[i] for i in place[known].tolist()]
+      yield from (names[a:b] for a, b in zip(borders[:-1], borders[1:]))
+
+
+def _nearest(vectors_ND, sizes_N):
+  """Rows of the nearest vectors by cosine among words of the same size, int64 [N, 10]; equally near
+  ones in their order.
+  """
+  similar_ND = np.full((len(vectors_ND), words_lib.NEAREST), -1, np.int64)
+  norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+  unit_ND = (vectors_ND / np.maximum(norms, 1e-30)).astype(np.float32)
+  for size in np.unique(sizes_N):
+    mine = np.flatnonzero((sizes_N == size) & (norms[:, 0] > 0))
+    kept = min(words_lib.NEAREST, len(mine) - 1)
+    for a in range(0, len(mine) if kept > 0 else 0, _ROWS):
+      rows = mine[a : a + _ROWS]
+      cosine = unit_ND[rows] @ unit_ND[mine].T
+      cosine[np.arange(len(rows)), a + np.arange(len(rows))] = -np.inf
+      near = np.sort(np.argpartition(-cosine, kept - 1, axis=1)[:, :kept], axis=1)
+      order = np.argsort(-np.take_along_axis(cosine, near, axis=1), axis=1, kind='stable')
+      similar_ND[rows, :kept] = mine[np.take_along_axis(near, order, axis=1)]
+  return similar_ND
+
+
+def _as_pieces(entries, tokenizer):
+  """({entry: row}, rows as pieces int32 [N, M]) of words as they stand within a sentence.
+
+  Left out: words with an unknown piece, with a blank, of more than M pieces. Words of the same
+  pieces share a row.
+  """
+  row_of, rows = {}, {}
+  whole = [w for w in entries if w and not any(c.isspace() for c in w)]
+  fronts = ['。' if characters.is_cjk(characters.codes(w[0]))[0] else '. ' for w in whole]
+  ahead = {front: tokenizer.encode([front.strip()])[0].tolist() for front in ('。', '. ')}
+  special = set(tokenizer.special.values())
+  for word, front, ids in zip(
+    whole, fronts, tokenizer.encode([f + w for f, w in zip(fronts, whole)])
+  ):
+    ids, start = ids.tolist(), len(ahead[front])
+    if (
+      ids[:start] == ahead[front]
+      and 0 < len(ids) - start <= words_lib.PIECES
+      and not special & set(ids[start:])
+    ):
+      row_of[word] = rows.setdefault(tuple(ids[start:]), len(rows))
+  words_NM = np.full((len(rows), words_lib.PIECES), -1, np.int32)
+  for ids, row in rows.items():
+    words_NM[row, : len(ids)] = ids
+  return row_of, words_NM
+
+
+def _cilin(file):
+  """[(mark, words)] of the lines."""
+  try:
+    text = storage.path(file).read_bytes().decode('utf-8-sig')
+  except OSError as e:
+    raise errors.UserError(f'The thesaurus {file} cannot be read: {e.strerror or e}.') from e
+  except UnicodeDecodeError as e:
+    raise errors.UserError(
+      f'The thesaurus {file} is not UTF-8 (byte {e.start:,}): convert it to UTF-8.'
+    ) from e
+  groups = []
+  for number, line in enumerate(text.splitlines(), 1):
+    code, *words = line.split() or ['']
+    if code and code[-1] not in '=#@':
+      raise errors.UserError(
+        f'Line {number} of the thesaurus {file} begins with {code[:20]!r}: each line is a code '
+        'that ends in =, # or @, then the '
+        'words of a group (Aa01A02= 人类 生人).'
+      )
+    groups += [(code[-1], words)] if code else []
+  return groups
+
+
+def _gensim():
+  try:
+    from gensim import models
+  except ImportError as e:
+    raise errors.UserError(
+      'Training word vectors needs gensim: pip install "bertzoo_jax[zh]".'
+    ) from e
+  return models

@@ -1,0 +1,104 @@
+"""Tries in arrays: where entries of a lexicon stand in a text, for all places of the text at
+once.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+_FREE = np.uint64(2**64 - 1)
+
+
+class Trie(NamedTuple):
+  """Prefixes of sequences of symbols (integers from 0), as nodes.
+
+  first: the node of a first symbol, or -1. keys, children: a hash table, node · 2³² + symbol →
+  node. size: how many nodes.
+  """
+
+  first: np.ndarray
+  keys: np.ndarray
+  children: np.ndarray
+  size: int
+
+  def walk(self, symbols_C, inside_C):
+    """Yields for n = 1, 2, … (where a prefix of n symbols begins, ascending; its node); never past
+    a place not inside.
+
+    symbols_C: int [C], -1 for one that no entry has. inside_C: bool [C]. At least n = 1 comes, and
+    then until nothing is left: at most as many steps for a place as the longest entry has symbols.
+    """
+    symbols_C, at = symbols_C.astype(np.int64), np.flatnonzero(inside_C)
+    known_C = (symbols_C >= 0) & (symbols_C < len(self.first))
+    node, n = np.where(known_C[at], self.first[np.where(known_C[at], symbols_C[at], 0)], -1), 1
+    while True:
+      at, node = at[node >= 0], node[node >= 0]
+      yield at, node
+      more = at + n < len(symbols_C)
+      more[more] = inside_C[at[more] + n] & (symbols_C[at[more] + n] >= 0)
+      at, node = at[more], node[more]
+      if not len(at):
+        return
+      node = self._step(node, symbols_C[at + n])
+      n += 1
+
+  def _step(self, node, symbol):
+    """The node behind each node and symbol, or -1."""
+    key = node.astype(np.uint64) << np.uint64(32) | symbol.astype(np.uint64)
+    slot = _slot(key, len(self.keys))
+    there = self.keys[slot]
+    out = np.where(there == key, self.children[slot], -1)
+    left = np.flatnonzero((there != key) & (there != _FREE))
+    while len(left):
+      slot[left] = slot[left] + 1 & len(self.keys) - 1
+      there = self.keys[slot[left]]
+      hit = there == key[left]
+      out[left[hit]] = self.children[slot[left[hit]]]
+      left = left[~hit & (there != _FREE)]
+    return out
+
+
+def build(entries_WN, symbols: int) -> tuple[Trie, np.ndarray]:
+  """A trie of the rows of an int array, padded behind with -1, and the node at which each row ends
+  [W]. symbols: how many there are.
+  """
+  node_W, size, keys, children = np.zeros(len(entries_WN), np.int64), 0, [], []
+  first = np.full(symbols, -1, np.int64)
+  for column in range(entries_WN.shape[1]):
+    here = np.flatnonzero(entries_WN[:, column] >= 0)
+    key = node_W[here].astype(np.uint64) << np.uint64(32) | entries_WN[here, column].astype(
+      np.uint64
+    )
+    found, index = np.unique(key, return_inverse=True)
+    node_W[here] = size + index
+    if column:
+      keys.append(found)
+      children.append(size + np.arange(len(found)))
+    else:
+      first[found.astype(np.int64)] = np.arange(len(found))
+    size += len(found)
+  keys = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
+  return Trie(
+    first, *_table(keys, np.concatenate(children) if children else np.zeros(0, np.int64)), size
+  ), node_W
+
+
+def _table(keys, values):
+  """(keys, values): every key at its slot, or at the next that is free."""
+  slots = 1 << max(4, int(len(keys) * 4 - 1).bit_length())
+  table, held = np.full(slots, _FREE), np.full(slots, -1, np.int64)
+  slot, left = _slot(keys, slots), np.arange(len(keys))
+  while len(left):
+    free = left[table[slot[left]] == _FREE]
+    table[slot[free]] = keys[free]
+    mine = table[slot[left]] == keys[left]
+    held[slot[left[mine]]] = values[left[mine]]
+    left = left[~mine]
+    slot[left] = slot[left] + 1 & slots - 1
+  return table, held
+
+
+def _slot(key, slots):
+  return (key * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(65 - slots.bit_length())).astype(
+    np.int64
+  )

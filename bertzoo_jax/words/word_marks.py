@@ -1,0 +1,428 @@
+"""Units: which tokens make a word, a phrase, an entity, as a byte of marks beside every token of a
+corpus.
+
+A segmenter and lexicons speak of characters, tokens know the characters they stand for; here the
+two are brought together. A word, phrase or entity consists of whole tokens, a phrase or entity also
+of whole words. C characters, T tokens.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.words import characters
+from bertzoo_jax.words import chinese
+from bertzoo_jax.words import lexicons
+
+# The bits of a mark.
+CONTINUES_WORD, CONTINUES_PHRASE, CONTINUES_ENTITY, IN_PHRASE, IN_ENTITY = 1, 2, 4, 8, 16
+_LEVELS = {'phrase': (IN_PHRASE, CONTINUES_PHRASE), 'entity': (IN_ENTITY, CONTINUES_ENTITY)}
+_PHRASE_WORDS = 4  # of a run of nouns, at most
+_SENTENCES = 4096  # marked at a time
+_FEW = 0.02  # of the units of a level; English subwords split a tenth of the words
+
+
+def marker(section, word_starts, phrases=None, entities=None):
+  """What marks the units of a corpus; None if tokens alone tell them (words 'pieces', no phrases,
+  no entities).
+
+  Args:
+    section: config.corpus; its fields words, phrases and entities are read.
+    word_starts: bool [V], `Tokenizer.word_starts`.
+    phrases, entities: lexicon files, for 'lexicon'; `lexicons.read` says what they hold.
+
+  Raises:
+    UserError: an unknown choice, a lexicon wished and not given or given and not wished, jieba not
+      installed.
+  """
+  words = errors.choose(
+    section['words'], {w: w for w in ('pieces', 'jieba', 'blanks')}, 'config.corpus.words'
+  )
+  files = dict(phrases=phrases, entities=entities)
+  for field, file in files.items():
+    choice = errors.choose(
+      section[field], {c: c for c in ('none', 'lexicon', 'jieba')}, f'config.corpus.{field}'
+    )
+    if choice == 'lexicon' and not file:
+      raise errors.UserError(
+        f"config.corpus.{field} is 'lexicon': say which with --{field}=FILE (an entry a line)."
+      )
+    if choice != 'lexicon' and file:
+      raise errors.UserError(
+        f'--{field}={file} is not read, for config.corpus.{field} is {choice!r}: set '
+        f'--config.corpus.{field}=lexicon.'
+      )
+  if words == 'pieces' and section['phrases'] == section['entities'] == 'none':
+    return None
+  return Marker(
+    words, section['phrases'], section['entities'], np.asarray(word_starts, bool), files
+  )
+
+
+class Marker:
+  """Marks the tokens of sentences. Picklable; what it needs (jieba's dictionary, lexicons) is
+  loaded at first use.
+
+  Attributes:
+    facts: dict for the manifest: words, phrases, entities, the segmenter with its version, entries
+      and digests of lexicons.
+  """
+
+  def __init__(self, words, phrases, entities, word_starts, files):
+    self._words, self._choices, self._word_starts, self._files = (
+      words,
+      {'phrase': phrases, 'entity': entities},
+      word_starts,
+      files,
+    )
+    tagged = 'jieba' in (phrases, entities)
+    self._segmenter = chinese.Segmenter(tagged) if words == 'jieba' or tagged else None
+    self._lexicons = {
+      level: lexicons.read(files[field])
+      for level, field in (('phrase', 'phrases'), ('entity', 'entities'))
+      if self._choices[level] == 'lexicon'
+    }
+    self.facts = dict(
+      words=words,
+      phrases=phrases,
+      entities=entities,
+      **(self._segmenter.facts if self._segmenter else {}),
+      **{f'{level}_lexicon': lexicon.facts for level, lexicon in self._lexicons.items()},
+    )
+
+  def __reduce__(self):
+    return Marker, (
+      self._words,
+      self._choices['phrase'],
+      self._choices['entity'],
+      self._word_starts,
+      self._files,
+    )
+
+  def clean(self, text: str) -> str:
+    """The text to tokenise: for words 'blanks', without the blanks between CJK characters; else the
+    text itself.
+    """
+    return _without_blanks(text)[0] if self._words == 'blanks' else text
+
+  def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
+    """The marks of sentences.
+
+    Args:
+      texts: sentences, as they were given to `clean`.
+      encoded: for each (ids, starts, ends) int32 [T] of `clean(text)`: each token stands for
+        characters starts … ends − 1.
+
+    Returns:
+      (for each sentence uint8 [T] of bits; in how many sentences a border of a word, phrase or
+      entity fell inside a token: tokens that hang together so are marked as the tokenizer's own
+        words, or not as a phrase or entity).
+    """
+    marks, misaligned = [], 0
+    for first in range(0, len(texts), _SENTENCES):
+      some, bad = self._mark(texts[first : first + _SENTENCES], encoded[first : first + _SENTENCES])
+      marks += some
+      misaligned += bad
+    return marks, misaligned
+
+  def _mark(self, texts, encoded):
+    borders = None
+    if self._words == 'blanks':
+      texts, borders = zip(*map(_without_blanks, texts))
+    text = '\n'.join(texts)
+    tokens, bad_S = _lay_out(text, texts, encoded), np.zeros(len(texts), bool)
+    tagged = (
+      self._segmenter(text) if self._segmenter else None
+    )  # (where words begin, their parts of speech)
+    if self._words == 'pieces':
+      continues_T = ~self._word_starts[tokens.ids]
+      continues_T[tokens.first] = False
+    else:
+      word_C = (
+        tagged[0]
+        if borders is None
+        else np.concatenate([np.append(b, True) for b in borders])[: len(text)]
+      )
+      continues_T, bad_T = _words(tokens, word_C, self._word_starts[tokens.ids])
+      bad_S[tokens.sentence[bad_T]] = True
+    marks_T = np.zeros(len(tokens.ids), np.uint8)
+    for level, choice in self._choices.items():
+      if choice == 'none':
+        continue
+      if choice == 'lexicon':
+        begin_N, end_N = self._lexicons[level].find(text)
+      else:
+        begin_N, end_N = _TAGGED[level](*tagged)
+      first_N, last_N, lost_N = _token_ranges(tokens, begin_N, end_N)
+      bad_S[np.searchsorted(tokens.borders, begin_N[lost_N], 'right') - 1] = True
+      within, continues = _LEVELS[level]
+      inside_T = _cover(first_N, last_N, len(marks_T))
+      marks_T[inside_T] |= within | continues
+      marks_T[first_N] &= 0xFF ^ continues
+      continues_T[first_N] = False
+      after_N = last_N + 1
+      continues_T[after_N[after_N < len(marks_T)]] = False
+    marks_T |= continues_T.astype(np.uint8) * CONTINUES_WORD
+    return np.split(marks_T, np.cumsum(tokens.lengths)[:-1]), int(bad_S.sum())
+
+
+class _Tokens(NamedTuple):
+  """Tokens of sentences that were joined by line breaks: ids; start, end [T], characters in the
+  joint text, blanks in front left out; blank [T], nothing but blanks; shares [T], with a character
+  of the token before; sentence [T]; lengths [S]; first, tokens that begin a sentence; borders [S],
+  where sentences begin in the text; han [C]."""
+
+  ids: np.ndarray
+  start: np.ndarray
+  end: np.ndarray
+  blank: np.ndarray
+  shares: np.ndarray
+  sentence: np.ndarray
+  lengths: np.ndarray
+  first: np.ndarray
+  borders: np.ndarray
+  han: np.ndarray
+
+
+def _lay_out(text, texts, encoded) -> _Tokens:
+  codes_C = characters.codes(text)
+  lengths = np.array([len(ids) for ids, _, _ in encoded], np.int64)
+  borders = np.concatenate([[0], np.cumsum([len(t) + 1 for t in texts])])[:-1].astype(np.int64)
+  sentence = np.repeat(np.arange(len(texts)), lengths)
+  ids, start, end = (
+    np.concatenate([np.asarray(e[i], np.int64) for e in encoded]) for i in range(3)
+  )
+  most = np.minimum(borders + np.array([len(t) for t in texts], np.int64), len(codes_C))[sentence]
+  start = np.minimum(
+    start + borders[sentence], np.maximum(most - 1, 0)
+  )  # a tokenizer may speak of a blank that it put there
+  end = np.clip(end + borders[sentence], start, np.maximum(most, start))
+  end += (end == start) & (
+    start < most
+  )  # the bytes of a character: only the last of them is said to stand for it
+  place_C = np.where(
+    characters.kinds(codes_C) == characters.BLANK, len(codes_C), np.arange(len(codes_C))
+  )
+  solid_C = np.append(
+    np.minimum.accumulate(place_C[::-1])[::-1], len(codes_C)
+  )  # the first character from here on that is no blank
+  blank = solid_C[start] >= end
+  start = np.where(blank, start, solid_C[start])
+  starts = np.cumsum(lengths) - lengths
+  first = starts[lengths > 0]
+  shares = np.zeros(len(ids), bool)
+  shares[1:] = start[1:] < end[:-1]
+  shares[first] = False
+  return _Tokens(
+    ids, start, end, blank, shares, sentence, lengths, first, borders, characters.is_han(codes_C)
+  )
+
+
+def _words(tokens, word_C, starts_word_T):
+  """(continues a word [T], holds a border of words [T]).
+
+  Beside a Han character the segmenter decides. Elsewhere a word is never finer than the tokenizer's
+  own (pieces of a Latin word stay together), though the segmenter may join several (3 . 14). Of a
+  token with a border inside, the words that it touches are left to the tokenizer, where every Han
+  character stands for itself.
+  """
+  number_C = np.cumsum(word_C)
+  hard_C = word_C.copy()
+  hard_C[1:] &= tokens.han[1:] | tokens.han[:-1]
+  before_C = np.concatenate([[0], np.cumsum(hard_C)])
+  start, last = tokens.start, np.maximum(tokens.end - 1, tokens.start)
+  straddles_T = ~tokens.blank & (before_C[last + 1] > before_C[start + 1])
+  own_T = starts_word_T | tokens.han[start]  # where words begin without a segmenter
+  previous_T = np.concatenate([[0], last[:-1]]) if len(last) else last
+  beside_han_T = own_T | tokens.han[previous_T]
+  begins_T = (number_C[start] > number_C[previous_T]) & beside_han_T
+  if straddles_T.any():
+    bad_W = np.zeros(int(number_C[-1]) + 2, np.int64)
+    np.add.at(bad_W, number_C[start[straddles_T]], 1)
+    np.add.at(bad_W, number_C[last[straddles_T]] + 1, -1)
+    bad_W = np.cumsum(bad_W) > 0
+    begins_T |= (bad_W[number_C[start]] | bad_W[number_C[previous_T]]) & own_T
+  begins_T &= ~tokens.shares
+  begins_T[1:] &= ~tokens.blank[:-1]
+  begins_T |= tokens.blank & ~tokens.shares
+  begins_T[tokens.first] = True
+  return ~begins_T, straddles_T
+
+
+def _token_ranges(tokens, begin_N, end_N):
+  """(first, last token of each stretch of characters that consists of whole tokens; which stretches
+  do not [N]).
+  """
+  low_N = np.searchsorted(tokens.end, begin_N, 'right')
+  high_N = np.searchsorted(tokens.start, end_N, 'left') - 1
+  some_N = low_N <= high_N
+  low, high = low_N[some_N], high_N[some_N]
+  whole = (tokens.start[low] >= begin_N[some_N]) & (tokens.end[high] <= end_N[some_N])
+  lost_N = some_N.copy()
+  lost_N[some_N] = ~whole
+  low, high = low[whole], high[whole]
+  before = np.maximum(low - 1, 0)
+  return (
+    np.where(
+      (low > 0) & tokens.blank[before] & (tokens.sentence[before] == tokens.sentence[low]),
+      before,
+      low,
+    ),
+    high,
+    lost_N,
+  )
+
+
+def _cover(first_N, last_N, size):
+  """bool [size]: within one of the ranges first … last."""
+  edge = np.zeros(size + 1, np.int64)
+  np.add.at(edge, first_N, 1)
+  np.add.at(edge, last_N + 1, -1)
+  return np.cumsum(edge)[:-1] > 0
+
+
+def _word_ranges(word_C):
+  begin_W = np.flatnonzero(word_C)
+  return begin_W, np.append(begin_W[1:], len(word_C))
+
+
+def _entities(word_C, bits_C):
+  """Words that jieba tags as names: nr (persons), ns (places), nt (organisations), nz (others)."""
+  begin_W, end_W = _word_ranges(word_C)
+  mine_W = bits_C[begin_W] & chinese.ENTITY > 0
+  return begin_W[mine_W], end_W[mine_W]
+
+
+def _noun_phrases(word_C, bits_C):
+  """Runs of two to four words, adjectives and nouns, that end in a noun; longer runs are cut behind
+  every fourth word.
+  """
+  begin_W, end_W = _word_ranges(word_C)
+  run_W = bits_C[begin_W] & chinese.MODIFIER > 0
+  edge = np.flatnonzero(np.diff(np.concatenate([[False], run_W, [False]]).astype(np.int8)))
+  first, last = [], []
+  nouns_W = bits_C[begin_W] & chinese.NOUN > 0
+  for a, b in zip(edge[::2].tolist(), edge[1::2].tolist()):
+    for c in range(a, b, _PHRASE_WORDS):
+      d = min(c + _PHRASE_WORDS, b)
+      while d > c and not nouns_W[d - 1]:
+        d -= 1
+      if d - c > 1:
+        first.append(c)
+        last.append(d - 1)
+  return begin_W[np.array(first, np.int64)], end_W[np.array(last, np.int64)]
+
+
+_TAGGED = {'phrase': _noun_phrases, 'entity': _entities}
+
+
+def _without_blanks(text):
+  """(text without the blanks between CJK characters, bool for each character of it: a word starts
+  here).
+  """
+  codes_C = characters.codes(text)
+  blank_C, cjk_C = characters.kinds(codes_C) == characters.BLANK, characters.is_cjk(codes_C)
+  place_C = np.arange(len(codes_C))
+  before_C = np.maximum.accumulate(np.where(blank_C, -1, place_C)) if len(codes_C) else place_C
+  after_C = (
+    np.minimum.accumulate(np.where(blank_C, len(codes_C), place_C)[::-1])[::-1]
+    if len(codes_C)
+    else place_C
+  )
+  inside_C = blank_C & (before_C >= 0) & (after_C < len(codes_C))
+  gone_C = np.zeros(len(codes_C), bool)
+  gone_C[inside_C] = (
+    cjk_C[before_C[inside_C]] & cjk_C[after_C[inside_C]] & (codes_C[inside_C] != 0x3000)
+  )
+  starts_C = blank_C.copy()
+  starts_C[1:] |= blank_C[:-1]
+  starts_C[:1] = True
+  kept = np.flatnonzero(~gone_C)
+  return text if len(kept) == len(text) else ''.join(text[i] for i in kept), starts_C[kept]
+
+
+# --- counting
+# ---------------------------------------------------------------------------------------------------------
+
+
+def count(tokens, starts, units, word_starts) -> dict[str, int]:
+  """How many units there are, and how many of two or more tokens.
+
+  Args:
+    tokens: ids [T].
+    starts: where sentences begin, int [S]; a sentence begins a word.
+    units: uint8 [T] of marks, or None: words are then told by `word_starts`.
+    word_starts: bool [V].
+
+  Returns:
+    words, multi_piece_words, phrases, multi_piece_phrases, entities, multi_piece_entities.
+  """
+  tokens = np.asarray(tokens)
+  if units is None:
+    units = (~word_starts[tokens]).astype(np.uint8) * CONTINUES_WORD
+    units[np.asarray(starts)[np.asarray(starts) < len(tokens)]] = 0
+  out = {}
+  for name, within, continues in (
+    ('words', 0, CONTINUES_WORD),
+    ('phrases', IN_PHRASE, CONTINUES_PHRASE),
+    ('entities', IN_ENTITY, CONTINUES_ENTITY),
+  ):
+    more_T = units & continues > 0
+    begins_T = ~more_T & (units & within > 0 if within else True)
+    out[name] = int(begins_T.sum())
+    out[f'multi_piece_{name}'] = int((begins_T[:-1] & more_T[1:]).sum())
+  return out
+
+
+def check(corpus, section) -> tuple[str, ...]:
+  """A masking that chooses words, phrases or entities needs some of several tokens.
+
+  Args:
+    corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
+      none and passes).
+    section: config.masking.
+
+  Returns:
+    What is to be said: that there are suspiciously few (Chinese text with the tokenizer's own words
+      has some Latin ones).
+
+  Raises:
+    UserError: the corpus has none.
+  """
+  fields, report = dict(section), corpus.manifest['report']
+  level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None
+  if level and report.get(f'multi_piece_{level}', 1) == 0:
+    raise errors.UserError(
+      f'The corpus has no {_ONE[level]} of two or more tokens, so the masking {fields["name"]!r} '
+      'would only mask single tokens: '
+      f'{_REMEDIES[level]}, or take masking=token.'
+    )
+  share = report.get(f'multi_piece_{level}', 1) / max(report.get(level, 1), 1)
+  if share < _FEW:
+    return (
+      f"only {100 * share:.2f} % of the corpus's {level} have two or more tokens, so the masking "
+      f'{fields["name"]!r} will mostly mask single '
+      f'tokens; if that is not meant, {_REMEDIES[level]}.',
+    )
+  return ()
+
+
+_ONE = {'words': 'word', 'phrases': 'phrase', 'entities': 'entity'}
+_LEVEL_OF = {
+  'whole_word': lambda f: {'word': 'words', 'phrase': 'phrases', 'entity': 'entities'}.get(
+    f['level']
+  ),
+  'ngram': lambda f: 'words',
+  'span': lambda f: 'words',
+  'ngram_windows': lambda f: 'words' if f['max_gram'] > 1 else None,
+  'permutation': lambda f: 'words' if f['span_units'] == 'words' else None,
+}
+_REMEDIES = {
+  'words': 'prepare one with --config.corpus.words=jieba (Chinese; blanks for text segmented '
+  'beforehand), or with a tokenizer of subwords',
+  'phrases': 'prepare one with --config.corpus.phrases=lexicon --phrases=FILE (or phrases=jieba, '
+  'Chinese)',
+  'entities': 'prepare one with --config.corpus.entities=lexicon --entities=FILE (or '
+  'entities=jieba, Chinese)',
+}

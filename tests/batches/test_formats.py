@@ -1,0 +1,481 @@
+"""Each format against a literal, sentence-by-sentence reading of its definition, for any lengths of
+documents.
+"""
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.batches import formats
+from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.batches.formats import pairs
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+from bertzoo_jax.corpus import corpus
+from configs import parts
+
+# Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
+# fields.
+FIELDS = {
+  c.__name__: {k: v for k, v in c().items() if k != 'name'}
+  for c in parts.SECTIONS['format']
+  if c is not parts.memory_segments
+}
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
+KEY = hashing.new_key(11)
+
+# Sentence lengths of each document: empty documents, empty sentences and sentences longer than a
+# row included.
+documents_of_lengths = st.lists(
+  st.lists(st.integers(0, 25), max_size=12), min_size=1, max_size=8
+).filter(lambda d: sum(map(sum, d)) > 0)
+some = settings(max_examples=120, deadline=None)
+
+
+def _split(lengths):
+  """A corpus whose token t is 10 + t, so that every token tells where it came from."""
+  sentences = np.append(0, np.cumsum([n for document in lengths for n in document])).astype(
+    np.int64
+  )
+  documents = np.append(0, np.cumsum([len(document) for document in lengths])).astype(np.int64)
+  return corpus.in_memory(
+    10 + np.arange(sentences[-1]), sentences, documents, 10 + int(sentences[-1]), SPECIAL
+  ).splits['train']
+
+
+def _documents(lengths):
+  """The same as lists of lists of tokens, without what is empty."""
+  token = iter(range(10, 10**9))
+  documents = [[[next(token) for _ in range(n)] for n in document if n] for document in lengths]
+  return [d for d in documents if d]
+
+
+def _batch(lengths, length, name, key=KEY, **fields):
+  """All rows of a format, in the order of its list: (features, format)."""
+  split = _split(lengths)
+  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
+  rows = form.rows(key)
+  if not len(rows):  # no chunk is left: the pipeline refuses it
+    return {
+      'input_ids': np.zeros((0, length), np.int32),
+      'pack_ids': np.zeros((0, length), np.int32),
+      'pair_labels': np.zeros(0, np.int32),
+    }, form
+  spans = form.spans(key, rows, np.arange(len(rows)))
+  return rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed), form
+
+
+def _tokens(features):
+  """The rows without padding, as lists."""
+  return [row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['pack_ids'])]
+
+
+def _cut(sentence, capacity):
+  return [sentence[i : i + capacity] for i in range(0, len(sentence), capacity)]
+
+
+# --- full sentences
+# ---------------------------------------------------------------------------------------------------
+
+
+def _full_sentences_literally(documents, length, document_separator, sentence_separators):
+  rows, row = [], None
+  for document in documents:
+    for i, sentence in enumerate(s for long in document for s in _cut(long, length - 2)):
+      border = [SEP] if i == 0 and document_separator else []
+      after = [SEP] if sentence_separators else []
+      closing = 0 if sentence_separators else 1
+      if (
+        row is not None and len(row) + len(border) + len(sentence) + len(after) + closing <= length
+      ):
+        row += border + sentence + after
+      else:
+        if row is not None:
+          rows.append(row + [SEP] * closing)
+        row = [CLS] + sentence + after
+  return [*rows, row + [SEP] * closing]
+
+
+@some
+@given(documents_of_lengths, st.integers(3, 20), st.booleans(), st.booleans())
+def test_full_sentences_are_packed_greedily_over_document_borders(
+  lengths, length, document_separator, sentence_separators
+):
+  fields = dict(document_separator=document_separator, sentence_separators=sentence_separators)
+  features, _ = _batch(lengths, length, 'full_sentences', **fields)
+  assert _tokens(features) == _full_sentences_literally(
+    _documents(lengths), length, document_separator, sentence_separators
+  )
+
+
+@some
+@given(documents_of_lengths, st.integers(3, 20), st.booleans(), st.booleans())
+def test_full_sentences_lose_and_repeat_no_token(
+  lengths, length, document_separator, sentence_separators
+):
+  features, _ = _batch(
+    lengths,
+    length,
+    'full_sentences',
+    document_separator=document_separator,
+    sentence_separators=sentence_separators,
+  )
+  text = [t for row in _tokens(features) for t in row if t >= 10]
+  assert text == list(range(10, 10 + sum(map(sum, lengths))))
+  assert (features['segment_ids'] == 0).all() and set(np.unique(features['pack_ids'])) <= {0, 1}
+  assert ((features['input_ids'] == 0) == (features['pack_ids'] == 0)).all()
+
+
+# --- doc sentences
+# ----------------------------------------------------------------------------------------------------
+
+
+def _doc_sentences_literally(documents, length, max_pieces, sentence_separators):
+  alone, tails = [], []
+  for document in documents:
+    pieces = _full_sentences_literally([document], length, False, sentence_separators)
+    alone += [[p] for p in pieces[:-1]]
+    tails.append(pieces[-1])
+  rows = []
+  for tail in tails:
+    if rows and len(rows[-1]) < max_pieces and sum(map(len, rows[-1])) + len(tail) <= length:
+      rows[-1].append(tail)
+    else:
+      rows.append([tail])
+  return alone + rows
+
+
+@some
+@given(documents_of_lengths, st.integers(3, 40), st.integers(1, 4), st.booleans())
+def test_doc_sentences_never_cross_documents_and_pack_their_ends(
+  lengths, length, max_pieces, sentence_separators
+):
+  features, _ = _batch(
+    lengths, length, 'doc_sentences', max_pieces=max_pieces, sentence_separators=sentence_separators
+  )
+  expected = _doc_sentences_literally(_documents(lengths), length, max_pieces, sentence_separators)
+  assert _tokens(features) == [[t for piece in row for t in piece] for row in expected]
+  for row, pieces in enumerate(expected):
+    used = sum(map(len, pieces))
+    assert features['pack_ids'][row, :used].tolist() == [
+      i + 1 for i, piece in enumerate(pieces) for _ in piece
+    ]
+    assert features['position_ids'][row, :used].tolist() == [
+      i for piece in pieces for i in range(len(piece))
+    ]
+
+
+# --- segment pairs
+# ----------------------------------------------------------------------------------------------------
+
+
+def _draw(purpose, counter, key=KEY):
+  return hashing.bits(hashing.fold(key, purpose), np.array([counter]))[0]
+
+
+def _other_document(first, document, num_documents):
+  for t in range(10):
+    other = int(
+      hashing.below(
+        hashing.bits(hashing.fold(hashing.fold(KEY, hashing.DOCUMENT), t), np.array([first])),
+        num_documents,
+      )[0]
+    )
+    if other != document:
+      break
+  return other
+
+
+def _coin_tosses(purpose, first):
+  """The bits of a row's coins, in order."""
+  key = hashing.fold(hashing.fold(KEY, purpose), np.array([first]))
+  for word in range(10**6):
+    bits = int(hashing.bits(key, np.array([word]))[0])
+    yield from ((bits >> i) & 1 for i in range(32))
+
+
+def _truncate_literally(a, b, limit, first):
+  """Tokens are lost one at a time, by the longer segment, of equals by B, at the front where the
+  coin shows 1.
+  """
+  a, b = list(a), list(b)
+  coins_a, coins_b = _coin_tosses(hashing.TRIM_A, first), _coin_tosses(hashing.TRIM_B, first)
+  while len(a) + len(b) > limit:
+    longer, coins = (a, coins_a) if len(a) > len(b) else (b, coins_b)
+    longer.pop(0 if next(coins) else -1)
+  return a, b
+
+
+def _segment_pairs_literally(documents, length, short_rate, negative_rate):
+  """create_pretraining_data.py's walk, with the format's draws (each document visit, and each chunk
+  by its first sentence).
+  """
+  rows, first_of_document = [], np.append(0, np.cumsum([len(d) for d in documents]))
+  limit = length - 3
+  for d, document in enumerate(documents):
+    target = limit
+    if _draw(hashing.SHORT, d) < hashing.threshold(short_rate):
+      target = 2 + int(hashing.below(np.array([_draw(hashing.TARGET, d)]), limit - 1)[0])
+    i, chunk = 0, []
+    while i < len(document):
+      chunk.append(document[i])
+      if i == len(document) - 1 or sum(map(len, chunk)) >= target:
+        first = int(first_of_document[d]) + i - len(chunk) + 1
+        a_end = (
+          1
+          if len(chunk) == 1
+          else 1 + int(hashing.below(np.array([_draw(hashing.CUT, first)]), len(chunk) - 1)[0])
+        )
+        a = [t for s in chunk[:a_end] for t in s]
+        random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(negative_rate)
+        if random:
+          other = documents[_other_document(first, d, len(documents))]
+          start = int(hashing.below(np.array([_draw(hashing.SENTENCE, first)]), len(other))[0])
+          b = []
+          for sentence in other[start:]:
+            b += sentence
+            if len(b) >= target - len(a):
+              break
+          i -= len(chunk) - a_end
+        else:
+          b = [t for s in chunk[a_end:] for t in s]
+        rows.append((*_truncate_literally(a, b, limit, first), int(random)))
+        chunk = []
+      i += 1
+  return rows
+
+
+@some
+@given(
+  documents_of_lengths,
+  st.integers(5, 24),
+  st.sampled_from([0.0, 0.3, 1.0]),
+  st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
+  features, _ = _batch(
+    lengths, length, 'segment_pairs', short_rate=short_rate, negative_rate=negative_rate
+  )
+  expected = _segment_pairs_literally(_documents(lengths), length, short_rate, negative_rate)
+  assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in expected]
+  assert features['pair_labels'].tolist() == [label for *_, label in expected]
+  for row, (a, b, _) in enumerate(expected):
+    used = len(a) + len(b) + 3
+    assert features['segment_ids'][row].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [
+      0
+    ] * (length - used)
+    assert a and b and used <= length
+
+
+def test_one_target_length_is_drawn_for_a_document_visit():
+  features, _ = _batch([[1] * 200] * 40, 50, 'segment_pairs', short_rate=1.0, negative_rate=0.0)
+  tokens = _tokens(features)
+  document = np.array([(row[1] - 10) // 200 for row in tokens])
+  sizes = [{len(row) for row in np.array(tokens, object)[document == d][:-1]} for d in range(40)]
+  assert all(len(s) <= 1 for s in sizes)  # all but a document's last row are equally long
+  assert len({next(iter(s)) for s in sizes if s}) > 10  # and documents differ
+
+
+def test_chunks_left_by_a_random_partner_are_taken_again_so_no_sentence_is_lost():
+  features, _ = _batch([[1] * 90] * 20, 12, 'segment_pairs', short_rate=0.1, negative_rate=0.5)
+  first = [row[: row.index(SEP)] for row in _tokens(features)]
+  followed = [
+    row[row.index(SEP) + 1 : -1]
+    for row, label in zip(_tokens(features), features['pair_labels'])
+    if not label
+  ]
+  assert sorted(t for segment in (*first, *followed) for t in segment if t >= 10) == list(
+    range(10, 10 + 1800)
+  )
+
+
+def _expected_labels(sentences, chunk, rate):
+  """Rows and rows with a random B of a document, for chunks of `chunk` equal sentences: the
+  expectation over its draws.
+  """
+
+  @functools.cache
+  def rows(left):
+    if not left:
+      return 0.0, 0.0
+    n = min(chunk, left)
+    if n == 1:
+      total, random = rows(left - 1)
+      return 1 + total, 1 + random
+    shorter = [rows(left - a) for a in range(1, n)]
+    total = 1 + (1 - rate) * rows(left - n)[0] + rate * np.mean([r[0] for r in shorter])
+    random = rate + (1 - rate) * rows(left - n)[1] + rate * np.mean([r[1] for r in shorter])
+    return total, random
+
+  return rows(sentences)
+
+
+@pytest.mark.parametrize('rate', [0.2, 0.5])
+def test_the_share_of_random_pairs_is_the_derived_one_above_the_rate(rate):
+  documents, sentences = 4000, 11
+  features, _ = _batch(
+    [[5] * sentences] * documents, 23, 'segment_pairs', short_rate=0.0, negative_rate=rate
+  )
+  total, random = _expected_labels(sentences, 4, rate)
+  labels = features['pair_labels']
+  assert random / total > rate + 0.02
+  assert abs(len(labels) / documents - total) < 0.02 * total
+  assert abs(labels.mean() - random / total) < 4 * (0.25 / len(labels)) ** 0.5
+
+
+def test_random_partners_come_from_other_documents_uniformly():
+  documents = 20
+  features, _ = _batch(
+    [[5] * 60] * documents, 13, 'segment_pairs', short_rate=0.0, negative_rate=1.0
+  )
+  own, other = np.array(
+    [((row[1] - 10) // 300, (row[row.index(SEP) + 1] - 10) // 300) for row in _tokens(features)]
+  ).T
+  assert (own != other).all()
+  counts = np.bincount((other - own) % documents, minlength=documents)[1:]
+  assert counts.min() > 0.6 * counts.mean() and counts.max() < 1.4 * counts.mean()
+
+
+def test_a_single_document_pairs_with_itself_and_says_so():
+  for name, fields in (
+    ('segment_pairs', dict(short_rate=0.1, negative_rate=0.5)),
+    ('sentence_pairs', dict(negative_rate=0.5)),
+  ):
+    features, form = _batch([[4] * 50], 20, name, **fields)
+    assert len(form.warnings) == 1 and 'single document' in form.warnings[0]
+    assert 0 < features['pair_labels'].mean() < 1
+
+
+# --- sentence pairs
+# ---------------------------------------------------------------------------------------------------
+
+
+@some
+@given(documents_of_lengths, st.integers(5, 24), st.sampled_from([0.0, 0.5, 1.0]))
+def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(
+  lengths, length, rate
+):
+  features, _ = _batch(lengths, length, 'sentence_pairs', negative_rate=rate)
+  documents, rows, first = _documents(lengths), [], 0
+  for d, document in enumerate(documents):
+    i = 0
+    while i < len(document):
+      random = i == len(document) - 1 or _draw(hashing.COIN, first + i) < hashing.threshold(rate)
+      if random:
+        other = documents[_other_document(first + i, d, len(documents))]
+        b = other[int(hashing.below(np.array([_draw(hashing.SENTENCE, first + i)]), len(other))[0])]
+      else:
+        b = document[i + 1]
+      rows.append((*_truncate_literally(document[i], b, length - 3, first + i), int(random)))
+      i += 1 if random else 2
+    first += len(document)
+  assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in rows]
+  assert features['pair_labels'].tolist() == [label for *_, label in rows]
+
+
+# --- truncation
+# -------------------------------------------------------------------------------------------------------
+
+
+def test_truncated_lengths_are_those_of_the_loop():
+  for limit in range(2, 16):
+    a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
+    kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
+    for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
+      while x + y > limit:
+        x, y = (x - 1, y) if x > y else (x, y - 1)
+      assert found == [x, y]
+
+
+def test_tokens_are_lost_at_the_front_binomially():
+  key = hashing.fold(KEY, np.arange(20_000))
+  for tosses in (1, 31, 32, 33, 100):
+    heads = pairs.heads(key, np.full(20_000, tosses))
+    assert abs(heads.mean() - tosses / 2) < 5 * (tosses / 4 / 20_000) ** 0.5
+    assert abs(heads.var() - tosses / 4) < 0.05 * tosses / 4
+  assert pairs.heads(key, np.zeros(20_000, np.int64)).sum() == 0
+
+
+# --- all formats
+# ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', FIELDS)
+def test_a_row_does_not_depend_on_its_batch(name):
+  lengths = np.random.default_rng(0).integers(1, 30, (40, 20)).tolist()
+  split = _split(lengths)
+  form = formats.BY_NAME[name](rows_lib.text_of(split), 32, **FIELDS[name])
+  rows = form.rows(KEY)
+  whole = rows_lib.assemble(
+    form.spans(KEY, rows, np.arange(50)), 50, 32, split.gather, SPECIAL, form.packed
+  )
+  some = rows_lib.assemble(
+    form.spans(KEY, rows, np.array([41, 7, 7])), 3, 32, split.gather, SPECIAL, form.packed
+  )
+  for feature in whole:
+    np.testing.assert_array_equal(whole[feature][[41, 7, 7]], some[feature])
+
+
+@pytest.mark.parametrize('name', ['segment_pairs', 'sentence_pairs'])
+def test_pair_formats_draw_anew_in_every_epoch(name):
+  lengths = np.random.default_rng(0).integers(1, 30, (40, 20)).tolist()
+  one, form = _batch(lengths, 32, name, **FIELDS[name])
+  two, _ = _batch(lengths, 32, name, key=hashing.new_key(12), **FIELDS[name])
+  assert form.every_epoch and _tokens(one) != _tokens(two)
+
+
+@pytest.mark.parametrize('name', FIELDS)
+def test_the_walk_is_the_same_in_chunks_of_any_size(name, monkeypatch):
+  lengths = np.random.default_rng(1).integers(1, 12, (30, 20)).tolist()
+  whole, _ = _batch(lengths, 32, name, **FIELDS[name])
+  for chunk in (1, 7, 64):
+    monkeypatch.setattr(rows_lib, '_CHUNK', chunk)
+    chunked, _ = _batch(lengths, 32, name, **FIELDS[name])
+    np.testing.assert_array_equal(whole['input_ids'], chunked['input_ids'])
+
+
+@pytest.mark.parametrize('name', FIELDS)
+def test_a_length_that_holds_no_row_is_refused(name):
+  with pytest.raises(errors.UserError, match='config.length is 2'):
+    _batch([[5, 5]], 2, name, **FIELDS[name])
+
+
+_INDEX = """
+import resource, sys, time
+import numpy as np
+from bertzoo_jax.batches import formats, hashing, rows
+name, fields, documents, sentences = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), 50_000_000
+draw = np.random.default_rng(0)
+starts = np.zeros(sentences + 1, np.int64)
+np.cumsum(draw.integers(3, 38, sentences, dtype=np.int16), out=starts[1:])
+borders = np.append(np.arange(documents, dtype=np.int64) * (sentences // documents), sentences)
+began = time.perf_counter()
+text = rows.text_of(type('Split', (), dict(sentence_starts=starts, document_starts=borders)))
+rows = formats.BY_NAME[name](text, 128, **fields).rows(hashing.new_key(0))
+print(len(rows), time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('documents', [1, 2_500_000, 25_000_000])
+@pytest.mark.parametrize('name', FIELDS)
+def test_fifty_million_sentences_are_indexed_in_20_seconds_and_2_gigabytes(name, documents):
+  done = subprocess.run(
+    [sys.executable, '-c', _INDEX, name, repr(FIELDS[name]), str(documents)],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  rows, seconds, gigabytes = map(float, done.stdout.split())
+  print(
+    f'{name}, {documents} documents: {rows:.0f} rows in {seconds:.1f} s, {gigabytes:.2f} GiB with '
+    'the offsets of the corpus'
+  )
+  assert rows > 5e6 and seconds < 20 and gigabytes < 2

@@ -1,0 +1,187 @@
+"""Pairs without a false half, in order or swapped; adjacent segments; blocks of tokens: for any
+lengths of documents.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+from bertzoo_jax.corpus import corpus
+from configs import parts
+from tests.batches import test_formats
+
+CLS, SEP, KEY, SPECIAL = test_formats.CLS, test_formats.SEP, test_formats.KEY, test_formats.SPECIAL
+documents_of_lengths, some, _batch, _documents, _tokens = (
+  test_formats.documents_of_lengths,
+  test_formats.some,
+  test_formats._batch,
+  test_formats._documents,
+  test_formats._tokens,
+)
+
+
+def _halves(row):
+  """(A, B) of [CLS] A [SEP] B [SEP]; B None where there is no second segment."""
+  assert row[0] == CLS and row[-1] == SEP
+  ends = [i for i, t in enumerate(row) if t == SEP]
+  return row[1 : ends[0]], row[ends[0] + 1 : ends[1]] if len(ends) > 1 else None
+
+
+@some
+@given(documents_of_lengths, st.integers(5, 40))
+def test_swapped_pairs_are_the_true_ones_in_the_other_order_and_labelled_1(lengths, length):
+  true, _ = _batch(lengths, length, 'segment_pairs', pairs='none')
+  sop, _ = _batch(lengths, length, 'segment_pairs', pairs='sop', lone_sentences='skip')
+  assert len(true['input_ids']) == len(sop['input_ids'])
+  for kept, swapped, label in zip(_tokens(true), _tokens(sop), sop['pair_labels']):
+    a, b = _halves(kept)
+    if len(kept) == length:
+      continue  # cut, and the cut depends on the order
+    follows = a[-1] + 1 == b[0]
+    assert _halves(swapped) in ([(b, a)] if label and follows else [(a, b)])
+
+
+@some
+@given(documents_of_lengths, st.integers(5, 40), st.sampled_from(['nsp', 'sop', 'none']))
+def test_lone_sentences_make_no_row_where_they_are_to_be_skipped(lengths, length, pairs):
+  documents = _documents(lengths)
+  if not any(len(d) > 1 for d in documents):
+    return
+  features, _ = _batch(
+    lengths, length, 'segment_pairs', pairs=pairs, lone_sentences='skip', negative_rate=0.0
+  )
+  for row in _tokens(features):
+    a, b = _halves(row)
+    assert len(row) == length or a[-1] + 1 == b[0]  # true, if not cut between the two
+  if pairs != 'none':
+    assert not features['pair_labels'].any()
+
+
+def test_swapping_falls_on_half_of_the_rows():
+  features, _ = _batch([[5] * 60] * 300, 40, 'segment_pairs', pairs='sop', lone_sentences='skip')
+  assert (
+    abs(features['pair_labels'].mean() - 0.5) < 4 * (0.25 / len(features['pair_labels'])) ** 0.5
+  )
+
+
+def test_a_false_half_from_the_neighbours_is_the_second_half_of_the_next_row():
+  fields = dict(negatives='neighbours', lone_sentences='skip', short_rate=0.0)
+  true, _ = _batch(
+    [[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.0, **fields
+  )  # of single tokens: nothing is cut
+  mixed, _ = _batch([[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.5, **fields)
+  halves, labels = [_halves(row) for row in _tokens(true)], mixed['pair_labels']
+  assert 0.35 < labels.mean() < 0.65
+  for i, row in enumerate(_tokens(mixed)):
+    a, b = _halves(row)
+    other = halves[(i + 1) % len(halves)][1] if labels[i] else halves[i][1]
+    assert len(row) == 60 and labels[i] or (a, b) == (halves[i][0], other)
+
+
+# --- adjacent segments
+# ------------------------------------------------------------------------------------------------
+
+
+def _adjacent_literally(documents, length, single_rate, short_rate):
+  """Sentence by sentence, the draws being the format's own; sentences are numbered over all
+  documents.
+  """
+  draw = lambda purpose: int(hashing.bits(hashing.fold(KEY, purpose), np.array([number]))[0])
+  rows, number = [], 0
+  for document in documents:
+    place = 0
+    while place < len(document):
+      target = length
+      if draw(hashing.SHORT) < hashing.threshold(short_rate):
+        target = 5 + int(hashing.below(np.array([draw(hashing.TARGET)], np.uint32), length - 4)[0])
+      chunk = []
+      while place < len(document) and sum(map(len, chunk)) < target:
+        chunk.append(document[place])
+        place += 1
+      half = 100_000 if draw(hashing.COIN) < hashing.threshold(single_rate) else (target - 3) // 2
+      a, b, may = [], [], draw(hashing.CUT) < hashing.threshold(0.5)
+      for sentence in chunk:
+        if not b and (not a or len(a) + len(sentence) < half or len(a) < half and may):
+          a += sentence
+        else:
+          b += sentence
+      a = a[: length - 2]
+      b = b[: max(0, length - len(a) - 3)]
+      rows.append([CLS, *a, SEP] + ([*b, SEP] if b else []))
+      number += len(chunk)
+  return rows
+
+
+@some
+@given(
+  documents_of_lengths,
+  st.integers(5, 40),
+  st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+  st.sampled_from([0.0, 0.05, 1.0]),
+)
+def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single_rate, short_rate):
+  features, form = _batch(
+    lengths, length, 'adjacent_segments', single_rate=single_rate, short_rate=short_rate
+  )
+  rows = _tokens(features)
+  assert rows == _adjacent_literally(_documents(lengths), length, single_rate, short_rate)
+  assert not form.has_pairs and form.every_epoch
+  for row, segments in zip(rows, features['segment_ids']):
+    a, b = _halves(row)
+    assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * (
+      len(b) + 1 if b is not None else 0
+    )
+
+
+def test_a_tenth_of_the_rows_has_one_segment():
+  features, _ = _batch([[5] * 40_000], 64, 'adjacent_segments')
+  single = np.mean([_halves(row)[1] is None for row in _tokens(features)])
+  assert abs(single - 0.1) < 0.02
+
+
+# --- blocks, and sentences that no row can hold
+# -----------------------------------------------------------------------
+
+
+@some
+@given(documents_of_lengths, st.integers(3, 40))
+def test_token_blocks_are_the_stream_cut_every_so_often(lengths, length):
+  features, _ = _batch(lengths, length, 'token_blocks')
+  stream = list(range(10, 10 + sum(map(sum, lengths))))
+  assert _tokens(features) == [
+    [CLS, *stream[i : i + length - 2], SEP] for i in range(0, len(stream), length - 2)
+  ]
+
+
+@some
+@given(documents_of_lengths, st.integers(3, 20), st.booleans())
+def test_long_sentences_are_dropped_and_nothing_else(lengths, length, separators):
+  documents = _documents(lengths)
+  short = sorted(t for d in documents for s in d if len(s) <= length - 2 for t in s)
+  if not short:
+    return
+  features, _ = _batch(
+    lengths, length, 'doc_sentences', long_sentences='drop', sentence_separators=separators
+  )
+  assert sorted(t for row in _tokens(features) for t in row if t >= 10) == short
+
+
+@pytest.mark.parametrize('name', ['segment_pairs', 'sentence_pairs', 'adjacent_segments'])
+def test_a_corpus_without_sentences_is_refused_by_what_needs_them(name):
+  text = corpus.in_memory(np.full(200, 9), range(0, 201, 10), range(0, 21, 5), 20, SPECIAL)
+  text.manifest['splitter'] = 'none'
+  build = lambda name: pipeline.build(
+    text,
+    format=dict(test_formats.FIELDS[name], name=name),
+    masking=parts.token(),
+    length=16,
+    batch_size=2,
+    seed=0,
+  )
+  with pytest.raises(errors.UserError, match='not split into sentences'):
+    build(name)
+  build('full_sentences')

@@ -1,0 +1,164 @@
+"""Permutation: who sees whom is the release's perm_mask, predictions are as many as declared, and
+read from the right end.
+"""
+
+import numpy as np
+import pytest
+
+from bertzoo_jax.batches import masking
+from bertzoo_jax.common import errors
+from configs import parts
+from tests.batches import masking_rows
+from tests.batches.masking_rows import SPECIAL
+
+LENGTH, BLOCK = 64, 32
+CORPUS = masking_rows.corpus()
+
+
+def _build(length=LENGTH, **fields):
+  section = dict(parts.permutation(**dict(num_predictions=11, block=BLOCK) | fields))
+  section.pop('name')
+  return masking.permutation(length, CORPUS, **section)
+
+
+def _lane(rows, seed=0):
+  """Rows as the release lays them out: a block of text, then A [SEP] B [SEP] [CLS]."""
+  draw = np.random.default_rng(seed)
+  features, keys = masking_rows.full(rows, LENGTH, seed, direction=True)
+  ids = draw.integers(104, masking_rows.V, (rows, LENGTH)).astype(np.int32)
+  ids[:, [45, LENGTH - 2]], ids[:, -1] = SPECIAL['sep'], SPECIAL['cls']
+  features['input_ids'], features['units'] = ids, (draw.random(ids.shape) < 0.3).astype(np.int32)
+  return features, keys
+
+
+def _release_mask(ids, is_target, index, block):
+  """[L, L], 1: i cannot see j. The release's rule for each block, blind to later blocks and open to
+  earlier ones.
+  """
+  length = len(ids)
+  is_special = np.isin(ids, [SPECIAL['sep'], SPECIAL['cls']])
+  hidden = np.ones((length, length), int)
+  for low in range(0, length, block):
+    part = slice(low, low + block)
+    normal = ~is_target[part] & ~is_special[part]
+    place = np.where(normal, -1, index[part])
+    own = np.where(is_target[part], place, place + 1)
+    hidden[part, part] = (own[:, None] <= place[None]) & ~normal[None]
+    hidden[part, :low] = 0
+  return hidden
+
+
+@pytest.mark.parametrize('block', [BLOCK, 24, LENGTH])
+def test_the_order_says_what_the_perm_mask_of_the_release_says(block):
+  features, keys = _lane(60)
+  out = masking_rows.run(_build(block=block), features, keys)
+  found, order = masking_rows.chosen(out), out['order']
+  assert order.dtype == np.int32
+  for r in range(60):
+    index = np.zeros(LENGTH, int)
+    for b, low in enumerate(
+      range(0, LENGTH, block)
+    ):  # the random index of targets and special tokens, read off the order
+      mine = order[r, low : low + block] - b * (block + 1) - 1
+      drawn = mine[mine >= 0]
+      assert len(set(drawn)) == len(drawn) and (drawn < block).all()
+      index[low : low + block] = mine
+    sees = order[r][None] < (order[r] + ~found[r])[:, None]
+    np.testing.assert_array_equal(
+      ~sees, _release_mask(features['input_ids'][r], found[r], index, block) > 0
+    )
+
+
+def test_the_consequences_that_the_paper_draws_hold():
+  features, keys = _lane(60, 1)
+  out = masking_rows.run(_build(), features, keys)
+  target, order = masking_rows.chosen(out), out['order']
+  special = np.isin(features['input_ids'], [SPECIAL['sep'], SPECIAL['cls']])
+  sees = order[:, None, :] < (order + ~target)[:, :, None]
+  first, second = slice(0, BLOCK), slice(BLOCK, LENGTH)
+  assert not sees[:, first, second].any() and sees[:, second, first].all()
+  for r in range(60):
+    for block in (first, second):
+      s, t, f = sees[r, block, block], target[r, block], special[r, block]
+      normal = ~t & ~f
+      assert s[:, normal].all()  # text that is not predicted is seen by all of its block
+      assert not s[np.ix_(normal, t | f)].any()  # and sees no prediction and no special token
+      assert (
+        not s.diagonal()[t].any() and s.diagonal()[~t].all()
+      )  # only a prediction does not see itself
+      later = s[np.ix_(t, t)]
+      assert (
+        later ^ later.T | np.eye(t.sum(), dtype=bool)
+      ).all()  # of two predictions one sees the other
+      ranks = np.sort(later.sum(1))
+      assert (ranks == np.arange(t.sum())).all()  # in one order for all
+  assert not (target & special).any()
+
+
+def test_every_order_of_a_blocks_predictions_is_equally_likely():
+  features, keys = _lane(4000, 2)
+  out = masking_rows.run(_build(), features, keys)
+  order = np.where(masking_rows.chosen(out), out['order'], -1)[:, :BLOCK]
+  places = np.argsort(np.argsort(-order, axis=1), axis=1)  # 0: the last one said
+  where = np.array([[(places[:, c] == k).sum() for k in range(3)] for c in range(BLOCK)])
+  share = where / np.maximum(where.sum(1, keepdims=True), 1)
+  enough = where.sum(1) > 100
+  deviation = (1 / 3 * 2 / 3 / where.sum(1)[enough]) ** 0.5
+  assert enough.sum() > 20 and (abs(share[enough] - 1 / 3) < 5 * deviation[:, None]).all()
+
+
+def test_full_rows_predict_exactly_what_is_declared_and_nothing_in_the_row_changes():
+  features, keys = _lane(200)
+  mask = _build()
+  out = masking_rows.run(mask, features, keys)
+  assert mask.num_predictions == 11 and (out['masked_weights'].sum(1) == 11).all()
+  assert (
+    masking_rows.chosen(out)[:, :BLOCK].sum(1) == 6
+  ).all()  # the first block has the odd one, as 43 and 42 of 85
+  np.testing.assert_array_equal(out['input_ids'], features['input_ids'])
+  row, slot = np.nonzero(out['masked_weights'])
+  np.testing.assert_array_equal(
+    out['masked_targets'][row, slot], features['input_ids'][row, out['masked_positions'][row, slot]]
+  )
+  assert mask.features == {'order': ((LENGTH,), np.int32)}
+
+
+def test_a_row_read_from_the_right_is_the_mirror_image_of_one_read_from_the_left():
+  features, keys = _lane(300, 3)
+  ids, units = features['input_ids'], features['units']
+  ids[:] = np.where(
+    np.isin(ids, [SPECIAL['sep'], SPECIAL['cls']]), 500, ids
+  )  # text only, so that single tokens are rare
+  units[:] = 0
+  sections = dict(num_predictions=2, max_span=1, context=3)
+  rightward = masking_rows.chosen(
+    masking_rows.run(_build(**sections), features | dict(direction=np.zeros(300, np.int32)), keys)
+  )
+  leftward = masking_rows.chosen(
+    masking_rows.run(_build(**sections), features | dict(direction=np.ones(300, np.int32)), keys)
+  )
+  for low in (0, BLOCK):
+    np.testing.assert_array_equal(
+      rightward[:, low : low + BLOCK], leftward[:, low : low + BLOCK][:, ::-1]
+    )
+  without = {k: v for k, v in features.items() if k != 'direction'}
+  np.testing.assert_array_equal(
+    rightward, masking_rows.chosen(masking_rows.run(_build(**sections), without, keys))
+  )
+
+
+@pytest.mark.parametrize(
+  'fields,message',
+  [
+    (dict(num_predictions=LENGTH + 1), 'more than the 64 tokens'),
+    (dict(num_predictions=0), 'num_predictions'),
+    (dict(block=0), 'config.masking.block'),
+    (dict(context=0), 'context'),
+    (dict(max_span=0), 'max_span'),
+    (dict(span_units='piece'), "Did you mean 'pieces'"),
+    (dict(repeat=-1), 'repeat'),
+  ],
+)
+def test_fields_out_of_range_are_refused_in_a_sentence(fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    _build(**fields)

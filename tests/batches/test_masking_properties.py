@@ -1,0 +1,198 @@
+"""What every masking keeps, for rows of any lengths and layout: tokens, targets, budgets, special
+tokens, bits, independence.
+"""
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from bertzoo_jax.batches import masking
+from configs import parts
+from tests.batches import masking_reference as reference
+from tests.batches import masking_rows
+from tests.batches.masking_rows import SPECIAL
+
+LENGTH = 40
+CORPUS = masking_rows.corpus()
+SECTIONS = {
+  'token': parts.token(),
+  'token everywhere': parts.token(
+    maskable='all_but_padding', rounding='random', random_tokens='no_specials', rate=0.5
+  ),
+  'token independent': parts.token(sampling='independent', corruption=(0.85, 0.0, 0.15)),
+  'whole word': parts.whole_word(),
+  'phrase': parts.whole_word(level='phrase', corrupted='units', max_predictions=4),
+  'entity independent': parts.whole_word(
+    level='entity', selection='independent', max_predictions=5
+  ),
+  'ngram': parts.ngram(rate=0.4),
+  'ngram left to right': parts.ngram(
+    order='left_to_right', weights=(4, 3, 2, 1), corrupted='units'
+  ),
+  'span': parts.span(),
+  'span cut': parts.span(overflow='cut', rate=0.5, corrupted='pieces'),
+  'windows': parts.ngram_windows(),
+  'windows spread': parts.ngram_windows(scan='spread', max_gram=1, corruption=(1.0, 0.0, 0.0)),
+  'permutation': parts.permutation(num_predictions=7, block=16),
+  'permutation of pieces': parts.permutation(num_predictions=9, span_units='pieces'),
+}
+
+
+def _build(name, length=LENGTH):
+  fields = dict(SECTIONS[name])
+  return masking.BY_NAME[fields.pop('name')](length, CORPUS, **fields)
+
+
+@st.composite
+def layouts(draw):
+  """One to five rows of pieces of runs of text, empty ones among them, that fit LENGTH."""
+  rows = []
+  for _ in range(draw(st.integers(1, 5))):
+    left, pieces = LENGTH, []
+    while left >= 2 and draw(st.booleans()):
+      left -= 1
+      runs = []
+      while left >= 1 and (not runs or draw(st.booleans())):
+        runs.append(
+          min(left - 1, draw(st.one_of(st.sampled_from([0, 1, LENGTH]), st.integers(0, LENGTH))))
+        )
+        left -= runs[-1] + 1
+      pieces.append(runs)
+    rows.append(pieces)
+  return rows
+
+
+@pytest.mark.parametrize('name', SECTIONS)
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(
+  rows=layouts(), seed=st.integers(0, 2**31), long=st.sampled_from([0.0, 0.3, 0.7, 1.0])
+)
+def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long):
+  features, keys = masking_rows.layout(rows, LENGTH, seed, long=long, direction=True)
+  mask = _build(name)
+  out = masking_rows.run(mask, features, keys)
+  before, ids, pack = features['input_ids'], out['input_ids'], features['pack_ids']
+  positions, targets, weights = (out[f'masked_{k}'] for k in ('positions', 'targets', 'weights'))
+  shapes = {
+    **{
+      f'masked_{k}': ((mask.num_predictions,), d)
+      for k, d in (('positions', np.int32), ('targets', np.int32), ('weights', np.float32))
+    },
+    **mask.features,
+    **{k: (v.shape[1:], v.dtype) for k, v in features.items() if k != 'units'},
+  }
+  assert {k: (v.shape[1:], v.dtype) for k, v in out.items()} == {
+    k: (s, np.dtype(d)) for k, (s, d) in shapes.items()
+  }
+  row, slot = np.nonzero(weights)
+  restored = ids.copy()
+  restored[row, positions[row, slot]] = targets[row, slot]
+  np.testing.assert_array_equal(
+    restored, before
+  )  # putting the targets back restores the row, so nothing else was touched
+  np.testing.assert_array_equal(targets[row, slot], before[row, positions[row, slot]])
+  for name_kept in set(features) - {'units', 'input_ids'}:
+    np.testing.assert_array_equal(out[name_kept], features[name_kept])
+  count = weights.sum(1).astype(int)
+  assert set(np.unique(weights)) <= {0.0, 1.0}
+  for r in range(len(rows)):
+    real = positions[r, : count[r]]
+    steps = np.diff(real)
+    assert (steps >= 0).all() if name == 'token independent' else (steps > 0).all()
+    assert (
+      not positions[r, count[r] :].any()
+      and not targets[r, count[r] :].any()
+      and not weights[r, count[r] :].any()
+    )
+    assert (pack[r, real] > 0).all()
+    if name != 'token everywhere':
+      assert not np.isin(before[r, real], [SPECIAL['cls'], SPECIAL['sep']]).any()
+      assert (
+        not ((pack[r] > 0) & ~np.isin(before[r], [SPECIAL['cls'], SPECIAL['sep']])).any()
+        or count[r] > 0
+        or _may_be_empty(name, long)
+      )
+
+
+def _may_be_empty(name, long):
+  """Larger units may all exceed the budget, coins may all fall on one side, short blocks may get no
+  prediction.
+  """
+  return long > 0 or any(word in name for word in ('phrase', 'entity', 'permutation'))
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    n
+    for n in SECTIONS
+    if not n.startswith(('token', 'permutation')) and n not in ('span cut', 'windows spread')
+  ],
+)
+def test_whole_words_stay_whole_where_the_masking_takes_words(name):
+  level = {'phrase': 'phrase', 'entity independent': 'entity'}.get(name, 'word')
+  features, keys = masking_rows.some_layout(200, LENGTH, 5)
+  found, multi = masking_rows.chosen(masking_rows.run(_build(name), features, keys)), 0
+  for r in range(200):
+    for a, b in reference.Row(
+      features, keys, r, level=level, exclude=('mask', 'unk') if name == 'windows' else ()
+    ).words:
+      assert found[r, a:b].all() or not found[r, a:b].any(), (r, a, b)
+      multi += b - a > 1 and found[r, a]
+  assert multi > 50
+
+
+@pytest.mark.parametrize('name', SECTIONS)
+def test_eager_graph_and_tf_data_agree_bit_for_bit(name):
+  features, keys = masking_rows.some_layout(50, LENGTH, 2)
+  mask = _build(name)
+  features = {k: v for k, v in features.items() if k != 'units' or mask.reads_units}
+  eager, graph = (masking_rows.run(mask, features, keys, graph=g) for g in (False, True))
+  data = (
+    tf.data.Dataset.from_tensor_slices((features, keys))
+    .batch(50)
+    .map(mask.apply, num_parallel_calls=2)
+  )
+  piped = next(data.as_numpy_iterator())
+  assert eager.keys() == graph.keys() == piped.keys()
+  for key in eager:
+    np.testing.assert_array_equal(eager[key], graph[key], err_msg=key)
+    np.testing.assert_array_equal(eager[key], piped[key], err_msg=key)
+
+
+@pytest.mark.parametrize('name', SECTIONS)
+def test_a_row_does_not_depend_on_its_batch_mates(name):
+  features, keys = masking_rows.some_layout(50, LENGTH, 3, direction=True)
+  mask = _build(name)
+  whole = masking_rows.run(mask, features, keys)
+  for pick in ([7], [49, 3, 3, 0], range(10, 40)):
+    some = masking_rows.run(
+      mask, {k: v[np.array(pick)] for k, v in features.items()}, keys[np.array(pick)]
+    )
+    for key in whole:
+      np.testing.assert_array_equal(whole[key][np.array(pick)], some[key], err_msg=key)
+
+
+@pytest.mark.parametrize('name', SECTIONS)
+def test_other_keys_give_other_masks(name):
+  features, keys = masking_rows.full(200, LENGTH)
+  mask = _build(name)
+  one = masking_rows.chosen(masking_rows.run(mask, features, keys))
+  other = masking_rows.chosen(masking_rows.run(mask, features, keys[::-1]))
+  assert (one != other).any(axis=1).mean() > 0.95
+
+
+@pytest.mark.parametrize('name', SECTIONS)
+@pytest.mark.parametrize('length', [3, 4, 16, 17])
+def test_short_rows_work(name, length):
+  features, keys = masking_rows.full(20, length)
+  section = dict(SECTIONS[name])
+  if 'num_predictions' in section:
+    section['num_predictions'] = 2
+  mask = masking.BY_NAME[section.pop('name')](length, CORPUS, **section)
+  out = masking_rows.run(mask, features, keys)
+  assert (out['masked_weights'].sum(1) <= mask.num_predictions).all() and out[
+    'masked_weights'
+  ].any()

@@ -1,0 +1,140 @@
+"""Statistics of a million tokens and more beside the published numbers: rates, lengths, positions,
+shares.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertzoo_jax.batches import masking
+from bertzoo_jax.batches.masking import contract
+from bertzoo_jax.common import hashing
+from configs import parts
+from tests.batches import masking_reference as reference
+from tests.batches import masking_rows
+
+LENGTH, ROWS = 512, 2048  # 2²⁰ tokens
+CORPUS = masking_rows.corpus()
+
+
+@pytest.fixture(scope='module')
+def rows():
+  return masking_rows.full(ROWS, LENGTH, long=0.25)
+
+
+def _predicted(section, rows):
+  """(bool [B, L], P) of a masking of full rows."""
+  fields = dict(section)
+  mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
+  parts_of = []
+  for first in range(0, ROWS, 512):
+    features, keys = (
+      {k: v[first : first + 512] for k, v in rows[0].items()},
+      rows[1][first : first + 512],
+    )
+    parts_of.append(masking_rows.chosen(masking_rows.run(mask, features, keys, graph=True)))
+  return np.concatenate(parts_of), mask.num_predictions
+
+
+def _tenths(found):
+  """The share that is predicted of each tenth of the text."""
+  return np.array([part.mean() for part in np.array_split(found[:, 1:-1], 10, axis=1)])
+
+
+@pytest.mark.parametrize(
+  'section,published',
+  [
+    (parts.ngram(), [0.5455, 0.2727, 0.1818]),
+    (parts.ngram(weights=(0.4, 0.3, 0.2, 0.1)), [0.4, 0.3, 0.2, 0.1]),
+    (
+      parts.span(),
+      [0.2241, 0.1792, 0.1434, 0.1147, 0.0918, 0.0734, 0.0587, 0.0470, 0.0376, 0.0301],
+    ),
+  ],
+  ids=['1/n', 'four', 'geometric'],
+)
+def test_lengths_are_drawn_with_the_published_shares(section, published):
+  weights = (
+    section.weights if 'weights' in section else (1 - section.p) ** np.arange(section.max_words)
+  )
+  random = hashing.bits(hashing.new_key(3), np.arange(1_000_000))
+  drawn = contract.draw_length(tf.constant(random), contract.cumulative(weights, '')).numpy()
+  shares = np.bincount(drawn, minlength=len(published) + 1)[1:] / len(drawn)
+  assert abs(shares - published).max() < 0.002
+  fewer = contract.draw_length(
+    tf.constant(random), contract.cumulative(weights, ''), tf.fill([1_000_000], 2)
+  ).numpy()
+  assert (
+    abs((fewer == 1).mean() - published[0] / (published[0] + published[1])) < 0.002
+    and fewer.max() == 2
+  )  # the proportions stay
+
+
+@pytest.mark.parametrize(
+  'section',
+  [
+    parts.token(),
+    parts.whole_word(),
+    parts.ngram(),
+    parts.ngram(order='left_to_right'),
+    parts.span(),
+    parts.ngram_windows(scan='spread'),
+    parts.permutation(),
+  ],
+  ids=lambda s: s.name,
+)
+def test_budgets_are_spent_and_never_exceeded_evenly_over_the_row(section, rows):
+  found, most = _predicted(section, rows)
+  count = found.sum(1)
+  assert count.max() <= most == (85 if section.name == 'permutation' else 77)
+  assert count.mean() > 0.99 * most
+  tenths = _tenths(found) / count.mean() * (LENGTH - 2)
+  assert abs(tenths - 1).max() < (
+    0.1 if section.name in ('permutation', 'ngram_windows') else 0.06
+  )  # a row's last window may be short
+
+
+@pytest.mark.parametrize('max_gram,last', [(1, 0.010), (3, 0.020)])
+def test_windows_from_left_to_right_leave_the_end_of_full_rows_unmasked_as_the_release_does(
+  max_gram, last
+):
+  masking = parts.ngram_windows(max_gram=max_gram, scan='left_to_right')
+  found, most = _predicted(masking, masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
+  tenths = _tenths(found)
+  assert most == 77 and abs(tenths[:9] - 0.167).max() < 0.01
+  assert abs(tenths[9] - last) < 0.004
+
+
+def test_independent_units_are_predicted_at_the_rate(rows):
+  for level in ('word', 'phrase'):
+    found, most = _predicted(parts.whole_word(level=level, selection='independent'), rows)
+    assert most == 133 and found.sum(1).max() <= most
+    assert abs(found[:, 1:-1].mean() - 0.15) < 0.002
+
+
+def test_with_replacement_fewer_positions_are_masked_as_derived():
+  features, keys = masking_rows.full(ROWS, LENGTH)
+  fields = dict(parts.token(sampling='independent'))
+  mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
+  out = masking_rows.run(mask, features, keys)
+  assert (out['masked_weights'].sum(1) == 77).all()
+  assert abs(masking_rows.chosen(out).sum(1).mean() - 510 * (1 - (1 - 1 / 510) ** 77)) < 0.3  # 71.5
+
+
+@pytest.mark.parametrize('span_units,long', [('words', 0.0), ('pieces', 0.0), ('pieces', 0.25)])
+def test_spans_hold_four_in_five_targets_of_a_permutation(span_units, long):
+  features, keys = masking_rows.full(200, LENGTH, long=long)
+  spans = [
+    reference.xlnet_spans(
+      reference.Row(features, keys, r), 256, (43, 42), 6, 5, span_units == 'pieces', False
+    )
+    for r in range(200)
+  ]
+  assert 0.80 < np.mean([len(s) for s in spans]) / 85 < 0.86
+
+
+def test_the_budget_of_spans_is_the_least_number_that_reaches_the_rate():
+  assert contract.upwards(100, 0.15)[[0, 1, 20, 21, 40, 60, 100]].tolist() == [0, 1, 3, 4, 6, 9, 15]
+  assert (
+    contract.upwards(100, 0.07)[100] == 7
+  )  # 0.07 · 100 is a little more than 7 in floating point

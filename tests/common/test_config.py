@@ -1,0 +1,118 @@
+"""Phases, the argument of a config file, and what counts as science."""
+
+import ml_collections
+import pytest
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from configs import bert
+from configs import parts
+
+
+def _config(**fields):
+  return ml_collections.ConfigDict({**bert.get_config('tiny'), **fields}).lock()
+
+
+def test_phases_follow_each_other_and_carry_their_overrides():
+  first, second = configuration.phases(
+    _config(phases=((90, {'length': 32, 'masking.rate': 0.3}), (10, {'objective': parts.mlm()})))
+  )
+  assert (first.first_step, first.end_step, second.first_step, second.end_step) == (0, 90, 90, 100)
+  assert (
+    first.config.length == 32
+    and first.config.masking.rate == 0.3
+    and first.config.objective.name == 'mlm_pair'
+  )
+  assert second.config.length == 64 and second.config.objective.name == 'mlm'
+
+
+@pytest.mark.parametrize(
+  'phases, words',
+  [
+    ((), 'at least one phase'),
+    (((10, {'lenght': 32}),), "Did you mean 'length'"),
+    (((10, {'masking.rat': 0.3}),), "Did you mean 'masking.rate'"),
+    (((10, {'batch_size': 4}),), 'a phase may set'),
+    (((10, {'encoder.num_layers': 4}),), 'a phase may set'),
+    (((10, {'length': 'long'}),), 'it is a int'),
+    (((0, {}),), 'at least one'),
+    (((6.7, {}),), 'a whole number'),
+    (((True, {}),), 'a whole number'),
+    ((10,), r'a phase is \(steps'),
+  ],
+)
+def test_a_phase_that_cannot_be_is_refused_in_one_sentence(phases, words):
+  with pytest.raises(errors.UserError, match=words) as e:
+    configuration.phases(_config(phases=phases))
+  assert '\n' not in str(e.value)
+
+
+def test_an_argument_swaps_sections_and_scales_steps():
+  config = bert.get_config('base,objective=mlm,format=full_sentences,steps=1000')
+  assert config.objective.name == 'mlm' and config.format == parts.full_sentences()
+  assert config.phases == ((900, {'length': 128}), (100, {})) and config.schedule.warmup == 10
+
+
+def test_steps_scale_whatever_stands_beside_them():
+  one, other = (
+    bert.get_config('base,steps=1000,schedule=linear_after_warmup'),
+    bert.get_config('base,schedule=linear_after_warmup,steps=1000'),
+  )
+  assert one == other and one.schedule.warmup == 24
+  config = bert.get_config('base')
+  config.phases = (
+    (500, {'schedule.warmup': 100}),
+    (500, {'schedule': parts.linear_jump(warmup=50)}),
+  )
+  parts._scale(config, '100')
+  assert (
+    config.phases[0] == (50, {'schedule.warmup': 10})
+    and config.phases[1][1]['schedule'].warmup == 5
+  )
+
+
+def test_a_phase_may_give_a_list_for_a_tuple():
+  (phase,) = configuration.phases(_config(phases=((5, {'masking.corruption': [1.0, 0.0, 0.0]}),)))
+  assert phase.config.masking.corruption == (1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+  'argument, words',
+  [
+    ('bse', "Did you mean 'base'"),
+    ('base,masking=tokn', "Did you mean 'token'"),
+    ('base,maskin=token', "Did you mean 'masking'"),
+    ('base,steps=many', 'a number of steps'),
+    ('base,steps=1', 'too few for 2 phases'),
+  ],
+)
+def test_a_misspelt_argument_says_what_was_meant(argument, words):
+  with pytest.raises(ValueError, match=words):
+    bert.get_config(argument)
+
+
+def test_machinery_is_not_science():
+  a = _config()
+  b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))
+  assert configuration.science(a) == configuration.science(b)
+  c = _config(optimizer=parts.adamw_uncorrected(eps=1e-8))
+  assert configuration.differences(configuration.science(a), configuration.science(c)) == [
+    'optimizer.eps: 1e-06 → 1e-08'
+  ]
+
+
+def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():
+  stored = configuration.to_json(_config(run=parts.run(mesh=(-1, 2))))
+  assert configuration.from_json(stored).run.mesh == (-1, 1, 2)
+  stored = configuration.to_json(_config(run=parts.run(mesh=(2, 2, 2))))
+  assert configuration.from_json(stored).run.mesh == (2, 2, 2)
+
+
+def test_the_published_recipes_hold_the_papers_values():
+  config = bert.get_config('base')
+  assert (config.batch_size, configuration.total_steps(config)) == (256, 1_000_000)
+  assert (config.schedule.learning_rate, config.schedule.warmup) == (1e-4, 10_000)
+  assert [(p.steps, p.config.length) for p in configuration.phases(config)] == [
+    (900_000, 128),
+    (100_000, 512),
+  ]

@@ -1,0 +1,67 @@
+"""Random bits of rows: like coins, and a function of row and place alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax.common import row_keys
+
+SIZE = (512, 512)
+
+
+def keys(seed=0, rows=4):
+  return row_keys.of_batch(jax.random.key(seed), rows)
+
+
+def coins(x):
+  return (np.asarray(x) >> 31).astype(np.float64) * 2 - 1
+
+
+def test_bits_are_like_coins_and_as_many_are_kept_as_asked():
+  one = np.asarray(row_keys.bits(keys()[0], SIZE))
+  assert abs(np.mean(row_keys.keep(keys()[0], 0.1, SIZE)) - 0.9) < 5 * np.sqrt(0.09 / one.size)
+  ones = np.unpackbits(one.view(np.uint8)).reshape(-1, 32).mean(axis=0)
+  assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(one.size)
+  counts = np.bincount(one.reshape(-1) >> 24, minlength=256)
+  assert ((counts - 1024) ** 2 / 1024).sum() < 255 + 5 * np.sqrt(2 * 255)
+
+
+def test_bits_of_neighbours_of_other_rows_heads_layers_and_steps_have_nothing_in_common():
+  one = row_keys.bits(keys()[0], SIZE)
+  folded = [row_keys.fold_in(keys()[0], n) for n in (0, 1, 2, 1 << 16)]
+  more = (
+    keys()[1],
+    keys(seed=1)[0],
+    *folded,
+    row_keys.fold_in(folded[0], 0),
+    row_keys.join(keys()[0], jax.random.key(1)),
+  )
+  others = [np.roll(one, 1, 0), np.roll(one, 1, 1), one.T, *(row_keys.bits(k, SIZE) for k in more)]
+  drawn = [coins(x) for x in (one, *others)]
+  for i, a in enumerate(drawn):
+    for b in drawn[:i]:
+      assert abs(np.mean(a * b)) < 5 / np.sqrt(a.size)
+
+
+def test_places_of_a_row_do_not_meet_however_wide_it_is():
+  wide = np.asarray(row_keys.bits(keys()[0], (80, 128_100))).reshape(
+    -1
+  )  # predictions by a large vocabulary
+  assert np.diff(np.sort(wide)).all()  # the hash is a bijection of places
+
+
+def test_folding_keeps_keys_apart():
+  many = row_keys.of_batch(jax.random.key(0), 1000)
+  folded = row_keys.fold_in(many[:, None], jnp.arange(64))
+  assert folded.shape == (1000, 64, 2)
+  assert len({tuple(k) for k in np.asarray(folded).reshape(-1, 2).tolist()}) == 64_000
+
+
+def test_a_row_has_its_bits_in_any_batch_and_a_block_those_of_its_place():
+  whole = row_keys.bits(keys(rows=8), (64, 64))
+  np.testing.assert_array_equal(row_keys.bits(keys(rows=8)[3:4], (64, 64))[0], whole[3])
+  np.testing.assert_array_equal(keys(rows=8)[:4], keys(rows=4))
+  word, other = keys(rows=8)[3]
+  np.testing.assert_array_equal(
+    row_keys.bits_at(word, other, (8, 16), (16, 32)), whole[3, 8:24, 16:48]
+  )

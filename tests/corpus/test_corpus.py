@@ -1,0 +1,388 @@
+"""The corpus on disk: reads what was written, and refuses what was damaged."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import splits
+
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def write(folder, shards, vocab_size=100, held_out=()):
+  """A small corpus; a shard is a list of documents, a document a list of sentences, a sentence a
+  list of ids.
+  """
+  splits = {}
+  for split, parts in (('train', shards), ('held_out', held_out)):
+    (folder / split).mkdir(parents=True)
+    entries = []
+    for i, documents in enumerate(parts):
+      lines = [s for d in documents for s in d]
+      entries.append(
+        corpus.write_shard(
+          folder / split,
+          f'{i:05d}',
+          np.concatenate([*map(np.asarray, lines)]),
+          np.cumsum([0, *map(len, lines)]),
+          np.cumsum([0, *map(len, documents)]),
+          vocab_size,
+        )
+      )
+    splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
+  manifest = dict(
+    format_version=corpus.FORMAT_VERSION,
+    splitter='lines',
+    units=None,
+    similar=None,
+    tokenizer={},
+    corpus={},
+    vocab_size=vocab_size,
+    special=SPECIAL,
+    tokenizer_hash='t',
+    dtype=corpus.token_dtype(vocab_size),
+    splits=splits,
+  )
+  manifest['unigrams_sha256'] = storage.write_array(
+    folder / 'unigrams.npy', np.zeros(vocab_size, np.int64)
+  )
+  manifest['pieces_sha256'] = storage.write_array(
+    folder / 'pieces.npy', np.ones(vocab_size, np.uint8)
+  )
+  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+  return folder
+
+
+SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17, 18]]]]
+
+
+def test_offsets_run_on_over_shards(tmp_path):
+  c = corpus.open(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
+  train = c.splits['train']
+  assert (
+    train.num_tokens == 14
+    and train.num_sentences == 7
+    and train.num_documents == 4
+    and train.bytes == 7
+  )
+  assert train.sentence_starts.tolist() == [0, 3, 4, 6, 7, 11, 12, 14]
+  assert train.document_starts.tolist() == [0, 2, 3, 6, 7]
+  assert train.gather(np.arange(14)).tolist() == list(range(5, 19))
+  assert c.splits['held_out'].gather([1, 0]).tolist() == [21, 20]
+  corpus.verify(tmp_path)
+
+
+def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
+  held_out = corpus.open(write(tmp_path, SHARDS)).splits['held_out']
+  assert (held_out.num_tokens, held_out.num_sentences, held_out.num_documents) == (0, 0, 0)
+  assert held_out.gather(np.zeros((0, 8), np.int64)).shape == (0, 8)
+  with pytest.raises(IndexError):
+    held_out.gather([0])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_gather_is_indexing_of_the_shards_joined(sizes, data):
+  shards = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(sizes)]
+  joined, split = (
+    np.concatenate(shards),
+    splits.Split([splits.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards]),
+  )
+  shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
+  size = int(np.prod(shape))
+  positions = np.array(
+    data.draw(st.lists(st.integers(0, len(joined) - 1), min_size=size, max_size=size))
+  ).reshape(shape)
+  out = split.gather(positions)
+  assert out.dtype == np.int32 and out.shape == shape and np.array_equal(out, joined[positions])
+  run = np.minimum(
+    data.draw(st.integers(0, len(joined) - 1)) + np.arange(8), len(joined) - 1
+  ).reshape(2, 4)
+  assert np.array_equal(split.gather(run), joined[run])
+
+
+@pytest.mark.parametrize('bad', [-1, 14])
+def test_positions_outside_are_an_error_not_a_token(tmp_path, bad):
+  train = corpus.open(write(tmp_path, SHARDS)).splits['train']
+  with pytest.raises(IndexError):
+    train.gather([[0, 1], [2, bad]])
+
+
+def test_ids_above_16_bits_are_kept(tmp_path):
+  c = corpus.open(write(tmp_path, [[[[70_000, 5]]]], vocab_size=70_001))
+  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
+  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
+
+
+@pytest.mark.parametrize('ids', [[100], [-1]])
+def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, ids):
+  with pytest.raises(ValueError, match='vocabulary of 100'):
+    write(tmp_path, [[[ids]]])
+  assert not list(tmp_path.rglob('*.npy'))
+
+
+@pytest.mark.parametrize(
+  'file',
+  [
+    'train/00001.tokens.npy',
+    'train/00001.sentences.npy',
+    'held_out/00000.documents.npy',
+    'unigrams.npy',
+  ],
+)
+@pytest.mark.parametrize('damage', ['cut a token', 'cut to half', 'emptied', 'gone'])
+def test_a_cut_file_is_refused_at_open_by_name(tmp_path, file, damage):
+  path = write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]) / file
+  data = path.read_bytes()
+  if damage == 'gone':
+    path.unlink()
+  else:
+    path.write_bytes(
+      dict(
+        zip(('cut a token', 'cut to half', 'emptied'), (data[:-2], data[: len(data) // 2], b''))
+      )[damage]
+    )
+  with pytest.raises(errors.UserError, match=file):
+    corpus.open(tmp_path)
+
+
+def test_another_shard_of_valid_form_is_refused_by_its_size(tmp_path):
+  write(tmp_path, SHARDS)
+  np.save(tmp_path / 'train' / '00000.tokens.npy', np.zeros(5, np.uint16))
+  with pytest.raises(errors.UserError, match='holds 5 numbers of uint16, the manifest says 6'):
+    corpus.open(tmp_path)
+
+
+def test_a_flipped_bit_is_found_by_verify(tmp_path):
+  path = write(tmp_path, SHARDS) / 'train/00002.tokens.npy'
+  data = bytearray(path.read_bytes())
+  data[-1] ^= 4
+  path.write_bytes(data)
+  corpus.open(tmp_path)
+  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+
+
+def test_what_is_no_corpus_is_one_sentence(tmp_path):
+  with pytest.raises(errors.UserError, match='No corpus at'):
+    corpus.open(tmp_path)
+  (tmp_path / 'plan.json').write_text('{}')
+  with pytest.raises(errors.UserError, match='unfinished: run the same prepare line again'):
+    corpus.open(tmp_path)
+  for text, message in (
+    ('{"x"', 'is not the manifest'),
+    ('[]', 'is not the manifest'),
+    ('{"format_version": 9}', 'format version 9'),
+    (f'{{"format_version": {corpus.FORMAT_VERSION}}}', 'is not the manifest'),
+  ):
+    (tmp_path / 'manifest.json').write_text(text)
+    with pytest.raises(errors.UserError, match=message):
+      corpus.open(tmp_path)
+
+
+def test_a_corpus_in_memory_behaves_like_one_on_disk():
+  c = corpus.in_memory([5, 6, 7, 8], [0, 2, 4], [0, 2], 10, SPECIAL, held_out=([9], [0, 1], [0, 1]))
+  assert (
+    c.splits['train'].gather([[0, 3]]).tolist() == [[5, 8]] and c.splits['held_out'].num_tokens == 1
+  )
+  assert c.unigrams.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 0] and c.vocab_size == 10
+  assert c.hash != corpus.in_memory([5, 6, 7, 9], [0, 2, 4], [0, 2], 10, SPECIAL).hash
+  with pytest.raises(ValueError, match='vocabulary of 10'):
+    corpus.in_memory([10], [0, 1], [0, 1], 10, SPECIAL)
+  with pytest.raises(ValueError, match='offsets must run'):
+    corpus.in_memory([5, 6], [0, 1], [0, 1], 10, SPECIAL)
+
+
+def manifest_of(folder, **changes):
+  """Changes the manifest of a corpus as someone would who knows how its hash is made."""
+  manifest = json.loads((folder / 'manifest.json').read_text()) | changes
+  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+
+
+def test_a_changed_manifest_is_refused(tmp_path):
+  write(tmp_path, SHARDS)
+  text = (tmp_path / 'manifest.json').read_text()
+  (tmp_path / 'manifest.json').write_text(text.replace('"bytes": 7', '"bytes": 8', 1))
+  with pytest.raises(errors.UserError, match='was changed'):
+    corpus.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'key', ['splits', 'tokenizer_hash', 'special', 'dtype', 'vocab_size', 'tokenizer', 'corpus']
+)
+def test_whatever_identifies_a_corpus_is_in_its_hash(tmp_path, key):
+  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
+  assert (
+    corpus.identity(manifest) == manifest['hash'] != corpus.identity({**manifest, key: 'another'})
+  )
+  assert corpus.identity({**manifest, 'report': 1}) == manifest['hash']
+
+
+@pytest.mark.parametrize('missing', ['hash', 'splits', 'unigrams_sha256'])
+def test_a_manifest_without_a_key_is_one_sentence(tmp_path, missing):
+  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
+  del manifest[missing]
+  (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
+  with pytest.raises(errors.UserError, match='is not the manifest'):
+    corpus.open(tmp_path)
+
+
+def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
+  manifest_of(write(tmp_path, SHARDS), special={**SPECIAL, 'mask': 100})
+  with pytest.raises(errors.UserError, match='outside its vocabulary of 100'):
+    corpus.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'array, offsets',
+  [
+    ('sentences', [1, 4, 4, 6]),
+    ('sentences', [0, 4, 3, 6]),
+    ('sentences', [0, 4, 4, 5]),
+    ('documents', [0, 4, 3]),
+    ('documents', [1, 2, 3]),
+  ],
+)
+def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
+  write(tmp_path, SHARDS)
+  np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.uint32))
+  train = corpus.open(tmp_path).splits['train']
+  with pytest.raises(errors.UserError, match=f'00000.{array}.npy do not run up'):
+    getattr(train, f'{array[:-1]}_starts')
+
+
+def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypatch):
+  monkeypatch.setattr(splits, 'PART_SENTENCES', 4)
+  for cache in ('disk', 'ram'):
+    train = corpus.open(write(tmp_path / cache, SHARDS), cache).splits['train']
+    parts = [train.part(k) for k in range(train.num_parts)]
+    assert [p.gather(np.arange(p.num_tokens)).tolist() for p in parts] == [
+      [5, 6, 7, 8, 9, 10, 17, 18],
+      [11, 12, 13, 14, 15, 16],
+    ]
+    assert parts[0].sentence_starts.tolist() == [0, 3, 4, 6, 8] and parts[
+      0
+    ].document_starts.tolist() == [0, 2, 3, 4]
+  with pytest.raises(errors.UserError, match='corpus_cache'):
+    corpus.open(tmp_path / 'disk', 'tape')
+  np.save(tmp_path / 'disk' / 'train' / '00000.sentences.npy', np.array([0, 4, 3, 6], np.uint32))
+  with pytest.raises(errors.UserError, match='do not run up'):
+    corpus.open(tmp_path / 'disk').splits['train'].part(0).sentence_starts  # noqa: B018
+
+
+def test_verify_names_the_first_of_several_that_differ(tmp_path):
+  write(tmp_path, SHARDS)
+  (tmp_path / 'train' / '00002.documents.npy').unlink()
+  file = tmp_path / 'train' / '00001.tokens.npy'
+  file.write_bytes(file.read_bytes()[:-1] + b'x')
+  with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+  write(tmp_path / 'again', SHARDS)
+  (tmp_path / 'again' / 'train' / '00000.documents.npy').unlink()
+  with pytest.raises(errors.UserError, match='00000.documents.npy is missing'):
+    corpus.verify(tmp_path / 'again')
+
+
+def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+  hashed, sha256 = [], storage.sha256
+  monkeypatch.setattr(storage, 'sha256', lambda path: hashed.append(path.name) or sha256(path))
+  corpus.verify(tmp_path)
+  assert len(hashed) == 2 + 3 * 3
+  corpus.verify(tmp_path)
+  assert len(hashed) == 11
+  file = tmp_path / 'train' / '00001.tokens.npy'
+  data = file.read_bytes()
+  file.write_bytes(data)  # the same bytes at another time
+  corpus.verify(tmp_path)
+  assert hashed[11:] == ['00001.tokens.npy']
+  file.write_bytes(data[:-1] + b'x')
+  with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+  file.write_bytes(data)
+  for text in ('{"x"', '[]'):  # a note that is none is none
+    (tmp_path / 'verified.json').write_text(text)
+    corpus.verify(tmp_path)
+  assert len(hashed) == 13 + 2 * 11
+  shutil.copytree(
+    tmp_path, tmp_path.parent / 'copy'
+  )  # with its note: another disk is another matter
+  corpus.verify(tmp_path.parent / 'copy')
+  assert len(hashed) == 13 + 3 * 11
+
+
+def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+
+  def refused(path, data):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(storage, 'write_bytes', refused)
+  corpus.verify(tmp_path)
+  assert not (tmp_path / 'verified.json').exists()
+
+
+def test_two_processes_that_write_the_same_file_do_not_share_a_temporary_one(tmp_path, monkeypatch):
+  for process in (1, 2):
+    monkeypatch.setattr(os, 'getpid', lambda process=process: process)
+    (part := tmp_path / f'a.{process}.part').mkdir()  # in the way
+    with pytest.raises(IsADirectoryError, match=part.name):
+      storage.write_bytes(tmp_path / 'a', b'')
+  assert not (tmp_path / 'a').exists()
+
+
+def test_a_split_of_thousands_of_shards_holds_few_files_open(tmp_path):
+  write(tmp_path, [[[[5 + i % 9]]] for i in range(300)])
+  opened = corpus.open(tmp_path).splits['train']
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 20, hard))
+  try:
+    assert opened.gather(np.arange(300)).tolist() == [5 + i % 9 for i in range(300)]
+    assert opened.sentence_starts.tolist() == list(range(301))
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_large_arrays_are_mapped_when_they_are_asked_for_and_go_with_their_part(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(splits, '_MAPPED_BYTES', 1)
+  monkeypatch.setattr(splits, 'PART_SENTENCES', 2)
+  write(tmp_path, SHARDS)
+  disk, ram = (corpus.open(tmp_path, cache).splits['train'] for cache in ('disk', 'ram'))
+  part = disk.part(0)
+  assert not part._open
+  part.gather([0, 1])
+  assert {name for name, _ in part._open} == {'tokens'} and isinstance(
+    part._open['tokens', 0], np.memmap
+  )
+  gone = weakref.ref(part._open['tokens', 0])
+  del part
+  assert gone() is None and not disk._open
+  assert (
+    not isinstance(ram._shards[0].tokens, np.memmap)
+    and ram._shards[0].tokens is ram._shards[0].tokens
+  )
+
+
+def test_too_many_open_files_are_told_with_the_remedy(tmp_path, monkeypatch):
+  write(tmp_path, SHARDS)
+
+  def none_left(*args, **kwargs):
+    raise OSError(errno.EMFILE, 'Too many open files')
+
+  monkeypatch.setattr(np, 'load', none_left)
+  with pytest.raises(errors.UserError, match='ulimit -n'):
+    corpus.open(tmp_path)

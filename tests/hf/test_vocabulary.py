@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from bertzoo_jax import hf
+from bertzoo_jax.common import errors
+
+ADDED = [{'id': 2, 'content': '<x>'}]
+MODELS = {
+  'WordPiece': {'type': 'WordPiece', 'vocab': {'a': 0, 'b': 1}},
+  'BPE': {'type': 'BPE', 'vocab': {'a': 0, 'b': 1}, 'merges': []},
+  'Unigram': {'type': 'Unigram', 'vocab': [['a', -1.0], ['b', -2.0]]},
+}
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path, kind):
+  (tmp_path / 'tokenizer.json').write_text(
+    json.dumps({'model': MODELS[kind], 'added_tokens': ADDED})
+  )
+  (tmp_path / 'vocab.txt').write_text('other\n')
+  assert hf.vocabulary(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
+
+
+def test_a_bare_vocabulary_is_read_line_by_line_and_nothing_is_none(tmp_path):
+  assert hf.vocabulary(tmp_path) is None
+  (tmp_path / 'vocab.txt').write_bytes('[PAD]\na\u2028b\n\u00e9\n'.encode())
+  assert hf.vocabulary(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
+
+
+@pytest.mark.parametrize('text', ['{', '{}', '{"model": {"vocab": 3}}'])
+def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path, text):
+  (tmp_path / 'tokenizer.json').write_text(text)
+  with pytest.raises(errors.UserError, match='no readable tokenizer'):
+    hf.vocabulary(tmp_path)
+
+
+def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
+  pieces = {f'p{i}': i for i in range(4096)}
+  turned = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in pieces.items()}
+  assert hf.vocabulary_difference(pieces, dict(reversed(pieces.items()))) is None
+  assert (
+    hf.vocabulary_difference(pieces, turned)
+    == "3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there."
+  )
+  assert (
+    hf.vocabulary_difference({'a': 0, 'b': 1}, {'a': 0})
+    == "1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there."
+  )
+  assert (
+    hf.vocabulary_difference({'a': 0}, {'a': 0, 'b': 1})
+    == "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids."
+  )

@@ -1,0 +1,141 @@
+"""What comes again is left out where it comes again: in any slices, from any source, however
+weighted.
+"""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+from etils import epath
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.text import duplicates
+from bertzoo_jax.text import finding
+from bertzoo_jax.text import sources
+
+LONG = [chr(97 + i) * duplicates.LEAST for i in range(4)]
+paragraph = st.sampled_from([*LONG, 'Yes.', 'No.', LONG[0] + ' '])
+texts = st.lists(
+  st.lists(st.lists(paragraph, min_size=1, max_size=4), max_size=6), min_size=1, max_size=3
+)  # sources of documents
+
+
+class Reader:
+  """Documents of several sources, of which each is read as often as its weight says."""
+
+  def __init__(self, sources_of, weights):
+    self._sources, self._weights, self.dropped, self.bytes_read, self.place = (
+      sources_of,
+      weights,
+      sources.Dropped(),
+      0,
+      'here:1',
+    )
+
+  position = (0, 0, 0)
+
+  def documents(self, start=None):
+    for number, (documents, weight) in enumerate(zip(self._sources, self._weights)):
+      for self.copy in range(weight):
+        self.reading = (number << 16) + self.copy
+        yield from map(list, documents)
+
+
+def _find(reader, excluded=frozenset(), parts=1):
+  with tempfile.TemporaryDirectory() as folder:
+    found = duplicates.find(reader, excluded, lambda _: None, epath.Path(folder) / 'hashes', parts)
+    assert not os.listdir(folder)
+  return found
+
+
+def _kept(*arguments):
+  return [document for _, _, document in duplicates.kept(*arguments)]
+
+
+def _literally(sources_of, weights, choice):
+  """Source by source with sets of what was seen; a source's copies are those of what stays of
+  it.
+  """
+  documents_seen, paragraphs_seen, out = set(), set(), []
+  for documents, weight in zip(sources_of, weights):
+    kept = []
+    for document in documents:
+      whole = ' '.join(' '.join(document).split())
+      if choice != 'keep' and whole in documents_seen:
+        continue
+      documents_seen.add(whole)
+      rest = []
+      for p in document:
+        long = len(p) >= duplicates.LEAST
+        if not (long and choice == 'documents+paragraphs' and p.strip() in paragraphs_seen):
+          rest.append(p)
+        paragraphs_seen.update([p.strip()] * long)
+      kept += [rest] * bool(rest)
+    out += kept * weight
+  return out
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+  texts,
+  st.lists(st.integers(1, 3), min_size=3, max_size=3),
+  st.sampled_from(sorted(duplicates.CHOICES)),
+  st.sampled_from([1, 3, 40]),
+)
+def test_what_stays_is_what_a_reader_with_a_perfect_memory_keeps(
+  sources_of, weights, choice, parts
+):
+  found = _find(Reader(sources_of, weights), parts=parts)
+  reader = Reader(sources_of, weights)
+  assert _kept(reader, found, choice, 0) == _literally(sources_of, weights, choice)
+  if choice == 'keep':
+    assert not reader.dropped.reasons
+
+
+def test_excluded_documents_and_paragraphs_are_left_out_and_counted():
+  documents = [[LONG[0], 'Yes.'], [LONG[1]], ['  ' + LONG[2]], ['Yes.']]
+  excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]], [1]))
+  reader = Reader([documents], [1])
+  found = _find(reader, excluded)
+  assert _kept(reader, found, 'documents+paragraphs', 0) == [[LONG[0], 'Yes.'], ['Yes.']]
+  assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == {
+    'document of --exclude': 2
+  }
+  reader = Reader([[[LONG[0], LONG[2]]]], [1])
+  found = _find(reader, excluded)
+  assert _kept(reader, found, 'keep', 0) == [[LONG[0]]]
+  assert reader.dropped.reasons['paragraph of --exclude']['count'] == 1
+
+
+def test_short_documents_are_dropped_and_counted():
+  reader = Reader([[['Yes.'], [LONG[0]]]], [1])
+  found = _find(reader)
+  assert _kept(reader, found, 'keep', 5) == [[LONG[0]]]
+  assert reader.dropped.reasons['document under 5 characters']['count'] == 1
+
+
+def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
+  reader = Reader([[[LONG[0]], [LONG[0]], [LONG[1], LONG[0]]]], [1])
+  found = _find(reader)
+  assert found.documents.tolist() == [1] and found.paragraphs.tolist() == [3]
+  duplicates.save(tmp_path, found)
+  for ours, theirs in zip(found, duplicates.load(tmp_path)):
+    np.testing.assert_array_equal(ours, theirs)
+  (tmp_path / 'repeated_counts.npy').unlink()
+  assert duplicates.load(tmp_path) is None
+
+
+@pytest.mark.parametrize('weight', ['1', '2', '2.5'])
+def test_the_copies_of_a_weight_are_no_repeats(tmp_path, weight):
+  (tmp_path / 'a.txt').write_text('\n\n'.join([*LONG, LONG[0]]))
+  found = [finding.find(f'{weight}*{tmp_path / "a.txt"}')]
+  seen = _find(sources.Reader(found))
+  kept = _kept(sources.Reader(found), seen, 'documents+paragraphs', 0)
+  assert (
+    len(kept) >= 4 * int(float(weight))
+    and kept[:4] == [[p] for p in LONG]
+    and kept[4:5] != [[LONG[0]]] * (weight == '1')
+  )

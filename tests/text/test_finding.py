@@ -1,0 +1,149 @@
+"""Finding: which files a --source names, and what tells them from others."""
+
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import finding
+
+
+def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):
+  """The code path of gs://, on a local folder."""
+  (tmp_path / 'AA').mkdir()
+  (tmp_path / 'AA' / 'wiki_00').write_text('text')
+  monkeypatch.setattr(finding.storage, 'is_remote', lambda _: True)
+  assert (
+    finding.find(f'{tmp_path}/*/wiki_*').files
+    == finding.find(f'{tmp_path}/AA/wiki_00').files
+    == (f'{tmp_path}/AA/wiki_00',)
+  )
+  with pytest.raises(errors.UserError, match='no file matches'):
+    finding.find(f'{tmp_path}/BB/*')
+  with pytest.raises(errors.UserError, match='a \\* for every level'):
+    finding.find(f'{tmp_path}/**')
+
+
+def test_an_unknown_tensorflow_dataset_is_one_sentence(tmp_path, monkeypatch):
+  pytest.importorskip('tensorflow_datasets')
+  with pytest.raises(errors.UserError, match='TensorFlow Datasets cannot bring it'):
+    finding.find('tfds:no_such_dataset_at_all')
+
+
+def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
+  file = tmp_path / 'a.txt'
+
+  def facts(data):
+    file.write_bytes(data)
+    return finding.find(str(file)).facts()
+
+  first = facts(b'a' * 200_000)
+  assert facts(b'a' * 200_000) == first
+  for at in (0, 65_535, 199_999, 200_000 - 65_536):
+    changed = bytearray(b'a' * 200_000)
+    changed[at] = 98
+    assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(
+      source=True, files=True, bytes=True, weight=True, digest=False
+    )
+  assert facts(b'b') != facts(b'c')
+
+
+def test_the_facts_of_remote_files_are_their_names_and_sizes(monkeypatch):
+  monkeypatch.setattr(finding.storage, 'is_remote', lambda _: True)
+  one, two = (finding.Source('gs://b/*', '', ('gs://b/a',), (n,)).facts() for n in (5, 6))
+  assert one['digest'] != two['digest']
+
+
+@pytest.mark.parametrize(
+  'name, weight',
+  [('2*{}/a.txt', 2), ('.5*{}/a.txt#file', 0.5), ('1.25*{}/*.txt', 1.25), ('{}/a.txt', 1)],
+)
+def test_a_number_and_a_star_are_a_weight(tmp_path, name, weight):
+  (tmp_path / 'a.txt').write_text('text')
+  source = finding.find(name.format(tmp_path))
+  assert (source.weight, source.files, source.facts()['weight']) == (
+    weight,
+    (f'{tmp_path}/a.txt',),
+    weight,
+  )
+  assert source.facts()['bytes'] == 4 and source.bytes == 4 * source.readings
+
+
+def test_a_weight_tells_plans_apart(tmp_path):
+  (tmp_path / 'a.txt').write_text('text')
+  assert finding.find(f'2*{tmp_path}/a.txt').facts() != finding.find(f'{tmp_path}/a.txt').facts()
+
+
+def test_a_name_that_begins_like_a_weight_is_a_pattern_where_that_has_files(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / '2015_a.txt').write_text('text')
+  assert finding.find('20*_a.txt').files == ('2015_a.txt',)  # 20 times _a.txt is nothing
+  (tmp_path / '_a.txt').write_text('text')
+  with pytest.raises(errors.UserError, match="20 times '_a.txt', or a pattern"):
+    finding.find('20*_a.txt')
+  assert finding.find('20*./_a.txt').weight == 20
+  assert finding.find('./20*_a.txt')[2:5] == (('./2015_a.txt',), (4,), 1.0)
+  (tmp_path / '3*b.txt').write_text('its very name')
+  (tmp_path / 'b.txt').write_text('text')
+  assert finding.find('3*b.txt')[2:5] == (('3*b.txt',), (13,), 1.0)
+  with pytest.raises(errors.UserError, match="--source=7\\*c.txt: no file matches 'c.txt'"):
+    finding.find('7*c.txt')
+
+
+@pytest.mark.parametrize('weight', ['0', '0.0', '1000000'])
+def test_a_weight_of_nothing_or_of_a_million_is_refused(tmp_path, weight):
+  with pytest.raises(errors.UserError, match=f'the weight {weight} is to be above 0'):
+    finding.find(f'{weight}*{tmp_path}/a.txt')
+
+
+@pytest.mark.parametrize(
+  'name, files',
+  [
+    ('c4/multilingual', 'multilingual/c4-LANG.*.json.gz'),
+    ('c4', 'en/c4-train.*.json.gz'),
+    ('mc4', 'multilingual/'),
+    ('c4/webtextlike:2.0.0', 'no webtextlike'),
+    ('c4/realnewslike', 'realnewslike/c4-train.*.json.gz'),
+  ],
+)
+def test_what_would_be_built_of_all_common_crawl_is_refused_with_the_download(
+  tmp_path, monkeypatch, name, files
+):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  with pytest.raises(errors.UserError, match='hf download allenai/c4 .*--source') as e:
+    finding.find(f'2*tfds:{name}')
+  assert files in str(e.value)
+
+
+def test_common_crawl_that_is_prepared_is_not_refused(tmp_path, monkeypatch):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  folder = tmp_path / 'c4' / 'en' / '3.1.0'
+  folder.mkdir(parents=True)
+  (folder / 'dataset_info.json').write_text('{}')
+  for name in ('c4', 'c4/en', 'c4/en:3.1.0'):
+    finding._refuse_common_crawl(f'tfds:{name}')
+  with pytest.raises(errors.UserError, match='hf download'):
+    finding._refuse_common_crawl('tfds:c4/multilingual')
+
+
+def test_a_dataset_that_only_beam_can_build_is_refused_before_it_starts(monkeypatch):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  monkeypatch.setattr(tfds, 'is_dataset_on_gcs', lambda _: False)
+
+  class Builder:  # this file names lazy_imports.apache_beam, as such datasets' files do
+    info = type(
+      'Info',
+      (),
+      dict(full_name='mine/1.0.0', splits={'train': type('Split', (), dict(num_bytes=5))}),
+    )
+    prepared = False
+
+    def is_prepared(self):
+      return self.prepared
+
+    def download_and_prepare(self):
+      assert self.prepared, 'a job for a cluster was started'
+
+  monkeypatch.setattr(tfds, 'builder', lambda _: Builder())
+  with pytest.raises(errors.UserError, match='tfds:mine is nowhere to be had prepared'):
+    finding.find('tfds:mine')
+  Builder.prepared = True
+  assert finding.find('3*tfds:mine').bytes == 15

@@ -1,0 +1,173 @@
+"""MediaWiki dumps: articles come, all else is counted, and memory does not grow with a page or a
+file.
+"""
+
+import bz2
+import re
+import subprocess
+import sys
+from xml.sax import saxutils
+
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import finding
+from bertzoo_jax.text import mediawiki
+from bertzoo_jax.text import sources
+
+HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="eo">
+  <siteinfo><namespaces>
+    <namespace key="0" case="first-letter" /><namespace key="1" case="first-letter">Diskuto</namespace>
+    <namespace key="6" case="first-letter">Dosiero</namespace>
+  </namespaces></siteinfo>
+"""
+
+
+def page(text, title='T', ns='<ns>0</ns>', extra='', model='wikitext'):
+  return f"""  <page>
+    <title>{title}</title>{ns}<id>1</id>{extra}
+    <revision><id>2</id><contributor><username>text</username></contributor><comment>[[no]]</comment><model>{model}</model>
+      <text bytes="9" xml:space="preserve">{saxutils.escape(text)}</text></revision>
+  </page>
+"""
+
+
+def read(path, data):
+  path.write_bytes(data if isinstance(data, bytes) else data.encode())
+  reader = sources.Reader([finding.find(str(path))])
+  documents = list(reader.documents())
+  return documents, {reason: d['count'] for reason, d in reader.dropped.reasons.items()}, reader
+
+
+def test_articles_come_and_the_rest_is_counted(tmp_path):
+  dump = (
+    HEAD
+    + ''.join(
+      [
+        page('One & only.\n\n[[Dosiero:x.png|y]]\nTwo.'),
+        page('talk', ns='<ns>1</ns>'),
+        page('talk', 'Diskuto:T', ns=''),
+        page('old: 1', 'Old: 1', ns=''),
+        page('#REDIRECT [[T]]', extra='<redirect title="T" />'),
+        page('#ALIDIREKTU [[T]]'),
+        page('{}', model='json'),
+        page('{{stub}}'),
+      ]
+    )
+    + '</mediawiki>\n'
+  )
+  documents, dropped, _ = read(tmp_path / 'a.xml', dump)
+  assert documents == [['One & only.', 'Two.'], ['old: 1']]
+  assert dropped == {
+    'page outside the namespace of articles': 2,
+    'page that only redirects': 2,
+    'page that is not wikitext': 1,
+    'empty document': 1,
+  }
+
+
+def test_of_many_revisions_the_last_counts(tmp_path):
+  two = page('old').replace(
+    '</revision>', '</revision><revision><id>3</id><text>new</text></revision>'
+  )
+  assert read(tmp_path / 'a', f'{HEAD}{two}</mediawiki>')[0] == [['new']]
+
+
+@pytest.mark.parametrize(
+  'head',
+  [
+    '<mediawiki>',
+    '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">',
+  ],
+)
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
+def test_dumps_are_known_by_content_packed_or_not(tmp_path, head, end):
+  dump = (f'{head}\n{page("a")}{page("b")}</mediawiki>').replace('\n', end).encode()
+  half = len(dump) // 2
+  for data in (
+    dump,
+    bz2.compress(dump),
+    bz2.compress(dump[:half]) + bz2.compress(dump[half:]),
+  ):  # the last is a multistream dump
+    assert read(tmp_path / 'a', data)[:2] == ([['a'], ['b']], {})
+
+
+def test_a_cut_or_damaged_dump_gives_what_it_holds_and_is_counted(tmp_path):
+  dump = f'{HEAD}{page("a")}{page("b")}</mediawiki>'
+  for data, documents in (
+    (dump[:-30], 1),
+    (dump[:-12], 2),
+    (dump.replace('<title>T</title>', '<title>T</titel>'), 0),
+    (dump + dump, 2),
+  ):
+    got, dropped, _ = read(tmp_path / 'a', data)
+    assert (
+      len(got) == documents
+      and len(dropped) == 1
+      and 'rest of a damaged XML file' in list(dropped)[0]
+    )
+
+
+def test_bytes_that_xml_cannot_hold_cost_their_line_only(tmp_path):
+  dump = f'{HEAD}{page("good")}{page("BAD")}{page("last é")}</mediawiki>'.encode().replace(
+    b'BAD', b'one\n\xff\xfe two\nthree\nfo\x01ur\nfive'
+  )
+  only_a_control = f'{HEAD}{page("BAD")}</mediawiki>'.replace('BAD', 'one' + chr(10) + chr(1))
+  assert read(tmp_path / 'b.xml', only_a_control)[:2] == ([['one']], {'line not in UTF-8': 1})
+  documents, dropped, reader = read(tmp_path / 'a.xml', dump)
+  assert documents == [['good'], ['one', 'three', 'five'], ['last é']]
+  assert dropped == {'line not in UTF-8': 2}
+  assert reader.dropped.reasons['line not in UTF-8']['first'].startswith(f'{tmp_path}/a.xml:')
+
+
+def test_what_dumps_have_not_is_refused(tmp_path):
+  (tmp_path / 'a.xml').write_text(f'{HEAD}{page("a")}</mediawiki>')
+  (tmp_path / 'b.xml').write_text('<?xml version="1.0"?>\n<tei>text</tei>')
+  with pytest.raises(errors.UserError, match='a MediaWiki dump, which has no #file'):
+    list(sources.Reader([finding.find(f'{tmp_path}/a.xml#file')]).documents())
+  with pytest.raises(errors.UserError, match='a MediaWiki dump, whose documents have no keys'):
+    list(sources.Reader([finding.find(f'{tmp_path}/a.xml')], (('lang', 'et'),)).documents())
+  with pytest.raises(errors.UserError, match='XML, but no MediaWiki dump'):
+    list(sources.Reader([finding.find(f'{tmp_path}/b.xml')]).documents())
+
+
+def test_declared_entities_are_no_bomb(tmp_path):
+  bomb = '<!DOCTYPE m [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+  names = set()
+  with pytest.raises(mediawiki.Damaged, match='declares entities'):
+    list(mediawiki.pages([f'{bomb}<mediawiki>{page("x")}</mediawiki>'.encode()], names))
+
+
+def test_pages_do_not_depend_on_where_a_block_ends():
+  dump = f'{HEAD}{page("é字 [[a]]")}{page("b &amp; c")}</mediawiki>'.encode()
+  whole = list(mediawiki.pages([dump], set()))
+  for size in (1, 7, 64):
+    assert (
+      list(mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())) == whole
+    )
+
+
+@pytest.mark.parametrize('line_end', ['', '\\n'])
+def test_a_page_of_50_megabytes_is_left_out_in_bounded_memory(tmp_path, line_end):
+  code = f"""if True:
+    import re, sys
+    from bertzoo_jax.text import finding, sources
+    with open(sys.argv[1], 'w') as f:
+      f.write('<mediawiki><page><title>a</title><ns>0</ns><revision><text>small</text></revision></page>'
+              '<page><title>b</title><ns>0</ns><revision><text>')
+      for _ in range(650): f.write(('word [[a]] {{{{t}}}} ' * 10 + '{line_end}') * 500)
+      f.write('</text></revision></page><page><title>c</title><ns>0</ns><revision><text>last</text></revision></page></mediawiki>')
+    r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)
+    print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)"""
+  out = subprocess.run(
+    [sys.executable, '-c', code, str(tmp_path / 'a.xml')],
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout.splitlines()
+  assert (
+    out[0].startswith("[['small'], ['last']]")
+    and 'page over 16 MiB' in out[0]
+    and re.search(r"'bytes': 5\d{7}", out[0])
+  )
+  assert int(out[1]) < 110, f'{out[1]} MB of memory for a page of 50 MB'

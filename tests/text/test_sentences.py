@@ -1,0 +1,195 @@
+"""Sentence splitters: what ends a sentence, and what only looks like an end. `|` marks the splits
+wanted.
+"""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import sentences
+
+ENGLISH = [
+  'One here.|Two there!|Three? |Four…|Five',
+  'Mr. Holmes met Dr. Watson and Mrs. Hudson at St. Paul.|They left.',
+  'J. R. R. Tolkien wrote it.|So did C. S. Lewis.',
+  'It cost 3.50 dollars, i.e. too much.|See Fig. 3 and pp. 4 to 5.',
+  'Is there no. 7? |No.|There is none.',
+  'He came on Jan. 5 at 5 p.m.|The U.S. Army was there.',
+  '“What?” he said.|“Nothing.”|She went.',
+  '"Stop!"|"Why?"',
+  'He left (it was late.)|Nobody saw.',
+  'So did I.|He went, with Henry I. Beauclerk.',
+  '1. The first point.|2. The second.',
+  'Wait... what?|Well...|No.',
+  'Apples, pears etc. are fruit.|See www.example.org for more.',
+  'As Smith et al. (1999) said.|(Nobody heard.)|Mr. “Bob” went.',
+  'nothing to split',
+  'The end.   ',
+]
+CHINESE = [
+  '天地玄黄。|宇宙洪荒！|日月？|辰宿；|列张',
+  '他说：“好。”|然后走了……|“真的吗？！”|是。',
+  '价格是3.5元。|（完。）|「是！」|』',
+  '没有句号',
+]
+OTHERS = {
+  'de': [
+    'Am 3. Oktober 1990 um 5 Uhr kam Dr. Müller.|Er blieb bis 1995.|Dann ging er.',
+    'Im 19. Jahrhundert, z. B. unter Ludwig XIV. von Frankreich, d. h. früher.|Das war so.',
+    'Städte wie Köln, Bonn u. a.|Danach kam Nr. 7 aus der Goethestraße 5.|„Wirklich?“ fragte '
+    'er.|„Ja.“|»Nein!«|Er schwieg.',
+    'Caesar wurde 44 v. Chr. ermordet.|Das steht bei Meier (vgl. Bd. 3, S. 5).',
+  ],
+  'fr': [
+    'M. Dupont et Mme Curie sont venus le 5 janv. 1990.|Ils sont repartis, p. ex. en train.',
+    '« Quoi ?\u00a0»|« Rien ! »|Il partit… sans un mot.|J.-J. Rousseau écrivit cela (cf. t. 2, p. '
+    '5).',
+    '« Bonjour. »|Il entra.',
+  ],
+  'es': [
+    '¿Qué?|¡Nada!|El Sr. García vive en EE. UU. desde 1990.|La Dra. Ruiz, p. ej., no.',
+    'Nació en el 44 a. C. en Roma.|Véase pág. 5 y núm. 7.|«Sí.»|Se fue.',
+  ],
+  'tr': [
+    '19. Yüzyılda II. Abdülhamid tahta çıktı.|Doç. Dr. Ayşe Yılmaz 29. gün geldi.',
+    'M. Ö. 500 yılında yaşadı.|T. C. Anayasası bkz. Md. 125.|Böyle der.|O gitti.',
+  ],
+  'fi': [
+    'Hän syntyi 1. Tammikuuta tai n. 1990.|Suomi voitti 2. Suomen sarjassa, ks. s. 5 ja esim. '
+    'Ruotsissa.',
+    'Näin oli v. 1990.|Sitten ei.',
+  ],
+  'ru': [
+    'А. С. Пушкин родился в 1799 г. в Москве.|Т. е. давно.|Это был он и т. д.|Потом ушёл.',
+    'На ул. Ленина, д. 5, жил проф. Иванов.|См. рис. 5.|«Да!»|Он ушёл.',
+    '— Привет! — сказал он. — Он был в нем.|Да.',
+  ],
+  'ar': [
+    'ما هذا؟|هذا كتاب.|قال د. أحمد ذلك، وهو أ. د. محمد.',
+    'یہ کتاب ہے۔|وہ گیا۔',
+    'قال: نعم! ؛ ثم ذهب.|عاد.',
+  ],
+  'hi': ['यह राम है।|वह डॉ. सिंह है।|क्या?|हाँ!|एस. के. वर्मा आए।', 'पहला।|दूसरा॥|“तीसरा।”|चौथा'],
+  'ja': ['これは本です。|「はい！」|そうですか？|3.5円；はい'],
+}
+
+
+@pytest.mark.parametrize('text', ENGLISH)
+def test_english_ends_where_a_sentence_ends(text):
+  wanted = [s.strip() for s in text.split('|')]
+  assert sentences.splitter('rules:en').split(' '.join(wanted)) == wanted
+
+
+@pytest.mark.parametrize('text', CHINESE)
+def test_chinese_ends_behind_the_stop_and_its_quotes(text):
+  wanted = text.split('|')
+  if wanted[-1] == '』':
+    wanted = [*wanted[:-2], wanted[-2] + wanted[-1]]
+  assert sentences.splitter('rules:zh').split(''.join(wanted)) == wanted
+
+
+@pytest.mark.parametrize(
+  'language, text', [(language, text) for language, texts in OTHERS.items() for text in texts]
+)
+def test_every_language_keeps_its_abbreviations_and_ordinals_whole(language, text):
+  split, joiner, name = sentences.splitter(f'rules:{language}')
+  wanted = text.split('|')
+  assert split(joiner.join(wanted)) == wanted
+  assert name == f'rules:{language}'
+
+
+ALL = [
+  *(f'rules:{language}' for language in sentences.languages()),
+  'lines',
+  'none',
+  'regex:[.!?]+',
+  'regex:(?<=[。！])',
+]
+
+
+@given(st.text(st.sampled_from('aB1 .!?…"”’()。！；」\u3000\xa0'), max_size=40))
+@settings(deadline=None)
+def test_splitting_loses_nothing_but_blanks(text):
+  for name in ALL:
+    parts = sentences.splitter(name).split(text)
+    assert ''.join(''.join(parts).split()) == ''.join(text.split())
+    assert all(p and p == p.strip() for p in parts)
+
+
+@pytest.mark.parametrize(
+  'hard',
+  [
+    'a' * 400_000,
+    '. ' * 100_000,
+    '.' * 1_000_000,
+    'x' * 1000 + '. A' * 60_000,
+    '"' * 400_000,
+    '((((.' * 40_000,
+    '. « ' * 40_000,
+    '.»' * 100_000,
+    'z. B. ' * 20_000,
+    'I. ' * 60_000,
+    '1. ' * 60_000,
+    '। ' * 60_000,
+    ' ' * 400_000,
+  ],
+)
+def test_a_long_paragraph_is_split_in_linear_time(hard):
+  for name in ('rules:en', 'rules:zh', 'rules:de', 'rules:fr', 'rules:hi', 'regex:[.!?]+'):
+    start = time.monotonic()
+    sentences.splitter(name).split(hard)
+    assert time.monotonic() - start < 5, name
+
+
+def test_a_pattern_marks_where_sentences_end():
+  assert sentences.splitter('regex:[.!?]+').split('One... two! three') == [
+    'One...',
+    'two!',
+    'three',
+  ]
+  assert sentences.splitter('regex:(?<=[。！])').split('一。二！三') == ['一。', '二！', '三']
+  assert sentences.splitter('regex:a:b').split('1a:b2') == ['1a:b', '2']
+
+
+@pytest.mark.parametrize('pattern', ['', '(', 'x*', '[.'])
+def test_a_bad_pattern_is_one_sentence(pattern):
+  with pytest.raises(errors.UserError, match='the end of a sentence'):
+    sentences.splitter(f'regex:{pattern}')
+
+
+@pytest.mark.parametrize('name', ['rule:en', 'line', 'rules', 'regex', 'en'])
+def test_an_unknown_splitter_is_refused(name):
+  with pytest.raises(errors.UserError, match=f"No sentence splitter is called '{name}'"):
+    sentences.splitter(name)
+
+
+@pytest.mark.parametrize('language', ['xx', '', '../abbreviations/en', 'EN'])
+def test_a_language_without_rules_stays_whole_and_is_told_once(language):
+  told = []
+  for _ in range(3):
+    splitter = sentences.splitter(f'rules:{language}', told.append)
+  assert splitter.name == 'none' and splitter.split(' A. B. ') == ['A. B.']
+  assert len(told) == 1 and repr(language) in told[0] and 'de, en, es, fi, fr' in told[0]
+  sentences._warned.clear()
+
+
+def test_the_warning_reaches_stderr_where_nobody_listens(capsys):
+  sentences.splitter('rules:xx')
+  sentences.splitter('rules:xx')
+  assert capsys.readouterr().err.count("no sentence rules for 'xx'") == 1
+  sentences._warned.clear()
+
+
+@pytest.mark.parametrize('language', sentences.languages())
+def test_every_file_of_a_language_says_its_format_and_holds_no_full_stop_at_an_end(language):
+  text = (sentences._FOLDER / f'{language}.txt').read_text(encoding='utf-8')
+  assert 'Format' in text.splitlines()[1]
+  for line in text.splitlines():
+    if line and line[0] not in '#%':
+      assert (
+        not line.removesuffix(' 0').removesuffix(' ?').endswith('.') and line == line.strip()
+      ), line

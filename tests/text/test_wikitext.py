@@ -1,0 +1,141 @@
+"""Wikitext: running text stays, markup goes, and no text takes more than linear time."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.text import wikitext
+
+
+@pytest.mark.parametrize(
+  'markup, text',
+  [
+    ('A {{t|x={{u|{{v}}}}|y}} b', 'A b'),
+    ('A {{{p|{{t}}}}} b', 'A b'),
+    ('A {{{{t}}u}} b', 'A b'),
+    ('{{Infobox\n| a = {| class\n|-\n| cell\n|}\n| b = {{x}}\n}}\nText.', 'Text.'),
+    ('{| class="wikitable"\n! head\n|-\n| {{x|}} || {| nested\n| c\n|}\n|}\nText.', 'Text.'),
+    ('A<ref name="n">note [[x]] {{y}}</ref>, b<ref name=n /> c<references/>.', 'A, b c.'),
+    (
+      'see [[a|the b]]s, [[c]], [[:Category:D]] and [[Mission: Impossible]]',
+      'see the bs, c, Category:D and Mission: Impossible',
+    ),
+    ('[[File:x.jpg|thumb|A [[b|c]] and [[d]]]] Text [[Image:y.png]][[Datei:z.svg|mini]]', 'Text'),
+    ('Text.[[Category:A]][[Kategorie:B|k]][[fr:C]][[zh-min-nan:D]]', 'Text.'),
+    (
+      '[http://x.org/a?b=c a label] [https://y.org] [mailto:z@z z] https://w.org',
+      'a label z https://w.org',
+    ),
+    ("'''A''' is ''b'', '''''c''''' and l''''d'''", "A is b, c and l'd"),
+    ('== Head ==\nText.\n=== Sub ===\n* one\n# two\n: three\n; four\n----\nMore.', 'Text.|More.'),
+    (
+      'A <!-- no\n == x == --> b<br />c <b>d</b> <span class="e">f</span> 5 < 6 > 4',
+      'A b c d f 5 < 6 > 4',
+    ),
+    (
+      'A <math>x<y</math> b <SOURCE lang="c">int x;</SOURCE>c <gallery>\nFile:x|y\n</gallery>d',
+      'A b c d',
+    ),
+    (
+      "x &amp;lt; &nbsp;<nowiki>[[a]] ''b'' {{c}} <ref></nowiki> &eacute;",
+      "x &lt; \xa0[[a]] ''b'' {{c}} <ref> é",
+    ),
+    ('A ({{x}}; born 1900) b ({{y}}) c （，） d ( , {{z}}) .', 'A (born 1900) b c d.'),
+    ('电-{zh-hans:脑;zh-hant:腦}-和-{简}--{T|题}--{zh-tw:資訊}-', '电脑和简資訊'),
+    ('__NOTOC__\nText __FORCETOC__ here', 'Text here'),
+    ('A {{never closed b', 'A {{never closed b'),
+    ('A }} b [[never closed c', 'A }} b never closed c'),
+    ('A <ref>never closed b', 'A never closed b'),
+    ('A <ref>never <math>x</math>closed', 'A never closed'),
+    ('A <!-- never closed b', 'A'),
+    ('{| \n! never closed\n|-\n| cell', '! never closed'),
+    ('<p>One</p><div>two</div>', 'One|two'),
+    ('…\n|}\n*\n()', ''),
+  ],
+)
+def test_markup_becomes_what_readers_see(markup, text):
+  assert '|'.join(wikitext.paragraphs(markup)) == text
+
+
+def test_a_wiki_names_its_own_files():
+  assert wikitext.paragraphs('[[Dosiero:x|y]] t', {'dosiero'}) == ['t']
+  assert wikitext.paragraphs('[[Dosiero:x|y]] t') == ['y t']
+
+
+@pytest.mark.parametrize(
+  'hard',
+  [
+    '{{',
+    '}}',
+    '{{{',
+    '[[',
+    '[[a|',
+    ']]',
+    '<ref>',
+    '<ref></ref>',
+    '<nowiki>',
+    '<!--',
+    "'",
+    '{|\n',
+    '{{\n{|\n',
+    '(',
+    '(,',
+    '( ',
+    ' ,',
+    '-{',
+    '[http:',
+    '[http: ',
+    '<',
+    '<a ',
+    '__',
+    '__a',
+    '&',
+    '\n',
+    '=',
+    ' ',
+    '[[File:',
+    '\t\n',
+    '-{zh-a:;}-',
+    '<table>',
+    '<p',
+    '#',
+    '|}\n',
+    '-- ',
+  ],
+)
+def test_hostile_text_takes_linear_time(hard):
+  start = time.monotonic()
+  for text in (
+    hard * (300_000 // len(hard)),
+    hard * 50_000 + '}}' * 50_000 + '|}\n' * 50_000 + ']]' * 50_000 + '</table>' + ')' * 50_000,
+  ):
+    wikitext.paragraphs(text)
+  assert time.monotonic() - start < 6
+
+
+def test_links_within_links_take_linear_time():
+  start = time.monotonic()
+  wikitext.paragraphs('[[a|b and c and so on, a longer label ' * 120_000 + ']]' * 120_000)
+  assert time.monotonic() - start < 6
+
+
+MARKS = (
+  "{{ }} { } {| |} | [[ ]] [http://x ] <ref> </ref> <ref/> <nowiki> </nowiki> <!-- --> '' ''' -{ "
+  '}- zh: ; : ( ) a 字 . &lt;'.split()
+  + ['\n', '\n==', '==\n', ' ']
+)
+OPENING = re.compile(r'<!--|[{\[]|<nowiki>|<ref>')
+
+
+@given(st.lists(st.sampled_from(MARKS)).map(''.join))
+@settings(max_examples=300, deadline=None)
+def test_any_text_gives_tidy_paragraphs_and_what_follows_survives(text):
+  for paragraph in wikitext.paragraphs(text):
+    assert (
+      paragraph == paragraph.strip() and '\n' not in paragraph and any(map(str.isalnum, paragraph))
+    )
+  assert 'end of it' in wikitext.paragraphs('-->\n' + OPENING.sub('', text) + '\nend of it')

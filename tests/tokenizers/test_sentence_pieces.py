@@ -1,0 +1,502 @@
+"""SentencePiece: ids are the library's own, layouts of special pieces are kept, wrong files and
+small texts are one sentence.
+"""
+
+import functools
+import io
+import os
+import subprocess
+import sys
+import unicodedata
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import sentencepiece as library
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import sentence_pieces
+from bertzoo_jax.tokenizers import spiece_file
+from configs import parts
+from tests.tokenizers.test_tokenizers import DATA
+from tests.tokenizers.test_tokenizers import NASTY
+from tests.tokenizers.test_tokenizers import needs_data
+from tests.tokenizers.test_tokenizers import sample
+
+MORE = [
+  'half ｶﾞ ﾊﾟ',
+  '\u1100\u1161\u11a8 jamo',
+  'Tất cả mọi người',
+  unicodedata.normalize('NFD', 'Tất cả mọi người'),
+  '▁ a▁b ▁',
+  '\ufefb\u064e',
+  '～ 〜 ~',
+  'ΟΔΟΣ ΣΑΣ',
+  "``so'' he said",
+  '1,000,000 and 12, 3,4',
+  '. . . ... "..."',
+  '\u3000\u2003\u202f wide',
+  'lines \n between \n',
+]
+UNLIKE = ['\u1e9b\u0323']  # marks that NFKC sorts: see the test of the gap
+TEXTS = [t for t in NASTY + MORE if t not in UNLIKE]
+CASED = dict(lowercase=False, strip_accents=False)
+SECTIONS = {
+  'unigram': parts.sentencepiece(vocab_size=1200),
+  'bpe': parts.sentencepiece(vocab_size=1200, model='bpe', **CASED),
+  'angled': parts.sentencepiece(
+    vocab_size=1200, specials='angled', straight_quotes=True, lowercase=False, word_starts='ascii'
+  ),
+  'mask_last': parts.sentencepiece(
+    vocab_size=1200,
+    specials='mask_last',
+    collapse_blanks=False,
+    symbols='',
+    digit_commas='keep',
+    word_starts='unicode',
+    **CASED,
+  ),
+  'identity': parts.sentencepiece(
+    vocab_size=1200, normalization='identity', collapse_blanks=False, digit_commas='keep', **CASED
+  ),
+  'folded': parts.sentencepiece(
+    vocab_size=1200, normalization='nmt_nfkc_cf', collapse_blanks=False, **CASED
+  ),
+}
+
+
+@functools.cache
+def trained(name):
+  return tokenizers.train(
+    SECTIONS[name].to_dict(), lambda: [t for t in sample(most=80_000) if t not in UNLIKE]
+  )
+
+
+@pytest.fixture(params=SECTIONS)
+def ours(request):
+  return trained(request.param)
+
+
+def cleaned(text, section):
+  """What the released code of ALBERT and XLNet does to a text, in plain Python."""
+  if section['collapse_blanks']:
+    text = ' '.join(text.split())
+  if section['straight_quotes']:
+    text = text.replace('``', '"').replace("''", '"')
+  if section['strip_accents']:
+    text = ''.join(c for c in unicodedata.normalize('NFKD', text) if not unicodedata.combining(c))
+  return text.lower() if section['lowercase'] else text
+
+
+def released(model, text, split_commas):
+  """The library's ids, and pieces that end in a digit and a comma split once more, as that code
+  does it.
+  """
+  ids = []
+  for piece in model.encode(text, out_type=str):
+    if split_commas and len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit():
+      head = model.encode(piece[:-1].replace('▁', ''), out_type=str)
+      if piece[0] != '▁' and head[0][0] == '▁':
+        head = head[1:] if len(head[0]) == 1 else [head[0][1:], *head[1:]]
+      ids += [model.piece_to_id(p) for p in [*head, ',']]
+    else:
+      ids.append(model.piece_to_id(piece))
+  return ids
+
+
+def differing(tokenizer, texts, spelling=(), ties=False):
+  """Texts (but those that spell a special piece) whose ids are not the released code's.
+
+  ties: the same pieces in another order, which have the same score, count as equal.
+  """
+  section, model = (
+    tokenizer.section,
+    library.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model),
+  )
+  texts = [t for t in texts if not any(p in unicodedata.normalize('NFKC', t) for p in spelling)]
+  split = section['digit_commas'] == 'split'
+  pairs = (
+    (t, ids.tolist(), released(model, cleaned(t, section), split))
+    for t, ids in zip(texts, tokenizer.encode(texts))
+  )
+  return [t for t, a, b in pairs if a != b and not (ties and sorted(a) == sorted(b))]
+
+
+def test_ids_of_real_and_of_nasty_text_are_those_of_the_library(ours):
+  real = [t for t in sample('*.txt', 60_000) if t not in NASTY]
+  assert len(real) > 3000 and differing(ours, real, ours.pieces[:9]) == []
+  # Without a table of its own a model takes a literal U+2581 in one way, its library in another.
+  nasty = [t for t in TEXTS if ours.section['normalization'] != 'identity' or '▁' not in t]
+  assert differing(ours, nasty, ours.pieces[:9], ties=True) == []
+
+
+def test_every_character_has_the_ids_of_the_library():
+  ours = trained('mask_last')
+  letters = [
+    c for c in map(chr, range(0x20, 0x30000)) if unicodedata.category(c) not in ('Cs', 'Cn', 'Co')
+  ]
+  assert [t for t in differing(ours, [f'a{c}b' for c in letters]) if t != 'a\u0344b'] == []
+  # Also where all of them are unknown. Of U+0344 the parts are composed with the letter before it,
+  # or not.
+  model, normal = (
+    library.SentencePieceProcessor(model_proto=ours.vocabulary.model),
+    ours.parsing_engine().normalizer.normalize_str,
+  )
+  wrong = [
+    c for c in letters if '▁' + normal(f'a{c}b').replace(' ', '▁') != model.normalize(f'a{c}b')
+  ]
+  assert wrong == ['\u0344']
+
+
+def test_capitals_are_lowered_as_in_python():
+  texts = ['ΟΔΟΣ ΣΑΣ. ΣΑΣ-ΣΣ', 'Σ AΣ B', 'ΑΣ\u0301', 'Σ.Σ. ΟΣ’Α', 'İSTANBUL Iı ẞ Ǆ', 'ÅNGSTRÖM']
+  normal = trained('angled').parsing_engine().normalizer.normalize_str
+  lower = tokenizers.Tokenizer(
+    {**trained('angled').section, 'lowercase': True, 'strip_accents': False},
+    trained('angled').vocabulary,
+  )
+  assert [lower.parsing_engine().normalizer.normalize_str(t) for t in texts] == [
+    unicodedata.normalize('NFKC', t.lower()) for t in texts
+  ]
+  assert normal('ΟΔΟΣ') == 'ΟΔΟΣ'
+
+
+def test_symbols_of_several_characters_win_as_in_the_library():
+  out = io.BytesIO()
+  library.SentencePieceTrainer.train(
+    sentence_iterator=iter(sample(most=20_000)),
+    model_writer=out,
+    vocab_size=600,
+    minloglevel=4,
+    user_defined_symbols=['nowhere', '...', 'xyzzy'],
+  )
+  engine = sentence_pieces.engine(
+    kinds.Vocabulary(spiece_file.parse(out.getvalue()).pieces, [], out.getvalue()),
+    [],
+    ['<unk>', '<s>', '</s>'],
+    False,
+  )
+  texts = ['nowhere xyzzy... xxyzzyy', 'from nowhere to ....']
+  assert [e.ids for e in engine.encode_batch(texts)] == library.SentencePieceProcessor(
+    model_proto=out.getvalue()
+  ).encode(texts)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+  st.text(
+    st.sampled_from('ab AB,.12▁—“”()-…\t\n\u00a0\u200b字語カﾞｶ가ß½ﬁé')
+    | st.characters(exclude_categories=('Cs', 'Mn', 'Mc', 'Me', 'Cn', 'Co')),
+    max_size=30,
+  )
+)
+def test_any_text_without_loose_marks_has_the_ids_of_the_library(text):
+  for name in ('unigram', 'mask_last', 'bpe'):
+    assert differing(trained(name), [text], trained(name).pieces[:9], ties=True) == []
+
+
+def test_marks_out_of_order_are_the_known_gap_and_none_is_lost():
+  # The library reads from left to right and composes what stands first; NFKC sorts the marks
+  # before.
+  ours, text = trained('identity'), 'a\u0301\u0323 and a\u0323\u0301'
+  assert differing(ours, [text]) == []  # no table, no gap
+  ours = trained('mask_last')
+  normal = ours.parsing_engine().normalizer.normalize_str
+  assert unicodedata.normalize('NFD', normal('a\u0301\u0323')) == 'a\u0323\u0301'
+  assert all(
+    unicodedata.normalize('NFD', normal(c + '\u0301\u0323')).count('\u0323') == 1
+    for c in 'aeou\ufb01'
+  )
+
+
+def test_text_that_spells_special_pieces_never_becomes_one(ours):
+  spelt = [
+    p for i, p in enumerate(ours.pieces) if i in ours.special.values() or p in ('<s>', '</s>')
+  ]
+  wide = [''.join(chr(ord(c) + 0xFEE0) for c in p) for p in spelt]
+  never = {ours.pieces.index(p) for p in spelt} - {ours.special['unk']}
+  for text, ids in zip(spelt + wide, ours.encode([*(f'a{p}b {p} {p}' for p in spelt + wide)])):
+    assert not never & set(ids.tolist()), text
+  assert (
+    ours.encode_as_transformers([f'a {ours.pieces[ours.special["mask"]]}'])[0].tolist()[-1]
+    == ours.special['mask']
+  )
+
+
+@pytest.mark.parametrize(
+  'name, ids, last, around',
+  [
+    ('unigram', dict(pad=0, unk=1, cls=2, sep=3, mask=4), False, ['[CLS]', 1, '[SEP]', 2, '[SEP]']),
+    (
+      'angled',
+      dict(pad=5, unk=0, cls=3, sep=4, mask=6, eod=7, eop=8),
+      False,
+      [1, '<sep>', 2, '<sep>', '<cls>'],
+    ),
+    (
+      'mask_last',
+      dict(pad=0, unk=3, cls=1, sep=2, mask=1199),
+      True,
+      ['[CLS]', 1, '[SEP]', 2, '[SEP]'],
+    ),
+  ],
+)
+def test_special_pieces_stand_where_the_layout_says(name, ids, last, around):
+  ours = trained(name)
+  assert ours.special == ids and ours.vocab_size == 1200 and (ours.pieces[-1] == '[MASK]') == last
+  row = ours.parsing_engine().encode('a', 'b')
+  texts = {1: ours.encode(['a'])[0].tolist(), 2: ours.encode(['b'])[0].tolist()}
+  assert row.ids == [
+    i for x in around for i in (texts[x] if x in texts else [ours.pieces.index(x)])
+  ]
+  assert sorted(set(row.type_ids)) == ([0, 1, 2] if name == 'angled' else [0, 1])
+
+
+def test_symbols_are_always_pieces_of_their_own():
+  for name in ('unigram', 'bpe'):
+    ours = trained(name)
+    pieces = [ours.pieces[i] for i in ours.encode(['say ("a-b"). £5 – or'])[0]]
+    assert [p for p in pieces if p.strip('▁') in set('()"-.–£')] == list('("-").£–'), name
+
+
+def test_a_comma_behind_a_digit_ends_no_piece():
+  texts = [f'in 19{i % 50 + 50}, or {i % 9},000 of 7, 8, 9,' for i in range(900)] + sample(
+    most=20_000
+  )
+  ours = tokenizers.train({**SECTIONS['unigram'].to_dict(), 'vocab_size': 900}, lambda: texts)
+  kept = tokenizers.Tokenizer({**ours.section, 'digit_commas': 'keep'}, ours.vocabulary)
+  ends = [
+    [p[-2:] for i in ids for p in [t.pieces[i]] if p[-2:-1].isdigit() and p[-1] == ',']
+    for t in (ours, kept)
+    for ids in t.encode([texts[0]])
+  ]
+  assert not ends[0] and ends[1]
+
+
+def test_offsets_are_characters_of_the_text_as_given(ours):
+  texts = ['Hello  wörld, ﬁne', 'e\u0301a x', ' \t lead', '½ cup']
+  for text, (ids, starts, ends) in zip(texts, ours.encode_with_offsets(texts)):
+    assert ids.tolist() == ours.encode([text])[0].tolist()
+    assert (
+      (starts[1:] >= starts[:-1]).all() and (ends <= len(text)).all() and (starts <= ends).all()
+    )
+    letters = {i for i, c in enumerate(text) if c.isalpha()}
+    assert letters <= {i for a, b in zip(starts, ends) for i in range(a, b)}
+
+
+def test_an_empty_text_and_blanks_have_no_ids(ours):
+  blanks = [
+    '',
+    ' ',
+    '   ',
+    *(['\t\n', '\u3000'] if ours.section['normalization'] != 'identity' else []),
+  ]
+  assert [len(ids) for ids in ours.encode(blanks)] == [0] * len(blanks)
+
+
+@pytest.mark.parametrize(
+  'rule, starts',
+  [
+    ('ascii', '▁ ▁a < <x , -'),
+    ('letters', '▁ ▁a < <x , - £ é abé 字 1'),
+    ('unicode', '▁ ▁a < , - – 。'),
+  ],
+)
+def test_which_pieces_start_a_word_is_the_rule_of_a_system(rule, starts):
+  pieces = '▁ ▁a < <x , - £ é abé 字 1 – 。 abc b ,,'.split()
+  extra = {'letters': ['–', '。'], 'unicode': []}.get(rule, [])
+  assert [p for p in pieces if sentence_pieces.WORD_STARTS[rule](p)] == [
+    p for p in pieces if p in starts.split() + extra
+  ]
+
+
+def test_word_starts_follow_the_rule_and_special_pieces_start_one(ours):
+  rule = sentence_pieces.WORD_STARTS[ours.section['word_starts']]
+  assert ours.word_starts.tolist() == [
+    i in ours.special.values() or rule(p) for i, p in enumerate(ours.pieces)
+  ]
+
+
+TRAIN = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from tests.tokenizers import test_sentence_pieces as t
+print(t.trained(sys.argv[1]).hash)
+"""
+
+
+@pytest.mark.parametrize('name', ['unigram', 'bpe'])
+def test_training_gives_the_same_model_in_every_process(name):
+  root = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+  command = [sys.executable, '-c', TRAIN, name, root]
+  assert (
+    subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.strip()
+    == trained(name).hash
+  )
+
+
+def test_save_and_load_give_the_same_tokenizer(ours, tmp_path):
+  ours.save(tmp_path)
+  again = tokenizers.load(tmp_path)
+  assert (again.hash, again.special) == (ours.hash, ours.special)
+  assert [a.tolist() for a in again.encode(TEXTS)] == [a.tolist() for a in ours.encode(TEXTS)]
+  assert (tmp_path / 'spiece.model').read_bytes() == ours.vocabulary.model
+  for file in tmp_path.iterdir():
+    if file.name != 'spiece.model':
+      file.unlink()
+  assert {
+    tokenizers.load(p, ours.section).hash
+    for p in (tmp_path, tmp_path / 'spiece.model', f'hf:{tmp_path}')
+  } == {ours.hash}
+
+
+def test_a_changed_model_file_is_refused(tmp_path):
+  trained('unigram').save(tmp_path)
+  data = (tmp_path / 'spiece.model').read_bytes()
+  at = data.index(spiece_file.parse(data).charsmap) + 5000
+  for changed in (
+    data.replace('▁the'.encode(), '▁teh'.encode(), 1),
+    data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+  ):
+    (tmp_path / 'spiece.model').write_bytes(changed)
+    with pytest.raises(errors.UserError, match='changed or damaged'):
+      tokenizers.load(tmp_path)
+
+
+def test_long_text_without_blanks_takes_part_in_training():
+  chinese = '天地玄黄宇宙洪荒' * 400
+  ours = tokenizers.train(
+    parts.sentencepiece(vocab_size=32, coverage=1.0).to_dict(),
+    lambda: [chinese] * 3 + ['a b c d e f g'] * 5,
+  )
+  assert ours.special['unk'] not in ours.encode([chinese])[0]
+
+
+def test_the_size_that_a_small_text_yields_can_then_be_trained():
+  for layout in ('bracketed', 'mask_last'):
+    with pytest.raises(errors.UserError, match='yields at most') as e:
+      tokenizers.train(parts.sentencepiece(specials=layout).to_dict(), lambda: sample(most=2000))
+    size = int(str(e.value).split('vocab_size=')[1].split(',')[0])
+    assert (
+      tokenizers.train(
+        parts.sentencepiece(vocab_size=size, specials=layout).to_dict(), lambda: sample(most=2000)
+      ).vocab_size
+      == size
+    )
+
+
+def test_no_text_and_too_many_characters_are_one_sentence():
+  with pytest.raises(errors.UserError, match='no text to train'):
+    tokenizers.train(parts.sentencepiece().to_dict(), lambda: ['', ' '])
+  with pytest.raises(errors.UserError, match=r'alone take \d+ pieces, the config wishes 50'):
+    tokenizers.train(
+      parts.sentencepiece(vocab_size=50).to_dict(),
+      lambda: [''.join(map(chr, range(0x4E00, 0x4E80)))],
+    )
+
+
+def test_an_error_of_the_text_comes_through_training():
+  def texts():
+    yield 'a text'
+    raise errors.UserError('the file is damaged')
+
+  with pytest.raises(errors.UserError, match='^the file is damaged$'):
+    tokenizers.train(parts.sentencepiece().to_dict(), texts)
+
+
+def test_another_layout_is_named_where_it_fits(tmp_path):
+  trained('angled').save(tmp_path)
+  section = parts.sentencepiece(vocab_size=1200, lowercase=False).to_dict()
+  with pytest.raises(
+    errors.UserError,
+    match="'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set "
+    '--config.tokenizer.specials=angled',
+  ):
+    tokenizers.load(tmp_path / 'spiece.model', section)
+
+
+def test_a_vocabulary_of_another_size_is_refused(tmp_path):
+  trained('unigram').save(tmp_path)
+  with pytest.raises(
+    errors.UserError,
+    match='has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200',
+  ):
+    tokenizers.load(tmp_path / 'spiece.model', parts.sentencepiece().to_dict())
+
+
+def test_a_damaged_model_is_one_sentence(tmp_path):
+  data = trained('unigram').vocabulary.model
+  for content in (b'', b'{}', data[: len(data) // 2], b'\xff' * 40, b'[PAD]\n[UNK]\n'):
+    (tmp_path / 'spiece.model').write_bytes(content)
+    with pytest.raises(errors.UserError, match='not a SentencePiece model'):
+      tokenizers.load(tmp_path / 'spiece.model', SECTIONS['unigram'].to_dict())
+
+
+def test_other_types_of_model_and_several_models_are_refused(tmp_path):
+  out = io.BytesIO()
+  library.SentencePieceTrainer.train(
+    sentence_iterator=iter(['a b c']),
+    model_writer=out,
+    model_type='char',
+    vocab_size=7,
+    minloglevel=4,
+  )
+  (tmp_path / 'a.model').write_bytes(out.getvalue())
+  with pytest.raises(errors.UserError, match='neither a unigram nor a bpe model'):
+    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
+  (tmp_path / 'b.model').write_bytes(out.getvalue())
+  with pytest.raises(errors.UserError, match='several SentencePiece models, a.model, b.model'):
+    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    dict(model='word'),
+    dict(specials='curly'),
+    dict(normalization='nfc'),
+    dict(digit_commas='yes'),
+    dict(word_starts='blanks'),
+    dict(coverage=2.0),
+    dict(vocab_size=0),
+  ],
+)
+def test_fields_out_of_range_are_one_sentence(fields):
+  with pytest.raises(errors.UserError):
+    tokenizers.train(parts.sentencepiece(**fields).to_dict(), lambda: ['text'])
+
+
+@needs_data
+def test_the_published_model_of_albert_gives_the_ids_of_the_released_code():
+  ours = tokenizers.load(f'{DATA}/vocab/albert', parts.sentencepiece().to_dict())
+  assert ours.special == dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  assert (
+    differing(ours, [t for t in TEXTS + sample('*.txt') if t not in UNLIKE], ours.pieces[:5]) == []
+  )
+
+
+@needs_data
+@pytest.mark.parametrize('name', ['test_sentencepiece.model', 'test_sentencepiece_no_bos.model'])
+def test_published_models_of_no_layout_have_the_ids_of_the_library(name):
+  with open(f'{DATA}/vocab/hf_fixtures/{name}', 'rb') as f:
+    data = f.read()
+  special = ['<unk>', '<s>', '</s>']
+  engine = sentence_pieces.engine(
+    kinds.Vocabulary(spiece_file.parse(data).pieces, [], data), [], special, False
+  )
+  model = library.SentencePieceProcessor(model_proto=data)
+  texts = [
+    t for t in TEXTS + sample('*.txt') if t not in UNLIKE and not any(s in t for s in special)
+  ]
+  assert [t for t, e in zip(texts, engine.encode_batch(texts)) if e.ids != model.encode(t)] == []
+
+
+@needs_data
+def test_a_published_model_of_no_layout_is_refused():
+  with pytest.raises(errors.UserError, match=r'no layout \(bracketed, angled, mask_last\) fits'):
+    tokenizers.load(
+      f'{DATA}/vocab/hf_fixtures/test_sentencepiece.model',
+      parts.sentencepiece(vocab_size=1000).to_dict(),
+    )

@@ -1,0 +1,434 @@
+"""Tokenizers: ids equal transformers', training is the same in every run, wrong files are
+refused.
+"""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from configs import parts
+
+NASTY = [
+  'Hello world!',
+  'a\u00a0b',
+  'zero\u200bwidth',
+  '½ cup, ¾',
+  'ﬁne ﬂow',
+  'Ｆｕｌｌ　ｗｉｄｔｈ １２',
+  'e\u0301 a\u0302\u0300 n\u0303',
+  'İstanbul ISPARTA ıslak i\u0307',
+  '\u0130\u0131',
+  '自然語言處理 is 日本語テスト 처리',
+  '𠀀 rare',
+  '😀👩‍👩‍👧 🇩🇪 emoji',
+  'line\nbreak\ttab\r\nend',
+  'a [MASK] b [mask], <mask> x<mask>y </s> <s> [SEP][UNK]',
+  '',
+  ' ',
+  '  two  blanks ',
+  'ß ẞ ŒUVRE Ǆ',
+  'bell\x07 soft\u00adhyphen \ufeff \ufffd \u2028',
+  'x' * 100 + ' ' + 'y' * 101,
+  "don't we'll I'm 'S 'LL",
+  'naïve Ångström façade',
+  '3.14, 1,000 & 50% -- “quotes” …',
+  'U.S.A. e-mail@x.org #tag',
+  'ك العربية हिन्दी ไทย',
+  '##ing [unused1] madeupword0000',
+  '{"json": [1, 2]}',
+  'ＡＢＣ［ＭＡＳＫ］',
+  '®™²³ Ⅷ',
+  '\u1e9b\u0323',
+]
+DATA = os.environ.get('BERTZOO_DATA')
+needs_data = pytest.mark.skipif(
+  not DATA, reason='BERTZOO_DATA does not name the folder of published vocabularies'
+)
+
+
+def sample(pattern='[ft]*.txt', most=300_000):
+  root = os.path.join(os.path.dirname(__file__), '..', '..', 'data', 'sample')
+  texts = []
+  for file in sorted(glob.glob(os.path.join(root, pattern))):
+    with open(file, encoding='utf-8') as f:
+      texts += f.read(most).splitlines()
+  return texts + [text for text in NASTY for _ in range(3)]
+
+
+@pytest.fixture(scope='module')
+def uncased():
+  return tokenizers.train(parts.wordpiece(vocab_size=2000, coverage=1.0).to_dict(), sample)
+
+
+@pytest.fixture(scope='module')
+def byte_bpe():
+  return tokenizers.train(parts.byte_bpe(vocab_size=1500).to_dict(), sample)
+
+
+def as_bert(tokenizer, **options):
+  transformers = pytest.importorskip('transformers')
+  section = tokenizer.section
+  return transformers.BertTokenizer(
+    vocab={p: i for i, p in enumerate(tokenizer.pieces)},
+    do_lower_case=section['lowercase'],
+    strip_accents=section['strip_accents'],
+    tokenize_chinese_chars=section['split_chinese'],
+    **options,
+  )
+
+
+def as_roberta(tokenizer):
+  transformers = pytest.importorskip('transformers')
+  return transformers.RobertaTokenizer(
+    vocab={p: i for i, p in enumerate(tokenizer.pieces)},
+    merges=tokenizer.vocabulary.merges,
+    add_prefix_space=tokenizer.section['add_prefix_space'],
+    mask_token=transformers.AddedToken('<mask>', lstrip=True, normalized=False, special=True),
+  )
+
+
+def same_ids(ours, theirs):
+  for text, ids in zip(NASTY, ours.encode_as_transformers(NASTY)):
+    assert ids.tolist() == theirs(text, add_special_tokens=False)['input_ids'], repr(text)
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    dict(),
+    dict(lowercase=False, strip_accents=False),
+    dict(strip_accents=False),
+    dict(split_chinese=False),
+  ],
+)
+def test_a_trained_wordpiece_gives_the_ids_of_transformers(fields):
+  ours = tokenizers.train(
+    parts.wordpiece(vocab_size=1500, coverage=1.0, **fields).to_dict(), lambda: sample(most=60_000)
+  )
+  same_ids(ours, as_bert(ours))
+
+
+@pytest.mark.parametrize('add_prefix_space', [False, True])
+def test_a_trained_byte_bpe_gives_the_ids_of_transformers(add_prefix_space):
+  ours = tokenizers.train(
+    parts.byte_bpe(vocab_size=1000, add_prefix_space=add_prefix_space).to_dict(),
+    lambda: sample(most=60_000),
+  )
+  same_ids(ours, as_roberta(ours))
+
+
+@needs_data
+@pytest.mark.parametrize(
+  'folder, size, cased',
+  [('bert_uncased', 30522, False), ('bert_cased', 28996, True), ('bert_zh', 21128, False)],
+)
+def test_published_bert_vocabularies_give_the_ids_of_transformers(folder, size, cased):
+  section = parts.wordpiece(vocab_size=size, lowercase=not cased, strip_accents=not cased).to_dict()
+  ours = tokenizers.load(f'{DATA}/vocab/{folder}', section)
+  same_ids(ours, as_bert(ours))
+
+
+@needs_data
+def test_roberta_is_read_in_the_form_of_fairseq():
+  ours = tokenizers.load(
+    f'{DATA}/vocab/gpt2,{DATA}/vocab/roberta/dict.txt', parts.byte_bpe().to_dict()
+  )
+  assert ours.encode(['Hello world!'])[0].tolist() == [31414, 232, 328]
+  assert ours.special == dict(pad=1, unk=3, cls=0, sep=2, mask=50264)
+  assert ours.parsing_engine().encode('Hello world!').ids == [0, 31414, 232, 328, 2]
+  same_ids(ours, as_roberta(ours))
+
+
+@needs_data
+def test_gpt2_alone_is_refused_because_it_has_no_mask():
+  with pytest.raises(errors.UserError, match="add RoBERTa's dict.txt"):
+    tokenizers.load(f'{DATA}/vocab/gpt2', parts.byte_bpe(vocab_size=50257).to_dict())
+
+
+@needs_data
+def test_a_cased_vocabulary_under_lower_casing_is_refused():
+  with pytest.raises(errors.UserError, match='cased.*lowercase=False'):
+    tokenizers.load(f'{DATA}/vocab/bert_cased', parts.wordpiece(vocab_size=28996).to_dict())
+  with pytest.raises(errors.UserError, match='uncased.*lowercase=True'):
+    tokenizers.load(f'{DATA}/vocab/bert_uncased', parts.wordpiece(lowercase=False).to_dict())
+
+
+@pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
+def test_corpus_text_never_becomes_a_special_token(kind, request):
+  ours = request.getfixturevalue(kind)
+  spelt = [ours.pieces[i] for i in ours.special.values()]
+  special = set(ours.special.values()) - {ours.special['unk']}
+  for ids in ours.encode([*spelt, ''.join(spelt), *(f'a{s}b {s}' for s in spelt)]):
+    assert len(ids) and not special & set(ids.tolist())
+  assert special & set(ours.encode_as_transformers([' '.join(spelt)])[0].tolist()) == special
+
+
+def test_byte_bpe_gives_back_every_text(byte_bpe):
+  assert [byte_bpe.decode(ids) for ids in byte_bpe.encode(NASTY)] == NASTY
+
+
+def test_encode_gives_int32_and_an_empty_array_for_an_empty_text(uncased):
+  empty, word = uncased.encode(['', 'the'])
+  assert empty.dtype == word.dtype == np.int32 and empty.shape == (0,) and len(word)
+
+
+def test_word_starts_tell_where_words_begin(uncased, byte_bpe):
+  ids = uncased.encode(['unquestionably the'])[0]
+  assert (
+    uncased.word_starts[ids].tolist() == [not uncased.pieces[i].startswith('##') for i in ids]
+    and uncased.word_starts[ids].sum() == 2
+  )
+  ids = byte_bpe.encode([' questionably the'])[0]
+  assert byte_bpe.word_starts[ids].sum() == 2
+  assert all(t.word_starts[i] for t in (uncased, byte_bpe) for i in t.special.values())
+
+
+TRAIN = """
+import sys
+import time
+sys.path.insert(0, sys.argv[2])
+from tests.tokenizers import test_tokenizers as t
+from bertzoo_jax import tokenizers
+from configs import parts
+section = parts.wordpiece(vocab_size=900, coverage=1.0) if sys.argv[1] == 'wordpiece' else parts.byte_bpe(vocab_size=900)
+print(tokenizers.train(section.to_dict(), lambda: t.sample(most=30_000)).hash)
+"""
+
+
+@pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe'])
+def test_training_gives_the_same_tokenizer_in_every_process(kind):
+  root = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+  runs = [
+    subprocess.run(
+      [sys.executable, '-c', TRAIN, kind, root],
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=root,
+      env={**os.environ, 'TOKENIZERS_PARALLELISM': p},
+    ).stdout
+    for p in ('true', 'false', 'true')
+  ]
+  assert len(set(runs)) == 1
+
+
+@pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
+def test_save_and_load_give_the_same_tokenizer(kind, request, tmp_path):
+  ours = request.getfixturevalue(kind)
+  ours.save(tmp_path)
+  again = tokenizers.load(tmp_path)
+  assert (again.hash, again.section, again.special) == (ours.hash, ours.section, ours.special)
+  assert [a.tolist() for a in again.encode(NASTY)] == [a.tolist() for a in ours.encode(NASTY)]
+  assert tokenizers.load(tmp_path, ours.section).hash == ours.hash
+
+
+@pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
+def test_what_save_writes_is_read_by_transformers(kind, request, tmp_path):
+  transformers = pytest.importorskip('transformers')
+  ours = request.getfixturevalue(kind)
+  ours.save(tmp_path)
+  same_ids(
+    ours, transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / 'tokenizer.json'))
+  )
+
+
+@pytest.mark.parametrize(
+  'kind, names',
+  [
+    ('uncased', ['vocab.txt']),
+    ('uncased', ['tokenizer.json']),
+    ('byte_bpe', ['vocab.json', 'merges.txt']),
+    ('byte_bpe', ['tokenizer.json']),
+  ],
+)
+def test_published_files_are_read_as_files_or_as_a_folder(kind, names, request, tmp_path):
+  ours = request.getfixturevalue(kind)
+  ours.save(tmp_path)
+  assert tokenizers.load(','.join(str(tmp_path / n) for n in names), ours.section).hash == ours.hash
+  for file in tmp_path.iterdir():
+    if file.name not in names:
+      file.unlink()
+  assert tokenizers.load(tmp_path, ours.section).hash == ours.hash
+
+
+def test_a_published_vocabulary_may_have_other_line_ends(uncased, tmp_path):
+  (tmp_path / 'vocab.txt').write_bytes('\r\n'.join(uncased.pieces).encode())
+  assert tokenizers.load(tmp_path, uncased.section).pieces == uncased.pieces
+
+
+def test_a_vocabulary_of_another_size_than_the_config_wishes_is_refused(uncased, tmp_path):
+  (tmp_path / 'vocab.txt').write_text('\n'.join(uncased.pieces))
+  with pytest.raises(
+    errors.UserError,
+    match='has 2000 pieces, the config wishes 30522: set --config.tokenizer.vocab_size=2000',
+  ):
+    tokenizers.load(tmp_path, parts.wordpiece().to_dict())
+
+
+def test_missing_special_tokens_are_named(uncased, tmp_path):
+  (tmp_path / 'vocab.txt').write_text(
+    '\n'.join(p for p in uncased.pieces if p not in ('[MASK]', '[CLS]'))
+  )
+  with pytest.raises(errors.UserError, match=r'lacks the special tokens \[CLS\], \[MASK\]'):
+    tokenizers.load(tmp_path, {**uncased.section, 'vocab_size': 1998})
+
+
+def test_a_saved_tokenizer_of_other_settings_is_refused(uncased, tmp_path):
+  uncased.save(tmp_path)
+  with pytest.raises(errors.UserError, match='lowercase True there, False in the config'):
+    tokenizers.load(tmp_path, {**uncased.section, 'lowercase': False})
+
+
+def test_changed_files_of_a_saved_tokenizer_are_refused(uncased, tmp_path):
+  uncased.save(tmp_path)
+  text = (tmp_path / 'vocab.txt').read_text()
+  (tmp_path / 'vocab.txt').write_text(text.replace('the\n', 'teh\n', 1))
+  with pytest.raises(errors.UserError, match='changed or damaged'):
+    tokenizers.load(tmp_path)
+
+
+def test_a_small_text_says_which_size_it_yields():
+  with pytest.raises(
+    errors.UserError,
+    match=r'yields \d+ pieces, the config wishes 30522: set --config.tokenizer.vocab_size=\d+',
+  ):
+    tokenizers.train(parts.wordpiece().to_dict(), lambda: ['a small text', 'a small text'])
+  with pytest.raises(errors.UserError, match=r'yields 2\d\d pieces'):
+    tokenizers.train(parts.byte_bpe().to_dict(), lambda: ['a small text', 'a small text'])
+
+
+def test_the_size_it_yields_can_then_be_trained():
+  with pytest.raises(errors.UserError) as e:
+    tokenizers.train(parts.wordpiece().to_dict(), sample)
+  size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
+  assert tokenizers.train(parts.wordpiece(vocab_size=size).to_dict(), sample).vocab_size == size
+
+
+def test_more_characters_than_pieces_is_refused():
+  with pytest.raises(errors.UserError, match='different characters, too many for 50 pieces'):
+    tokenizers.train(
+      parts.wordpiece(vocab_size=50).to_dict(), lambda: [''.join(map(chr, range(0x4E00, 0x4E80)))]
+    )
+
+
+def test_rare_characters_beyond_the_coverage_become_unknown():
+  texts = ['abcab ' * 100, '字']
+  ours = tokenizers.train(parts.wordpiece(vocab_size=13, coverage=0.99).to_dict(), lambda: texts)
+  assert '字' not in ours.pieces and ours.encode(['字'])[0].tolist() == [ours.special['unk']]
+
+
+def test_normalization_comes_first():
+  ours = tokenizers.train(
+    parts.wordpiece(vocab_size=23, normalization='nfkc').to_dict(),
+    lambda: ['fine fine full full'] * 3,
+  )
+  a, b = ours.encode(['ﬁne', 'fine'])
+  assert a.tolist() == b.tolist()
+  with pytest.raises(errors.UserError, match="No normalization is called 'nkfc'"):
+    tokenizers.train(parts.wordpiece(normalization='nkfc').to_dict(), lambda: [])
+
+
+def test_files_of_another_kind_are_named(uncased, byte_bpe, tmp_path):
+  uncased.save(tmp_path)
+  (tmp_path / 'bertzoo.json').unlink()
+  with pytest.raises(
+    errors.UserError,
+    match='holds tokenizer.json, vocab.txt: a byte_bpe tokenizer is read from vocab.json',
+  ):
+    tokenizers.load(tmp_path, byte_bpe.section)
+  with pytest.raises(errors.UserError, match='does not exist'):
+    tokenizers.load(tmp_path / 'nothing', byte_bpe.section)
+  (tmp_path / 'vocab.json').write_text(json.dumps({'a': 0, 'b': 2}))
+  (tmp_path / 'merges.txt').write_text('')
+  with pytest.raises(errors.UserError, match='without a gap'):
+    tokenizers.load(tmp_path, byte_bpe.section)
+
+
+@pytest.mark.parametrize(
+  'section',
+  [
+    parts.wordpiece(vocab_size=800, coverage=1.0).to_dict(),
+    parts.byte_bpe(vocab_size=800).to_dict(),
+  ],
+)
+def test_an_unbroken_string_costs_training_no_square_of_its_length_and_changes_no_piece(section):
+  plain = tokenizers.train(section, lambda: sample(most=30_000))
+  started = time.monotonic()
+  long = tokenizers.train(section, lambda: [*sample(most=30_000), 'abcdefghij' * 20_000])
+  assert time.monotonic() - started < 5
+  assert [p for p in long.pieces if p not in plain.pieces] == []
+  assert json.loads(long.parsing_engine().to_str())['pre_tokenizer']['type'] in (
+    'BertPreTokenizer',
+    'ByteLevel',
+  )
+
+
+def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_path):
+  section = parts.wordpiece(vocab_size=13, lowercase=False, strip_accents=False).to_dict()
+  ours = tokenizers.train(section, lambda: ['abcab ' * 100])
+  ours.save(tmp_path)
+  assert tokenizers.load(tmp_path).hash == tokenizers.load(tmp_path, section).hash == ours.hash
+  (tmp_path / 'bertzoo.json').unlink()
+  with pytest.raises(errors.UserError, match='uncased'):  # published, it would be a mistake
+    tokenizers.load(tmp_path, section)
+
+
+@pytest.mark.parametrize(
+  'text', ['{"section": {"na', '[]', '{}', '{"section": {"name": "wordpiece"}}', '{"section": {}}']
+)
+def test_a_damaged_bertzoo_json_is_one_sentence(uncased, tmp_path, text):
+  uncased.save(tmp_path)
+  (tmp_path / 'bertzoo.json').write_text(text)
+  with pytest.raises(errors.UserError):
+    tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'files, message',
+  [
+    ({'tokenizer.json': '[]'}, 'holds no JSON object'),
+    ({'tokenizer.json': '{"model": []}'}, 'is read from'),
+    (
+      {'tokenizer.json': '{"model": {"vocab": {"a": 0, "b": 1}, "merges": [3]}}'},
+      '3 is not a merge',
+    ),
+    ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
+    ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
+    (
+      {'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b\na b ab\n'},
+      "'a b ab' is not a merge",
+    ),
+    ({'vocab.json': '{"a": 0, "b": 1}', 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
+    ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7'),
+  ],
+)
+def test_files_that_hold_something_else_are_one_sentence(files, message, byte_bpe, tmp_path):
+  for name, text in files.items():
+    (tmp_path / name).write_text(text)
+  with pytest.raises(errors.UserError, match=message):
+    tokenizers.load(tmp_path, byte_bpe.section)
+
+
+@pytest.mark.parametrize(
+  'kind, fields',
+  [
+    ('wordpiece', dict(min_frequency=-1)),
+    ('wordpiece', dict(max_word_chars=0)),
+    ('byte_bpe', dict(min_frequency=-1)),
+    ('byte_bpe', dict(vocab_size=-5)),
+  ],
+)
+def test_numbers_out_of_range_are_one_sentence(kind, fields):
+  section = getattr(parts, kind)(**fields).to_dict()
+  with pytest.raises(
+    errors.UserError, match=f'config.tokenizer.{next(iter(fields))}=.* must be at least'
+  ):
+    tokenizers.train(section, lambda: ['text'])

@@ -1,0 +1,161 @@
+"""Chinese words are jieba's, to the character; jieba leaves no traces."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.words import chinese
+
+pytest.importorskip('jieba', reason='jieba is not installed')
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
+PIECES = [
+  '北京',
+  '清华大学',
+  '研究生命',
+  '起源',
+  '的',
+  '和',
+  '小明',
+  '硕士',
+  '2015年',
+  '3.14%',
+  'iPhone',
+  'T恤',
+  'AT&T',
+  'C++',
+  '-',
+  '，',
+  '。',
+  ' ',
+  '\r\n',
+  '\n',
+  '龘',
+  '機器學習',
+  '이다',
+  'テスト',
+  '𠀀',
+  '嘿嘿嘿',
+  'e\u0301',
+  '·',
+  '%',
+  '＃',
+  '天-',
+  '人%',
+  '\ud800',
+  '一' * 200,
+]
+
+
+@pytest.fixture(scope='module')
+def jieba():
+  module = chinese.load()
+  module.dt.FREQ, module.dt.total = module.dt.gen_pfdict(module.dt.get_dict_file())
+  module.dt.initialized = True
+  from jieba import posseg
+
+  return {
+    False: lambda text: [(w, '') for w in module.cut(text)],
+    True: lambda text: [(p.word, p.flag) for p in posseg.cut(text)],
+  }
+
+
+@pytest.fixture(scope='module')
+def ours():
+  return {tags: chinese.Segmenter(tags) for tags in (False, True)}
+
+
+def same(text, segmenter, reference, tags):
+  starts_C, bits_C = segmenter(text)
+  words = reference(text)
+  assert ''.join(w for w, _ in words) == text
+  wished = np.cumsum([0] + [len(w) for w, _ in words])[:-1]
+  assert np.flatnonzero(starts_C).tolist() == wished.tolist()
+  if tags:
+    assert bits_C[wished].tolist() == [chinese.tag_bits(tag) for _, tag in words]
+
+
+@pytest.mark.parametrize('tags', [False, True])
+def test_words_of_real_text_are_those_of_jieba(ours, jieba, tags):
+  for name in ('zh_laws.txt', 'zh_tang.txt'):
+    same(
+      (SAMPLE / name).read_text(encoding='utf-8')[: 6000 if tags else 60_000],
+      ours[tags],
+      jieba[tags],
+      tags,
+    )
+
+
+def test_of_equally_probable_chains_the_longer_first_word_wins_as_in_jieba(ours, jieba):
+  same('球棍球，溧水霤，想想想，散朴散', ours[False], jieba[False], False)
+
+
+def test_a_percent_sign_and_a_hyphen_end_a_stretch_where_there_are_tags(ours, jieba):
+  for text in ('天-', '人%', '3.14%-天'):
+    same(text, ours[True], jieba[True], True)
+    same(text, ours[False], jieba[False], False)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map(''.join))
+def test_words_of_mixed_scripts_are_those_of_jieba(ours, jieba, text):
+  same(text, ours[False], jieba[False], False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(PIECES[:-2]), max_size=5).map(''.join))
+def test_parts_of_speech_of_mixed_scripts_are_those_of_jieba(ours, jieba, text):
+  same(text, ours[True], jieba[True], True)
+
+
+def test_long_stretches_are_cut_as_short_ones(ours, jieba, monkeypatch):
+  text = (
+    (SAMPLE / 'zh_tang.txt')
+    .read_text(encoding='utf-8')[:3000]
+    .replace('，', '')
+    .replace('。', '')
+    .replace('\n', '')
+  )
+  same(text, ours[False], jieba[False], False)
+  wished = ours[False](text)[0]
+  monkeypatch.setattr(chinese, '_SHORT', 1 << 14)
+  assert (ours[False](text)[0] == wished).all()
+
+
+def test_a_segmenter_forgets_no_words_when_its_memory_is_full(ours, monkeypatch):
+  text = (SAMPLE / 'zh_tang.txt').read_text(encoding='utf-8')[:3000]
+  wished = ours[False](text)[0]
+  monkeypatch.setattr(chinese, '_REMEMBERED', 10)
+  for _ in range(2):
+    assert (ours[False](text)[0] == wished).all()
+
+
+def test_jieba_says_nothing_and_leaves_no_cache(tmp_path):
+  code = 'from bertzoo_jax.words import chinese; print(chinese.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
+  out = subprocess.run(
+    [sys.executable, '-c', code],
+    env={**os.environ, 'TMPDIR': str(tmp_path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert (
+    out.stdout == '[0, 1, 3, 5]\n'
+    and 'jieba' not in out.stderr.lower()
+    and 'warning' not in out.stderr.lower()
+  )
+  assert not list(tmp_path.iterdir())
+
+
+def test_without_jieba_the_remedy_is_said(monkeypatch):
+  from bertzoo_jax.common import errors
+
+  monkeypatch.setitem(sys.modules, 'jieba', None)
+  with pytest.raises(errors.UserError, match=r'pip install "bertzoo_jax\[zh\]"'):
+    chinese.Segmenter(False)

@@ -1,0 +1,155 @@
+"""Lexicons: what a file may look like, which entries stand in a text, and in what time."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.words import lexicons
+from bertzoo_jax.words import tries
+
+DATA = os.environ.get('BERTZOO_DATA')
+
+
+def found(text, *entries):
+  return [text[a:b] for a, b in zip(*lexicons.Lexicon(list(entries)).find(text))]
+
+
+def written(tmp_path, data):
+  (tmp_path / 'l.txt').write_bytes(data)
+  return lexicons.read(tmp_path / 'l.txt')
+
+
+@pytest.mark.parametrize('end', [b'\n', b'\r\n', b'\r'])
+def test_a_lexicon_is_read_with_frequencies_comments_a_mark_and_any_line_ends(tmp_path, end):
+  lines = '\ufeff北京\t1119506|# 城市|  清华大学  |美国 \t 12||New York\t3|北京'.encode().split(
+    b'|'
+  )
+  lexicon = written(tmp_path, end.join(lines))
+  assert lexicon.facts['entries'] == 4 and lexicon.facts['file'] == 'l.txt'
+  text = '城市北京和New York、美国的清华大学'
+  assert [text[a:b] for a, b in zip(*lexicon.find(text))] == [
+    '北京',
+    'New York',
+    '美国',
+    '清华大学',
+  ]
+
+
+@pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+def test_the_place_names_with_bare_carriage_returns_are_all_there():
+  file = os.path.join(DATA, 'lexical', 'thuocl', 'THUOCL_diming.txt')
+  lexicon = lexicons.read(file)
+  assert lexicon.facts['entries'] == 44804 and lexicon.facts['too_long'] == 0
+  text = '中国北京的海淀区'
+  assert '中国' in [
+    text[a:b] for a, b in zip(*lexicon.find(text))
+  ]  # the entry behind the byte-order mark
+
+
+@pytest.mark.parametrize(
+  'data, sentence', [('# only\n\n'.encode(), 'has no entries'), ('北京'.encode('gbk'), 'not UTF-8')]
+)
+def test_a_file_that_is_no_lexicon_is_refused_in_a_sentence(tmp_path, data, sentence):
+  with pytest.raises(errors.UserError, match=sentence):
+    written(tmp_path, data)
+  with pytest.raises(errors.UserError, match='cannot be read'):
+    lexicons.read(tmp_path / 'missing.txt')
+
+
+def test_the_longest_of_overlapping_entries_stands_and_of_equals_the_leftmost():
+  assert found('北京大学生活动', '北京大', '大学生活动', '北京', '大学') == ['北京', '大学生活动']
+  assert found('甲乙丙', '甲乙', '乙丙') == ['甲乙']
+  assert found('甲乙丙', '甲乙', '乙丙', '丙') == ['甲乙', '丙']
+  assert found('哈哈哈哈哈', '哈哈') == ['哈哈', '哈哈']
+
+
+def test_entries_of_spaced_scripts_stand_on_borders_of_words():
+  assert found('He saw New  York and Newark, not Yorkshire.', 'New York', 'York', 'new') == [
+    'New  York'
+  ]
+  assert found('the art of arts', 'art') == ['art']
+  assert found('café cafés', 'café') == ['café']
+  assert found('T恤和卡拉OK', 'T恤', '卡拉OK', 'OK') == ['T恤', '卡拉OK']
+  assert found('ประเทศไทย', 'ไทย') == ['ไทย']  # Thai parts no words by blanks
+
+
+def test_an_entry_without_capitals_matches_in_any_case_and_one_with_capitals_as_written():
+  assert found('The WHITE house, the White House', 'white house') == ['WHITE house', 'White House']
+  assert found('US troops told us', 'US') == ['US']
+  assert found('Us and us', 'us', 'US') == ['Us', 'us']
+
+
+def test_a_match_never_crosses_a_line_break():
+  assert found('New\nYork 北\n京', 'New York', '北京') == []
+
+
+def test_entries_over_the_limit_are_left_out_and_counted():
+  lexicon = lexicons.Lexicon(['字' * 65, '字' * 64, ' ', ''])
+  assert lexicon.facts == dict(entries=1, too_long=1)
+
+
+@given(
+  st.text('ab 甲乙丙\n', max_size=40),
+  st.lists(st.text('ab 甲乙丙', min_size=1, max_size=5), max_size=8),
+)
+def test_found_entries_are_entries_that_do_not_overlap_and_leave_none_out(text, entries):
+  lexicon = lexicons.Lexicon(entries)
+  spans = list(zip(*(x.tolist() for x in lexicon.find(text))))
+  key = lambda s: tuple(s[a:b] for a, b in zip(*(x.tolist() for x in lexicons._symbols(s))))
+  known = {key(e) for e in entries} - {()}
+  covered = set()
+  for (a, b), (c, _) in zip(spans, spans[1:] + [(len(text), 0)]):
+    assert a < b <= c and key(text[a:b]) in known
+    covered |= set(range(a, b))
+  begins, ends = (x.tolist() for x in lexicons._symbols(text))
+  for i, a in enumerate(begins):
+    for b in ends[i:]:
+      if key(text[a:b]) in known:
+        assert covered & set(range(a, b))
+
+
+def test_finding_takes_linear_time_in_hostile_text():
+  lexicon = lexicons.Lexicon(
+    ['哈' * n for n in range(1, 65)] + ['哈' * 63 + '呵', '呵' + '哈' * 63]
+  )
+  seconds = []
+  for size in (20_000, 160_000):
+    start = time.perf_counter()
+    begin, end = lexicon.find('哈' * size)
+    seconds.append(time.perf_counter() - start)
+    assert int((end - begin).sum()) == size
+  assert seconds[1] < 30 * seconds[0]  # 8 times the text; a square would be 64
+
+
+@given(
+  st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=9),
+  st.lists(st.integers(-1, 5), max_size=12),
+  st.data(),
+)
+def test_a_trie_finds_the_prefixes_of_its_entries_within_what_is_inside(entries, symbols, data):
+  inside = data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols)))
+  trie, node = tries.build(np.array([e + [-1] * (4 - len(e)) for e in entries]), 4)
+  found = {
+    (at, n)
+    for n, (places, _) in enumerate(
+      trie.walk(np.array(symbols, np.int64), np.array(inside, bool)), 1
+    )
+    for at in places.tolist()
+  }
+  prefixes = {tuple(e[:n]) for e in entries for n in range(1, len(e) + 1)}
+  wished = {
+    (a, b - a)
+    for a in range(len(symbols))
+    for b in range(a + 1, len(symbols) + 1)
+    if tuple(symbols[a:b]) in prefixes and all(inside[a:b])
+  }
+  assert (
+    found == wished
+    and trie.size == len(prefixes)
+    and len(set(node.tolist())) == len(set(map(tuple, entries)))
+  )

@@ -1,0 +1,329 @@
+"""Units: what a mark says of its token, where borders of words fall, and when a masking has nothing
+to do.
+"""
+
+import os
+import pickle
+import re
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.words import word_marks
+from configs import parts
+
+DATA = os.environ.get('BERTZOO_DATA')
+PIECES = {}
+STARTS = np.zeros(5000, bool)
+
+
+def toy(text, size=3, joined=()):
+  """(ids, starts, ends): Han characters alone or as `joined`, Latin words in pieces of `size`
+  letters, blanks no token.
+  """
+  out = []
+  for word in re.finditer(
+    '|'.join([*map(re.escape, joined), r'[^\W_\u4e00-\u9fff]+', r'\S']), text
+  ):
+    step = len(word.group()) if word.group() in joined else size
+    for a in range(word.start(), word.end(), step):
+      b = min(a + step, word.end())
+      piece = ('' if a == word.start() else '##') + text[a:b]
+      out.append((PIECES.setdefault(piece, len(PIECES)), a, b))
+      STARTS[PIECES[piece]] = a == word.start()
+  return tuple(np.array(x, np.int32) for x in zip(*out)) if out else (np.zeros(0, np.int32),) * 3
+
+
+def marker(words='pieces', phrases=None, entities=None, tmp_path=None, **choices):
+  files = {}
+  for field, entries in (('phrases', phrases), ('entities', entities)):
+    if entries:
+      files[field] = tmp_path / f'{field}.txt'
+      files[field].write_text('\n'.join(entries), encoding='utf-8')
+  return word_marks.marker(
+    parts.corpus(words=words, **choices, **{f: 'lexicon' for f in files}), STARTS, **files
+  )
+
+
+def shown(marker, text, **toy_options):
+  """Units of a sentence as text: | parts words, ( ) stand around phrases and [ ] around
+  entities.
+  """
+  clean = marker.clean(text)
+  encoded = toy(clean, **toy_options)
+  marks, bad = marker.mark([text], [encoded])
+  out, previous = '', 0
+  for (_, a, b), mark in zip(zip(*encoded), [*marks[0].tolist()]):
+    closes = (']' if previous & 16 and not mark & 4 else '') + (
+      ')' if previous & 8 and not mark & 2 else ''
+    )
+    opens = ('(' if mark & 8 and not mark & 2 else '') + ('[' if mark & 16 and not mark & 4 else '')
+    out += closes + ('' if mark & 1 else '|') + opens + clean[a:b]
+    previous = mark
+  return out + (']' if previous & 16 else '') + (')' if previous & 8 else ''), bad
+
+
+def test_without_anything_to_mark_there_is_no_marker():
+  assert marker() is None
+
+
+def test_blanks_part_words_and_vanish_between_chinese_characters():
+  m = marker('blanks')
+  assert m.clean('我 来到 北京 ， OK 2015 年 in New York') == '我来到北京， OK 2015 年 in New York'
+  assert shown(m, '我 来到 北京 ， OK 2015 年 in New York') == (
+    '|我|来到|北京|，|OK|2015|年|in|New|York',
+    0,
+  )
+  assert (
+    m.clean(' 中 国 ') == ' 中国 ' and m.clean('') == '' and m.clean('中\u3000国') == '中\u3000国'
+  )
+
+
+@given(st.lists(st.text('甲乙丙丁', min_size=1, max_size=4), min_size=1, max_size=12))
+def test_words_between_blanks_are_the_words_that_are_marked(given_words):
+  assert shown(marker('blanks'), ' '.join(given_words)) == ('|' + '|'.join(given_words), 0)
+
+
+def test_pieces_of_a_latin_word_stay_together_whatever_the_segmenter_says():
+  pytest.importorskip('jieba', reason='jieba is not installed')
+  m = marker('jieba')
+  assert shown(m, '我来到北京清华大学') == ('|我|来到|北京|清华大学', 0)
+  assert shown(m, 'unaffable iPhone6s，卡拉和T恤') == ('|unaffable|iPhone6s|，|卡拉|和|T恤', 0)
+  assert shown(m, '在café和naïveté里') == ('|在|café|和|naïveté|里', 0)
+  assert (
+    m.facts['segmenter'] == 'jieba'
+    and m.facts['segmenter_version']
+    and len(m.facts['segmenter_dictionary']) == 64
+  )
+
+
+def test_a_border_inside_a_token_leaves_the_words_it_touches_to_the_tokenizer():
+  m = marker('blanks')
+  assert shown(m, '甲乙 丙丁 戊己', joined=['乙丙']) == ('|甲|乙丙|丁|戊己', 1)
+  assert shown(m, '甲乙 丙丁 戊己', joined=['甲乙']) == ('|甲乙|丙丁|戊己', 0)
+  assert shown(m, '甲 乙 丙 丁', joined=['甲乙丙丁']) == ('|甲乙丙丁', 1)
+  texts = ['甲乙 丙丁', '戊己 庚', '甲乙 丙丁']
+  assert m.mark(texts, [toy(m.clean(t), joined=['乙丙']) for t in texts])[1] == 2
+
+
+def test_bytes_of_one_character_are_one_unit():
+  m = marker('blanks')
+  ids = np.array([toy('甲')[0][0]] * 5, np.int32)
+  assert m.mark(['甲 乙'], [(ids, [0, 0, 0, 1, 1], [1, 1, 1, 2, 2])])[0][0].tolist() == [
+    0,
+    1,
+    1,
+    0,
+    1,
+  ]  # as byte-level BPE says it
+  assert m.mark(['甲 乙'], [(ids, [0, 0, 0, 1, 1], [0, 0, 1, 1, 2])])[0][0].tolist() == [
+    0,
+    1,
+    1,
+    0,
+    1,
+  ]  # as SentencePiece does
+
+
+def test_a_token_of_a_blank_belongs_to_what_follows():
+  m = marker('blanks')
+  ids = np.array([toy('甲')[0][0]] * 3, np.int32)
+  assert m.mark([' 甲 乙'], [(ids, [0, 1, 2], [1, 2, 3])])[0][0].tolist() == [0, 1, 0]
+
+
+def test_phrases_and_entities_consist_of_whole_words(tmp_path):
+  m = marker('blanks', ['甲乙 丙', '戊'], ['乙丙'], tmp_path)
+  assert shown(m, '甲乙 丙丁 戊') == ('|(甲|[乙|丙])|丁|(戊)', 0)
+
+
+def test_english_phrases_and_entities_are_marked_on_borders_of_words(tmp_path):
+  m = marker('pieces', ['white house', 'New York City'], ['York', 'New York City'], tmp_path)
+  assert shown(m, 'The White House in New York City, not in York or Yorkshire') == (
+    '|The|(White|House)|in|([New|York|City])|,|not|in|[York]|or|Yorkshire',
+    0,
+  )
+  assert (
+    m.facts['phrase_lexicon']['entries'] == 2
+    and m.facts['entity_lexicon']['file'] == 'entities.txt'
+  )
+
+
+def test_a_phrase_whose_border_lies_in_a_token_is_left_out_and_counted(tmp_path):
+  m = marker('pieces', ['甲乙'], None, tmp_path)
+  assert shown(m, '甲乙丙甲乙', joined=['乙丙']) == ('|甲|乙丙|(甲|乙)', 1)
+
+
+def test_jieba_finds_phrases_and_entities_by_parts_of_speech():
+  pytest.importorskip('jieba', reason='jieba is not installed')
+  m = word_marks.marker(parts.corpus(words='jieba', phrases='jieba', entities='jieba'), STARTS)
+  assert shown(m, '我来到北京清华大学学习。') == ('|我|来到|([北京]|[清华大学])|学习|。', 0)
+  assert m.facts['segmenter'] == 'jieba.posseg'
+  long = shown(m, '新型冠状病毒肺炎疫情防控工作领导小组办公室')[0]
+  assert all(phrase.count('|') <= 3 for phrase in re.findall(r'\(([^)]*)\)', long)) and '(' in long
+  pieces = word_marks.marker(parts.corpus(words='pieces', entities='jieba'), STARTS)
+  assert shown(pieces, '在北京') == ('|在|[北|京]', 0)
+
+
+@pytest.mark.parametrize('words', ['blanks', 'jieba'])
+@settings(max_examples=60, deadline=None)
+@given(
+  texts=st.lists(st.text('甲乙丙中国人北京 ，。ab1', max_size=15), max_size=5),
+  joined=st.lists(st.text('甲乙丙中国', min_size=2, max_size=3), max_size=2),
+)
+def test_marks_are_consistent_and_those_of_each_sentence_alone(
+  tmp_path_factory, words, texts, joined
+):
+  pytest.importorskip('jieba', reason='jieba is not installed')
+  m = marker(
+    words, ['甲乙', '中国人', '人北', 'ab'], ['国人', '乙丙丙'], tmp_path_factory.mktemp('lexicon')
+  )
+  encoded = [toy(m.clean(t), joined=joined) for t in texts]
+  marks, bad = m.mark(texts, encoded)
+  alone = [m.mark([t], [e]) for t, e in zip(texts, encoded)]
+  assert [x.tolist() for x in marks] == [a[0][0].tolist() for a in alone] and bad == sum(
+    a[1] for a in alone
+  )
+  for mark, (ids, _, _) in zip(marks, encoded):
+    assert mark.dtype == np.uint8 and mark.shape == ids.shape
+    assert not len(mark) or not mark[0] & 7
+    for within, continues in ((8, 2), (16, 4)):
+      inside, more = mark & within > 0, mark & continues > 0
+      assert not (more & ~inside).any() and not (more[1:] & ~inside[:-1]).any()
+      begins = (inside & ~more) | np.concatenate([[False], inside[:-1] & ~inside[1:]])[: len(mark)]
+      assert not (mark[begins] & 1).any()  # a phrase begins and ends where a word does
+
+
+def test_no_sentences_and_empty_ones_have_no_marks():
+  m = marker('blanks')
+  assert m.mark([], []) == ([], 0)
+  marks, bad = m.mark(['', ' '], [toy(''), toy('')])
+  assert [len(x) for x in marks] == [0, 0] and bad == 0
+
+
+def test_a_marker_travels_to_workers_and_marks_the_same(tmp_path):
+  m = marker('blanks', ['甲乙'], None, tmp_path)
+  other = pickle.loads(pickle.dumps(m))
+  assert shown(other, '甲乙 丙') == shown(m, '甲乙 丙') and other.facts == m.facts
+
+
+@pytest.mark.parametrize(
+  'fields, files, sentence',
+  [
+    (dict(words='jiebaa'), {}, 'Did you mean .jieba.'),
+    (dict(phrases='lexicon'), {}, '--phrases=FILE'),
+    (dict(entities='lexicon'), {}, '--entities=FILE'),
+    (dict(), dict(phrases='x.txt'), 'is not read'),
+    (dict(entities='ltp'), {}, 'entities'),
+  ],
+)
+def test_choices_and_files_that_do_not_fit_are_said(fields, files, sentence):
+  with pytest.raises(errors.UserError, match=sentence):
+    word_marks.marker(parts.corpus(**fields), STARTS, **files)
+
+
+def test_units_of_several_tokens_are_counted():
+  marks = np.array([0, 1, 8, 10, 8 | 16, 1 | 20, 0], np.uint8)
+  assert word_marks.count(np.arange(7), [0, 4], marks, None) == dict(
+    words=5,
+    multi_piece_words=2,
+    phrases=2,
+    multi_piece_phrases=1,
+    entities=1,
+    multi_piece_entities=1,
+  )
+  starts = np.array([True, False, True])
+  plain = word_marks.count(
+    np.array([1, 1, 0, 1, 2, 1]), [0, 5, 6], None, starts
+  )  # a sentence begins a word
+  assert (plain['words'], plain['multi_piece_words'], plain['phrases']) == (4, 2, 0)
+  assert word_marks.count(np.zeros(0, np.int64), [0], None, starts)['words'] == 0
+
+
+def corpus(**report):
+  return types.SimpleNamespace(manifest=dict(report=report))
+
+
+@pytest.mark.parametrize(
+  'section, level',
+  [
+    (dict(name='whole_word', level='word', substitute='mask'), 'words'),
+    (dict(name='whole_word', level='phrase', substitute='mask'), 'phrases'),
+    (dict(name='whole_word', level='entity', substitute='mask'), 'entities'),
+    (dict(name='ngram', substitute='mask'), 'words'),
+    (dict(name='span'), 'words'),
+    (dict(name='ngram_windows', max_gram=3), 'words'),
+    (dict(name='permutation', span_units='words'), 'words'),
+  ],
+)
+def test_a_masking_of_units_that_the_corpus_lacks_is_refused_with_the_remedy(section, level):
+  counts = dict(
+    words=100,
+    phrases=100,
+    entities=100,
+    multi_piece_words=50,
+    multi_piece_phrases=50,
+    multi_piece_entities=50,
+  )
+  assert word_marks.check(corpus(**counts), section) == ()
+  with pytest.raises(errors.UserError, match=f'--config.corpus.{level}=') as raised:
+    word_marks.check(corpus(**{**counts, f'multi_piece_{level}': 0}), section)
+  assert section['name'] in str(raised.value)
+  assert '1.00 %' in word_marks.check(corpus(**{**counts, f'multi_piece_{level}': 1}), section)[0]
+  assert word_marks.check(corpus(), section) == ()
+
+
+def test_maskings_of_tokens_need_no_units():
+  assert word_marks.check(corpus(words=9, multi_piece_words=0), dict(name='token')) == ()
+  assert (
+    word_marks.check(
+      corpus(words=9, multi_piece_words=0), dict(name='permutation', span_units='pieces')
+    )
+    == ()
+  )
+
+
+def test_a_pipeline_refuses_a_masking_of_words_over_a_corpus_without_any_of_two_tokens():
+  special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  held = corpora.in_memory(
+    np.full(400, 9),
+    np.arange(0, 401, 10),
+    np.array([0, 40]),
+    30,
+    special,
+    word_starts=np.ones(30, bool),
+  )
+  sections = dict(format=parts.full_sentences(), length=32, batch_size=2, seed=0)
+  pipeline.build(held, masking=parts.whole_word(), **sections)  # a corpus in memory counted nothing
+  held.manifest['report'] = dict(words=400, multi_piece_words=0)
+  pipeline.build(held, masking=parts.token(), **sections)
+  with pytest.raises(errors.UserError, match='no word of two or more tokens'):
+    pipeline.build(held, masking=parts.whole_word(), **sections)
+  held.manifest['report'] = dict(words=400, multi_piece_words=4)
+  with pytest.warns(UserWarning, match='only 1.00 % of the corpus'):
+    pipeline.build(held, masking=parts.whole_word(), **sections)
+
+
+@pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+def test_no_sentence_of_real_laws_is_misaligned_with_the_chinese_vocabulary():
+  pytest.importorskip('jieba', reason='jieba is not installed')
+  tokenizer = tokenizers.load(f'{DATA}/vocab/bert_zh', parts.wordpiece(vocab_size=21128).to_dict())
+  with open(f'{DATA}/pretrain_zh/laws/刑法.md', encoding='utf-8') as f:
+    texts = f.read().split('\n')
+  m = word_marks.marker(parts.corpus(words='jieba'), tokenizer.word_starts)
+  encoded = tokenizer.encode_with_offsets(texts)
+  marks, bad = m.mark(texts, encoded)
+  counts = word_marks.count(
+    np.concatenate([e[0] for e in encoded]),
+    np.cumsum([0] + [len(e[0]) for e in encoded]),
+    np.concatenate(marks),
+    None,
+  )
+  assert bad == 0 and 0.4 < counts['multi_piece_words'] / counts['words'] < 0.8
