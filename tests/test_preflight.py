@@ -191,14 +191,16 @@ def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_what_is_lost_in_it()
   assert 'whole run: 0.20 seconds' in said_of_a_run(
     steps=1
   ) and '(bounds 0.10 seconds – 0.40 seconds)' in said_of_a_run(steps=1)
-  assert 'whole run: 3.33 minutes' in said_of_a_run(steps=1000) and '--price DOLLARS' in report()
+  assert (
+    'whole run: 3.33 minutes' in said_of_a_run(steps=1000) and '--price DOLLARS' in said_of_a_run()
+  )
 
 
 def test_warnings_are_counted_at_the_end():
   assert 'it fits, and nothing is wrong.' in said_of_a_run()
-  assert 'it fits; 2 warnings.' in said_of_a_run(warnings=2) and 'it fits; 1 warning.' in report(
-    warnings=1
-  )
+  assert 'it fits; 2 warnings.' in said_of_a_run(
+    warnings=2
+  ) and 'it fits; 1 warning.' in said_of_a_run(warnings=1)
 
 
 @needs_libtpu

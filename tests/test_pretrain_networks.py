@@ -126,9 +126,9 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
 
 def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
   tmp_path,
-  here,
-  capsys,  # noqa: F811
-):  # noqa: F811
+  here,  # noqa: F811
+  capsys,
+):
   adversarial = {**ELECTRA, 'objective': parts.replaced_token_adversarial(width=0.5)}
   here(tmp_path / 'pair', **SHORT, **adversarial)
   export.export(str(tmp_path / 'pair'), tmp_path / 'hf')
@@ -163,9 +163,9 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
 
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
   tmp_path,
-  here,
-  capsys,  # noqa: F811
-):  # noqa: F811
+  here,  # noqa: F811
+  capsys,
+):
   shared = dict(
     encoder__sharing='all',
     encoder__embedding_size=8,

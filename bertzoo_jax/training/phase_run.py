@@ -50,6 +50,11 @@ class PhaseRun(NamedTuple):
     return self.data.features['input_ids'][0][0]
 
   @property
+  def feature_shapes(self) -> dict:
+    """{name: shape} of the global batch."""
+    return {name: shape for name, (shape, _) in self.data.features.items()}
+
+  @property
   def length(self) -> int:
     """Tokens a row."""
     return self.data.features['input_ids'][0][1]
@@ -60,7 +65,9 @@ def target(phase_run: PhaseRun):
   split).
   """
   shapes = jax.eval_shape(lambda: _initial(phase_run))
-  placed, notes = sharding.of_parameters(shapes.params, phase_run.mesh)
+  placed, notes = sharding.of_parameters(
+    shapes.params, phase_run.mesh, phase_run.objective.all_axes
+  )
   where = sharding.of_state(shapes, placed, phase_run.mesh)
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where

@@ -131,11 +131,11 @@ def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
 def test_each_block_draws_its_own_dropout(layers, groups, inner):
-  def apply(_, x, keys):
-    return x * 2 + row_keys.keep(keys, 0.5, (1, 1))[:, 0, 0]
+  def apply(_, x, turn):
+    return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  draws = stack.scan(
+  draws, _ = stack.scan(
     apply,
     {'w': jnp.zeros((groups * inner, 1))},
     jnp.zeros(64, jnp.int32),

@@ -236,7 +236,7 @@ def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(w
 
 def join(seconds=60, **environment):
   """(exit code, what was said) of a process that joins the others and ends."""
-  program = f'from bertzoo_jax.training import hosts; distributed.join({seconds}); import jax; print("joined", jax.process_count(), jax.device_count())'
+  program = f'from bertzoo_jax.training import distributed; distributed.join({seconds}); import jax; print("joined", jax.process_count(), jax.device_count())'
   kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
   done = subprocess.run(
     [sys.executable, '-c', program],
