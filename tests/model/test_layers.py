@@ -45,7 +45,9 @@ def test_attention_dropout_is_unbiased():
   q, k, v = rng.normal(size=(3, 1, 8, 2, 4)).astype(np.float32)
   pack, many = np.ones((1, 8), np.int32), 4000
   *repeated, packs = (np.repeat(x, many, axis=0) for x in (q, k, v, pack))
-  mean = attention.attend(*repeated, attention.same_pack(packs), 0.2, row_keys.of_batch(jax.random.key(0), many)).mean(0)
+  mean = attention.attend(
+    *repeated, attention.same_pack(packs), 0.2, row_keys.of_batch(jax.random.key(0), many)
+  ).mean(0)
   assert small.worst(mean, attention.attend(q, k, v, attention.same_pack(pack))) < 0.06
 
 

@@ -195,15 +195,9 @@ def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
-  objective, seen, encode = small.objective(kind, **SIZES), [], networks.encode
+  objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
   batch = {**small.batch(), 'row_keys': keys(4)}
-  monkeypatch.setattr(
-    networks,
-    'encode',
-    lambda encoder, params, batch, key, ops: (
-      seen.append(key) or encode(encoder, params, batch, key, ops)
-    ),
-  )
+  monkeypatch.setattr(row_keys, 'join', lambda keys, key: seen.append(key) or join(keys, key))
   objective.loss(
     small.parameters(objective), batch, objective.normalizers(batch), (), jax.random.key(0), True
   )

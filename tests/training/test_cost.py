@@ -74,9 +74,7 @@ def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
   )
   config.objective = parts.replaced_token_frozen()
   whole = 2 * 128 * body(256) + 4 * 12 * 128 * 128 * 256 + 2 * 19 * (256 * 128 + 128 * 30_522)
-  assert flops(config, features) == pytest.approx(
-    2 * (3 * forward['main'] + whole), rel=1e-12
-  )
+  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=1e-12)
 
 
 # Of flops_computation.py of ELECTRA's release, to the digits that the papers note gives.

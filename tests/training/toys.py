@@ -11,6 +11,7 @@ import numpy as np
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import transformer
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers
@@ -76,9 +77,9 @@ def toy(dropout=0.1, with_carry=False):
     )
 
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
-  return objective.Objective(
-    init, normalizers, carry, loss, ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
-  )
+  reads = ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
+  axes = transformer.Transformer.axes
+  return objective.Objective(init, normalizers, carry, loss, reads, axes=axes)
 
 
 def batch(step, rows=8, poison=()):
