@@ -772,7 +772,7 @@ def lamb(
 
 def layerwise_rates(num_layers, decay):
   """The `rates` of an optimizer for layer-wise learning-rate decay, as ELECTRA fine-tunes (Clark et
-  al. 2020, Table 7; code of the release).
+  al. 2020; code of the release).
 
   Each layer's multiplier is `decay` times that of the layer above. As in the release, the top layer
   has decay², the first decay^(num_layers + 1), the embeddings and their projection
