@@ -49,8 +49,8 @@ def reference(
   groups=None,
 ):
   """Decoupled Adam as the released codes write it, parameter by parameter; LAMB with the parameters
-  that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of the parameters
-  that are clipped together.
+  that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of what is
+  clipped together.
   """
   multipliers, groups = multipliers or {}, groups or [list(params)]
   params, m, v = dict(params), {k: 0.0 for k in params}, {k: 0.0 for k in params}
