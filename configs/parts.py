@@ -676,27 +676,65 @@ def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')
 # -------------------------------------------------------------------------------------------
 
 
-def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_norm=0.0):
+def adamw(
+  *,
+  b1=0.9,
+  b2=0.98,
+  eps=1e-6,
+  weight_decay=0.01,
+  no_decay=(),
+  clip_norm=0.0,
+  rates=(),
+  clip_groups=(),
+):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
 
-  no_decay: path regexes of parameters that do not decay. clip_norm: global gradient norm, 0 for no
-  clipping.
+  no_decay: path regexes of parameters that do not decay. clip_norm: largest gradient norm, 0 for no
+  clipping. rates: ordered (path regex, multiplier of the learning rate), first match wins; see
+  `layerwise_rates`. clip_groups: ordered path regexes; what matches each is clipped by its own
+  norm, and so is the rest; () clips all together. A regex may name a layer: encoder/layers/11/.
   """
   return _part(
     'adamw',
-    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+    dict(
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      no_decay=no_decay,
+      clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
+    ),
   )
 
 
 def adamw_uncorrected(
-  *, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0
+  *,
+  b1=0.9,
+  b2=0.999,
+  eps=1e-6,
+  weight_decay=0.01,
+  no_decay=(r'norm/', r'bias$'),
+  clip_norm=1.0,
+  rates=(),
+  clip_groups=(),
 ):
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
-  release).
+  release). The fields: see adamw.
   """
   return _part(
     'adamw_uncorrected',
-    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+    dict(
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      no_decay=no_decay,
+      clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
+    ),
   )
 
 
@@ -709,9 +747,13 @@ def lamb(
   no_decay=(r'norm/', r'bias$'),
   no_adaptation=(r'norm/', r'bias$'),
   clip_norm=1.0,
+  rates=(),
+  clip_groups=(),
 ):
   """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
-  no_adaptation: path regexes of parameters without a trust ratio."""
+
+  no_adaptation: path regexes of parameters without a trust ratio. The others: see adamw.
+  """
   return _part(
     'lamb',
     dict(
@@ -722,8 +764,27 @@ def lamb(
       no_decay=no_decay,
       no_adaptation=no_adaptation,
       clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
     ),
   )
+
+
+def layerwise_rates(num_layers, decay):
+  """The `rates` of an optimizer for layer-wise learning-rate decay, as ELECTRA fine-tunes (Clark et
+  al. 2020; code of the release).
+
+  Each layer's multiplier is `decay` times that of the layer above. As in the release, the top layer
+  has decay², the first decay^(num_layers + 1), the embeddings and their projection
+  decay^(num_layers + 2), and heads 1: one power lies between the top layer and the heads.
+
+  num_layers: of an encoder that does not share all parameters among its layers. decay: 0.8 for
+  small and base, 0.9 for large (code of the release).
+  """
+  layers = tuple(
+    (rf'^encoder/layers/{i}/', decay ** (num_layers + 1 - i)) for i in range(num_layers)
+  )
+  return ((r'^encoder/embedding(s|_projection)/', decay ** (num_layers + 2)), *layers)
 
 
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):

@@ -161,5 +161,6 @@ def check_phases(config, phases, data, mesh, end):
     before = trained
 
 
-def paths(objective) -> list[str]:
+def paths(objective) -> dict[str, tuple[int, ...]]:
+  """{path: shape} of the parameters of an objective."""
   return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))

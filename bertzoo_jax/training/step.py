@@ -125,30 +125,32 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
-  """(params, batch, normalizers, number) → (loss, sums) without dropout, to be added over batches;
-  normalizers of all of them together.
+  """(params, batch, normalizers, carry, number) → ((loss, sums), carry), without dropout.
 
+  Add (loss, sums) over the held-out batches. The carry goes from each batch to the next, as in
+  training; the first gets `objective.carry(rows)`. A batch is computed in as many microbatches as
+  in training, so that what fits there fits here.
+
+  normalizers: of all held-out batches together.
   number: of the batch. What is sampled depends on it and on the row alone, so it is the same at
-  every evaluation. A batch goes through in as many parts as in training, so that what fits there
-  fits here.
+    every evaluation.
   """
 
-  def step(params, batch, normalizers, number):
-    carry = objective.carry(len(next(iter(batch.values()))))
+  def step(params, batch, normalizers, carry, number):
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
 
     def one(micro, carry):
-      loss, (_, sums) = objective.loss(params, micro, normalizers, carry, None, False)
-      return loss, sums
+      loss, (carry, sums) = objective.loss(params, micro, normalizers, carry, None, False)
+      return (loss, sums), carry
 
     if accumulation == 1:
       return one(batch, carry)
-    _, found = jax.lax.scan(
+    _, (found, carry) = jax.lax.scan(
       lambda _, turn: (None, one(*turn)),
       None,
       (split(batch, accumulation, mesh), split(carry, accumulation, mesh)),
     )
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found), merge(carry, accumulation, mesh)
 
   return step
 

@@ -113,14 +113,14 @@ def phase_run(
   batches=None,
   total=8,
   learning_rate=0.05,
+  **changes,
 ):
-  """A PhaseRun of toy batches."""
+  """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
   schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[optimizer](
-    schedule, paths, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0
-  )
+  fields = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
+  tx = optimizers.BY_NAME[optimizer](schedule, paths, **{**fields, **changes})
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
