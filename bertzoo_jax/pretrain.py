@@ -32,7 +32,9 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
@@ -356,11 +358,12 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
 
 
 def _published_flops(phase, vocab_size) -> float:
-  objective = errors.build(
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
     encoder=assembly.encoder(phase.config, vocab_size),
+    ops=operations.PLAIN,
   )
   return cost.published_flops(
     objective.networks,

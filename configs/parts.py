@@ -9,12 +9,26 @@ argument through `argument(...)`, which understands
 
     base                          a size
     base,masking=token            a whole section swapped for another part with its usual values
+    base,masking=mine.masks:odd   the same with a part of your own (see `part`), with its defaults
     base,steps=2000               all phases and the warmup scaled to a total of 2,000 steps
 """
 
 import difflib
 
 import ml_collections
+
+
+def part(name, **fields):
+  """A section with a part of your own: a function or class that any module holds.
+
+  name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
+  fields: its keyword arguments; what is left out has the part's own default.
+  """
+  if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
+    name.count(':') != 1
+  ):
+    raise ValueError(f'{name!r} is no part: write package.module:name.')
+  return _part(name, fields)
 
 
 def _part(name, fields):
@@ -933,6 +947,9 @@ def argument(text, build):
       _scale(config, value)
     elif key in SECTIONS:
       parts = {f.__name__: f for f in SECTIONS[key]}
+      if ':' in value:
+        config[key] = part(value)
+        continue
       if value not in parts:
         raise ValueError(
           f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
@@ -957,7 +974,8 @@ def _scale(config, value):
   ]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
-  config.schedule.warmup = round(share * config.schedule.warmup)
+  if 'warmup' in config.schedule:  # a schedule of your own may have none
+    config.schedule.warmup = round(share * config.schedule.warmup)
   config.phases = tuple(
     (end - start, _scaled(overrides, share))
     for start, end, (_, overrides) in zip([0, *ends], ends, config.phases)
@@ -969,7 +987,7 @@ def _scaled(overrides, share):
   overrides = dict(overrides)
   if 'schedule.warmup' in overrides:
     overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
-  if 'schedule' in overrides:
+  if 'warmup' in overrides.get('schedule', ()):
     overrides['schedule'] = ml_collections.ConfigDict(
       {**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])}
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
@@ -40,39 +41,44 @@ def check(config):
   ):
     if run[key] < least:
       raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
-  if configuration.max_length(config) > config.encoder.max_positions:
+  max_positions = encoder_field(config, 'max_positions')
+  if configuration.max_length(config) > max_positions:
     raise errors.UserError(
       f'The longest phase has rows of {configuration.max_length(config)} tokens, '
-      'encoder.max_positions is '
-      f'{config.encoder.max_positions}: raise it or shorten the rows.'
+      f'encoder.max_positions is {max_positions}: raise it or shorten the rows.'
     )
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
-  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
-  encoder(config, vocab_size=config.tokenizer.vocab_size)
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  encoder(config, vocab_size=parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer'))
 
 
 def encoder(config, vocab_size):
-  return errors.build(
+  return parts.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
     dtype=DTYPES[config.run.dtype],
-    unroll=config.run.unroll or config.encoder.num_layers,
+    unroll=config.run.unroll or encoder_field(config, 'num_layers'),
     remat=config.run.remat,
   )
+
+
+def encoder_field(config, key: str):
+  """A field of the config's encoder; where the section lacks it, the encoder's default."""
+  return parts.field(config.encoder, key, encoders.BY_NAME, 'encoder')
 
 
 def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   """A phase's data, objective and optimizer, checked against each other."""
   phase_data = data.phase(phase)
   chosen = kernels.choose(
-    config.run.kernels, mesh.devices.flat[0], config.encoder.attention_dropout
+    config.run.kernels, mesh.devices.flat[0], encoder_field(config, 'attention_dropout')
   )
-  objective = errors.build(
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
@@ -100,7 +106,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       f'objective={phase.config.objective.name} does not (it would see '
       'what it is to predict, or segments it has not): take another masking and format.'
     )
-  if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
+  if 'pair_labels' in phase_data.features and encoder_field(config, 'type_vocab_size') == 1:
     raise errors.UserError(
       f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
       'or 0 for none.'
@@ -108,7 +114,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   schedule = schedules.for_phase(
     phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
   )
-  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
+  tx = parts.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
   return phase_runs.PhaseRun(
     phase.first_step,
     min(phase.end_step, end),
