@@ -141,6 +141,18 @@ SIZES = {
   'base_two_stage': lambda: _restarting(_electra(12, 768, width=1 / 3, **_two_stages(766_000))),
 }
 
+# Generator and discriminator together, what they share counted once.
+_BASE_BODY, _BASE_MLM_HEAD = 108_891_648, (768 * 768 + 768) + 2 * 768 + 30_522
+_BASE_DETECTION_HEAD = 591_361
+PARAMETERS = {
+  'tiny': 1_028_929,
+  'small': 14_196_219,
+  'base': 119_386_427,
+  'large': 354_655_291,
+  'tiny_two_stage': 2_011_265,
+  'base_two_stage': 2 * _BASE_BODY + _BASE_DETECTION_HEAD + _BASE_MLM_HEAD,  # nothing shared
+}
+
 
 def get_config(argument='base'):
   return parts.argument(argument, SIZES)

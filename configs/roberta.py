@@ -79,6 +79,13 @@ SIZES = {
   'large': lambda: _roberta(24, 1024, 4e-4, 30_000),
 }
 
+# Hugging Face's counts without its two rows of padding positions and its one of segments.
+PARAMETERS = {
+  'tiny': 1_007_488,
+  'base': 124_697_433 - 3 * 768,
+  'large': 355_412_057 - 3 * 1024,
+}
+
 
 def get_config(argument='base'):
   return parts.argument(argument, SIZES)
