@@ -86,6 +86,12 @@ def test_the_shared_ground_imports_neither_program():
         assert not used or path.stem == file, f'{path} imports {name}'
 
 
+def test_the_package_needs_no_configs():
+  """Configs are of a clone, and no wheel installs them."""
+  for path in sorted(PACKAGE.rglob('*.py')):
+    assert not [name for name in imports(path) if name.partition('.')[0] == 'configs'], path
+
+
 def test_layers_import_downwards_only():
   host = {name: height for height, name in enumerate(HOST)}
   for folder, height in host.items():
