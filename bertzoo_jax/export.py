@@ -217,7 +217,10 @@ def _architecture(wished, network, params, aloud) -> str:
 
 def _said(rows) -> str:
   if rows is None:
-    return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
+    return (
+      'Not compared with transformers when it was exported (torch or transformers was missing '
+      'there).'
+    )
   import torch
   import transformers
 

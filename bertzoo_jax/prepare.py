@@ -160,8 +160,7 @@ def _excluded(name):
     raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
 
 
-# --- the plan
-# ---------------------------------------------------------------------------------------------------------
+# --- the plan ---
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
@@ -262,8 +261,7 @@ def _tidy(out) -> None:
     (out / shards.PARTS).rmdir()
 
 
-# --- the tokenizer
-# ----------------------------------------------------------------------------------------------------
+# --- the tokenizer ---
 
 
 def _tokenizer(out, plan, loaded, config, text, say) -> None:
@@ -338,8 +336,7 @@ def _training_texts(text, held_out, share, joiner, meter):
     raise _empty(reader.dropped.reasons)
 
 
-# --- the shards
-# -------------------------------------------------------------------------------------------------------
+# --- the shards ---
 
 
 def _shards(out, plan, config, text, marker, workers, say):
@@ -367,8 +364,7 @@ def _shards(out, plan, config, text, marker, workers, say):
   return reader, [records[i] for i in sorted(records)]
 
 
-# --- the end
-# ----------------------------------------------------------------------------------------------------------
+# --- the end ---
 
 
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:

@@ -1,6 +1,7 @@
 """Trains an encoder on a corpus, and goes on where it stopped when the same line is run again.
 
-    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
+                                   [--init W2[@STEP|@best] | hf:DIR | hf:ID]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -154,8 +155,7 @@ def pretrain(
     return _report(result, data, workdir, end, phases)
 
 
-# --- the parts of a run, in the order of the story
-# --------------------------------------------------------------------
+# --- the parts of a run, in the order of the story ---
 
 
 def _start_devices(config):
@@ -347,11 +347,15 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   ]
   for p in phases:
     rows, length = config.batch_size, p.config.length
-    line = f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · {rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    line = (
+      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
+      f'{rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    )
     if p.index == here.index:
       line += f' · {flops / 1e9:,.1f} GFLOP a step'
       if phase_run.data.rows_per_epoch:
-        line += f' · {p.steps * rows / phase_run.data.rows_per_epoch:.2f} epochs of {phase_run.data.rows_per_epoch:,} rows'
+        epoch = phase_run.data.rows_per_epoch
+        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
   published = sum(_published_flops(p, data.vocab_size) for p in phases)
   return [*lines, f'flops     {published:.3e} for the whole run, counted as Clark et al. 2020 do']

@@ -1,7 +1,8 @@
 """ELECTRA (Clark et al. 2020, arXiv:2003.10555): a generator fills masks, a discriminator tells
 which tokens are replaced.
 
-    python -m bertzoo_jax.pretrain --config configs/electra.py:small --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/electra.py:small \
+      --corpus CORPUS --workdir WORKDIR
 
 Sizes: tiny (for a laptop and the tests), small, base, large (Table 6; base and large trained on
 XLNet's text for the released models, on BERT's for Table 1); tiny_two_stage, base_two_stage (Figure

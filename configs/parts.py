@@ -35,8 +35,7 @@ def _part(name, fields):
   return ml_collections.ConfigDict(dict(name=name, **fields))
 
 
-# --- text: what `prepare` makes a corpus of
-# -------------------------------------------------------------------------
+# --- text: what `prepare` makes a corpus of ---
 
 
 def wordpiece(
@@ -185,8 +184,7 @@ def corpus(
   )
 
 
-# --- input formats (Liu et al. 2019 §4.2 names the four)
-# --------------------------------------------------------------
+# --- input formats (Liu et al. 2019 §4.2 names the four) ---
 
 
 def full_sentences(*, document_separator=True, sentence_separators=False):
@@ -277,8 +275,7 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   )
 
 
-# --- masking
-# ----------------------------------------------------------------------------------------------------------
+# --- masking ---
 
 
 def token(
@@ -467,8 +464,7 @@ def permutation(
   )
 
 
-# --- network
-# ----------------------------------------------------------------------------------------------------------
+# --- network ---
 
 
 def transformer(
@@ -524,8 +520,7 @@ def transformer(
   )
 
 
-# --- objective
-# --------------------------------------------------------------------------------------------------------
+# --- objective ---
 
 
 def mlm():
@@ -686,8 +681,7 @@ def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')
   return _part('input_only', dict(reads=reads))
 
 
-# --- optimizer and schedule
-# -------------------------------------------------------------------------------------------
+# --- optimizer and schedule ---
 
 
 def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_norm=0.0):
@@ -775,8 +769,7 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
   )
 
 
-# --- machinery
-# --------------------------------------------------------------------------------------------------------
+# --- machinery ---
 
 
 def run(
@@ -842,8 +835,7 @@ def run(
   )
 
 
-# --- an experiment
-# ----------------------------------------------------------------------------------------------------
+# --- an experiment ---
 
 # The parts that each swappable section may be.
 SECTIONS = {

@@ -1,7 +1,8 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692): BERT's network on full sentences, masks drawn anew,
 larger batches, no pairs.
 
-    python -m bertzoo_jax.pretrain --config configs/roberta.py:base --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/roberta.py:base \
+      --corpus CORPUS --workdir WORKDIR
 
 Sizes: tiny (for a laptop and the tests), base, large. Hyperparameters of Table 9: 500,000 steps of
 8,192 rows of 512 tokens; peak 6e-4 and warmup 24,000 (base), 4e-4 and 30,000 (large); Adam with b2

@@ -221,7 +221,7 @@ class Pipeline:
       batches.append(batch)
     return batches
 
-  # --- rows -----------------------------------------------------------------------------------------------------------
+  # --- rows ---
 
   def _finish(self, features, keys):
     return {name: tensor.numpy() for name, tensor in self._mask(features, keys).items()}
@@ -341,8 +341,7 @@ class Pipeline:
       return split.gather_units(positions)
     return np.where(self._word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
 
-  # --- shapes
-  # ---------------------------------------------------------------------------------------------------------
+  # --- shapes ---
 
   def _unmasked(self):
     """{name: (shape on this host, dtype)} of the features that the format writes."""

@@ -33,7 +33,7 @@ def resolve(name: str, table: dict, what: str):
   module_name, _, attribute = name.partition(':')
   if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
     raise errors.UserError(
-      f'config.{what} names {name!r}: write package.module:name, as in my_parts.maskings:every_third.'
+      f'config.{what} names {name!r}: write package.module:name, as in my_masks.spans:every_third.'
     )
   part = _module(module_name, what)
   for step in attribute.split('.'):
@@ -46,8 +46,8 @@ def resolve(name: str, table: dict, what: str):
     part = getattr(part, step)
   if not callable(part):
     raise errors.UserError(
-      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name a '
-      f'function or class that returns the {what}.'
+      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name '
+      f'a function or class that returns the {what}.'
     )
   return part
 
@@ -125,8 +125,8 @@ def _check_fields(name, part, fields, table, what, args, handed_over):
     signature.bind_partial(*args, **handed_over)
   except TypeError as e:
     raise errors.UserError(
-      f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} with '
-      f'the fields of the section by name ({e}).'
+      f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} '
+      f'with the fields of the section by name ({e}).'
     ) from e
   try:
     signature.bind(*args, **handed_over, **fields)

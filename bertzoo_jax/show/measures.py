@@ -179,7 +179,7 @@ def _tenths(predicted_RL):
   return np.array([part.mean() for part in np.array_split(predicted_RL.sum(axis=0), _TENTHS)])
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ---
 
 
 def _words(units, packs, text, predicted):
