@@ -1,7 +1,8 @@
 """Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan
 et al. 2019, Table 5).
 
-    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS [--batches 50] [--json FILE]
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
+                                   [--batches 50] [--json FILE]
 
 Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
 paper builds its sets so.

@@ -23,6 +23,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import config as hf_config
@@ -161,10 +162,9 @@ def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dic
   """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
   products the device has.
   """
-  fields = {k: v for k, v in encoder.items() if k != 'name'}
   vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
-  encoder = errors.choose(encoder['name'], encoders.BY_NAME, 'encoder')(
-    vocab_size=vocab_size, dtype=jnp.float32, **fields
+  encoder = parts.build(
+    encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
   )
   with jax.default_matmul_precision('highest'):
     return jax.tree.map(
@@ -217,7 +217,10 @@ def _architecture(wished, network, params, aloud) -> str:
 
 def _said(rows) -> str:
   if rows is None:
-    return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
+    return (
+      'Not compared with transformers when it was exported (torch or transformers was missing '
+      'there).'
+    )
   import torch
   import transformers
 

@@ -1,6 +1,7 @@
 """Trains an encoder on a corpus, and goes on where it stopped when the same line is run again.
 
-    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
+                                   [--init W2[@STEP|@best] | hf:DIR | hf:ID]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -32,7 +33,9 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
@@ -152,8 +155,7 @@ def pretrain(
     return _report(result, data, workdir, end, phases)
 
 
-# --- the parts of a run, in the order of the story
-# --------------------------------------------------------------------
+# --- the parts of a run, in the order of the story ---
 
 
 def _start_devices(config):
@@ -341,11 +343,15 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   ]
   for p in phases:
     rows, length = config.batch_size, p.config.length
-    line = f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · {rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    line = (
+      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
+      f'{rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    )
     if p.index == here.index:
       line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP a step'
       if phase_run.data.rows_per_epoch:
-        line += f' · {p.steps * rows / phase_run.data.rows_per_epoch:.2f} epochs of {phase_run.data.rows_per_epoch:,} rows'
+        epoch = phase_run.data.rows_per_epoch
+        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
   published = _published_flops(phases, data.vocab_size)
   counted = 'not known: no published count for this network'
@@ -361,11 +367,12 @@ def _published_flops(phases, vocab_size) -> float | None:
 
 
 def _phase_flops(phase, vocab_size) -> float | None:
-  objective = errors.build(
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
     encoder=assembly.encoder(phase.config, vocab_size),
+    ops=operations.PLAIN,
   )
   return objective.published_flops(
     jax.eval_shape(objective.init, jax.random.key(0)),

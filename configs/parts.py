@@ -9,6 +9,7 @@ argument through `argument(...)`, which understands
 
     base                          a size
     base,masking=token            a whole section swapped for another part with its usual values
+    base,masking=mine.masks:odd   the same with a part of your own (see `part`), with its defaults
     base,steps=2000               all phases and the warmup scaled to a total of 2,000 steps
 """
 
@@ -17,12 +18,24 @@ import difflib
 import ml_collections
 
 
+def part(name, **fields):
+  """A section with a part of your own: a function or class that any module holds.
+
+  name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
+  fields: its keyword arguments; what is left out has the part's own default.
+  """
+  if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
+    name.count(':') != 1
+  ):
+    raise ValueError(f'{name!r} is no part: write package.module:name.')
+  return _part(name, fields)
+
+
 def _part(name, fields):
   return ml_collections.ConfigDict(dict(name=name, **fields))
 
 
-# --- text: what `prepare` makes a corpus of
-# -------------------------------------------------------------------------
+# --- text: what `prepare` makes a corpus of ---
 
 
 def wordpiece(
@@ -171,8 +184,7 @@ def corpus(
   )
 
 
-# --- input formats (Liu et al. 2019 §4.2 names the four)
-# --------------------------------------------------------------
+# --- input formats (Liu et al. 2019 §4.2 names the four) ---
 
 
 def full_sentences(*, document_separator=True, sentence_separators=False):
@@ -263,8 +275,7 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   )
 
 
-# --- masking
-# ----------------------------------------------------------------------------------------------------------
+# --- masking ---
 
 
 def token(
@@ -453,8 +464,7 @@ def permutation(
   )
 
 
-# --- network
-# ----------------------------------------------------------------------------------------------------------
+# --- network ---
 
 
 def transformer(
@@ -510,8 +520,7 @@ def transformer(
   )
 
 
-# --- objective
-# --------------------------------------------------------------------------------------------------------
+# --- objective ---
 
 
 def mlm():
@@ -672,8 +681,7 @@ def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')
   return _part('input_only', dict(reads=reads))
 
 
-# --- optimizer and schedule
-# -------------------------------------------------------------------------------------------
+# --- optimizer and schedule ---
 
 
 def adamw(
@@ -822,8 +830,7 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
   )
 
 
-# --- machinery
-# --------------------------------------------------------------------------------------------------------
+# --- machinery ---
 
 
 def run(
@@ -889,8 +896,7 @@ def run(
   )
 
 
-# --- an experiment
-# ----------------------------------------------------------------------------------------------------
+# --- an experiment ---
 
 # The parts that each swappable section may be.
 SECTIONS = {
@@ -994,6 +1000,9 @@ def argument(text, build):
       _scale(config, value)
     elif key in SECTIONS:
       parts = {f.__name__: f for f in SECTIONS[key]}
+      if ':' in value:
+        config[key] = part(value)
+        continue
       if value not in parts:
         raise ValueError(
           f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
@@ -1018,7 +1027,8 @@ def _scale(config, value):
   ]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
-  config.schedule.warmup = round(share * config.schedule.warmup)
+  if 'warmup' in config.schedule:  # a schedule of your own may have none
+    config.schedule.warmup = round(share * config.schedule.warmup)
   config.phases = tuple(
     (end - start, _scaled(overrides, share))
     for start, end, (_, overrides) in zip([0, *ends], ends, config.phases)
@@ -1030,7 +1040,7 @@ def _scaled(overrides, share):
   overrides = dict(overrides)
   if 'schedule.warmup' in overrides:
     overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
-  if 'schedule' in overrides:
+  if 'warmup' in overrides.get('schedule', ()):
     overrides['schedule'] = ml_collections.ConfigDict(
       {**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])}
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
@@ -44,9 +45,10 @@ def check(config):
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
-  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
-  limit = encoder(config, vocab_size=config.tokenizer.vocab_size).max_positions
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  limit = encoder(config, vocab_size).max_positions
   if limit is not None and configuration.max_length(config) > limit:
     raise errors.UserError(
       f'The longest phase has rows of {configuration.max_length(config)} tokens, '
@@ -56,7 +58,7 @@ def check(config):
 
 def encoder(config, vocab_size):
   """The encoder of a config. Raises UserError if it lacks what protocol.Encoder promises."""
-  built = errors.build(
+  built = parts.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
@@ -84,7 +86,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     network.relative_attention,
     network.dtype,
   )
-  objective = errors.build(
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
@@ -120,7 +122,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   schedule = schedules.for_phase(
     phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
   )
-  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
+  tx = parts.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
   return phase_runs.PhaseRun(
     phase.first_step,
     min(phase.end_step, end),

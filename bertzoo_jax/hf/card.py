@@ -53,7 +53,7 @@ def text(
     commits: of the program, in order; may be empty.
     checked: what was compared after export.
   """
-  masking, encoder = config['masking'], config['encoder']
+  encoder = config['encoder']
   parameters, task = sum(x.size for x in tensors.values()), _PIPELINE.get(architecture, 'fill-mask')
   head = [
     '---',
@@ -65,15 +65,6 @@ def text(
     '---',
     '',
   ]
-  shares = ', '.join(
-    f'{share:.0%} {what}'
-    for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged'))
-  )
-  again = (
-    f'; the masks of {masking["repeat"]} epochs repeat'
-    if masking['repeat']
-    else '; drawn anew in every epoch'
-  )
   lengths = ', '.join(
     f'{overrides.get("length", config["length"])} tokens for {steps:,} steps'
     for steps, overrides in config['phases']
@@ -102,7 +93,7 @@ def text(
     f'| batch | {config["batch_size"]:,} rows |',
     f'| lengths | {lengths} |',
     f'| input | {config["format"]["name"]} |',
-    f'| masking | {masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again} |',
+    f'| masking | {_masking(config["masking"])} |',
     f'| objective | {_fields(config["objective"])} |',
     f'| optimizer | {_fields(config["optimizer"])} |',
     f'| schedule | {_fields(config["schedule"])} |',
@@ -141,6 +132,21 @@ def text(
     '',
   ]
   return '\n'.join(head + lines)
+
+
+def _masking(section: dict[str, Any]) -> str:
+  if not {'rate', 'corruption', 'repeat'} <= set(section):  # a part with fields of its own
+    return _fields(section)
+  shares = ', '.join(
+    f'{share:.0%} {what}'
+    for share, what in zip(section['corruption'], ('mask token', 'random token', 'unchanged'))
+  )
+  again = (
+    f'the masks of {section["repeat"]} epochs repeat'
+    if section['repeat']
+    else 'drawn anew in every epoch'
+  )
+  return f'{section["name"]}, {section["rate"]:.0%} of the tokens: {shares}; {again}'
 
 
 def _fields(section: dict[str, Any]) -> str:

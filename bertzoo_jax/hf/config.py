@@ -144,7 +144,10 @@ def fitting_note(name: str, activation: str, paths) -> str | None:
   elif empty:
     why = f'needs {empty[0]}, which is not trained here'
   elif names.choose(name).head_activation not in (None, activation):
-    why = f'always applies {names.choose(name).head_activation} in its head, and encoder.activation is {activation}'
+    why = (
+      f'always applies {names.choose(name).head_activation} in its head, and encoder.activation is '
+      f'{activation}'
+    )
   else:
     return None
   other = fitting(name, activation, paths)

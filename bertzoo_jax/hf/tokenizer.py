@@ -12,7 +12,7 @@ import pathlib
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import vocabulary as vocabularies
+from bertzoo_jax.hf.vocabulary import ids as ids_of
 
 # Our names of the special pieces and transformers'.
 _ROLES = {
@@ -144,7 +144,7 @@ def sentencepiece_model(directory) -> bytes:
 
 def vocabulary(tokenizer: dict) -> list[str]:
   """Pieces in the order of their ids. Raises UserError if ids have gaps."""
-  pieces = {i: p for p, i in vocabularies.ids(tokenizer).items()}
+  pieces = {i: p for p, i in ids_of(tokenizer).items()}
   if sorted(pieces) != list(range(len(pieces))):
     raise errors.UserError(
       f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare '

@@ -1,9 +1,11 @@
 """Will it fit, how long will it take, what will it cost, and what is wrong: of a run on TPUs, asked
 without one.
 
-    python -m bertzoo_jax.preflight --config configs/bert.py:base (--tpu v4-32 | --topology v4:2x2x4) [--corpus CORPUS] [--workdir W]
-                                    [--price 3.22] [--preemptions 3] [--nolargest] [--confirm]
-                                    [--json]
+    python -m bertzoo_jax.preflight --config configs/bert.py:base
+                                    (--tpu v4-32 | --topology v4:2x2x4)
+                                    [--corpus CORPUS] [--workdir W]
+                                    [--price 3.22] [--preemptions 3]
+                                    [--nolargest] [--confirm] [--json]
 
 Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
@@ -239,8 +241,7 @@ def preflight(
   )
 
 
-# --- compiling
-# --------------------------------------------------------------------------------------------------------
+# --- compiling ---
 
 
 def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, say):
@@ -381,7 +382,10 @@ def doubts(
 
 
 def _needs(phase, slice_) -> str:
-  return f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives {slice_.chip.usable / chips.GIB:.2f}'
+  return (
+    f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives '
+    f'{slice_.chip.usable / chips.GIB:.2f}'
+  )
 
 
 def _fitting(largest) -> str:
@@ -421,8 +425,7 @@ def _check_networks(findings, config, text):
     )
 
 
-# --- what would fit
-# ---------------------------------------------------------------------------------------------------
+# --- what would fit ---
 
 
 def _largest(config, phase, text, mesh, slice_, confirm, say):
@@ -495,8 +498,7 @@ def _line(e) -> str:
   return ' '.join(str(e).split())[:200]
 
 
-# --- the command
-# ------------------------------------------------------------------------------------------------------
+# --- the command ---
 
 
 def recipe(argv: list[str]):

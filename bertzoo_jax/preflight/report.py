@@ -214,7 +214,10 @@ def _larger(config, rows, mesh, slice_):
         and config.batch_size * here <= rows * over
         and config.batch_size % (over * config.run.accumulation) == 0
       ):
-        return f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which {rows // here} fit'
+        return (
+          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which '
+          f'{rows // here} fit'
+        )
   return None
 
 
@@ -370,7 +373,10 @@ def _remarks(found):
     if not p.time:
       continue
     for opcode, group, times, moved, seconds in collectives(found.slice_, p):
-      yield f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, {1e3 * seconds:.2f} ms a step'
+      yield (
+        f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, '
+        f'{1e3 * seconds:.2f} ms a step'
+      )
     bare = [
       (name, times, moved)
       for name, times, moved in p.reading.without_estimate()

@@ -6,7 +6,6 @@ import small_networks as small
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
-from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
 

@@ -76,8 +76,7 @@ def rows(**sizes):
   return {**batch, 'row_keys': keys(len(batch['input_ids']))}
 
 
-# --- sampling
-# ---------------------------------------------------------------------------------------------------------
+# --- sampling ---
 
 
 def chi_square(counts, expected):
@@ -189,8 +188,7 @@ def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, 
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
 
-# --- filling
-# ----------------------------------------------------------------------------------------------------------
+# --- filling ---
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
@@ -239,8 +237,7 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
   assert back.tolist() == [[9, 11, 12]] and filled.tolist() == [[9, 70, 90]]
 
 
-# --- gradients
-# --------------------------------------------------------------------------------------------------------
+# --- gradients ---
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial'])
@@ -378,8 +375,7 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   assert abs(gradient - (guess - right)) < 1e-5  # of cross-entropy
 
 
-# --- what is measured
-# -------------------------------------------------------------------------------------------------
+# --- what is measured ---
 
 
 def reference(scores, replaced):
@@ -461,8 +457,7 @@ def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
   assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
 
 
-# --- other objectives with a generator
-# --------------------------------------------------------------------------------
+# --- other objectives with a generator ---
 
 
 def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out():
@@ -511,8 +506,7 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
   assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
 
 
-# --- generators
-# -------------------------------------------------------------------------------------------------------
+# --- generators ---
 
 
 @pytest.mark.parametrize(
