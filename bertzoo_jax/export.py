@@ -102,14 +102,13 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  segments = encoder.type_vocab_size or a.segments
   if a.tokens is not None:
     for name, text in hf_tokenizer.files(
       content,
       special,
       shape=a.tokens,
       max_length=encoder.max_positions,
-      segments=segments,
+      segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
       _write(directory / name, text)
@@ -187,7 +186,7 @@ def _verify(directory, a, encoder, params, special, tokenizer):
   if a.tokens is not None:
     rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, a.tokens)
   print(verify.table(rows))
-  if failed := [r.what for r in rows if not r.holds]:
+  if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     raise errors.UserError(
       f'{_reader(a)} reads the export differently ({"; ".join(failed)}), so nothing was written: '
       'please report it with the versions of torch and transformers.'
@@ -211,14 +210,17 @@ def _reader(a) -> str:
 
 def _said(rows, a) -> str:
   if rows is None:
-    return 'Not compared with transformers when it was exported (torch or transformers was missing there).'
+    return (
+      'Not compared with transformers when it was exported (torch or transformers was missing '
+      'there).'
+    )
   import torch
   import transformers
 
   own = '' if a.logits is None else f'the reference of {a.name}, '
   return (
-    f'Reloaded with {own}transformers {transformers.__version__} and torch {torch.__version__} when it '
-    'was exported:\n\n```\n'
+    f'Reloaded with {own}transformers {transformers.__version__} and torch {torch.__version__} '
+    'when it was exported:\n\n```\n'
     f'{verify.table(rows)}\n```'
   )
 

@@ -10,10 +10,10 @@ Such a file says five things.
 
        Row('encoder/embeddings/word/embedding', 'model.embeddings.tok_embeddings.weight')
 
-   `{i}` in the tensor's name is the number of a layer. Our parameter then has its copies for the
-   layers in a leading axis. (`{g}` and `{j}` are a group and a block within the group.) `transform`
-   says how one copy becomes the other. torch stores a dense kernel as [out, in] and flat over heads;
-   here it is [in, out] and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like.
+   `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
+   within it.) Our parameter then has a leading axis of layers. `transform` says how the copy of one
+   layer becomes the tensor. torch stores a dense kernel as [out, in] and flat over heads. Here it
+   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like.
 
    Several parameters that are one tensor are a tuple of paths. `joined` stacks them:
 
@@ -338,7 +338,7 @@ def to_ours(
 
 
 def for_each_block(x, sizes):
-  """The copies of a parameter, one for each block that is written. What layers share is repeated."""
+  """The copies of a parameter, one for each block that is written; shared ones repeat."""
   if len(x) == sizes.blocks:
     return x
   layer, block = np.divmod(np.arange(sizes.blocks), sizes.inner_group_num)

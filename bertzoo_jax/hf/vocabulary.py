@@ -59,7 +59,10 @@ def vocabulary_difference(a: dict[str, int], b: dict[str, int]) -> str | None:
   if moved or absent:
     example = moved[0] if moved else absent[0]
     there = f'{b[example]:,}' if moved else 'not a piece'
-    return f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is {a[example]:,} here and {there} there.'
+    return (
+      f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is '
+      f'{a[example]:,} here and {there} there.'
+    )
   more = [piece for piece in b if piece not in a]
   return (
     f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} of here have the same '

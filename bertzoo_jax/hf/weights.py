@@ -75,8 +75,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   params, unread = architecture.to_ours(a, tensors, sizes)
   if WORD_TABLE not in params:
     raise errors.UserError(
-      f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole '
-      'model?'
+      f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
     )
   unread = [key for key in unread if not key.endswith(a.buffers)]
   return unflatten(params), Report(
@@ -112,9 +111,7 @@ def merge(
       'no segments)'
     )
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
-    loaded[POSITION_TABLE], note = _positions(
-      fresh[POSITION_TABLE], loaded[POSITION_TABLE]
-    )
+    loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
@@ -136,8 +133,7 @@ def merge(
   for field, theirs in report.encoder.items():
     if encoder is not None and field in encoder and encoder[field] != theirs:
       lines.append(
-        f'differs: encoder.{field} is {encoder[field]} in the config and {theirs} '
-        'in the checkpoint'
+        f'differs: encoder.{field} is {encoder[field]} in the config and {theirs} in the checkpoint'
       )
   return unflatten(params), lines
 

@@ -52,8 +52,8 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
 
   Args:
     content: of config.json.
-    wished: the run's config.hf. Where that is `package.module:NAME` and has the model type, it is
-      the reader.
+    wished: the run's config.hf. As `package.module:NAME`, it and the others of its module read
+      the directories of their model type, and the table is not asked.
 
   Raises:
     UserError: no model type, or one without an architecture.
@@ -61,15 +61,26 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
   if 'model_type' not in content:
     raise errors.UserError('config.json does not say its model_type: it is no Hugging Face model.')
   model_type = content['model_type']
-  if wished and ':' in wished and choose(wished).model_type == model_type:
-    return choose(wished)
-  readers = {}
+  own = [a for a in _beside(wished or '').values() if a.model_type == model_type]
+  readers = {a.model_type: [] for a in ARCHITECTURES.values()}
   for a in ARCHITECTURES.values():
-    if a.reads:
-      readers.setdefault(a.model_type, {})[a.name] = a
-  known = errors.choose(model_type, readers, 'readable model type')
-  named = [known[name] for name in content.get('architectures') or () if name in known]
-  return (named or list(known.values()))[0]
+    readers[a.model_type] += [a] if a.reads else []
+  candidates = own or errors.choose(model_type, readers, 'readable model type')
+  named = [a for name in content.get('architectures') or () for a in candidates if a.name == name]
+  return (named or candidates)[0]
+
+
+def _beside(name: str) -> dict[str, Architecture]:
+  """The architecture of a `package.module:NAME`, and after it the others of its module, by such
+  names; empty for a name of the table.
+  """
+  if ':' not in name:
+    return {}
+  module, found = name.partition(':')[0], {name: choose(name)}
+  for attribute, value in vars(importlib.import_module(module)).items():
+    if isinstance(value, Architecture):
+      found.setdefault(f'{module}:{attribute}', value)
+  return found
 
 
 def fitting(name: str, activation: str, paths) -> str:
@@ -85,12 +96,12 @@ def fitting(name: str, activation: str, paths) -> str:
     UserError: `name` is no architecture.
   """
   wished, paths = choose(name), list(paths)
-  fits = [
-    other
-    for other, a in {**ARCHITECTURES, name: wished}.items()
+  fits = {
+    other: a
+    for other, a in {**ARCHITECTURES, **_beside(name)}.items()
     if not any(architecture.misfits(a, paths)) and architecture.applies(a, activation)
-  ]
-  related = [other for other in fits if choose(other).model_type == wished.model_type]
+  }
+  related = [other for other, a in fits.items() if a.model_type == wished.model_type]
   return name if name in fits else next(iter(related or fits), name)
 
 

@@ -22,9 +22,7 @@ POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 PROJECTION = 'encoder/embedding_projection'
 
-NO_PAIR_HEAD = (
-  'There is no pooler and no pair head: transformers starts them at random if asked.'
-)
+NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
 
 _FIELDS = {  # the encoder's field and theirs, where only the name differs
   'num_layers': 'num_hidden_layers',
