@@ -23,15 +23,13 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.hf import architecture as hf_architecture
+from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
-from bertzoo_jax.hf import config as hf_config
-from bertzoo_jax.hf import names
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
@@ -46,8 +44,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     address: W, W@STEP or W@best.
     out: directory, local or gs://; appears only when it is complete. A run of several networks has
       a folder in it for each.
-    architecture: name of the class, of several networks that of the first; None for the config's,
-      or one that fits where the config's does not.
+    architecture: name of the class, or `package.module:NAME`; of several networks that of the
+      first. None for the config's, or one that fits where the config's does not.
 
   Raises:
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
@@ -99,80 +97,74 @@ def _told(config, phase) -> dict:
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
   """Fills a directory; returns (comparisons or None, tensors)."""
-  params, encoder = (
-    network.of(params),
-    {
-      **config['encoder'],
-      **{k: getattr(network.encoder, k) for k in config['encoder'] if k != 'name'},
-    },
-  )
+  a, encoder, params = architectures.choose(architecture), network.encoder, network.of(params)
   content, special = hf_tokenizer.read(tokenizer)
-  tensors, hf_json = convert(architecture, weights.flatten(params), encoder, special)
+  tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  for name, text in hf_tokenizer.files(
-    content,
-    special,
-    model_type=hf_json['model_type'],
-    max_length=encoder['max_positions'],
-    segments=hf_json['type_vocab_size'],
-    model=hf_tokenizer.sentencepiece_model(tokenizer),
-  ).items():
-    _write(directory / name, text)
+  if a.tokens is not None:
+    for name, text in hf_tokenizer.files(
+      content,
+      special,
+      shape=a.tokens,
+      max_length=encoder.max_positions,
+      segments=encoder.type_vocab_size or a.segments,
+      model=hf_tokenizer.sentencepiece_model(tokenizer),
+    ).items():
+      _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
   rows = _verify(
     directory,
-    architecture,
-    params,
+    a,
     encoder,
+    params,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
   )
   _write(
     directory / 'README.md',
     card.text(
-      architecture=architecture,
-      config={**config, 'encoder': encoder},
+      architecture=a,
+      encoder=encoder,
+      sizes=a.sizes(encoder, special),
+      config=config,
       step=step,
       tensors=tensors,
       corpus=_corpus(workdir),
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
-      checked=_said(rows),
+      checked=_said(rows, a),
     ),
   )
   return rows, tensors
 
 
 def convert(
-  architecture: str, params: dict, encoder: dict, special: dict[str, int]
+  a: hf_architecture.Architecture, params: dict, encoder, special: dict[str, int]
 ) -> tuple[dict[str, np.ndarray], dict]:
-  """(tensors by Hugging Face name, content of config.json). params: flat; encoder: the config's
-  section; special: ids by name.
+  """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
+  special: ids by name.
   """
-  names.check(architecture, params)
-  hf_json = hf_config.to_hf(
-    architecture, encoder, special, vocab_size=len(params[names.WORD_TABLE])
-  )
-  return names.to_hf(architecture, params, hf_config.sizes(architecture, encoder, special)), hf_json
+  known = architectures.ARCHITECTURES
+  hf_architecture.check(a, params, known)
+  vocab_size = len(params[weights.WORD_TABLE])
+  hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
+  return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
-def our_logits(params: dict, encoder: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
-  products the device has.
+  products the device has. encoder: linen module.
   """
-  vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
-  encoder = parts.build(
-    encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
-  )
+  encoder = encoder.clone(dtype=jnp.float32)
   with jax.default_matmul_precision('highest'):
     return jax.tree.map(
       np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch)
     )
 
 
-def _verify(directory, architecture, params, encoder, special, tokenizer):
+def _verify(directory, a, encoder, params, special, tokenizer):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not
   hold.
   """
@@ -182,25 +174,21 @@ def _verify(directory, architecture, params, encoder, special, tokenizer):
       '"bertzoo_jax[hf]", and export again.'
     )
     return None
-  vocab_size = len(params['encoder']['embeddings']['word']['embedding'])
   batch = verify.random_batch(
-    vocab_size, encoder['max_positions'], encoder['type_vocab_size'], special['pad']
+    weights.vocabulary_size(params),
+    encoder.max_positions,
+    encoder.type_vocab_size,
+    special['pad'],
   )
   rows = verify.compare_logits(
-    our_logits(params, encoder, batch),
-    verify.logits(directory, architecture, batch),
-    batch['pack_ids'],
+    our_logits(encoder, params, batch), verify.logits(directory, a, batch), batch['pack_ids']
   )
-  rows += verify.compare_tokens(
-    directory,
-    tokenizer.encode_as_transformers,
-    special,
-    names.choose(architecture).positions_after_padding,
-  )
+  if a.tokens is not None:
+    rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, a.tokens)
   print(verify.table(rows))
-  if failed := [r.what for r in rows if not r.holds]:
+  if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     raise errors.UserError(
-      f'transformers reads the export differently ({"; ".join(failed)}), so nothing was written: '
+      f'{_reader(a)} reads the export differently ({"; ".join(failed)}), so nothing was written: '
       'please report it with the versions of torch and transformers.'
     )
   return rows
@@ -209,13 +197,18 @@ def _verify(directory, architecture, params, encoder, special, tokenizer):
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
   paths, activation = weights.flatten(network.of(params)), network.encoder.activation
-  name = hf_config.fitting(wished, activation, paths)
+  name = architectures.fitting(wished, activation, paths)
   if name != wished and aloud:
-    print(f'config.hf={hf_config.fitting_note(wished, activation, paths)}')
+    print(f'config.hf={architectures.fitting_note(wished, activation, paths)}')
   return name
 
 
-def _said(rows) -> str:
+def _reader(a) -> str:
+  """Who reloads an export."""
+  return 'transformers' if a.logits is None else f'The reference of {a.name}'
+
+
+def _said(rows, a) -> str:
   if rows is None:
     return (
       'Not compared with transformers when it was exported (torch or transformers was missing '
@@ -224,9 +217,10 @@ def _said(rows) -> str:
   import torch
   import transformers
 
+  own = '' if a.logits is None else f'the reference of {a.name}, '
   return (
-    f'Reloaded with transformers {transformers.__version__} and torch {torch.__version__} when it '
-    'was exported:\n\n```\n'
+    f'Reloaded with {own}transformers {transformers.__version__} and torch {torch.__version__} '
+    'when it was exported:\n\n```\n'
     f'{verify.table(rows)}\n```'
   )
 
@@ -312,6 +306,8 @@ if __name__ == '__main__':
   _ARCHITECTURE = flags.DEFINE_string(
     'architecture',
     None,
-    f'Class of transformers, in place of config.hf: {", ".join(names.ARCHITECTURES)}.',
+    'Class of Hugging Face, in place of config.hf: '
+    f'{", ".join(architectures.ARCHITECTURES)}, or package.module:NAME for an Architecture of your '
+    'own.',
   )
   cli.run(main)

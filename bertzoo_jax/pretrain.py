@@ -280,7 +280,9 @@ def _state(config, phase_run, checkpoints, start, init, tokenizer):
   state = phase_runs.fresh(phase_run)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
-  params, lines = initial_weights.parameters(state.params, init, phase_run.objective, tokenizer)
+  params, lines = initial_weights.parameters(
+    state.params, init, phase_run.objective, tokenizer, config.hf
+  )
 
   def place(x, to):
     return (

@@ -35,7 +35,7 @@ LONGEST = (
   'test_replaced_token',
   'test_readme',
   'test_meshes',
-  'test_names',
+  'test_architectures',
   'test_trajectory',
   'test_prepare',
   'test_pipeline',

@@ -17,12 +17,14 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import hf
+from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step as steps
@@ -34,12 +36,12 @@ SAMPLE = (pathlib.Path(__file__).parents[1] / 'data/sample/time_machine.txt').re
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
 
 
-def make_workdir(path, config):
+def make_workdir(path, config, sizes=SIZES):
   """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the
   weights.
   """
   config = ml_collections.ConfigDict(config)
-  config.encoder.update(SIZES)
+  config.encoder.update(sizes)
   tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
   tokenizer.save(path / 'tokenizer')
   (path / 'config.json').write_text(configuration.to_json(config))
@@ -56,9 +58,11 @@ def make_workdir(path, config):
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
-  encoder = {k: v for k, v in config.encoder.to_dict().items() if k != 'name'}
+  encoder = errors.build(
+    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
+  )
   params = small.parameters(
-    small.objective(config.objective.name, vocab_size=tokenizer.vocab_size, **encoder)
+    errors.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   )
   zero = jnp.zeros((), jnp.int32)
   state = steps.TrainState(

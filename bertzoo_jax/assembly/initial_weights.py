@@ -17,7 +17,9 @@ from bertzoo_jax.training import workdir as workdirs
 _WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # what is wanted of a directory of the hub
 
 
-def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list[str]]:
+def parameters(
+  fresh: dict, init: str, objective, tokenizer, architecture: str | None = None
+) -> tuple[dict, list[str]]:
   """(parameters with those at the addresses in their places, lines that say which).
 
   A single run with the objective's own networks gives all it has. Else each address gives one
@@ -29,6 +31,7 @@ def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list
     init: the addresses.
     objective: an Objective.
     tokenizer: folder of the run's tokenizer files; None without any.
+    architecture: the run's config.hf (see hf.load).
 
   Raises:
     UserError: more addresses than networks, nothing at an address, weights of other words or
@@ -43,7 +46,7 @@ def parameters(fresh: dict, init: str, objective, tokenizer) -> tuple[dict, list
   flat, lines, taken = hf.flatten(fresh), [], {}
   for address, network in zip(addresses, objective.networks):
     loaded, report, folder, whole = _weights(
-      address, network, objective if len(addresses) == 1 else None
+      address, network, objective if len(addresses) == 1 else None, architecture
     )
     _check_vocabulary(address, folder, tokenizer)
     encoder = {
@@ -87,7 +90,7 @@ def _with_frozen(params, fresh, objective, init):
   return params
 
 
-def _weights(address, network, objective):
+def _weights(address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
   parameters of a run and not a network's).
 
@@ -95,7 +98,7 @@ def _weights(address, network, objective):
   """
   if address.startswith('hf:'):
     folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
-    return *hf.load(folder), folder, False
+    return *hf.load(folder, architecture), folder, False
   loaded, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config
   theirs = objectives.networks_of(config, hf.vocabulary_size(loaded))

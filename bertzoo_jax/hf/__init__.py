@@ -2,7 +2,7 @@
 card. numpy only.
 """
 
-from bertzoo_jax.hf.config import fitting_note
+from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.vocabulary import vocabulary
 from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report

@@ -5,34 +5,14 @@ not in it.
 import json
 from typing import Any
 
-# What each architecture holds and lacks, as its user must know it.
-_HEADS = {
-  'BertForPreTraining': 'The pair head (`cls.seq_relationship`) tells whether the second text '
-  'follows the first: label 0 it does, 1 it was '
-  'drawn at random.',
-  'BertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if '
-  'asked.',
-  'RobertaForMaskedLM': 'Position and segment rows that the class demands and training had no use '
-  'for are zeros. There is no pooler: transformers '
-  'starts one at random if asked.',
-  'AlbertForPreTraining': 'The pair head (`sop_classifier`) tells how the second text relates to '
-  'the first, as the input above says: label 0 it '
-  'follows, 1 it does not (they are swapped, or it was drawn at random).',
-  'AlbertForMaskedLM': 'There is no pooler and no pair head: transformers starts them at random if '
-  'asked.',
-  'ElectraForPreTraining': 'This is the discriminator: its logits, one a token, are above 0 where '
-  'it takes a token for replaced. Fine-tune this '
-  'one. There is no pooler; the classes for fine-tuning start their heads at random.',
-  'ElectraForMaskedLM': 'This network fills masks. Where it was a generator, its tokens are what a '
-  'discriminator learned to tell; to fine-tune, '
-  'take the discriminator.',
-}
-_PIPELINE = {'ElectraForPreTraining': 'feature-extraction'}  # all others fill masks
+from bertzoo_jax.hf.architecture import Architecture
 
 
 def text(
   *,
-  architecture: str,
+  architecture: Architecture,
+  encoder,
+  sizes,
   config: dict,
   step: int,
   tensors: dict,
@@ -44,7 +24,9 @@ def text(
   """The card, Markdown with a YAML head.
 
   Args:
-    architecture: the class the weights are for.
+    architecture: of the class that the weights are for.
+    encoder: linen module.
+    sizes: of the architecture's `sizes`.
     config: the resolved config of the run, nested.
     step: steps trained.
     tensors: what is in model.safetensors.
@@ -53,12 +35,11 @@ def text(
     commits: of the program, in order; may be empty.
     checked: what was compared after export.
   """
-  encoder = config['encoder']
-  parameters, task = sum(x.size for x in tensors.values()), _PIPELINE.get(architecture, 'fill-mask')
+  task = architecture.pipeline
+  parameters = sum(x.size for x in tensors.values())
   head = [
     '---',
-    'library_name: transformers',
-    f'pipeline_tag: {task}',
+    *(['library_name: transformers', f'pipeline_tag: {task}'] if task else []),
     'tags:',
     '- bertzoo_jax',
     '- masked-language-modeling',
@@ -70,21 +51,13 @@ def text(
     for steps, overrides in config['phases']
   )
   lines = [
-    f'# {architecture}, pretrained with bertzoo_jax',
+    f'# {architecture.name}, pretrained with bertzoo_jax',
     '',
-    f'{encoder["num_layers"]} layers of {encoder["hidden_size"]}, {encoder["num_heads"]} heads, '
+    f'{sizes.num_layers} layers of {encoder.hidden_size}, {sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32, '
-    f'at most {encoder["max_positions"]} tokens.',
+    f'at most {encoder.max_positions} tokens.',
     '',
-    '```python',
-    'from transformers import AutoTokenizer, pipeline',
-    f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
-    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
-    '```',
-    '',
-    'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put '
-    'its own text cleaning in place of this one.',
-    '',
+    *(_usage(task) if task else []),
     '## Training',
     '',
     '| | |',
@@ -123,11 +96,10 @@ def text(
       ]
   lines += ['## What is here, and what is not', '']
   lines += [
-    _HEADS[architecture],
+    architecture.heads,
     'The state of the optimizer is not part of the export.',
     '',
-    'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
-    '',
+    *(_UNUSED if task else []),
     checked,
     '',
   ]
@@ -147,6 +119,27 @@ def _masking(section: dict[str, Any]) -> str:
     else 'drawn anew in every epoch'
   )
   return f'{section["name"]}, {section["rate"]:.0%} of the tokens: {shares}; {again}'
+
+
+def _usage(task: str) -> list[str]:
+  """How the directory is loaded."""
+  return [
+    '```python',
+    'from transformers import AutoTokenizer, pipeline',
+    f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
+    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
+    '```',
+    '',
+    'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put '
+    'its own text cleaning in place of this one.',
+    '',
+  ]
+
+
+_UNUSED = [
+  'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
+  '',
+]
 
 
 def _fields(section: dict[str, Any]) -> str:

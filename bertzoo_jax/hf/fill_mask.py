@@ -1,6 +1,6 @@
 """Fills the masks of a text with a Hugging Face directory; needs torch and transformers.
 
-python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The people of the United [MASK].'
+python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
 """
 
 from absl import flags

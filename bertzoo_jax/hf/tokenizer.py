@@ -9,10 +9,11 @@ PreTrainedTokenizerFast. And older tools want special_tokens_map.json and the ba
 
 import json
 import pathlib
+import re
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf.vocabulary import ids as ids_of
+from bertzoo_jax.hf.vocabulary import ids as vocabulary_ids
 
 # Our names of the special pieces and transformers'.
 _ROLES = {
@@ -25,13 +26,15 @@ _ROLES = {
 _MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
 
 
-class _Shape(NamedTuple):
-  """What a model type wants around its texts.
+class Shape(NamedTuple):
+  """How a class of transformers frames texts; the defaults are [CLS] A [SEP] B [SEP].
 
-  single, pair: names of special pieces and texts, with their segments; {} is the segment of the
-  second text. padding: side.
-  bos, eos: roles that transformers is also to know by these names. model: its name for a
-  SentencePiece model.
+  Attributes:
+    single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
+      of the second text.
+    padding: side.
+    bos, eos: roles that transformers is also to know by these names.
+    model: its name for the file of a SentencePiece model.
   """
 
   single: str = 'cls:0 A:0 sep:0'
@@ -42,11 +45,9 @@ class _Shape(NamedTuple):
   model: str = _MODEL
 
 
-_SHAPES = {
-  'roberta': _Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
-  'xlnet': _Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left'),
-  'deberta-v2': _Shape(model='spm.model'),
-}
+def framed(template: str, **pieces: list[int]) -> list[int]:
+  """The ids of a Shape's template. pieces: ids by role and text (cls, sep, A, B)."""
+  return [i for word in template.split() for i in pieces[word.split(':')[0]]]
 
 
 def read(directory) -> tuple[dict, dict]:
@@ -69,7 +70,7 @@ def files(
   tokenizer: dict,
   special: dict[str, int],
   *,
-  model_type: str,
+  shape: Shape,
   max_length: int,
   segments: int,
   model: bytes = b'',
@@ -79,15 +80,13 @@ def files(
   Args:
     tokenizer: tokenizer.json.
     special: ids by name: pad, unk, cls, sep, mask, and what else is never text.
-    model_type: of transformers; 'roberta' joins pairs as <s> A </s></s> B </s>, 'xlnet' as A <sep>
-      B <sep> <cls> with padding on the left, all else as [CLS] A [SEP] B [SEP].
+    shape: how texts are framed.
     max_length: tokens the model takes; 0 for any number.
-    segments: rows of the segment table; with two, the second text is segment 1. 'xlnet' has no
-      table and always segments.
+    segments: rows of the segment table; with two, the second text is segment 1. A shape with
+      segments of its own above 1 does not ask.
     model: the SentencePiece model (see `sentencepiece_model`), empty for the other kinds.
   """
-  shape = _SHAPES.get(model_type, _Shape())
-  segments = 3 if 'cls:2' in shape.single else segments
+  segments = max([segments, *(int(n) + 1 for n in re.findall(r':(\d+)', shape.single))])
   pieces = vocabulary(tokenizer)
   strings = {role: pieces[special[ours]] for ours, role in _ROLES.items()}
   byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
@@ -144,7 +143,7 @@ def sentencepiece_model(directory) -> bytes:
 
 def vocabulary(tokenizer: dict) -> list[str]:
   """Pieces in the order of their ids. Raises UserError if ids have gaps."""
-  pieces = {i: p for p, i in ids_of(tokenizer).items()}
+  pieces = {i: p for p, i in vocabulary_ids(tokenizer).items()}
   if sorted(pieces) != list(range(len(pieces))):
     raise errors.UserError(
       f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare '

@@ -1,5 +1,8 @@
-"""Reloads an exported directory with transformers and compares: logits with ours, token ids with
-ours.
+"""Reloads an exported directory and compares: logits with ours, token ids with ours.
+
+Who reloads it is the transformers class of the architecture's name, or the architecture's own
+`logits`. What is not compared fails: a tensor that was not loaded, a head that only one side has,
+and no head at all.
 
 torch and transformers are imported inside the functions: without them everything else of an export
 works.
@@ -10,6 +13,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import safetensors
+
+from bertzoo_jax.hf import tokenizer as tokenizers
+from bertzoo_jax.hf.architecture import Architecture
 
 # Float32 rounding of a whole network, in units of its largest logit (at least 1).
 TOLERANCE = 1e-5
@@ -76,67 +83,109 @@ def random_batch(
   }
 
 
-def logits(directory, architecture: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """transformers' logits in float32, of 'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L] those
-  that the class has; and
-  'unloaded': names of tensors that it did not find in the file, or found and did not know."""
-  import torch
-  import transformers
+def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The reference's logits in float32, by head.
 
-  transformers.utils.logging.disable_progress_bar()
-  network, info = getattr(transformers, architecture).from_pretrained(
-    str(directory), output_loading_info=True
-  )
-  network = network.float().eval()
-  inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
-  if network.config.type_vocab_size > 1:
-    inputs['token_type_ids'] = batch['segment_ids']
-  with torch.no_grad():
-    out = network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})
-  alone = out.logits if hasattr(out, 'logits') else None
-  found = {
-    'mlm': getattr(
-      out, 'prediction_logits', alone if alone is not None and alone.ndim == 3 else None
-    ),
-    'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-    'replaced': alone if alone is not None and alone.ndim == 2 else None,
-  }
-  found = {head: x for head, x in found.items() if x is not None}
-  return {
-    **{k: v.numpy() for k, v in found.items()},
-    'unloaded': sorted([*info['missing_keys'], *info['unexpected_keys']]),
-  }
+  Returns:
+    'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L], those that the class has, or other heads
+    by the names of `networks.predict`. 'unloaded': names of the tensors that the reference did not
+    find in the file, or found there and did not load.
+  """
+  return (a.logits or _with_transformers(a.name))(directory, batch)
+
+
+def _with_transformers(name: str) -> Callable:
+  """(directory, batch) → logits of a class of transformers."""
+
+  def logits(directory, batch):
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    network, info = getattr(transformers, name).from_pretrained(
+      str(directory), output_loading_info=True
+    )
+    network = network.float().eval()
+    inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
+    if getattr(network.config, 'type_vocab_size', 0) > 1:
+      inputs['token_type_ids'] = batch['segment_ids']
+    with torch.no_grad():
+      out = network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})
+    alone = getattr(out, 'logits', None)
+    dims = 0 if alone is None else alone.ndim
+    found = {
+      'mlm': getattr(out, 'prediction_logits', alone if dims == 3 else None),
+      'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
+      'replaced': alone if dims == 2 else None,
+    }
+    return {
+      **{head: x.numpy() for head, x in found.items() if x is not None},
+      'unloaded': sorted(
+        {*info['missing_keys'], *info['unexpected_keys'], *_strangers(directory, network)}
+      ),
+    }
+
+  return logits
+
+
+def _strangers(directory, network) -> list[str]:
+  """Tensors of the file that a torch network has under no such name, or with other values."""
+  theirs = network.state_dict()
+  with safetensors.safe_open(f'{directory}/model.safetensors', framework='numpy') as f:
+    return [
+      key
+      for key in f.keys()  # noqa: SIM118 (no mapping)
+      if key not in theirs or not np.array_equal(f.get_tensor(key), theirs[key].numpy())
+    ]
 
 
 def compare_logits(
   ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], pack_ids: np.ndarray
 ) -> list[Comparison]:
-  """Comparisons of each head, at real tokens only. Both as `logits`, of the heads there are."""
+  """Comparisons of each head, at real tokens only.
+
+  Args:
+    ours: logits by head.
+    theirs: as `logits` returns them.
+    pack_ids: [B, L]; 0 is padding.
+  """
+  unloaded = theirs.get('unloaded', ['the reference does not say'])
   rows = [
-    Comparison(
-      'tensors not loaded', ', '.join(theirs['unloaded']) or 'none', 'none', not theirs['unloaded']
-    )
+    Comparison('tensors not loaded', ', '.join(unloaded) or 'none', 'none', not len(unloaded))
   ]
-  for head in ('mlm', 'replaced', 'pair'):
-    if head not in theirs:
-      continue
-    real = slice(None) if head == 'pair' else pack_ids > 0
-    a, b = ours[head][real], theirs[head][real]
-    scale = max(1.0, float(np.abs(b).max()))
-    difference = float(np.abs(a - b).max())
-    rows.append(
-      Comparison(
-        f'{head} logits {tuple(theirs[head].shape)}, largest {scale:.3g}',
-        f'{difference:.2e}',
-        f'{TOLERANCE * scale:.1e}',
-        bool(difference <= TOLERANCE * scale),
-      )
-    )
-  return rows
+  heads = sorted({*ours, *theirs} - {'unloaded'}, key=lambda head: (_ORDER.get(head, 9), head))
+  if not heads:
+    rows.append(Comparison('logits', 'neither side has a head to compare', 'one at least', False))
+  return [*rows, *(_compare_head(head, ours, theirs, pack_ids) for head in heads)]
+
+
+_ORDER = {'mlm': 0, 'replaced': 1, 'pair': 2}
+
+
+def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
+  """Of one head. Logits of tokens begin with [B, L], others with [B] alone."""
+  for side, others in ((ours, 'the reference'), (theirs, 'the trained network')):
+    if head not in side:
+      return Comparison(f'{head} logits', f'only {others} has this head', 'both', False)
+  a, b = np.asarray(ours[head]), np.asarray(theirs[head])
+  if a.shape != b.shape:
+    return Comparison(f'{head} logits', f'{a.shape} here, {b.shape} there', 'one shape', False)
+  if b.shape[:2] == pack_ids.shape and head != 'pair':
+    a, b = a[pack_ids > 0], b[pack_ids > 0]
+  if not b.size:
+    return Comparison(f'{head} logits', 'no number to compare', 'one at least', False)
+  scale = max(1.0, float(np.abs(b).max()))
+  difference = float(np.abs(a - b).max())
+  return Comparison(
+    f'{head} logits {tuple(theirs[head].shape)}, largest {scale:.3g}',
+    f'{difference:.2e}',
+    f'{TOLERANCE * scale:.1e}',
+    bool(difference <= TOLERANCE * scale),
+  )
 
 
 def compare_tokens(
-  directory, encode: Callable, special: dict[str, int], pairs_doubled: bool
+  directory, encode: Callable, special: dict[str, int], shape: tokenizers.Shape
 ) -> list[Comparison]:
   """Comparisons of token ids after reloading.
 
@@ -144,7 +193,7 @@ def compare_tokens(
     directory: the export.
     encode: texts → lists of ids without specials added, specials in the text understood.
     special: ids by name, of which cls and sep.
-    pairs_doubled: whether two separators stand between two texts.
+    shape: how texts are framed.
   """
   import transformers
 
@@ -160,8 +209,11 @@ def compare_tokens(
       not wrong,
     )
   ]
-  cls, sep, (a, b) = [special['cls']], [special['sep']], ours[:2]
-  single, pair = cls + a + sep, cls + a + sep * (2 if pairs_doubled else 1) + b + sep
+  pieces = {
+    **{role: [i] for role, i in special.items()},
+    **dict(zip('AB', ours)),
+  }
+  single, pair = (tokenizers.framed(t, **pieces) for t in (shape.single, shape.pair))
   right = (
     tokenizer(PROBES[0])['input_ids'] == single
     and tokenizer(PROBES[0], PROBES[1])['input_ids'] == pair

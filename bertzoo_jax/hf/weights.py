@@ -4,7 +4,6 @@ pickles are never read.
 
 import json
 import pathlib
-import re
 from typing import Any
 from typing import NamedTuple
 
@@ -13,8 +12,13 @@ import safetensors
 import safetensors.numpy
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import config as hf_config
-from bertzoo_jax.hf import names
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import architectures
+
+# Paths of tables that every encoder here names alike.
+WORD_TABLE = 'encoder/embeddings/word/embedding'
+POSITION_TABLE = 'encoder/embeddings/position/embedding'
+TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
 
 class Report(NamedTuple):
@@ -44,37 +48,38 @@ def save(path, tensors: dict[str, np.ndarray]) -> None:
   path.chmod(mode)  # safetensors lets only the owner read
 
 
-def load(directory) -> tuple[dict, Report]:
+def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """Parameters of a local Hugging Face directory as a nested dict of float32 arrays, and a report.
 
-  Heads that the checkpoint lacks are absent. Raises UserError for what is no such directory, for
-  weights that exist only as pickles, for model types without a name table, and for incomplete or
-  corrupt files.
+  Heads that the checkpoint lacks are absent.
+
+  Args:
+    directory: with config.json and model.safetensors.
+    wished: the run's config.hf; as `package.module:NAME` it reads directories of its model type.
+
+  Raises:
+    UserError: no such directory, weights that exist only as pickles, a model type that no
+      architecture reads, and incomplete or corrupt files.
   """
   directory = pathlib.Path(directory).expanduser()
   content = _read_json(directory / 'config.json')
-  name, encoder, sizes = hf_config.to_ours(content)
-  architecture = names.choose(name)
-  tensors = {_modern(key, architecture): x for key, x in _read_tensors(directory).items()}
+  a = architectures.reader(content, wished)
+  encoder, sizes = architecture.encoder(a, content)
+  tensors = {a.modern(key): x for key, x in _read_tensors(directory).items()}
   notes = []
-  for copy, original in architecture.tied.items():
+  for copy, original in a.tied.items():
     if copy in tensors:
       x = tensors.pop(copy)
       same = np.array_equal(tensors.setdefault(original, x), x)
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
-  params, unread = names.to_ours(name, tensors, sizes)
-  if names.WORD_TABLE not in params:
+  params, unread = architecture.to_ours(a, tensors, sizes)
+  if WORD_TABLE not in params:
     raise errors.UserError(
-      f'{directory} holds no word embeddings of a {architecture.model_type} model: is it a whole '
-      'model?'
+      f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
     )
-  unread = [
-    key
-    for key in unread
-    if not key.endswith(('embeddings.position_ids', 'embeddings.token_type_ids'))
-  ]
+  unread = [key for key in unread if not key.endswith(a.buffers)]
   return unflatten(params), Report(
-    str(directory), (content.get('architectures') or [name])[0], encoder, tuple(unread + notes)
+    str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
   )
 
 
@@ -92,30 +97,29 @@ def merge(
     fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
       others only shapes are looked at, and the rows of a position table that grows.
     loaded, report: of `load`.
-    encoder: the config's section, to point out settings that differ from the checkpoint's.
+    encoder: fields of the encoder, to point out those that differ from the checkpoint's.
 
   Raises:
     UserError: another shape differs; both are named.
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
-  if names.TYPE_TABLE in loaded and names.TYPE_TABLE not in fresh:
-    loaded[names.POSITION_TABLE] = loaded[names.POSITION_TABLE] + loaded.pop(names.TYPE_TABLE)[:1]
+  if TYPE_TABLE in loaded and TYPE_TABLE not in fresh:
+    loaded[POSITION_TABLE] = loaded[POSITION_TABLE] + loaded.pop(TYPE_TABLE)[:1]
     lines.append(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
-  if names.POSITION_TABLE in loaded and names.POSITION_TABLE in fresh:
-    loaded[names.POSITION_TABLE], note = _positions(
-      fresh[names.POSITION_TABLE], loaded[names.POSITION_TABLE]
-    )
+  if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
+    loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
+      sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
       raise errors.UserError(
         f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
         'give config.encoder and the vocabulary the sizes of the checkpoint '
-        f'({_sizes(report.encoder)}).'
+        f'({sizes}).'
       )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
@@ -126,20 +130,10 @@ def merge(
   ]
   lines += [f'fresh: {path} {tuple(fresh[path].shape)}' for path in missing]
   lines += [f'ignored: {what}' for what in ignored]
-  for field in (
-    'num_layers',
-    'sharing',
-    'num_groups',
-    'inner_group_num',
-    'activation',
-    'norm_eps',
-    'dropout',
-    'attention_dropout',
-  ):
-    if encoder is not None and encoder[field] != report.encoder[field]:
+  for field, theirs in report.encoder.items():
+    if encoder is not None and field in encoder and encoder[field] != theirs:
       lines.append(
-        f'differs: encoder.{field} is {encoder[field]} in the config and {report.encoder[field]} '
-        'in the checkpoint'
+        f'differs: encoder.{field} is {encoder[field]} in the config and {theirs} in the checkpoint'
       )
   return unflatten(params), lines
 
@@ -164,7 +158,7 @@ def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 def vocabulary_size(params: dict) -> int:
   """Rows of the word table among nested parameters, of several networks' the first."""
-  return next(len(x) for path, x in flatten(params).items() if path.endswith(names.WORD_TABLE))
+  return next(len(x) for path, x in flatten(params).items() if path.endswith(WORD_TABLE))
 
 
 def flatten(tree: dict, prefix: str = '') -> dict:
@@ -187,36 +181,6 @@ def unflatten(flat: dict) -> dict:
       node = node.setdefault(parent, {})
     node[last] = value
   return tree
-
-
-def _sizes(encoder: dict) -> str:
-  fields = (
-    'num_layers',
-    'hidden_size',
-    'num_heads',
-    'intermediate_size',
-    'embedding_size',
-    'max_positions',
-    'type_vocab_size',
-    'sharing',
-    'num_groups',
-    'inner_group_num',
-  )
-  return ', '.join(f'{f}={encoder[f]}' for f in fields)
-
-
-def _modern(key: str, architecture: names.Architecture) -> str:
-  """A tensor's name as today's classes write it: norms of early checkpoints say gamma and beta;
-  bare bodies lack the prefix.
-  """
-  key = re.sub(
-    r'LayerNorm\.gamma$', 'LayerNorm.weight', re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', key)
-  )
-  return (
-    f'{architecture.model_type}.{key}'
-    if re.match(r'(embeddings|embeddings_project|encoder|pooler)\.', key)
-    else key
-  )
 
 
 def _read_json(path: pathlib.Path) -> dict:

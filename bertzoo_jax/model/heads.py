@@ -102,8 +102,8 @@ _decode.defvjp(
 
 
 class PairHead(nn.Module):
-  """Pooler (dense and tanh on the row's vector), then two classes: 0 the true pair, 1 not (Devlin et al.
-  2018 §3.1).
+  """Pooler (dense and tanh on the row's vector), then two classes: 0 the true pair, 1 not (Devlin
+  et al. 2018 §3.1).
   """
 
   kernel_init: Callable

@@ -104,7 +104,7 @@ def init(init_block, key, plan: Plan):
 
 
 def block_params(params, plan: Plan, number: int):
-  """Parameters of the block `number`, as `init_block` returns them, of those that `init` returned."""
+  """Parameters of the block `number`, as `init_block` returns them. params: as `init` returned."""
   layer, inner = divmod(number, plan.inner_group_num)
   shared = layer * plan.num_groups // plan.num_layers * plan.inner_group_num + inner
   flat = traverse_util.flatten_dict(params, sep='/')

@@ -67,7 +67,7 @@ class Phase(NamedTuple):
     parameters, optimizer: bytes a device of the state.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
-    flops: that the model needs a step, over all devices (Objective.flops); None if that is not known.
+    flops: that the model needs per step, over all devices (Objective.flops); None if not known.
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None

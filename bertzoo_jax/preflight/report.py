@@ -265,8 +265,8 @@ def faster(config) -> list[str]:
 
 
 def mfu(slice_, p, seconds=None) -> float | None:
-  """Share of the slice's peak that the model's own FLOPs take, in the likely time or another; None if
-  they are not known.
+  """Share of the slice's peak that the model's own FLOPs take, in the likely time or another; None
+  if they are not known.
   """
   return p.flops and p.flops / ((seconds or p.time.likely) * slice_.devices * slice_.chip.peak)
 

@@ -102,8 +102,8 @@ def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
     rule = _first_match(table, path)
     if rule is None:
       raise errors.UserError(
-        f'No rule says how a mesh may split the parameter {path!r}: add one to `axes` of its encoder '
-        'or objective.'
+        f'No rule says how a mesh may split the parameter {path!r}: add one to `axes` of its '
+        'encoder or objective.'
       )
     spec, whole = _spec(rule, leaf.shape, mesh)
     for axis in whole:

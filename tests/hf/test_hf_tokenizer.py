@@ -9,6 +9,9 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
+from bertzoo_jax.hf.architectures import deberta_v2
+from bertzoo_jax.hf.architectures import roberta
+from bertzoo_jax.hf.architectures import xlnet
 from configs import parts
 from tests.tokenizers.test_tokenizers import NASTY
 
@@ -57,11 +60,19 @@ def trained(request, tmp_path_factory):
   return tokenizer, folder
 
 
+SHAPES = {
+  'bert': hf_tokenizer.Shape(),
+  'roberta': roberta.MASKED_LM.tokens,
+  'xlnet': xlnet.TOKENS,
+  'deberta-v2': deberta_v2.TOKENS,
+}
+
+
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
   model = hf_tokenizer.sentencepiece_model(folder)
   written = hf_tokenizer.files(
-    content, special, model_type=model_type, max_length=64, segments=segments, model=model
+    content, special, shape=SHAPES[model_type], max_length=64, segments=segments, model=model
   )
   for name, content in written.items():
     (target / name).write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
@@ -74,7 +85,7 @@ def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
   rows = verify.compare_tokens(
-    tmp_path, tokenizer.encode_as_transformers, tokenizer.special, model_type == 'roberta'
+    tmp_path, tokenizer.encode_as_transformers, tokenizer.special, SHAPES[model_type]
   )
   assert all(r.holds for r in rows), verify.table(rows)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -10,15 +10,15 @@ import small_networks as small
 
 from bertzoo_jax import hf
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import config as hf_config
-from bertzoo_jax.hf import names
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architectures import bert
 
 RNG = np.random.default_rng(0)
 
 
 def flat_params(encoder, pair=True):
-  """Random parameters by path, shaped as the name table expects."""
+  """Random parameters by path, shaped as the rows expect."""
   n, d, h, f = (
     encoder['num_layers'],
     encoder['hidden_size'],
@@ -71,8 +71,9 @@ def params():
 @pytest.fixture
 def written(tmp_path, params):
   """A directory as transformers would have it: (path, tensors)."""
-  tensors = names.to_hf('BertForPreTraining', params, names.Sizes(4, 48, 48, 0, 3, 1, 1, 3))
-  config = hf_config.to_hf('BertForPreTraining', small.SECTION, small.BERT_IDS, small.VOCAB)
+  a, encoder = bert.PRETRAINING, small.encoder()
+  tensors = architecture.to_hf(a, params, a.sizes(encoder, small.BERT_IDS))
+  config = architecture.config(a, encoder, small.BERT_IDS, small.VOCAB)
   (tmp_path / 'config.json').write_text(json.dumps(config))
   weights.save(tmp_path / 'model.safetensors', tensors)
   return tmp_path, tensors
@@ -176,12 +177,12 @@ def test_a_position_table_of_another_length_gives_the_rows_that_both_have(writte
   loaded, report = hf.load(written[0])
   fresh = np.full((rows, 48), 7, np.float32)
   merged, lines = hf.merge(
-    weights.unflatten({**params, names.POSITION_TABLE: fresh}), loaded, report
+    weights.unflatten({**params, weights.POSITION_TABLE: fresh}), loaded, report
   )
-  table, both = weights.flatten(merged)[names.POSITION_TABLE], min(rows, 40)
+  table, both = weights.flatten(merged)[weights.POSITION_TABLE], min(rows, 40)
   assert (
     table.shape == (rows, 48)
-    and np.array_equal(table[:both], params[names.POSITION_TABLE][:both])
+    and np.array_equal(table[:both], params[weights.POSITION_TABLE][:both])
     and (table[both:] == 7).all()
   )
   assert [line for line in lines if line.startswith('positions')] == {
@@ -191,7 +192,7 @@ def test_a_position_table_of_another_length_gives_the_rows_that_both_have(writte
   }[rows]
   with pytest.raises(errors.UserError, match='position/embedding'):
     hf.merge(
-      weights.unflatten({**params, names.POSITION_TABLE: np.zeros((rows, 32), np.float32)}),
+      weights.unflatten({**params, weights.POSITION_TABLE: np.zeros((rows, 32), np.float32)}),
       loaded,
       report,
     )
@@ -236,11 +237,11 @@ def test_loaded_fresh_and_ignored_are_told_apart(written, params):
 
 def test_an_encoder_without_segments_keeps_the_first_segment_in_its_positions(written, params):
   loaded, report = hf.load(written[0])
-  fresh = weights.unflatten({k: v for k, v in params.items() if k != names.TYPE_TABLE})
+  fresh = weights.unflatten({k: v for k, v in params.items() if k != weights.TYPE_TABLE})
   merged, lines = hf.merge(fresh, loaded, report)
   assert np.array_equal(
-    weights.flatten(merged)[names.POSITION_TABLE],
-    params[names.POSITION_TABLE] + params[names.TYPE_TABLE][:1],
+    weights.flatten(merged)[weights.POSITION_TABLE],
+    params[weights.POSITION_TABLE] + params[weights.TYPE_TABLE][:1],
   )
   assert any('row 0 was added' in line for line in lines)
 
@@ -248,7 +249,7 @@ def test_an_encoder_without_segments_keeps_the_first_segment_in_its_positions(wr
 def test_another_shape_is_refused_with_both_shapes(written, params):
   loaded, report = hf.load(written[0])
   fresh = weights.unflatten(
-    {**params, names.WORD_TABLE: np.zeros((small.VOCAB + 1, 48), np.float32)}
+    {**params, weights.WORD_TABLE: np.zeros((small.VOCAB + 1, 48), np.float32)}
   )
   with pytest.raises(errors.UserError, match=r'word/embedding is \(102, 48\) here and \(101, 48\)'):
     hf.merge(fresh, loaded, report)

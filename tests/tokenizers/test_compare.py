@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
     files = hf_tokenizer.files(
       content,
       special,
-      model_type='bert',
+      shape=hf_tokenizer.Shape(),
       max_length=64,
       segments=2,
       model=hf_tokenizer.sentencepiece_model(folder / name),

@@ -1,0 +1,407 @@
+"""What a class of Hugging Face is to this program: its tensors, its config.json, its card. numpy.
+
+A family of classes is one file with one `Architecture` for each class. The files of this package
+are in `hf/architectures/`, listed in the table at the foot of its `__init__.py`. A file outside the
+package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`.
+
+Such a file says five things.
+
+1. Rows. A row pairs a parameter of ours with a tensor of theirs:
+
+       Row('encoder/embeddings/word/embedding', 'model.embeddings.tok_embeddings.weight')
+
+   `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
+   within it.) Our parameter then has a leading axis of layers. `transform` says how the copy of one
+   layer becomes the tensor. torch stores a dense kernel as [out, in] and flat over heads. Here it
+   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like.
+
+   Several parameters that are one tensor are a tuple of paths. `joined` stacks them:
+
+       Row(
+         tuple(f'encoder/layers/attention/{x}/kernel' for x in ('query', 'key', 'value')),
+         'model.layers.{i}.attn.Wqkv.weight',
+         joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
+       )
+
+   One parameter that is several tensors has a tuple of names, and `parted`. For any other layout,
+   write a Transform. A tensor that only some layers have says so in `where`. If our parameter has
+   a copy for every layer nevertheless, `without` makes the copies that no tensor is read for:
+
+       Row(
+         'encoder/layers/attention_norm/scale',
+         'model.layers.{i}.attn_norm.weight',
+         where=lambda i, sizes: i > 0,
+         without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
+       )
+
+   `absent` says what is written where the encoder lacks the parameter.
+2. `sizes(encoder, special)`: a `Sizes`, or an object of your own with its attributes and more. Rows
+   get it. Read what you need from the encoder, which is the linen module (`encoder.num_heads`).
+3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
+4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are what
+   transformers assumes for keys that config.json leaves out.
+5. `heads` and `pipeline`: what the model card says.
+
+Export then writes a directory, loads it with the transformers class called `name`, and compares
+logits and token ids. If transformers has no such class, give `logits(directory, batch)`, a
+reference that reads the directory itself (see `hf/verify.py`). Nothing is exported that differs.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import tokenizer
+
+# Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
+# approximation by tanh.
+ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
+_OTHER_SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
+
+
+class Sizes(NamedTuple):
+  """What a transform must know besides the array.
+
+  Attributes:
+    num_heads: attention heads.
+    num_layers: layers of the stack.
+    blocks: how many blocks there are tensors of; a layer is inner_group_num blocks.
+    hidden_size: width of the layers.
+    table_width: width of the embeddings.
+    position_offset: rows in front of the position of the first token.
+    num_groups, inner_group_num: of a stack whose layers share in groups.
+  """
+
+  num_heads: int
+  num_layers: int
+  blocks: int
+  hidden_size: int
+  table_width: int
+  position_offset: int = 0
+  num_groups: int = 1
+  inner_group_num: int = 1
+
+
+class Transform(NamedTuple):
+  """A change of layout and its inverse: (array, sizes) → array, for one layer.
+
+  Where a row has several parameters or several tensors, that side is a tuple of arrays.
+  """
+
+  to_theirs: Callable
+  to_ours: Callable
+
+
+SAME = Transform(lambda x, s: x, lambda y, s: y)
+KERNEL = Transform(lambda x, s: x.T, lambda y, s: y.T)
+HEADS_KERNEL = Transform(  # [D, H, K] and [H·K, D]
+  lambda x, s: x.reshape(x.shape[0], -1).T, lambda y, s: y.T.reshape(y.shape[1], s.num_heads, -1)
+)
+HEADS_BIAS = Transform(  # [H, K] and [H·K]
+  lambda x, s: x.reshape(-1), lambda y, s: y.reshape(s.num_heads, -1)
+)
+FROM_HEADS_KERNEL = Transform(  # [H, K, D] and [D, H·K]
+  lambda x, s: x.reshape(-1, x.shape[-1]).T, lambda y, s: y.T.reshape(s.num_heads, -1, y.shape[0])
+)
+POSITIONS = Transform(  # the rows in front belong to padding: zeros
+  lambda x, s: np.concatenate([np.zeros((s.position_offset, x.shape[1]), x.dtype), x]),
+  lambda y, s: y[s.position_offset :],
+)
+
+
+def joined(*transforms: Transform) -> Transform:
+  """Several parameters in one tensor: each transformed, then one after the other along its first
+  axis, in equal parts.
+  """
+  return Transform(
+    lambda xs, s: np.concatenate([t.to_theirs(x, s) for t, x in zip(transforms, xs, strict=True)]),
+    lambda y, s: tuple(t.to_ours(p, s) for t, p in zip(transforms, np.split(y, len(transforms)))),
+  )
+
+
+def parted(*transforms: Transform) -> Transform:
+  """One parameter in several tensors: tensor n is the n-th of the parameter's first axis,
+  transformed.
+  """
+  return Transform(
+    lambda x, s: tuple(t.to_theirs(p, s) for t, p in zip(transforms, x, strict=True)),
+    lambda ys, s: np.stack([t.to_ours(y, s) for t, y in zip(transforms, ys, strict=True)]),
+  )
+
+
+class Row(NamedTuple):
+  """Parameters, tensors, and how the ones become the others.
+
+  Attributes:
+    ours: path of the parameter, or a tuple of paths.
+    theirs: name of the tensor, or a tuple of names.
+    transform: of one layer's copy.
+    absent: sizes → the tensor that is written where the encoder lacks the parameter, or None for no
+      tensor. Leave it out for a parameter that must be there.
+    where: (block, sizes) → whether that block has the tensor.
+    without: sizes → our copy for a block that lacks the tensor (a tuple of copies if `ours` is
+      one). Leave it out where our parameter has copies only for the blocks that have the tensor.
+  """
+
+  ours: str | tuple[str, ...]
+  theirs: str | tuple[str, ...]
+  transform: Transform = SAME
+  absent: Callable | None = None
+  where: Callable = lambda block, sizes: True
+  without: Callable | None = None
+
+
+class Architecture(NamedTuple):
+  """A class of Hugging Face.
+
+  Attributes:
+    name: of the class.
+    model_type: of its config.json.
+    rows: the name table.
+    sizes: (encoder, special) → what the rows' transforms need. special: ids by name.
+    to_config: (encoder, special, vocab_size) → content of config.json.
+    to_encoder: content of config.json, defaults filled in → (the encoder's fields, sizes). Raises
+      UserError for what no encoder here can express.
+    heads: what the card says about the heads it has and lacks.
+    pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
+    defaults: what transformers assumes for keys that config.json leaves out.
+    tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
+    buffers: ends of names of tensors that are no parameters.
+    modern: a tensor's name in a file → its name in today's class.
+    settle: (params, sizes) → params: what is left to do after the rows have been read.
+    segments: segments that texts have where the encoder has no segment table.
+    head_activation: the activation that its head always applies; None if it is the encoder's.
+    activations: our activations that it has.
+    tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
+      tokenizer is then written or compared.
+    reads: whether it reads checkpoints of its model type. A class that another one of the type
+      contains does not.
+    logits: (directory, batch) → what verification compares with our logits, as
+      `verify.logits` has it; None for those of the transformers class called `name`.
+  """
+
+  name: str
+  model_type: str
+  rows: tuple[Row, ...]
+  sizes: Callable
+  to_config: Callable
+  to_encoder: Callable
+  heads: str
+  pipeline: str = 'fill-mask'
+  defaults: Mapping[str, Any] = {}
+  tied: Mapping[str, str] = {}
+  buffers: tuple[str, ...] = ()
+  modern: Callable = lambda name: name
+  settle: Callable = lambda params, sizes: params
+  segments: int = 1
+  head_activation: str | None = None
+  activations: Mapping[str, str] = ACTIVATIONS
+  tokens: tokenizer.Shape | None = tokenizer.Shape()
+  reads: bool = True
+  logits: Callable | None = None
+
+
+def applies(a: Architecture, activation: str) -> bool:
+  """Whether its head has an encoder's activation."""
+  return a.head_activation in (None, activation)
+
+
+def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
+  """(paths without a place in the architecture, its places without a parameter), each sorted."""
+  paths = set(paths)
+  homeless = paths - {path for row in a.rows for path in _several(row.ours)}
+  empty = set()
+  for row in a.rows:
+    missing = set(_several(row.ours)) - paths
+    if row.absent is None or len(missing) < len(_several(row.ours)):
+      empty |= missing
+  return sorted(homeless), sorted(empty)
+
+
+def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:
+  """Raises UserError unless every parameter has a place in the architecture, and the architecture
+  no place left empty.
+
+  known: other architectures, to name one that fits.
+  """
+  paths = list(paths)
+  homeless, empty = misfits(a, paths)
+  if homeless or empty:
+    what = (
+      f'has no place for {homeless[0]!r}'
+      if homeless
+      else f'needs {empty[0]!r}, which was not trained'
+    )
+    fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
+    remedy = f'--architecture={fits[0]} fits.' if fits else 'No architecture known here fits.'
+    raise errors.UserError(f'{a.name} {what}. {remedy}')
+
+
+def config(
+  a: Architecture, encoder, special: Mapping[str, int], vocab_size: int, known=None
+) -> dict[str, Any]:
+  """The content of config.json.
+
+  Args:
+    a: the architecture.
+    encoder: linen module.
+    special: ids by name: pad, unk, cls, sep, mask.
+    vocab_size: rows of the word table.
+    known: other architectures by name, to name those that fit.
+
+  Raises:
+    UserError: the architecture computes something else than the encoder does.
+  """
+  errors.choose(encoder.activation, a.activations, 'activation that Hugging Face has')
+  if not applies(a, encoder.activation):
+    others = sorted(name for name, other in (known or {}).items() if other.head_activation is None)
+    remedy = f': export as --architecture={" or ".join(others)}.' if others else '.'
+    raise errors.UserError(
+      f'The head of {a.name} always applies {a.head_activation}, this model was trained '
+      f'with {encoder.activation}{remedy}'
+    )
+  return a.to_config(encoder, special, vocab_size)
+
+
+def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+  """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
+  cannot express.
+  """
+  fields, sizes = a.to_encoder({**a.defaults, **content})
+  if 'activation' in fields and not applies(a, fields['activation']):
+    raise errors.UserError(
+      f'config.json says the activation {fields["activation"]}, but the head of {a.name} always '
+      f'applies {a.head_activation}: an encoder here has one activation and cannot express that.'
+    )
+  return fields, sizes
+
+
+def activation(hidden_act: str) -> str:
+  """Our name of an activation of transformers. Raises UserError for one that is not here."""
+  ours = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, **_OTHER_SPELLINGS}
+  return errors.choose(hidden_act, ours, 'readable hidden_act')
+
+
+def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.ndarray]:
+  """Tensors by Hugging Face name. params: flat, by path; layers stacked. Raises UserError as
+  `check` does.
+  """
+  check(a, params)
+  tensors = {}
+  for row in a.rows:
+    ours, places = _several(row.ours), _places(row, sizes)
+    if ours[0] not in params:
+      if (absent := row.absent(sizes)) is not None:
+        for names in places:
+          tensors.update(zip(names, _several(absent), strict=True))
+      continue
+    written = [_written(row, np.asarray(params[path], np.float32), sizes) for path in ours]
+    for names, *copies in zip(places, *written, strict=True):
+      parts = row.transform.to_theirs(_alike(row.ours, copies), sizes)
+      for name, part in zip(names, _several(parts), strict=True):
+        tensors[name] = np.ascontiguousarray(part)
+  return tensors
+
+
+def to_ours(
+  a: Architecture, tensors: Mapping[str, np.ndarray], sizes
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Parameters by path, float32, and the names of the tensors that no row reads.
+
+  Raises UserError for a tensor that only some of its layers have, and for a shape that the sizes do
+  not allow.
+  """
+  params, used = {}, set()
+  for row in a.rows:
+    places = _places(row, sizes)
+    wanted = [name for names in places for name in names]
+    found = [name for name in wanted if name in tensors]
+    if wanted and not found or not wanted and row.without is None:
+      continue
+    if len(found) < len(wanted):
+      missing = next(name for name in wanted if name not in tensors)
+      raise errors.UserError(
+        f'The checkpoint lacks {missing!r} but has {found[0]!r}: it is incomplete; download or '
+        'export it again.'
+      )
+    copies = [_read(row, names, tensors, sizes) for names in places]
+    if _layered(row):
+      copies = _with_fillers(row, copies, sizes)
+    for path, parts in zip(_several(row.ours), zip(*copies, strict=True), strict=True):
+      params[path] = np.stack(parts) if _layered(row) else parts[0]
+    used.update(wanted)
+  return a.settle(params, sizes), sorted(set(tensors) - used)
+
+
+def for_each_block(x, sizes):
+  """The copies of a parameter, one for each block that is written; shared ones repeat."""
+  if len(x) == sizes.blocks:
+    return x
+  layer, block = np.divmod(np.arange(sizes.blocks), sizes.inner_group_num)
+  return x[layer * sizes.num_groups // sizes.num_layers * sizes.inner_group_num + block]
+
+
+def _read(row: Row, names: tuple[str, ...], tensors, sizes) -> tuple[np.ndarray, ...]:
+  """One block's copies of the parameters of a row."""
+  theirs = _alike(row.theirs, [np.asarray(tensors[name], np.float32) for name in names])
+  try:
+    ours = row.transform.to_ours(theirs, sizes)
+  except ValueError as e:
+    raise errors.UserError(
+      f'{names[0]} has the shape {tensors[names[0]].shape}, which does not fit config.json ({e}): '
+      'download or export the directory again.'
+    ) from e
+  return tuple(np.ascontiguousarray(x) for x in _several(ours))
+
+
+def _with_fillers(row: Row, copies: list[tuple], sizes) -> list[tuple]:
+  """The copies of all blocks, where our parameter has a copy for those without the tensor too."""
+  if row.without is None:
+    return copies
+  filler = tuple(np.asarray(x, np.float32) for x in _several(row.without(sizes)))
+  read = iter(copies)
+  return [next(read) if row.where(i, sizes) else filler for i in range(sizes.blocks)]
+
+
+def _written(row: Row, x: np.ndarray, sizes) -> list[np.ndarray]:
+  """The copies of a parameter that become tensors, in the order of `_places`."""
+  if not _layered(row):
+    return [x]
+  having = _having(row, sizes)
+  if len(having) < sizes.blocks and row.without is None:
+    return list(x)
+  x = for_each_block(x, sizes)
+  return [x[i] for i in having]
+
+
+def _places(row: Row, sizes) -> list[tuple[str, ...]]:
+  """The names of a row's tensors, a tuple for each block that has them."""
+  theirs = _several(row.theirs)
+  if not _layered(row):
+    return [theirs]
+  inner = sizes.inner_group_num
+  return [
+    tuple(name.format(i=i, g=i // inner, j=i % inner) for name in theirs)
+    for i in _having(row, sizes)
+  ]
+
+
+def _having(row: Row, sizes) -> list[int]:
+  return [i for i in range(sizes.blocks) if row.where(i, sizes)]
+
+
+def _layered(row: Row) -> bool:
+  return '{' in _several(row.theirs)[0]
+
+
+def _several(x) -> tuple:
+  return x if isinstance(x, tuple) else (x,)
+
+
+def _alike(form, parts):
+  """A transform's argument: a tuple where the row has one, else the array alone."""
+  return tuple(parts) if isinstance(form, tuple) else parts[0]

@@ -1,0 +1,102 @@
+"""ALBERT (Lan et al. 2019): layers share all in groups, and a group may be several blocks."""
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
+from bertzoo_jax.hf.architecture import HEADS_BIAS
+from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architectures import bert_like
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
+
+
+def _build(name, *heads, **rest):
+  layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
+  rows = (
+    *bert_like.embeddings('albert', 2),
+    # Tables as wide as the layers have no projection here; there it is the identity.
+    *bert_like.projection(
+      'albert.encoder.embedding_hidden_mapping_in',
+      lambda s: np.eye(s.hidden_size, dtype=np.float32),
+      lambda s: np.zeros(s.hidden_size, np.float32),
+    ),
+    *dense(f'{layers}/attention/query', f'{layer}.attention.query', HEADS_KERNEL, HEADS_BIAS),
+    *dense(f'{layers}/attention/key', f'{layer}.attention.key', HEADS_KERNEL, HEADS_BIAS),
+    *dense(f'{layers}/attention/value', f'{layer}.attention.value', HEADS_KERNEL, HEADS_BIAS),
+    *dense(f'{layers}/attention/output', f'{layer}.attention.dense', FROM_HEADS_KERNEL),
+    *norm(f'{layers}/attention_norm', f'{layer}.attention.LayerNorm'),
+    *dense(f'{layers}/feed_forward/in', f'{layer}.ffn'),
+    *dense(f'{layers}/feed_forward/out', f'{layer}.ffn_output'),
+    *norm(f'{layers}/feed_forward_norm', f'{layer}.full_layer_layer_norm'),
+    *dense('mlm_head/transform', 'predictions.dense'),
+    *norm('mlm_head/norm', 'predictions.LayerNorm'),
+    Row('mlm_head/bias', 'predictions.bias'),
+    *heads,
+  )
+  tied = {
+    'predictions.decoder.weight': 'albert.embeddings.word_embeddings.weight',
+    'predictions.decoder.bias': 'predictions.bias',
+  }
+  return bert_like.build(
+    name,
+    'albert',
+    rows,
+    segments=2,
+    tied=tied,
+    blocks=_blocks,
+    more=_more,
+    more_fields=_fields,
+    defaults=dict(
+      embedding_size=128,
+      hidden_size=4096,
+      num_attention_heads=64,
+      intermediate_size=16384,
+      hidden_dropout_prob=0.0,
+      attention_probs_dropout_prob=0.0,
+      hidden_act='gelu_new',
+      num_hidden_groups=1,
+      inner_group_num=1,
+    ),
+    **rest,
+  )
+
+
+def _blocks(encoder) -> int:
+  """Layers that share all are written once for each group."""
+  layers = encoder.num_groups if encoder.sharing == 'all' else encoder.num_layers
+  return layers * encoder.inner_group_num
+
+
+def _more(encoder, special, sizes) -> dict:
+  return {
+    'embedding_size': sizes.table_width,
+    'num_hidden_layers': encoder.num_layers,
+    'num_hidden_groups': sizes.blocks // encoder.inner_group_num,
+    'inner_group_num': encoder.inner_group_num,
+    'classifier_dropout_prob': 0.1,
+    'bos_token_id': special['cls'],
+    'eos_token_id': special['sep'],
+  }
+
+
+def _fields(content) -> dict:
+  layers, groups = content['num_hidden_layers'], content['num_hidden_groups']
+  if layers % groups:
+    raise errors.UserError(
+      f'config.json says num_hidden_groups={groups}, which does not divide '
+      f'num_hidden_layers={layers}: groups here have the same number of layers.'
+    )
+  return {'sharing': 'all', 'num_groups': groups, 'inner_group_num': content['inner_group_num']}
+
+
+PRETRAINING = _build(
+  'AlbertForPreTraining',
+  *dense('pair_head/pooler', 'albert.pooler'),
+  *dense('pair_head/classifier', 'sop_classifier.classifier'),
+  heads='The pair head (`sop_classifier`) tells how the second text relates to the first, as the '
+  'input above says: label 0 it follows, 1 it does not (they are swapped, or it was drawn at '
+  'random).',
+)
+MASKED_LM = _build('AlbertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)

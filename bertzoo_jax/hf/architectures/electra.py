@@ -1,0 +1,44 @@
+"""ELECTRA (Clark et al. 2020): the discriminator and the generator."""
+
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architectures import bert_like
+
+
+def _build(name, *heads, **rest):
+  none = lambda sizes: None
+  return bert_like.build(
+    name,
+    'electra',
+    (
+      *bert_like.encoder('electra', 2),
+      *bert_like.projection('electra.embeddings_project', none, none),
+      *heads,
+    ),
+    segments=2,
+    more=lambda encoder, special, sizes: {'embedding_size': sizes.table_width},
+    defaults=dict(
+      embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
+    ),
+    **rest,
+  )
+
+
+PRETRAINING = _build(
+  'ElectraForPreTraining',
+  *bert_like.dense('replaced_head/dense', 'discriminator_predictions.dense'),
+  *bert_like.dense('replaced_head/score/classifier', 'discriminator_predictions.dense_prediction'),
+  heads='This is the discriminator: its logits, one a token, are above 0 where it takes a token '
+  'for replaced. Fine-tune this one. There is no pooler; the classes for fine-tuning start their '
+  'heads at random.',
+  pipeline='feature-extraction',
+)
+MASKED_LM = _build(
+  'ElectraForMaskedLM',
+  *bert_like.dense('mlm_head/transform', 'generator_predictions.dense'),
+  *bert_like.norm('mlm_head/norm', 'generator_predictions.LayerNorm'),
+  Row('mlm_head/bias', 'generator_lm_head.bias'),
+  head_activation='gelu',
+  tied={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'},
+  heads='This network fills masks. Where it was a generator, its tokens are what a discriminator '
+  'learned to tell; to fine-tune, take the discriminator.',
+)

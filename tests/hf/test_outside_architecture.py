@@ -1,0 +1,336 @@
+"""An architecture outside the package, by dotted name: export, verification, --init."""
+
+import json
+import pathlib
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import outside_network as outside
+import pytest
+import safetensors.numpy
+import small_networks as small
+from test_export import make_workdir
+
+from bertzoo_jax import export
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from configs import bert
+from configs import parts
+
+transformers = pytest.importorskip('transformers', reason='verification needs transformers')
+torch = pytest.importorskip('torch', reason='verification needs torch')
+
+NAME = 'outside_network:MASKED_LM'
+SIZES = outside.Sizes(depth=3, heads=4, width=24)
+NORM = 'encoder/layers/attention_norm/scale'
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """(workdir, weights) of a run of the outside encoder."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(encoders.BY_NAME, 'outside', outside.PreNorm)
+    config = bert.get_config('tiny,objective=mlm,format=full_sentences').unlock()
+    config.phases, config.hf = ((1000, {}),), NAME
+    config.tokenizer = parts.wordpiece(vocab_size=600)
+    config.encoder = {'name': 'outside', 'depth': 3, 'activation': 'gelu'}
+    path = tmp_path_factory.mktemp('outside')
+    yield path, make_workdir(path, config, {})
+
+
+def params_of(depth=3):
+  """Flat random parameters of the encoder with an MLM head; no norm in layer 0."""
+  encoder = outside.PreNorm(vocab_size=small.VOCAB, dtype=jnp.float32, depth=depth)
+  params = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
+  params[NORM][0] = 1
+  return params
+
+
+def changed(monkeypatch, **changes):
+  monkeypatch.setattr(outside, 'MASKED_LM', outside.MASKED_LM._replace(**changes))
+
+
+def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
+  rows = export.export(str(run[0]), tmp_path / 'hf')
+  assert all(r.holds for r in rows) and [r.what.split()[0] for r in rows] == [
+    'tensors',
+    'mlm',
+    'ids',
+    'specials',
+    'special',
+  ]
+  said = capsys.readouterr().out
+  assert NAME in said and 'no architecture' not in said
+  tensors, _ = weights.load(tmp_path / 'hf', NAME)
+  content = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert content['model_type'] == 'pre-norm' and content['num_hidden_layers'] == 3
+  card = (tmp_path / 'hf/README.md').read_text()
+  for fact in ('# PreNormForMaskedLM', '3 layers of 24, 4 heads', 'It fills masks.', 'at most 32'):
+    assert fact in card, fact
+  assert 'Reloaded with the reference of PreNormForMaskedLM' in card and 'pipeline' not in card
+  # Also where another class is the run's own.
+  config = json.loads((run[0] / 'config.json').read_text())
+  (run[0] / 'config.json').write_text(json.dumps({**config, 'hf': 'BertForMaskedLM'}))
+  try:
+    assert export.export(str(run[0]), tmp_path / 'again', NAME) == rows
+    with pytest.raises(errors.UserError, match='BertForMaskedLM has no place for'):
+      export.export(str(run[0]), tmp_path / 'third')
+  finally:
+    (run[0] / 'config.json').write_text(json.dumps(config))
+
+
+def test_its_directory_is_read_by_the_run_that_names_it(run, tmp_path):
+  export.export(str(run[0]), tmp_path / 'hf')
+  encoder = outside.PreNorm(vocab_size=600, dtype=jnp.float32, norm_eps=1e-6)
+  objective = objectives.BY_NAME['mlm'](encoder=encoder)
+  fresh = small.parameters(objective, seed=3)
+  init = f'hf:{tmp_path / "hf"}'
+  with pytest.raises(errors.UserError, match="No readable model type is called 'pre-norm'"):
+    initial_weights.parameters(fresh, init, objective, None)
+  with pytest.raises(errors.UserError, match="No readable model type is called 'pre-norm'"):
+    initial_weights.parameters(fresh, init, objective, None, 'BertForMaskedLM')
+  for name in (NAME, 'outside_network:PRETRAINING'):
+    params, lines = initial_weights.parameters(fresh, init, objective, None, name)
+    params, trained = weights.flatten(params), weights.flatten(run[1])
+    assert params.keys() == trained.keys() and (params[NORM][0] == 1).all()
+    assert all(np.array_equal(x, trained[k]) for k, x in params.items() if k != NORM)
+    assert np.array_equal(params[NORM][1:], trained[NORM][1:])
+    assert [line for line in lines if not line.startswith('loaded')] == [
+      'differs: encoder.norm_eps is 1e-06 in the config and 1e-05 in the checkpoint'
+    ]
+
+
+def test_other_model_types_are_read_by_the_table_also_then(tmp_path):
+  content = {'model_type': 'bert', 'architectures': ['BertForMaskedLM']}
+  assert architectures.reader(content, NAME).name == 'BertForPreTraining'
+  content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
+  assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
+  content = {'model_type': 'pre-norm', 'architectures': ['PreNormForPreTraining']}
+  assert architectures.reader(content, NAME) is outside.PRETRAINING
+
+
+def test_another_class_of_its_module_takes_its_place_where_it_does_not_fit():
+  paths = list(params_of())
+  wished = 'outside_network:PRETRAINING'
+  assert architectures.fitting(wished, 'gelu', paths) == NAME
+  assert hf.fitting_note(NAME, 'gelu', paths) is None
+  assert f'export writes {NAME}' in hf.fitting_note(wished, 'gelu', paths)
+  assert 'no activation relu' in hf.fitting_note(NAME, 'relu', paths)
+
+
+@pytest.mark.parametrize(
+  'tensor, rows', [('layers.1.attn.Wqkv.weight', slice(24, 48)), ('layers.2.mlp.Wi.weight', 0)]
+)
+def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows):
+  honest = export.convert
+
+  def wrong(*args):
+    tensors, config = honest(*args)
+    tensors[f'model.{tensor}'][rows] *= 1.01
+    return tensors, config
+
+  monkeypatch.setattr(export, 'convert', wrong)
+  with pytest.raises(errors.UserError, match='The reference of PreNorm.* differently .*mlm logits'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (lambda x: {'unloaded': []}, 'mlm logits: only the trained network has this head'),
+    (lambda x: {**x, 'unloaded': ['a.weight']}, 'tensors not loaded: a.weight'),
+    (lambda x: {'mlm': x['mlm']}, 'tensors not loaded: the reference does not say'),
+    (lambda x: {**x, 'span': x['mlm']}, 'span logits: only the reference has this head'),
+    (lambda x: {**x, 'mlm': x['mlm'][:, :, :1]}, 'mlm logits: .*600.* here, .*1.* there'),
+    (lambda x: {**x, 'mlm': x['mlm'] * np.nan}, 'mlm logits .*nan'),
+  ],
+)
+def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch, change, message):
+  changed(monkeypatch, logits=lambda *args: change(outside.logits(*args)))
+  with pytest.raises(errors.UserError, match=message):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert not list(tmp_path.iterdir())
+
+
+def test_nothing_compared_fails():
+  pack_ids = np.ones((2, 3), np.int32)
+  rows = verify.compare_logits({}, {'unloaded': []}, pack_ids)
+  assert [r.holds for r in rows] == [True, False]
+  assert rows[1].difference == 'neither side has a head to compare'
+  for empty in (np.zeros((2, 3, 0)), np.zeros((0, 3, 4))):
+    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, pack_ids)
+    assert not rows[1].holds and rows[1].difference == 'no number to compare'
+  x = np.zeros((2, 3, 4))
+  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * pack_ids)
+  assert not rows[1].holds  # padding alone
+
+
+def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypatch):
+  network = transformers.BertForMaskedLM(
+    transformers.BertConfig(
+      vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+  )
+  network.save_pretrained(tmp_path)
+  batch = verify.random_batch(31, 8, 2, 0)
+  a = architectures.choose('BertForMaskedLM')
+  assert verify.logits(tmp_path, a, batch)['unloaded'] == []
+
+  tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
+  # transformers says of none of these that it left it out or made it up.
+  weights.save(
+    tmp_path / 'model.safetensors',
+    {**tensors, 'bert.embeddings.position_ids': np.arange(512, dtype=np.float32)[None]},
+  )
+  assert verify.logits(tmp_path, a, batch)['unloaded'] == ['bert.embeddings.position_ids']
+
+
+def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path, capsys):
+  name = 'outside_network:WITHOUT_TOKENIZER'
+  rows = export.export(str(run[0]), tmp_path / 'hf', name)
+  assert [r.what.split()[0] for r in rows] == ['tensors', 'mlm'] and all(r.holds for r in rows)
+  assert {p.name for p in (tmp_path / 'hf').iterdir()} == {
+    'README.md',
+    'config.json',
+    'model.safetensors',
+  }
+
+
+@pytest.mark.parametrize('depth', [1, 3])
+def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
+  params = params_of(depth)
+  sizes = outside.Sizes(depth, 4, 24)
+  tensors = architecture.to_hf(outside.MASKED_LM, params, sizes)
+  assert {k for k in tensors if 'attn_norm' in k} == {
+    f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)
+  }
+  assert tensors['model.layers.0.attn.Wqkv.weight'].shape == (72, 24)
+  key, kernel = 'encoder/layers/attention/key', tensors['model.layers.0.attn.Wqkv.weight']
+  assert np.array_equal(kernel[24:48].T, params[f'{key}/kernel'][0].reshape(24, 24))
+  bias = tensors['model.layers.0.attn.Wqkv.bias']
+  assert np.array_equal(bias[24:48], params[f'{key}/bias'][0].reshape(-1))
+  assert tensors['model.layers.0.mlp.Wi.weight'].shape == (80, 24)
+  again, unread = architecture.to_ours(outside.MASKED_LM, tensors, sizes)
+  assert unread == [] and again.keys() == params.keys()
+  assert all(np.array_equal(x, params[k]) for k, x in again.items())
+  del tensors[f'model.layers.{depth - 1}.attn.Wqkv.weight']
+  if depth > 1:
+    with pytest.raises(errors.UserError, match='lacks .*layers.2.attn.Wqkv.weight'):
+      architecture.to_ours(outside.MASKED_LM, tensors, sizes)
+
+
+def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_for_bit():
+  config = transformers.ModernBertConfig(
+    vocab_size=small.VOCAB,
+    hidden_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=40,
+    **{f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')},
+  )
+  theirs = transformers.ModernBertForMaskedLM(config).state_dict()
+  tensors = {
+    k: np.asarray(x) + np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+    for k, x in theirs.items()
+    if k not in outside.TIED
+  }
+  params, unread = architecture.to_ours(outside.MODERN_BERT, tensors, SIZES)
+  assert unread == [] and (params[NORM][0] == 1).all() and params[NORM].shape == (3, 24)
+  assert params['encoder/layers/attention/value/kernel'].shape == (3, 24, 4, 6)
+  again = architecture.to_hf(outside.MODERN_BERT, params, SIZES)
+  assert again.keys() == tensors.keys()
+  assert all(np.array_equal(x, tensors[k]) for k, x in again.items())
+
+
+def _only(*rows):
+  return outside.MASKED_LM._replace(rows=rows)
+
+
+def test_one_parameter_may_be_several_tensors():
+  same = architecture.KERNEL
+  a = _only(
+    architecture.Row('x', ('{i}.q', '{i}.k', '{i}.v'), architecture.parted(same, same, same)),
+    architecture.Row('y', ('l', 'r'), architecture.parted(same, same)),
+  )
+  rng = np.random.default_rng(0)
+  params = {
+    'x': rng.normal(size=(3, 3, 5, 7)).astype(np.float32),
+    'y': rng.normal(size=(2, 5, 7)).astype(np.float32),
+  }
+  tensors = architecture.to_hf(a, params, SIZES)
+  assert sorted(tensors) == sorted([f'{i}.{x}' for i in range(3) for x in 'qkv'] + ['l', 'r'])
+  assert np.array_equal(tensors['1.k'], params['x'][1, 1].T)
+  again, unread = architecture.to_ours(a, tensors, SIZES)
+  assert unread == [] and all(np.array_equal(x, again[k]) for k, x in params.items())
+
+
+def test_a_parameter_may_have_copies_only_for_the_layers_that_have_the_tensor():
+  a = _only(
+    architecture.Row('global', '{i}.w', where=lambda i, sizes: i % 2 == 0),
+    architecture.Row('local', '{i}.w', where=lambda i, sizes: i % 2 == 1),
+  )
+  params = {
+    'global': np.arange(4, dtype=np.float32).reshape(2, 2),
+    'local': np.full((1, 2), 9, np.float32),
+  }
+  tensors = architecture.to_hf(a, params, SIZES)
+  assert {k: x.tolist() for k, x in tensors.items()} == {
+    '0.w': [0, 1],
+    '1.w': [9, 9],
+    '2.w': [2, 3],
+  }
+  again, unread = architecture.to_ours(a, tensors, SIZES)
+  assert unread == [] and all(np.array_equal(x, again[k]) for k, x in params.items())
+
+
+def test_a_part_of_a_row_s_parameters_is_refused():
+  params = params_of()
+  del params['encoder/layers/attention/key/bias']
+  with pytest.raises(errors.UserError, match="needs 'encoder/layers/attention/key/bias'"):
+    architecture.check(outside.MASKED_LM, params)
+  for x in ('query', 'value'):
+    del params[f'encoder/layers/attention/{x}/bias']
+  architecture.check(outside.MASKED_LM, params)  # all absent may be
+
+
+def test_a_tensor_of_another_shape_is_refused_by_name():
+  tensors = architecture.to_hf(outside.MASKED_LM, params_of(), SIZES)
+  tensors['model.layers.1.attn.Wqkv.weight'] = np.zeros((71, 24), np.float32)
+  with pytest.raises(errors.UserError, match=r'layers.1.attn.Wqkv.weight has the shape \(71, 24\)'):
+    architecture.to_ours(outside.MASKED_LM, tensors, SIZES)
+
+
+@pytest.mark.parametrize(
+  'name, message',
+  [
+    ('BertForMaskedLn', "mean 'BertForMaskedLM'"),
+    ('no_such_module:MASKED_LM', "'no_such_module' cannot be imported"),
+    ('outside_network:MASKED', "module 'outside_network' has no 'MASKED'"),
+    ('outside_network:sizes', 'is no Architecture but of type function'),
+    (':MASKED_LM', "the module '' has no"),
+    ('outside_network:', "has no ''"),
+  ],
+)
+def test_a_name_that_is_no_architecture_is_refused_in_a_sentence(name, message):
+  with pytest.raises(errors.UserError, match=message):
+    architectures.choose(name)
+
+
+def test_only_the_architectures_folder_names_architectures():
+
+  folder = pathlib.Path(hf.__file__).parent
+  types_ = {a.model_type for a in architectures.ARCHITECTURES.values()} | {'xlnet', 'deberta-v2'}
+  names = re.compile(
+    '|'.join([*architectures.ARCHITECTURES, *(f"""['"]{name}['"]""" for name in types_)])
+  )
+  for path in sorted(folder.glob('*.py')):
+    assert not names.search(path.read_text()), path
