@@ -30,6 +30,17 @@ def resolve(name: str, table: dict, what: str):
   """
   if not is_outside(name):
     return errors.choose(name, table, what)
+  part = outside(name, what)
+  if not callable(part):
+    raise errors.UserError(
+      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name '
+      f'a function or class that returns the {what}.'
+    )
+  return part
+
+
+def outside(name: str, what: str):
+  """What `package.module:name` names. Raises UserError if there is no such module or name."""
   module_name, _, attribute = name.partition(':')
   if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
     raise errors.UserError(
@@ -44,11 +55,6 @@ def resolve(name: str, table: dict, what: str):
         f'{errors.did_you_mean(step, known)}'
       )
     part = getattr(part, step)
-  if not callable(part):
-    raise errors.UserError(
-      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name '
-      f'a function or class that returns the {what}.'
-    )
   return part
 
 

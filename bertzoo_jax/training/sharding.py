@@ -217,37 +217,46 @@ def on_mesh(mesh, kernels):
     return kernels.attend, kernels.add_norm
   rows, whole = PartitionSpec(ROWS), PartitionSpec()
 
-  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=()):
+  def attend(q, k, v, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None):
     if inside_shard_map():
-      return kernels.attend(q, k, v, pack_ids, dropout_rate, dropout_keys_B2, relative, tables)
+      return kernels.attend(q, k, v, visible, dropout_rate, dropout_keys_B2, relative, scale)
     divides = q.shape[2] % mesh.shape['tensor'] == 0
-    heads, of_tables = (
-      (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None))
-      if divides
-      else (rows, whole)
+    heads, of_tables = rows, whole
+    if divides:
+      heads, of_tables = PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor')
+    tables, structure = jax.tree.flatten(relative)
+    described = (
+      visible.query_packs_BL,
+      visible.key_packs_BM,
+      visible.query_order_BL,
+      visible.key_order_BM,
     )
 
     def part(learned, others):
-      (q, k, v, *tables), (ids, keys) = learned, others
+      (q, k, v, *tables), (query_packs, key_packs, query_order, key_order, keys) = learned, others
+      own = visible._replace(
+        query_packs_BL=query_packs,
+        key_packs_BM=key_packs,
+        query_order_BL=query_order,
+        key_order_BM=key_order,
+      )
       first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
       return kernels.attend(
-        q, k, v, ids, dropout_rate, keys, relative, tables, first_head=first_head
+        q, k, v, own, dropout_rate, keys, structure.unflatten(tables), scale, first_head=first_head
       )
 
-    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, rows)
-    return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_keys_B2)), places, heads)
+    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows,) * 5
+    return _on_parts(mesh, part, ((q, k, v, *tables), (*described, dropout_keys_B2)), places, heads)
 
-  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None):
+  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False):
     if inside_shard_map():
-      return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2)
-    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others)
-    return _on_parts(
-      mesh,
-      part,
+      return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2, with_sum)
+    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others, with_sum)
+    arrays, places = (
       ((x, y, scale, shift), (dropout_keys_B2,)),
       ((rows, rows, whole, whole), (rows,)),
-      rows,
     )
+    return _on_parts(mesh, part, arrays, places, rows)
 
   return attend, add_norm
 
@@ -294,7 +303,7 @@ def _on_parts(mesh, f, arrays, places, result):
     mesh: the mesh.
     f: of two tuples.
     arrays, places: the two tuples and their specs; None among the others stays None.
-    result: spec of the one result.
+    result: spec of the result, or of each of several.
   """
   split = lambda f, ins, out: jax.shard_map(
     f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False

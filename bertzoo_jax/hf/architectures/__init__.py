@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
@@ -24,20 +25,9 @@ def choose(name: str) -> Architecture:
   Raises:
     UserError: no such class, no such module, no such name in it, or something else by that name.
   """
-  if ':' not in name:
+  if not parts.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  module, _, attribute = name.partition(':')
-  try:
-    found = getattr(importlib.import_module(module), attribute)
-  except ImportError as e:
-    raise errors.UserError(
-      f'Hugging Face architecture {name!r}: the module {module!r} cannot be imported ({e}). Start '
-      'where it can be, or set PYTHONPATH.'
-    ) from e
-  except (AttributeError, ValueError) as e:
-    raise errors.UserError(
-      f'Hugging Face architecture {name!r}: the module {module!r} has no {attribute!r}.'
-    ) from e
+  found = parts.outside(name, 'hf')
   if not isinstance(found, Architecture):
     raise errors.UserError(
       f'{name!r} is no Architecture but of type {type(found).__name__}: see '
