@@ -19,11 +19,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import stack
 
 # What a mesh may split of their parameters, as training.sharding reads it: path regex → {axis of
 # the mesh: axes of the parameter, from its end}.
@@ -173,6 +177,13 @@ class Block(nn.Module):
   def flops(self, length: int, width: int) -> float:
     """Those of its parts."""
     return self.attention.flops(length, width) + self.feed_forward.flops(length, width)
+
+
+def init(block, key, plan: stack.Plan, width: int):
+  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D."""
+  x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
+  one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN)['params']
+  return stack.init(one, key, plan)
 
 
 def split_keys(keys_B2, parts: int) -> list:

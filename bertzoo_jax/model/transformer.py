@@ -101,7 +101,8 @@ class Transformer(nn.Module):
     )
     if self.table_width != self.hidden_size:
       self.embedding_projection = layers.Dense((self.hidden_size,), self.kernel_init, self.dtype)
-    self.layers = self.param('layers', self._init_layers)
+    width = self.hidden_size
+    self.layers = self.param('layers', lambda k: blocks.init(self._block(), k, self.plan, width))
 
   def embed(self, batch):
     """The sum of the embeddings before its norm, float32 [B, L, E]."""
@@ -200,13 +201,6 @@ class Transformer(nn.Module):
       parent=None,
     )
 
-  @nn.nowrap
-  def _init_layers(self, key):
-    block, x_BLD = self._block(), jnp.zeros((1, 1, self.hidden_size), self.dtype)
-    visible = attention.same_pack(jnp.zeros((1, 1), jnp.int32))
-    of_block = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN)['params']
-    return stack.init(of_block, key, self.plan)
-
 
 def _check(e: Transformer):
   """Raises UserError for sizes that cannot be built."""
@@ -262,37 +256,42 @@ def _check(e: Transformer):
 
 
 class Embeddings(nn.Module):
-  """Word + position (+ segment) vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2). The sum
-  is float32.
+  """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
+
+  The sum is float32. There is no table of positions if max_positions is None, none of segments if
+  type_vocab_size is 0. use_bias: of the norm.
   """
 
   vocab_size: int
   width: int
-  max_positions: int
-  type_vocab_size: int
   norm_eps: float
   dropout: float
   init_table: Callable
   dtype: Any
+  max_positions: int | None = None
+  type_vocab_size: int = 0
+  use_bias: bool = True
 
   def setup(self):
     table = lambda size: layers.Embedding(size, self.width, self.init_table)
-    self.word, self.position = table(self.vocab_size), table(self.max_positions)
+    self.word = table(self.vocab_size)
+    if self.max_positions is not None:
+      self.position = table(self.max_positions)
     if self.type_vocab_size:
       self.type = table(self.type_vocab_size)
-    self.norm = layers.Norm(self.norm_eps, self.dtype)
+    self.norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias)
 
   def sum(self, batch):
     """The sum, [B, L, E]."""
-    length = batch['input_ids'].shape[1]
-    if length > self.max_positions:
+    x_BLE, length = self.word()[batch['input_ids']], batch['input_ids'].shape[1]
+    if self.max_positions is not None and length > self.max_positions:
       raise errors.UserError(
         f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
         f'set --config.encoder.max_positions={length} or a smaller --config.length.'
       )
-    words, positions = self.word(), self.position()
-    x_BLE = words[batch['input_ids']]
-    x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
+    if self.max_positions is not None:
+      positions = self.position()
+      x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
     if self.type_vocab_size:
       # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
       segments_BLT = jax.nn.one_hot(batch['segment_ids'], self.type_vocab_size, dtype=jnp.float32)
