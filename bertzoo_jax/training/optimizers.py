@@ -236,9 +236,9 @@ def _chain(
   return optax.chain(*parts)
 
 
-def _is(value, policy) -> bool:
-  """Whether all copies of a parameter have this value. Those of one value are no array."""
-  return np.ndim(policy) == 0 and policy == value
+def _is(value, found) -> bool:
+  """Whether all copies of a parameter have this value. found: a value of `policy`."""
+  return np.ndim(found) == 0 and found == value
 
 
 def _map_with_path(f, *trees):

@@ -124,6 +124,8 @@ def test_a_run_of_an_earlier_version_resumes_with_the_fields_added_since(tmp_pat
   (tmp_path / 'config.json').write_text(json.dumps(stored))
   workdir.check_same_run(tmp_path, config, 'hash')
   changed = _config(optimizer=optimizer(rates=((r'^encoder/', 0.5),)))
+  again = configuration.from_json(configuration.to_json(changed))
+  assert not configuration.differences(configuration.flatten(changed), configuration.flatten(again))
   with pytest.raises(errors.UserError, match='optimizer.rates'):
     workdir.check_same_run(tmp_path, changed, 'hash')
 
