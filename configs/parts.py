@@ -931,9 +931,8 @@ def argument(text, build):
       f'{", ".join(build)}.{_near(size, build)}'
     )
   config = build[size]()
-  for change in sorted(
-    changes, key=lambda c: c.startswith('steps=')
-  ):  # scaling comes last: it also scales a new schedule's warmup
+  # scaling comes last: it also scales a new schedule's warmup
+  for change in sorted(changes, key=lambda c: c.startswith('steps=')):
     key, _, value = change.partition('=')
     if key == 'steps':
       _scale(config, value)

@@ -100,9 +100,8 @@ def build(
   notes = word_marks.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
-  if (
-    split != 'train'
-  ):  # evaluation asks the same of every seed and phase, so that their losses compare
+  # evaluation asks the same of every seed and phase, so that their losses compare
+  if split != 'train':
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_ROW = np.int32(
-  0x9E3779B9 - (1 << 32)
-)  # 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+# 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+_ROW = np.int32(0x9E3779B9 - (1 << 32))
 
 
 def of_batch(key: jax.Array, rows: int) -> jax.Array:

@@ -151,9 +151,8 @@ def _imagined(config, path=None, manifest=None):
   """
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
-  made = corpora.in_memory(
-    [], [0], [0], vocab_size, special, similar=object()
-  )  # only asked whether it is there
+  # only asked whether it is there
+  made = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
   made.manifest['splitter'] = config.corpus.splitter
   if manifest:
     made.path, made.hash = path, manifest['hash']

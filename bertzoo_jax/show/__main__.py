@@ -23,9 +23,8 @@ import rich.table
 from absl import flags
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-os.environ.setdefault(
-  'TF_ENABLE_ONEDNN_OPTS', '0'
-)  # it says three lines at import, and nothing here uses it
+# it says three lines at import, and nothing here uses it
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import cli  # noqa: E402
@@ -93,9 +92,8 @@ def show(
     keep_units=stats and npz is None,
   )
   if split == 'held_out':
-    batches = iter(
-      pipe.evaluation_batches(config.run.eval_batches)[first:end]
-    )  # those that `pretrain` evaluates
+    # those that `pretrain` evaluates
+    batches = iter(pipe.evaluation_batches(config.run.eval_batches)[first:end])
   else:
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
   if npz is not None:

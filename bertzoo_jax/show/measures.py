@@ -106,9 +106,8 @@ class Meter:
       out.append(('pieces a row', n['pieces'] / rows, '', None))
     if 'labels' in n:
       swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
-      lone = (
-        'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
-      )  # they all get label 1
+      # they all get label 1
+      lone = 'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
       says = None if lone or 'negative_rate' not in fields.format else fields.format.negative_rate
       out += [
         (

@@ -162,7 +162,6 @@ class _Reading:
       text = '\n'.join(line for line in lines if _BAD not in line)
     return Page(line, '' if why else text, size, why, bad)
 
-  def _entity(
-    self, *_
-  ):  # no dump declares entities, and a few lines of them can stand for gigabytes
+  # no dump declares entities, and a few lines of them can stand for gigabytes
+  def _entity(self, *_):
     raise Damaged('it declares entities')

@@ -34,9 +34,8 @@ from bertzoo_jax.text import unpacking
 from bertzoo_jax.text import wikitext
 
 MAX_LINE = 1 << 24  # bytes; a longer line is dropped
-MAX_DOCUMENT = (
-  1 << 25
-)  # bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
+# bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
+MAX_DOCUMENT = 1 << 25
 _BLOCK = 1 << 20
 _END = object()  # of a document, in a stream of paragraphs
 _JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$')

@@ -8,12 +8,8 @@ import zlib
 
 import zstandard
 
-DAMAGED = (
-  EOFError,
-  zlib.error,
-  lzma.LZMAError,
-  zstandard.ZstdError,
-)  # and any OSError without a number
+# and any OSError without a number
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 # Bytes 1 to 3 of a Zstandard frame that carries no data; some packers begin with one
 _SKIPPABLE = b'\x2a\x4d\x18'
 _PACKED = 1 << 16  # bytes read at a time

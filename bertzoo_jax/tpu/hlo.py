@@ -465,9 +465,8 @@ class _Walk:
       contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
       depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
       return 2.0 * math.prod(hlo_text.dims(instruction.shape)) * depth
-    told = re.search(
-      r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes
-    )  # of a Pallas kernel, by its author
+    # of a Pallas kernel, by its author
+    told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
     return float(told[1]) if told else 0.0
 
 

@@ -390,9 +390,8 @@ def _clean(folder):
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)
-    elif (
-      p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
-    ):  # gs:// without its commit marker
+    # gs:// without its commit marker
+    elif p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p):
       _move_aside(p, 'unfinished')
 
 

@@ -175,9 +175,8 @@ def _on_tpu(seconds):
   )
   try:
     _initialize(seconds, missing)
-  except (
-    Exception
-  ) as e:  # whatever the machine's own address book raises, before anything was joined
+  # whatever the machine's own address book raises, before anything was joined
+  except Exception as e:
     if 'before' in str(e) and isinstance(e, RuntimeError):
       raise
     if _others() or jax.distributed.is_initialized():
@@ -207,9 +206,8 @@ def _alone(seconds):
     cluster_detection_method='deactivate',
     heartbeat_timeout_seconds=_FOREVER,
   )
-  jax.config.update(
-    'jax_cpu_collectives_implementation', None
-  )  # devices of one process need no network between them
+  # devices of one process need no network between them
+  jax.config.update('jax_cpu_collectives_implementation', None)
 
 
 def _initialize(seconds, missing, **where):

@@ -91,9 +91,8 @@ def _take_local(workdir, owner):
     time.sleep(0.1)
   other = _read_fd(fd)
   if other:
-    if other.get('host') != owner['host'] and _alive(
-      other, owner
-    ):  # a disk whose flock does not reach the other host
+    # a disk whose flock does not reach the other host
+    if other.get('host') != owner['host'] and _alive(other, owner):
       os.close(fd)
       _refuse(workdir, other)
     _say_stale(other)

@@ -50,9 +50,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   word = draw.random(ids.shape) < long
   phrase = draw.random(ids.shape) < 0.3
   continues_phrase = phrase & np.roll(phrase, 1, 1) & (draw.random(ids.shape) < 0.7)
-  word &= ~(phrase ^ np.roll(phrase, 1, 1)) & (
-    ~phrase | continues_phrase
-  )  # words do not cross the ends of phrases
+  # words do not cross the ends of phrases
+  word &= ~(phrase ^ np.roll(phrase, 1, 1)) & (~phrase | continues_phrase)
   units = (
     word * word_marks.CONTINUES_WORD
     + phrase * (word_marks.IN_PHRASE + word_marks.IN_ENTITY)

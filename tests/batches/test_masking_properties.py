@@ -89,9 +89,8 @@ def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long
   row, slot = np.nonzero(weights)
   restored = ids.copy()
   restored[row, positions[row, slot]] = targets[row, slot]
-  np.testing.assert_array_equal(
-    restored, before
-  )  # putting the targets back restores the row, so nothing else was touched
+  # putting the targets back restores the row, so nothing else was touched
+  np.testing.assert_array_equal(restored, before)
   np.testing.assert_array_equal(targets[row, slot], before[row, positions[row, slot]])
   for name_kept in set(features) - {'units', 'input_ids'}:
     np.testing.assert_array_equal(out[name_kept], features[name_kept])

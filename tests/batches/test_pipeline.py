@@ -129,9 +129,8 @@ def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number
       for host in ((0, 1), (1, 2))
     )
   step = _border(whole)
-  _same(
-    {k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step)
-  )  # another host, with other rows beside
+  # another host, with other rows beside
+  _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))
   for one, two in zip(
     whole.iterate(step - 1, step + 2),
     (whole.batch(s) for s in (step - 1, step, step + 1)),
@@ -190,9 +189,8 @@ def test_repeat_repeats_the_row_list_of_a_pair_format_too():
   ]
   assert epochs[0] == epochs[1]
   pipe = _build('segment_pairs', dict(repeat=0), batch_size=1)
-  assert (
-    len({len(pipe._lists.get(e)) for e in range(6)}) > 1
-  )  # lists differ in length, so the border is that of epoch 0
+  # lists differ in length, so the border is that of epoch 0
+  assert len({len(pipe._lists.get(e)) for e in range(6)}) > 1
 
 
 def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
@@ -206,9 +204,8 @@ def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
       tuple(b['input_ids'][0]) + tuple(b['masked_positions'][0])
       for b in pipe.iterate(epoch * n, (epoch + 1) * n)
     ]
-    assert (
-      len(rows) == n and len(set(rows)) >= min(n, lengths[epoch]) - 2
-    )  # two short rows may be equal by chance
+    # two short rows may be equal by chance
+    assert len(rows) == n and len(set(rows)) >= min(n, lengths[epoch]) - 2
 
 
 def test_seed_phase_and_split_change_the_batch_and_nothing_else_does():
@@ -252,13 +249,11 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   weights = np.concatenate([b['masked_weights'].sum(1) for b in batches])
   assert (weights[:n] > 0).all() and not weights[n:].any()
   tokens = np.concatenate([_unmasked(b) for b in batches])[:n]
-  assert (
-    tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
-  )  # in the order of the text, nothing lost
+  # in the order of the text, nothing lost
+  assert tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
   real = np.concatenate([b['pack_ids'] for b in batches]).sum(1)
-  assert (real[:n] > 0).all() and not real[
-    n:
-  ].any()  # what is counted by tokens counts no filler, whose masks nobody fills
+  # what is counted by tokens counts no filler, whose masks nobody fills
+  assert (real[:n] > 0).all() and not real[n:].any()
   halves = [
     _build('full_sentences', split='held_out', host=(i, 2)).evaluation_batches(1000)
     for i in range(2)

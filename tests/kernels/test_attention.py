@@ -113,9 +113,8 @@ def by_distance(q_LK, k_MK, first_query, to_RK, from_RK):
   )
 
 
-@pytest.mark.parametrize(
-  'length', [40, 600]
-)  # the latter in blocks of 128 queries, the last of them filled up
+# the latter in blocks of 128 queries, the last of them filled up
+@pytest.mark.parametrize('length', [40, 600])
 def test_a_relative_term_joins_the_scores_and_its_tables_get_their_gradient(length):
   (q, k, v, weight), ids = inputs(2, length, 2, 16)
   tables = tuple(

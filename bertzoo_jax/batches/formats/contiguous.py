@@ -124,9 +124,8 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     pieces = rows_lib.walk(text.num_sentences, successors, end=True)
     is_tail = np.zeros(len(pieces) - 1, bool)
     is_tail[np.searchsorted(pieces, documents[1:]) - 1] = True
-    whole = (
-      piece_lengths(pieces[:-1].astype(np.int64), pieces[1:].astype(np.int64)) <= length
-    )  # but for a long sentence to be dropped
+    # but for a long sentence to be dropped
+    whole = piece_lengths(pieces[:-1].astype(np.int64), pieces[1:].astype(np.int64)) <= length
     tails = np.flatnonzero(is_tail & whole).astype(pieces.dtype)
     filled = np.append(
       0,
@@ -253,9 +252,8 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
       hashing.bits(hashing.fold(key, purpose), first) < hashing.threshold(share)
     )
     half = (target - 3) // 2
-    border = (
-      np.searchsorted(starts, starts[first] + half, 'left') - 1
-    )  # the sentence before which A still is below half
+    # the sentence before which A still is below half
+    border = np.searchsorted(starts, starts[first] + half, 'left') - 1
     border = np.where(border <= first, first + 1, border + coin(hashing.CUT, 0.5))
     border = np.where(coin(hashing.COIN, single_rate), end, np.minimum(border, end))
     length_a = np.minimum(starts[border] - starts[first], length - 2)
