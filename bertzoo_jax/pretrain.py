@@ -7,8 +7,8 @@
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
 all attempts. Ends with exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a
 mistake in the command, nothing overwritten), 3 (numbers that are not finite, a full disk, or
-another job that took the workdir over; the last good checkpoint is kept) or 75
-(what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in
+another job that took the workdir over; the last good checkpoint is kept) or 75 (what may pass: a
+host that was late or lost, a bucket or network that failed, a workdir or port in
 use: run the same line again). A second Ctrl-C does not wait for the save (130). On several hosts
 any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost
 with SIGABRT (134).

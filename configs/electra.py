@@ -14,8 +14,8 @@ The paper's runs: BERT's uncased WordPiece; running text in one or two segments,
 16 TPU v3; large: 400,000 of 2,048, or 1,750,000 (--config.phases='((1750000, {}),)').
 
 Its comparisons: --config configs/electra.py:base,objective=replaced_token_adversarial | replace_mlm
-| all_tokens_mlm (their
-width is 1/4 unless set: --config.objective.width=0.3333333333333333); ELECTRA 15 %:
+| all_tokens_mlm (their width is 1/4 unless set: --config.objective.width=0.3333333333333333);
+ELECTRA 15 %:
 --config.objective.loss_over=masked;
 sharing: --config.objective.shared=none | token | embeddings | all (all: with width=1.0). Generators
 that are no

@@ -2,9 +2,9 @@
 (corpus, config, seed, step).
 
 Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
-epoch)(n mod N) of that
-epoch's own list: a surplus is not visited, a shortage wraps. A very large split is visited part by
-part (splits.Split). B rows of the global batch, b of this host, L length, P predictions.
+epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. A very large
+split is visited part by part (splits.Split). B rows of the global batch, b of this host, L length,
+P predictions.
 """
 
 import functools

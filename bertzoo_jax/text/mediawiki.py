@@ -2,9 +2,8 @@
 paragraphs of them.
 
 Read with expat, a block at a time: one page is in memory, and of a dump of all revisions its newest
-one. Left out, each
-counted under its reason: pages outside namespace 0, redirects, pages that are not wikitext, pages
-over 16 MiB.
+one. Left out, each counted under its reason: pages outside namespace 0, redirects, pages that are
+not wikitext, pages over 16 MiB.
 """
 
 import codecs
@@ -29,8 +28,7 @@ class Damaged(ValueError):
 
 class Page(NamedTuple):
   """An article: `line` of the file where it begins, `size` in characters, `why` it is left out (''
-  if it is not),
-  `bad`: characters of each line that was dropped because it was not UTF-8."""
+  if it is not), `bad`: characters of each line that was dropped because it was not UTF-8."""
 
   line: int
   text: str

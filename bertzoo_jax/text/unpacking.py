@@ -41,9 +41,8 @@ class _Joined:
   """Packed streams one behind the other (dumps of Wikipedia have thousands of them).
 
   The libraries' own files take damage where a stream would begin for the end (bz2, lzma), or a cut
-  file for a whole one
-  (zstandard): here either is an exception, raised when all that came before it has been read. Zeros
-  between streams are padding.
+  file for a whole one (zstandard): here either is an exception, raised when all that came before it
+  has been read. Zeros between streams are padding.
   """
 
   def __init__(self, raw, new):

@@ -5,8 +5,7 @@ The text is a list of computations; the entry one runs others: a loop its body s
 branch one of several. Every instruction that runs is counted as often as it does.
 `estimated_cycles` is the compiler's model of an operation; most have one, gathers, collectives,
 Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with
-the
-compiler's own count of operations: a reader that misses a computation would show there.
+the compiler's own count of operations: a reader that misses a computation would show there.
 """
 
 import math

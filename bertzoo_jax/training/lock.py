@@ -29,12 +29,11 @@ def hold(workdir):
 
   On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however
   it ends; where another host cannot see that, an owner counts as gone when its heartbeat is older
-  than two minutes. On gs:// a job that finds the
-  lease of another host watches it: a heartbeat that moves refuses the job, one that stands still
-  for two minutes is taken over, so that a new VM goes on by itself after a preemption without
-  notice. A process of this host that is no more holds nothing. A job that finds at a heartbeat that
-  another has taken its place (it was suspended for longer) ends at once with exit code 3 and saves
-  nothing.
+  than two minutes. On gs:// a job that finds the lease of another host watches it: a heartbeat that
+  moves refuses the job, one that stands still for two minutes is taken over, so that a new VM goes
+  on by itself after a preemption without notice. A process of this host that is no more holds
+  nothing. A job that finds at a heartbeat that another has taken its place (it was suspended for
+  longer) ends at once with exit code 3 and saves nothing.
 
   Raises:
     TryAgain: another job has it, with host, process and since when. It may be about to end: a

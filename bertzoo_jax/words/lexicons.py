@@ -2,10 +2,9 @@
 
 A text is a line of symbols: a run of letters and digits of a script that parts words by blanks is
 one, every other character is one (Han characters, kana, Thai, punctuation), blanks are none. An
-entry matches where its symbols stand one
-behind the other: 'New York' on borders of words, 北京 anywhere. Case: an entry without capitals
-matches in any case, an entry with capitals only as it is written ('white house' finds 'White
-House'; 'US' does not find 'us').
+entry matches where its symbols stand one behind the other: 'New York' on borders of words, 北京
+anywhere. Case: an entry without capitals matches in any case, an entry with capitals only as it is
+written ('white house' finds 'White House'; 'US' does not find 'us').
 """
 
 import re

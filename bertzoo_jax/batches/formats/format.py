@@ -23,8 +23,8 @@ class Format(NamedTuple):
     features: {name: (shape without B, numpy dtype)} beyond input_ids, segment_ids, pack_ids,
       position_ids, pair_labels.
     in_lanes: (rows of the global batch, whether the tokenizer has an end of documents) -> the
-      Format for them, where row b of every batch goes on in its own text; such
-      a list is visited in order, row t · B + b by row b of step t.
+      Format for them, where row b of every batch goes on in its own text; such a list is visited in
+      order, row t · B + b by row b of step t.
     assemble: in place of `spans`: (key, row list, row numbers, gather, special, gather_units) ->
       features before masking.
   """
