@@ -8,12 +8,14 @@ file:
     plain text      a paragraph a line, a blank line between documents
       #file         a file a document, blank lines ignored
       #wrapped      a file a document, hard-wrapped: a blank line between paragraphs, their lines
-      joined
+                    joined
     JSON lines      an object a line; #key names the text (default 'text'); line breaks in it part
-    paragraphs parquet         a row a document; #key names the column
+                    paragraphs
+    parquet         a row a document; #key names the column
     MediaWiki       a dump in XML: an article a document (mediawiki.py), its running text
-    (wikitext.py) WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the
-    repeated title is left out
+                    (wikitext.py)
+    WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the repeated title is
+                    left out
 
 Lines end in LF, CR LF or CR; a byte-order mark is skipped. A document here is a list of paragraphs
 without line ends.

@@ -1,7 +1,7 @@
 """How the processes of a run find each other, and what becomes of the others when one is lost.
 
     by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
-    JAX_PROCESS_ID; the same line for each
+                   JAX_PROCESS_ID; the same line for each
     on a TPU VM    nothing to set: the hosts of a slice know each other
     otherwise      one process, which coordinates itself through a socket in a temporary folder
 
