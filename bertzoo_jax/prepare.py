@@ -77,14 +77,14 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in input/sources.py.
+    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in text/sources.py.
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
     workers: processes; None for one a core.
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
-    similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
+    similar: word vectors or a thesaurus (words/similar), where config.corpus asks for it.
     where: list of 'key=value' that a record must have; values of one key are alternatives.
     exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are
       left out.

@@ -208,8 +208,8 @@ def full_sentences(*, document_separator=True, sentence_separators=False):
 
 
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
-  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to
-  each other.
+  """As full_sentences within one document; up to `max_pieces` short packed segments
+  share a row, blind to each other.
 
   Also SpanBERT's one segment a document.
   long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).

@@ -117,8 +117,8 @@ def test_packed_pieces_are_set_apart(corpus):
   )
   text = _show(corpus, config, rows=4, steps=(0, 30))
   for heading, row in re.findall(r'^(step .*)\n(.*)$', text, re.MULTILINE):
-    pieces = re.search(r'(\d+) pieces', heading)
-    assert row.count('│ [CLS]') == (int(pieces[1]) - 1 if pieces else 0)
+    packed = re.search(r'(\d+) packed segments', heading)
+    assert row.count('│ [CLS]') == (int(packed[1]) - 1 if packed else 0)
 
 
 @pytest.mark.parametrize('split', ['train', 'held_out'])

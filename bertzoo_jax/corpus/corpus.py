@@ -58,7 +58,7 @@ class Corpus:
     unigrams: int64 [V], how often each id occurs in train.
     word_starts: bool [V], whether a piece starts a word.
     has_marks: whether its splits can `gather_units`.
-    similar: the table of similar words (input/similar.py), or None.
+    similar: the table of similar words (words/similar), or None.
     hash: of what identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
   """

@@ -2,7 +2,7 @@
 0:1] [--stats] [--npz FILE]
 
 Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
-segments and pieces begin. --stats measures rates and lengths instead; --npz writes raw batches, for
+segments begin. --stats measures rates and lengths instead; --npz writes raw batches, for
 `pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
 
     python -m bertzoo_jax.show --tokenizers A,B,hf:C --source F [--source F2]
@@ -243,7 +243,7 @@ def _range(text):
 
 def compare_tokenizers(names, source, section=None, console=None) -> None:
   """Prints measures of tokenizers on a text, and a line of it in each
-  (input/tokenizers/compare.py). UserError for a wrong name.
+  (tokenizers/compare.py). UserError for a wrong name.
   """
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if not source:

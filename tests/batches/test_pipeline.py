@@ -93,8 +93,8 @@ def test_hosts_together_hold_the_same_global_batch(name, hosts):
   border = _border(whole)
   parts = [_build(name, host=(i, hosts)) for i in range(hosts)]
   for step in (0, border, border + 1):
-    pieces = [part.batch(step) for part in parts]
-    _same(whole.batch(step), {k: np.concatenate([p[k] for p in pieces]) for k in pieces[0]})
+    shares = [part.batch(step) for part in parts]
+    _same(whole.batch(step), {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
 
 
 @pytest.mark.parametrize('name', FORMATS)
@@ -258,8 +258,8 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
     _build('full_sentences', split='held_out', host=(i, 2)).evaluation_batches(1000)
     for i in range(2)
   ]
-  for whole, *pieces in zip(batches, *halves, strict=True):
-    _same(whole, {k: np.concatenate([p[k] for p in pieces]) for k in whole})
+  for whole, *shares in zip(batches, *halves, strict=True):
+    _same(whole, {k: np.concatenate([p[k] for p in shares]) for k in whole})
 
 
 def test_evaluation_is_the_same_for_every_seed_and_phase():
@@ -415,8 +415,8 @@ def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(
   hosts = [_in_parts(monkeypatch, name, host=(i, 2)) for i in range(2)]
   for step in (steps - 1, 0, steps // 2, steps // 3):
     _same(walked[step], _in_parts(monkeypatch, name).batch(step))
-    pieces = [host.batch(step) for host in hosts]
-    _same(walked[step], {k: np.concatenate([p[k] for p in pieces]) for k in pieces[0]})
+    shares = [host.batch(step) for host in hosts]
+    _same(walked[step], {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
 
 
 def test_an_epoch_visits_every_part_and_nearly_every_row_of_it(monkeypatch):

@@ -299,7 +299,7 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   state = small.state(objective, tx, params, 4)
   state = state.replace(
     opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
-  )  # moments, as the stage before left them
+  )  # moments, as the phase before left them
   new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(
     state, small.batch()
   )

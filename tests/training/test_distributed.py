@@ -51,7 +51,7 @@ def get_config(argument=None):
 # word in.
 PROGRAM = """
 import os, runpy, time
-from bertzoo_jax.training import data, hosts
+from bertzoo_jax.training import data, distributed
 distributed.LOST_SECONDS = 10
 check = data.check_ids
 def slowly(batch, vocab_size, where):

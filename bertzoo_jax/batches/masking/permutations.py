@@ -24,7 +24,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   Args:
     length: L.
-    corpus: input.corpus.Corpus, of which the special ids are read.
+    corpus: corpus.corpus.Corpus, of which the special ids are read.
     context: K of the paper: about one token of K is predicted.
     max_span: the longest span.
     num_predictions: P of a full row, divided over the blocks by their lengths; a block with padding
@@ -36,8 +36,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   Features:
     order int32 [B, L]: i sees j iff order_j < order_i + (i is no prediction), for i and j of one
-    piece. Text that is not predicted has a block's lowest number, which all of its block see;
-    predictions and special tokens have the others, in random order.
+    packed segment. Text that is not predicted has a block's lowest number, which all of its block
+    see; predictions and special tokens have the others, in random order.
 
   Raises:
     UserError: a field that is out of its range.

@@ -16,7 +16,7 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
 
   Args:
     length: L.
-    corpus: input.corpus.Corpus, of which V, the special ids and unigram counts are read.
+    corpus: corpus.corpus.Corpus, of which V, the special ids and unigram counts are read.
     rate: share of a row's tokens, its specials counted and its padding not; a row with fewer
       maskable tokens masks all of these.
     corruption: shares of [MASK], of a random token, of the token kept, drawn for each token by

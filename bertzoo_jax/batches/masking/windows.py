@@ -17,7 +17,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
 
   Args:
     length, corpus, corruption, random_tokens, repeat: as for `token`; the three shares are drawn
-    for each piece by itself.
+    for each token by itself.
     rate: share of a row's tokens, specials counted: max(1, round(rate · n)). The windows hold more
       than that.
     max_gram: 1: single tokens; more: words of the corpus.
