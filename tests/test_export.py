@@ -141,9 +141,8 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
     'Reloaded with transformers',
   ):
     assert fact in card, fact
-  assert (
-    '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
-  )  # of a later step than the export's; each once
+  # of a later step than the export's; each once
+  assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
   assert len({p.stat().st_mode for p in out.iterdir()}) == 1
   loaded, report = hf.load(out)
   merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
@@ -194,9 +193,8 @@ def swapped(run, tmp_path):
 
 def test_a_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
   workdir, config = swapped
-  written = (
-    'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
-  )  # of the class wished for, if one of its type fits
+  # of the class wished for, if one of its type fits
+  written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
   assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
   assert f'export writes {written}.' in capsys.readouterr().out
   assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]
