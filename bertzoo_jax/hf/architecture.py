@@ -57,6 +57,11 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer
 
+# Paths of the tables that encoders here name alike.
+WORD_TABLE = 'encoder/embeddings/word/embedding'
+POSITION_TABLE = 'encoder/embeddings/position/embedding'
+TYPE_TABLE = 'encoder/embeddings/type/embedding'
+
 # Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
 # approximation by tanh.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}

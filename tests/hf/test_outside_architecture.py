@@ -314,9 +314,12 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
   [
     ('BertForMaskedLn', "mean 'BertForMaskedLM'"),
     ('no_such_module:MASKED_LM', "'no_such_module' cannot be imported"),
-    ('outside_network:MASKED', "module 'outside_network' has no 'MASKED'"),
+    (
+      'outside_network:MASKED',
+      "module 'outside_network' has no 'MASKED'. Did you mean 'MASKED_LM'",
+    ),
     ('outside_network:sizes', 'is no Architecture but of type function'),
-    (':MASKED_LM', "the module '' has no"),
+    (':MASKED_LM', "the module '' cannot be imported"),
     ('outside_network:', "has no ''"),
   ],
 )

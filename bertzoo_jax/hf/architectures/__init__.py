@@ -27,23 +27,31 @@ def choose(name: str) -> Architecture:
   if ':' not in name:
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
   module, _, attribute = name.partition(':')
-  try:
-    found = getattr(importlib.import_module(module), attribute)
-  except ImportError as e:
-    raise errors.UserError(
-      f'Hugging Face architecture {name!r}: the module {module!r} cannot be imported ({e}). Start '
-      'where it can be, or set PYTHONPATH.'
-    ) from e
-  except (AttributeError, ValueError) as e:
+  known = vars(_imported(name))
+  if attribute not in known:
+    others = [k for k, v in known.items() if isinstance(v, Architecture)]
     raise errors.UserError(
       f'Hugging Face architecture {name!r}: the module {module!r} has no {attribute!r}.'
-    ) from e
-  if not isinstance(found, Architecture):
+      f'{errors.did_you_mean(attribute, others)}'
+    )
+  if not isinstance(known[attribute], Architecture):
     raise errors.UserError(
-      f'{name!r} is no Architecture but of type {type(found).__name__}: see '
+      f'{name!r} is no Architecture but of type {type(known[attribute]).__name__}: see '
       'bertzoo_jax/hf/architecture.py for how to write one.'
     )
-  return found
+  return known[attribute]
+
+
+def _imported(name: str):
+  """The module of a `package.module:NAME`."""
+  module = name.partition(':')[0]
+  try:
+    return importlib.import_module(module)
+  except Exception as e:  # a module that is not ours may fail in any way
+    raise errors.UserError(
+      f'Hugging Face architecture {name!r}: the module {module!r} cannot be imported '
+      f'({type(e).__name__}: {e}). Modules are looked for in the current folder and on PYTHONPATH.'
+    ) from e
 
 
 def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
@@ -77,7 +85,7 @@ def _beside(name: str) -> dict[str, Architecture]:
   if ':' not in name:
     return {}
   module, found = name.partition(':')[0], {name: choose(name)}
-  for attribute, value in vars(importlib.import_module(module)).items():
+  for attribute, value in vars(_imported(name)).items():
     if isinstance(value, Architecture):
       found.setdefault(f'{module}:{attribute}', value)
   return found
