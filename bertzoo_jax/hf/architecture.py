@@ -1,19 +1,23 @@
 """What a class of Hugging Face is to this program: its tensors, its config.json, its card. numpy.
 
-A family of classes is one file with one `Architecture` for each class. The files of this package
-are in `hf/architectures/`, listed in the table at the foot of its `__init__.py`. A file outside the
-package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`.
+A family of classes is one file with one `Architecture` per class. The files of this package are in
+`hf/architectures/`, and the table at the foot of its `__init__.py` lists them. A file outside the
+package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`. A complete
+example is `tests/hf/outside_network.py`.
 
-Such a file says five things.
+Such a file says six things.
 
-1. Rows. A row pairs a parameter of ours with a tensor of theirs:
+1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
+   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `pair_head/` or
+   `replaced_head/`. The word table of every encoder is WORD_TABLE:
 
-       Row('encoder/embeddings/word/embedding', 'model.embeddings.tok_embeddings.weight')
+       Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
    `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
    within it.) Our parameter then has a leading axis of layers. `transform` says how the copy of one
    layer becomes the tensor. torch stores a dense kernel as [out, in] and flat over heads. Here it
-   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like.
+   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like. For any
+   other layout, write a Transform.
 
    Several parameters that are one tensor are a tuple of paths. `joined` stacks them:
 
@@ -23,9 +27,10 @@ Such a file says five things.
          joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
        )
 
-   One parameter that is several tensors has a tuple of names, and `parted`. For any other layout,
-   write a Transform. A tensor that only some layers have says so in `where`. If our parameter has
-   a copy for every layer nevertheless, `without` makes the copies that no tensor is read for:
+   One parameter that is several tensors has a tuple of names, and `parted`.
+
+   `where` says which layers have the tensor. If our parameter has a copy for the other layers too,
+   `without` makes these copies when a directory is read:
 
        Row(
          'encoder/layers/attention_norm/scale',
@@ -35,16 +40,19 @@ Such a file says five things.
        )
 
    `absent` says what is written where the encoder lacks the parameter.
-2. `sizes(encoder, special)`: a `Sizes`, or an object of your own with its attributes and more. Rows
-   get it. Read what you need from the encoder, which is the linen module (`encoder.num_heads`).
+2. `sizes(encoder, special)`: what the rows' functions get. Return a `Sizes`, or an object of your
+   own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your rows
+   read. `encoder` is the linen module; `special` has the ids of the special pieces by name.
 3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
 4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are what
    transformers assumes for keys that config.json leaves out.
 5. `heads` and `pipeline`: what the model card says.
+6. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
-Export then writes a directory, loads it with the transformers class called `name`, and compares
-logits and token ids. If transformers has no such class, give `logits(directory, batch)`, a
-reference that reads the directory itself (see `hf/verify.py`). Nothing is exported that differs.
+Export writes the directory, loads it with the transformers class called `name`, and compares logits
+and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
+reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
+not loaded, or if a head was not compared.
 """
 
 from collections.abc import Callable

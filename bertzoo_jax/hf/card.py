@@ -35,8 +35,7 @@ def text(
     commits: of the program, in order; may be empty.
     checked: what was compared after export.
   """
-  masking, task = config['masking'], architecture.pipeline
-  parameters = sum(x.size for x in tensors.values())
+  parameters, task = sum(x.size for x in tensors.values()), architecture.pipeline
   head = [
     '---',
     *(['library_name: transformers', f'pipeline_tag: {task}'] if task else []),
@@ -46,15 +45,6 @@ def text(
     '---',
     '',
   ]
-  shares = ', '.join(
-    f'{share:.0%} {what}'
-    for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged'))
-  )
-  again = (
-    f'; the masks of {masking["repeat"]} epochs repeat'
-    if masking['repeat']
-    else '; drawn anew in every epoch'
-  )
   lengths = ', '.join(
     f'{overrides.get("length", config["length"])} tokens for {steps:,} steps'
     for steps, overrides in config['phases']
@@ -75,7 +65,7 @@ def text(
     f'| batch | {config["batch_size"]:,} rows |',
     f'| lengths | {lengths} |',
     f'| input | {config["format"]["name"]} |',
-    f'| masking | {masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again} |',
+    f'| masking | {_masking(config["masking"])} |',
     f'| objective | {_fields(config["objective"])} |',
     f'| optimizer | {_fields(config["optimizer"])} |',
     f'| schedule | {_fields(config["schedule"])} |',
@@ -134,6 +124,22 @@ _UNUSED = [
   'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
   '',
 ]
+
+
+def _masking(masking: dict[str, Any]) -> str:
+  """A masking in words, if it has the fields of this package's; else as its fields."""
+  if not {'rate', 'corruption', 'repeat'} <= masking.keys():
+    return _fields(masking)
+  shares = ', '.join(
+    f'{share:.0%} {what}'
+    for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged'))
+  )
+  again = (
+    f'; the masks of {masking["repeat"]} epochs repeat'
+    if masking['repeat']
+    else '; drawn anew in every epoch'
+  )
+  return f'{masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again}'
 
 
 def _fields(section: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import card
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -85,6 +86,12 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
       export.export(str(run[0]), tmp_path / 'third')
   finally:
     (run[0] / 'config.json').write_text(json.dumps(config))
+
+
+def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
+  assert card._masking({'name': 'a:b', 'every': 3}) == 'a:b (every 3)'
+  known = {'name': 'token', 'rate': 0.15, 'corruption': (0.8, 0.1, 0.1), 'repeat': 0}
+  assert card._masking(known).startswith('token, 15% of the tokens: 80% mask token')
 
 
 def test_its_directory_is_read_by_the_run_that_names_it(run, tmp_path):
