@@ -114,11 +114,14 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
+  held = {part: x for part, x in params.items() if not f'{part}/'.startswith(a.drops)}
+  if left := sorted(params.keys() - held.keys()):
+    print(f'not exported, since {a.name} has no place for it: {", ".join(left)}')
   rows = _verify(
     directory,
     a,
     encoder,
-    params,
+    held,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
   )
@@ -155,13 +158,17 @@ def convert(
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
-  products the device has. encoder: linen module.
+  products the device has. encoder: linen module. params: without heads, for vectors.
   """
   encoder = encoder.clone(dtype=jnp.float32)
+
+  def predict(params, batch):
+    if set(params) == {'encoder'}:
+      return {'vectors': networks.encode(encoder, params['encoder'], batch, None)}
+    return networks.predict(encoder, params, batch)
+
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(
-      np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch)
-    )
+    return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
 def _verify(directory, a, encoder, params, special, tokenizer):

@@ -39,7 +39,8 @@ Such a file says six things.
          without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
        )
 
-   `absent` says what is written where the encoder lacks the parameter.
+   `absent` says what is written where the encoder lacks the parameter. `drops` names the heads that
+   the class has no place for and that may be left out.
 2. `sizes(encoder, special)`: what the rows' functions get. Return a `Sizes`, or an object of your
    own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your rows
    read. `encoder` is the linen module; `special` has the ids of the special pieces by name.
@@ -189,6 +190,8 @@ class Architecture(NamedTuple):
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
+    drops: beginnings of paths of parameters that are left out, since the class has no place for
+      them ('replaced_head/'). Without any head left, vectors are compared.
     tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
@@ -213,6 +216,7 @@ class Architecture(NamedTuple):
   segments: int = 1
   head_activation: str | None = None
   activations: Mapping[str, str] = ACTIVATIONS
+  drops: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None
@@ -225,7 +229,7 @@ def applies(a: Architecture, activation: str) -> bool:
 
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   """(paths without a place in the architecture, its places without a parameter), each sorted."""
-  paths = set(paths)
+  paths = {path for path in paths if not path.startswith(a.drops)}
   homeless = paths - {path for row in a.rows for path in _several(row.ours)}
   empty = set()
   for row in a.rows:
