@@ -81,8 +81,9 @@ test: $(READY)  ## the tests
 test-slow: $(READY)  ## the long proofs: many kills, 50 million sentences
 	@"$(PY)" -m pytest -q -m slow tests
 
-lint: $(READY)  ## ruff
+lint: $(READY)  ## ruff: rules and layout
 	@"$(PY)" -m ruff check .
+	"$(PY)" -m ruff format --check .
 
 clean:  ## removes the environment and the demo
 	rm -rf "$(VENV)" "$(VENV)-uv" $(DEMO)

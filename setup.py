@@ -46,7 +46,7 @@ setuptools.setup(
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
   python_requires='>=3.11',
-  packages=setuptools.find_packages(include=['bertzoo_jax*']),
+  packages=setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*']),
   package_data={'bertzoo_jax.text': ['abbreviations/*.txt']},
   install_requires=core,
   extras_require={

@@ -3,7 +3,8 @@ beside.
 
 Run by bench/tpu_step.py in an environment of its own, since transformers dropped Flax in version 5:
 
-    python -m venv flax && flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
+    python -m venv flax
+    flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
 
 The step is that of the project's example script for masked language modelling in Flax (scores of
 the vocabulary at all positions, one-hot cross-entropy, AdamW with decay masked), jitted on one

@@ -221,10 +221,8 @@ def main():
 def report(found):
   for key, (wall, cpu) in found.items():
     low, middle, high = (q / 1e6 for q in np.percentile(wall, (25, 50, 75)))
-    print(
-      f'{key:42s}{middle:19.2f}{f"{low:.2f} - {high:.2f}":>16s}{statistics.median(cpu) / 1e6:16.2f}',
-      flush=True,
-    )
+    quartiles, processor = f'{low:.2f} - {high:.2f}', statistics.median(cpu) / 1e6
+    print(f'{key:42s}{middle:19.2f}{quartiles:>16s}{processor:16.2f}', flush=True)
 
 
 if __name__ == '__main__':

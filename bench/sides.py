@@ -201,8 +201,7 @@ def _build(module, part, *positional, **fields):
   return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
 
 
-# --- networks of transformers: (module, batch → loss)
-# ----------------------------------------------------------------
+# --- networks of transformers: (module, batch → loss) ---
 
 
 def _sizes(width):

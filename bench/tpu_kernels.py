@@ -83,7 +83,8 @@ def _worker(chip, lengths):
             jax.jit(g).trace(*given, keys_B2).lower(lowering_platforms=('tpu',)).compile()
             for path in glob.glob(f'{folder}/*schedule-analysis_final_bundles.txt'):
               if found := re.search(r'(attention|add_norm)_(forward|backward)', path):
-                name = f'{found[0]}{f"_k{width}" if found[1] == "attention" else ""}{"_dropout" if rate else ""}'
+                name = found[0] + (f'_k{width}' if found[1] == 'attention' else '')
+                name += '_dropout' if rate else ''
                 bundles = int(re.search(r'total scheduled bundles:\s+(\d+)', open(path).read())[1])
                 print(
                   json.dumps([chip, name, f'[{length},{depth}]', bundles * times / cores, bundles]),

@@ -1,7 +1,8 @@
 """Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan
 et al. 2019, Table 5).
 
-    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS [--batches 50] [--json FILE]
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
+                                   [--batches 50] [--json FILE]
 
 Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
 paper builds its sets so.
@@ -45,7 +46,6 @@ from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.corpus import mirror  # noqa: E402
-from bertzoo_jax.model import heads  # noqa: E402
 from bertzoo_jax.objectives import generator as generators  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
 from bertzoo_jax.objectives import probe  # noqa: E402
@@ -209,10 +209,8 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
   """Accuracy and loss at the masked positions. params: of the network, which has an 'mlm_head'."""
 
   def read(params, batch):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
-    logits_BPV = networks.vocabulary_logits(
-      encoder, params, heads.gather(hidden_BLD, batch['masked_positions'])
-    )
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
     return networks.nll(logits_BPV, batch['masked_targets'])
 
   nll_BP, correct_BP = _through(read, encoder, params, batches)
@@ -261,13 +259,13 @@ def pair_score(
   """
   labels_B = _labels(batches)
   if train is None:
-    read = lambda params, first_BD: networks.pair_head(encoder).apply(
-      {'params': params['pair_head']}, first_BD
+    read = lambda params, row_BD: networks.pair_head(encoder).apply(
+      {'params': params['pair_head']}, row_BD
     )
-    said_B = np.argmax(first_vectors(encoder, params, batches, read), axis=-1)
+    said_B = np.argmax(row_vectors(encoder, params, batches, read), axis=-1)
   else:
-    said_B = probe.fit(first_vectors(encoder, params, train), _labels(train)).predict(
-      first_vectors(encoder, params, batches)
+    said_B = probe.fit(row_vectors(encoder, params, train), _labels(train)).predict(
+      row_vectors(encoder, params, batches)
     )
   accuracy = float(np.mean(said_B == labels_B))
   how, fitted = ('head', None) if train is None else ('linear probe', len(_labels(train)))
@@ -285,16 +283,16 @@ def pair_score(
   )
 
 
-def first_vectors(
-  encoder, params: dict, batches: list[dict], head=lambda params, first_BD: first_BD
+def row_vectors(
+  encoder, params: dict, batches: list[dict], head=lambda params, row_BD: row_BD
 ) -> np.ndarray:
-  """head(params, the vectors of position 0) of all rows, in order."""
+  """head(params, the vectors that classify rows) of all rows, in order."""
 
   def read(params, batch):
     if 'mlm_head' not in params:  # it has never seen a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
-    return head(params, hidden_BLD[:, 0])
+    return head(params, encoder.row_vectors(hidden_BLD, batch))
 
   return _through(read, encoder, params, batches)
 

@@ -160,8 +160,7 @@ def _excluded(name):
     raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
 
 
-# --- the plan
-# ---------------------------------------------------------------------------------------------------------
+# --- the plan ---
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
@@ -262,8 +261,7 @@ def _tidy(out) -> None:
     (out / shards.PARTS).rmdir()
 
 
-# --- the tokenizer
-# ----------------------------------------------------------------------------------------------------
+# --- the tokenizer ---
 
 
 def _tokenizer(out, plan, loaded, config, text, say) -> None:
@@ -293,13 +291,13 @@ def _train(config, text, say):
   """Trains the config's tokenizer on the documents of train, of a large text on a sample of
   them.
   """
-  total = text.size
+  vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
   share = min(1.0, _most(config) / total) if total else 1.0
   say(
-    f'Training a {config.tokenizer.name} tokenizer of {config.tokenizer.vocab_size} pieces on '
+    f'Training a {config.tokenizer.name} tokenizer of {vocab_size} pieces on '
     f'{share * total / 1e6:,.1f} MB of text'
     + (f' ({100 * share:.1f} % of the documents, drawn by their content)' if share < 1 else '')
-    + f'; it needs up to {_MEMORY[config.tokenizer.name] * share * total / 2**30 + 0.2:,.1f} GiB '
+    + f'; it needs up to {_memory(config) * share * total / 2**30 + 0.2:,.1f} GiB '
     'of memory.'
   )
   joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
@@ -312,7 +310,13 @@ def _train(config, text, say):
 
 def _most(config) -> int:
   """Bytes of text that a tokenizer is trained on, at most."""
-  return int(min(TOKENIZER_BYTES, TOKENIZER_MEMORY / _MEMORY[config.tokenizer.name]))
+  return int(min(TOKENIZER_BYTES, TOKENIZER_MEMORY / _memory(config)))
+
+
+def _memory(config) -> float:
+  """Bytes of memory that training takes per byte of text; of an unknown tokenizer, the most."""
+  name = config.tokenizer.name
+  return _MEMORY[name] if name in _MEMORY else max(_MEMORY.values())
 
 
 def _training_texts(text, held_out, share, joiner, meter):
@@ -332,8 +336,7 @@ def _training_texts(text, held_out, share, joiner, meter):
     raise _empty(reader.dropped.reasons)
 
 
-# --- the shards
-# -------------------------------------------------------------------------------------------------------
+# --- the shards ---
 
 
 def _shards(out, plan, config, text, marker, workers, say):
@@ -361,15 +364,14 @@ def _shards(out, plan, config, text, marker, workers, say):
   return reader, [records[i] for i in sorted(records)]
 
 
-# --- the end
-# ----------------------------------------------------------------------------------------------------------
+# --- the end ---
 
 
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
   unigrams = sum(
     (_part(out, i, 'unigrams') for i in range(len(records))),
-    np.zeros(config.tokenizer.vocab_size, np.int64),
+    np.zeros(tokenizers.vocab_size_of(config.tokenizer), np.int64),
   )
   splits = {name: _split(name, records) for name in corpus.SPLITS}
   if not splits['train']['tokens']:

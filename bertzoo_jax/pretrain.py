@@ -1,6 +1,7 @@
 """Trains an encoder on a corpus, and goes on where it stopped when the same line is run again.
 
-    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+    python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
+                                   [--init W2[@STEP|@best] | hf:DIR | hf:ID]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -32,7 +33,9 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
@@ -58,7 +61,7 @@ def pretrain(
   init: str | None = None,
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
-  whole run, as `cost.published_flops` counts}.
+  whole run, as `Objective.published_flops` counts}.
 
   Args:
     config: an experiment (configs/).
@@ -152,8 +155,7 @@ def pretrain(
     return _report(result, data, workdir, end, phases)
 
 
-# --- the parts of a run, in the order of the story
-# --------------------------------------------------------------------
+# --- the parts of a run, in the order of the story ---
 
 
 def _start_devices(config):
@@ -327,11 +329,7 @@ def _records(config, workdir, start, attempt):
 def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   """The block at the start, line by line."""
   shapes = phase_runs.param_shapes(state)
-  flops = cost.flops_per_step(
-    phase_run.objective.networks,
-    state.params,
-    {k: s for k, (s, _) in phase_run.data.features.items()},
-  )
+  flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
   lines = [
     f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
     f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
@@ -347,25 +345,38 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   ]
   for p in phases:
     rows, length = config.batch_size, p.config.length
-    line = f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · {rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    line = (
+      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
+      f'{rows} rows × {length} tokens = {rows * length:,} tokens a step'
+    )
     if p.index == here.index:
-      line += f' · {flops / 1e9:,.1f} GFLOP a step'
+      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP a step'
       if phase_run.data.rows_per_epoch:
-        line += f' · {p.steps * rows / phase_run.data.rows_per_epoch:.2f} epochs of {phase_run.data.rows_per_epoch:,} rows'
+        epoch = phase_run.data.rows_per_epoch
+        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  published = sum(_published_flops(p, data.vocab_size) for p in phases)
-  return [*lines, f'flops     {published:.3e} for the whole run, counted as Clark et al. 2020 do']
+  published = _published_flops(phases, data.vocab_size)
+  counted = 'not known: no published count for this network'
+  if published is not None:
+    counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
+  return [*lines, f'flops     {counted}']
 
 
-def _published_flops(phase, vocab_size) -> float:
-  objective = errors.build(
+def _published_flops(phases, vocab_size) -> float | None:
+  """Of the whole run, as Clark et al. 2020 count them; None if a network has no such count."""
+  of_phases = [_phase_flops(phase, vocab_size) for phase in phases]
+  return None if None in of_phases else sum(of_phases)
+
+
+def _phase_flops(phase, vocab_size) -> float | None:
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
     encoder=assembly.encoder(phase.config, vocab_size),
+    ops=operations.PLAIN,
   )
-  return cost.published_flops(
-    objective.networks,
+  return objective.published_flops(
     jax.eval_shape(objective.init, jax.random.key(0)),
     rows=phase.config.batch_size,
     length=phase.config.length,
@@ -378,7 +389,8 @@ def _report(result, data, workdir, end, phases) -> dict:
   held_out = result['held_out'] or next(
     (row for row in reversed(metrics.read(workdir)) if row.get('held_out_loss') is not None), {}
   )
-  flops = sum(_published_flops(p, data.vocab_size) for p in phases)
+  flops = _published_flops(phases, data.vocab_size)
+  counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
   if _first():
     if result['interrupted'] and result['step'] < end:
       saved = (
@@ -391,8 +403,7 @@ def _report(result, data, workdir, end, phases) -> dict:
       print(more, flush=True)
     else:
       print(
-        f'done: {result["step"]:,} steps in {workdir} · {flops:.3e} FLOPs as Clark et al. 2020 '
-        'count them',
+        f'done: {result["step"]:,} steps in {workdir}{counted}',
         flush=True,
       )
     loss = held_out.get('held_out_mlm_loss')

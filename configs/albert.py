@@ -105,6 +105,19 @@ SIZES = {
   'xxlarge_v2': lambda: _albert(12, 4096, 64, dropout=0.0, steps=3_000_000, **_LARGE),
 }
 
+# With both heads (Table 1 rounds them to 12, 18, 60 and 235 million).
+PARAMETERS = {
+  'tiny': 531_010,
+  'base': 11_813_810,
+  'large': 17_847_474,
+  'xlarge': 59_021_490,
+  'xxlarge': 223_158_450,
+  'base_v2': 11_813_810,
+  'large_v2': 17_847_474,
+  'xlarge_v2': 59_021_490,
+  'xxlarge_v2': 223_158_450,
+}
+
 
 def get_config(argument='base'):
   return parts.argument(argument, SIZES)

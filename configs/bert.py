@@ -74,6 +74,14 @@ SIZES = {
   'large': lambda: _bert(24, 1024, run=parts.run(accumulation=2)),
 }
 
+# With both heads (Devlin et al. 2018 §3 rounds them to 110 and 340 million).
+PARAMETERS = {
+  'tiny': 1_024_514,
+  'small': 29_058_876,
+  'base': 110_106_428,
+  'large': 336_226_108,
+}
+
 
 def get_config(argument='base'):
   return parts.argument(argument, SIZES)

@@ -1,7 +1,8 @@
 """BERT-wwm (Cui et al. 2019, arXiv:1906.08101): whole-word masking for Chinese. Sizes beyond tiny
 are to come.
 
-    python -m bertzoo_jax.pretrain --config configs/bert_wwm.py:tiny --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/bert_wwm.py:tiny \
+      --corpus CORPUS --workdir WORKDIR
 
 BERT with the characters of a chosen word masked together, each with its own draw of mask, random or
 kept (Google's whole-word code, which the release used). Its network and objective are BERT's, so it
@@ -43,6 +44,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
+PARAMETERS = {'tiny': 837_980}
 
 
 def get_config(argument='tiny'):

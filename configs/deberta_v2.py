@@ -43,6 +43,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
+PARAMETERS = {}
 
 
 def get_config(argument='tiny'):

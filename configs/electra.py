@@ -1,7 +1,8 @@
 """ELECTRA (Clark et al. 2020, arXiv:2003.10555): a generator fills masks, a discriminator tells
 which tokens are replaced.
 
-    python -m bertzoo_jax.pretrain --config configs/electra.py:small --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/electra.py:small \
+      --corpus CORPUS --workdir WORKDIR
 
 Sizes: tiny (for a laptop and the tests), small, base, large (Table 6; base and large trained on
 XLNet's text for the released models, on BERT's for Table 1); tiny_two_stage, base_two_stage (Figure
@@ -139,6 +140,18 @@ SIZES = {
   ),
   'tiny_two_stage': lambda: _restarting(_tiny(**_two_stages(2000, temperature=2.0))),
   'base_two_stage': lambda: _restarting(_electra(12, 768, width=1 / 3, **_two_stages(766_000))),
+}
+
+# Generator and discriminator together, what they share counted once.
+_BASE_BODY, _BASE_MLM_HEAD = 108_891_648, (768 * 768 + 768) + 2 * 768 + 30_522
+_BASE_DETECTION_HEAD = 591_361
+PARAMETERS = {
+  'tiny': 1_028_929,
+  'small': 14_196_219,
+  'base': 119_386_427,
+  'large': 354_655_291,
+  'tiny_two_stage': 2_011_265,
+  'base_two_stage': 2 * _BASE_BODY + _BASE_DETECTION_HEAD + _BASE_MLM_HEAD,  # nothing shared
 }
 
 

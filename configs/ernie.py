@@ -54,6 +54,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
+PARAMETERS = {'tiny': 837_980}
 
 
 def get_config(argument='tiny'):

@@ -1,7 +1,8 @@
 """MacBERT (Cui et al. 2020, arXiv:2004.13922): masked tokens become similar words. Sizes beyond
 tiny are to come.
 
-    python -m bertzoo_jax.pretrain --config configs/macbert.py:tiny --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/macbert.py:tiny \
+      --corpus CORPUS --workdir WORKDIR
 
 Whole words in n-grams of 1 to 4 with shares .4, .3, .2, .1; a chosen word becomes a similar word in
 80 % of cases, a random one in 10 %, itself in 10 %, never [MASK] (arXiv:1906.08101 v3, §IV);
@@ -47,6 +48,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
+PARAMETERS = {'tiny': 837_980}
 
 
 def get_config(argument='tiny'):

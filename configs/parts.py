@@ -9,6 +9,7 @@ argument through `argument(...)`, which understands
 
     base                          a size
     base,masking=token            a whole section swapped for another part with its usual values
+    base,masking=mine.masks:odd   the same with a part of your own (see `part`), with its defaults
     base,steps=2000               all phases and the warmup scaled to a total of 2,000 steps
 """
 
@@ -17,12 +18,24 @@ import difflib
 import ml_collections
 
 
+def part(name, **fields):
+  """A section with a part of your own: a function or class that any module holds.
+
+  name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
+  fields: its keyword arguments; what is left out has the part's own default.
+  """
+  if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
+    name.count(':') != 1
+  ):
+    raise ValueError(f'{name!r} is no part: write package.module:name.')
+  return _part(name, fields)
+
+
 def _part(name, fields):
   return ml_collections.ConfigDict(dict(name=name, **fields))
 
 
-# --- text: what `prepare` makes a corpus of
-# -------------------------------------------------------------------------
+# --- text: what `prepare` makes a corpus of ---
 
 
 def wordpiece(
@@ -171,8 +184,7 @@ def corpus(
   )
 
 
-# --- input formats (Liu et al. 2019 §4.2 names the four)
-# --------------------------------------------------------------
+# --- input formats (Liu et al. 2019 §4.2 names the four) ---
 
 
 def full_sentences(*, document_separator=True, sentence_separators=False):
@@ -263,8 +275,7 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   )
 
 
-# --- masking
-# ----------------------------------------------------------------------------------------------------------
+# --- masking ---
 
 
 def token(
@@ -453,8 +464,7 @@ def permutation(
   )
 
 
-# --- network
-# ----------------------------------------------------------------------------------------------------------
+# --- network ---
 
 
 def transformer(
@@ -510,8 +520,7 @@ def transformer(
   )
 
 
-# --- objective
-# --------------------------------------------------------------------------------------------------------
+# --- objective ---
 
 
 def mlm():
@@ -672,31 +681,68 @@ def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')
   return _part('input_only', dict(reads=reads))
 
 
-# --- optimizer and schedule
-# -------------------------------------------------------------------------------------------
+# --- optimizer and schedule ---
 
 
-def adamw(*, b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, no_decay=(), clip_norm=0.0):
+def adamw(
+  *,
+  b1=0.9,
+  b2=0.98,
+  eps=1e-6,
+  weight_decay=0.01,
+  no_decay=(),
+  clip_norm=0.0,
+  rates=(),
+  clip_groups=(),
+):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
 
-  no_decay: path regexes of parameters that do not decay. clip_norm: global gradient norm, 0 for no
-  clipping.
+  no_decay: path regexes of parameters that do not decay. clip_norm: largest gradient norm, 0 for no
+  clipping. rates: ordered (path regex, multiplier of the learning rate), first match wins; see
+  `layerwise_rates`. clip_groups: ordered path regexes; what matches each is clipped by its own
+  norm, and so is the rest; () clips all together. A regex may name a layer: encoder/layers/11/.
   """
   return _part(
     'adamw',
-    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+    dict(
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      no_decay=no_decay,
+      clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
+    ),
   )
 
 
 def adamw_uncorrected(
-  *, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=(r'norm/', r'bias$'), clip_norm=1.0
+  *,
+  b1=0.9,
+  b2=0.999,
+  eps=1e-6,
+  weight_decay=0.01,
+  no_decay=(r'norm/', r'bias$'),
+  clip_norm=1.0,
+  rates=(),
+  clip_groups=(),
 ):
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
-  release).
+  release). The fields: see adamw.
   """
   return _part(
     'adamw_uncorrected',
-    dict(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, no_decay=no_decay, clip_norm=clip_norm),
+    dict(
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      no_decay=no_decay,
+      clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
+    ),
   )
 
 
@@ -709,9 +755,13 @@ def lamb(
   no_decay=(r'norm/', r'bias$'),
   no_adaptation=(r'norm/', r'bias$'),
   clip_norm=1.0,
+  rates=(),
+  clip_groups=(),
 ):
   """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
-  no_adaptation: path regexes of parameters without a trust ratio."""
+
+  no_adaptation: path regexes of parameters without a trust ratio. The others: see adamw.
+  """
   return _part(
     'lamb',
     dict(
@@ -722,8 +772,27 @@ def lamb(
       no_decay=no_decay,
       no_adaptation=no_adaptation,
       clip_norm=clip_norm,
+      rates=rates,
+      clip_groups=clip_groups,
     ),
   )
+
+
+def layerwise_rates(num_layers, decay):
+  """The `rates` of an optimizer for layer-wise learning-rate decay, as ELECTRA fine-tunes (Clark et
+  al. 2020; code of the release).
+
+  Each layer's multiplier is `decay` times that of the layer above. As in the release, the top layer
+  has decay², the first decay^(num_layers + 1), the embeddings and their projection
+  decay^(num_layers + 2), and heads 1: one power lies between the top layer and the heads.
+
+  num_layers: of an encoder that does not share all parameters among its layers. decay: 0.8 for
+  small and base, 0.9 for large (code of the release).
+  """
+  layers = tuple(
+    (rf'^encoder/layers/{i}/', decay ** (num_layers + 1 - i)) for i in range(num_layers)
+  )
+  return ((r'^encoder/embedding(s|_projection)/', decay ** (num_layers + 2)), *layers)
 
 
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
@@ -761,8 +830,7 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
   )
 
 
-# --- machinery
-# --------------------------------------------------------------------------------------------------------
+# --- machinery ---
 
 
 def run(
@@ -828,8 +896,7 @@ def run(
   )
 
 
-# --- an experiment
-# ----------------------------------------------------------------------------------------------------
+# --- an experiment ---
 
 # The parts that each swappable section may be.
 SECTIONS = {
@@ -933,6 +1000,9 @@ def argument(text, build):
       _scale(config, value)
     elif key in SECTIONS:
       parts = {f.__name__: f for f in SECTIONS[key]}
+      if ':' in value:
+        config[key] = part(value)
+        continue
       if value not in parts:
         raise ValueError(
           f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
@@ -957,7 +1027,8 @@ def _scale(config, value):
   ]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
-  config.schedule.warmup = round(share * config.schedule.warmup)
+  if 'warmup' in config.schedule:  # a schedule of your own may have none
+    config.schedule.warmup = round(share * config.schedule.warmup)
   config.phases = tuple(
     (end - start, _scaled(overrides, share))
     for start, end, (_, overrides) in zip([0, *ends], ends, config.phases)
@@ -969,7 +1040,7 @@ def _scaled(overrides, share):
   overrides = dict(overrides)
   if 'schedule.warmup' in overrides:
     overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
-  if 'schedule' in overrides:
+  if 'warmup' in overrides.get('schedule', ()):
     overrides['schedule'] = ml_collections.ConfigDict(
       {**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])}
     )

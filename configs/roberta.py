@@ -1,7 +1,8 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692): BERT's network on full sentences, masks drawn anew,
 larger batches, no pairs.
 
-    python -m bertzoo_jax.pretrain --config configs/roberta.py:base --corpus CORPUS --workdir WORKDIR
+    python -m bertzoo_jax.pretrain --config configs/roberta.py:base \
+      --corpus CORPUS --workdir WORKDIR
 
 Sizes: tiny (for a laptop and the tests), base, large. Hyperparameters of Table 9: 500,000 steps of
 8,192 rows of 512 tokens; peak 6e-4 and warmup 24,000 (base), 4e-4 and 30,000 (large); Adam with b2
@@ -77,6 +78,13 @@ SIZES = {
   'tiny': _tiny,
   'base': lambda: _roberta(12, 768, 6e-4, 24_000),
   'large': lambda: _roberta(24, 1024, 4e-4, 30_000),
+}
+
+# Hugging Face's counts without its two rows of padding positions and its one of segments.
+PARAMETERS = {
+  'tiny': 1_007_488,
+  'base': 124_697_433 - 3 * 768,
+  'large': 355_412_057 - 3 * 1024,
 }
 
 

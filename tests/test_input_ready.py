@@ -1,9 +1,7 @@
 """Every system's rows, from the text that ships: what the README calls input ready."""
 
-import importlib
 import io
 import pathlib
-import re
 import warnings
 
 import ml_collections
@@ -15,12 +13,11 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.show import __main__ as show
-from tests import test_laws
+from tests import found
 from tests import test_systems
 
 ROOT = pathlib.Path(__file__).parents[1]
 SAMPLE = ROOT / 'data' / 'sample'
-README = (ROOT / 'README.md').read_text()
 
 
 @pytest.fixture(scope='module')
@@ -44,24 +41,11 @@ def corpus_of(tmp_path_factory):
   return make
 
 
-def test_every_system_has_a_tiny_config_and_a_row_in_the_readme():
-  assert set(test_laws.CONFIGS) == set(test_laws.SYSTEMS)
-  for system in test_laws.SYSTEMS:
-    row = next(
-      line
-      for line in README.splitlines()
-      if f'`configs/{system}.py:' in line and line.startswith('|')
-    )
-    assert re.search(r'\*\*(works|input ready)\*\*', row), row
-
-
-@pytest.mark.parametrize('system', test_laws.CONFIGS)
+@pytest.mark.parametrize('system', found.SYSTEMS)
 def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_prints_them(
   system, corpus_of
 ):
-  config = ml_collections.ConfigDict(
-    importlib.import_module(f'configs.{system}').get_config('tiny')
-  ).lock()
+  config = found.config(system, 'tiny')
   path = corpus_of(config)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')

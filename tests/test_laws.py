@@ -7,29 +7,14 @@ import inspect
 import pathlib
 import re
 
-import ml_collections
 import pytest
 
 from bertzoo_jax.common import config as configuration
 from configs import parts
+from tests import found
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / 'bertzoo_jax'
-SYSTEMS = (
-  'bert',
-  'roberta',
-  'albert',
-  'electra',
-  'deberta',
-  'deberta_v2',
-  'deberta_v3',
-  'spanbert',
-  'bert_wwm',
-  'ernie',
-  'macbert',
-  'xlnet',
-)
-CONFIGS = [p.stem for p in sorted((ROOT / 'configs').glob('*.py')) if p.stem in SYSTEMS]
 
 # Law 3: the folders of each program, and what it may not import (anywhere, also not inside a
 # function).
@@ -43,7 +28,12 @@ NOT_ON_HOST = (
   'bertzoo_jax.common.row_keys',
   *(f'bertzoo_jax.{d}' for d in DEVICE),
 )
-NOT_ON_DEVICE = ('tensorflow', 'tensorflow_datasets', *(f'bertzoo_jax.{d}' for d in HOST))
+NOT_ON_DEVICE = (
+  'tensorflow',
+  'tensorflow_datasets',
+  'bertzoo_jax.common.hashing',
+  *(f'bertzoo_jax.{d}' for d in HOST),
+)
 
 # The part that each constructor of configs/parts.py describes: (module, arguments that the caller
 # hands over).
@@ -89,9 +79,17 @@ def test_the_shared_ground_imports_neither_program():
   folders = '|'.join((*HOST, *DEVICE, 'hf', 'assembly', 'preflight', 'show'))
   for path in sorted((PACKAGE / 'common').glob('*.py')):
     for name in imports(path):
-      ground = rf'(tensorflow|bertzoo_jax\.({folders}))\b'
-      assert not re.match(ground, name), f'{path} imports {name}'
-      assert not re.match(r'jax\b', name) or path.stem == 'row_keys', f'{path} imports {name}'
+      assert not re.match(rf'bertzoo_jax\.({folders})\b', name), f'{path} imports {name}'
+      # random bits: hashing is the host program's, row_keys the device program's
+      for library, file in (('tensorflow', 'hashing'), ('jax', 'row_keys')):
+        used = re.match(rf'{library}\b', name)
+        assert not used or path.stem == file, f'{path} imports {name}'
+
+
+def test_the_package_needs_no_configs():
+  """Configs are of a clone, and no wheel installs them."""
+  for path in sorted(PACKAGE.rglob('*.py')):
+    assert not [name for name in imports(path) if name.partition('.')[0] == 'configs'], path
 
 
 def test_layers_import_downwards_only():
@@ -125,7 +123,7 @@ def test_no_module_needs_one_that_needs_it():
 
 
 def test_no_system_is_named_outside_configs_and_hf():
-  names = re.compile(r"""['"](%s)['"]""" % '|'.join(SYSTEMS))
+  names = re.compile(r"""['"](%s)['"]""" % '|'.join(found.SYSTEMS))
   for path in sorted(PACKAGE.rglob('*.py')):
     if 'hf' not in path.relative_to(PACKAGE).parts:
       assert not names.search(path.read_text()), path
@@ -163,19 +161,56 @@ def test_every_constructor_has_the_arguments_of_its_part():
       )
 
 
-@pytest.mark.parametrize('system', CONFIGS)
-def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(system):
-  module = importlib.import_module(f'configs.{system}')
-  assert module.__doc__ and 'tiny' in module.SIZES
-  for size in module.SIZES:
-    config = ml_collections.ConfigDict(module.get_config(size)).lock()
-    assert set(config) == set(inspect.signature(parts.experiment).parameters)
-    again = configuration.from_json(configuration.to_json(config))
-    assert not configuration.differences(
-      configuration.flatten(config), configuration.flatten(again)
-    )
-    assert configuration.max_length(config) <= config.encoder.max_positions
-    for phase in configuration.phases(config):
-      assert phase.config.schedule.warmup < configuration.total_steps(config)
-    with pytest.raises(AttributeError):
-      config.masking.rat = 0.2
+@pytest.mark.parametrize('system', found.SYSTEMS)
+def test_every_file_of_configs_is_a_complete_config(system):
+  module = found.module(system)
+  assert module.__doc__, f'configs/{system}.py has no docstring: paper, command, what differs'
+  for name in ('get_config', 'SIZES', 'PARAMETERS'):
+    assert hasattr(module, name), f'configs/{system}.py has no {name}: see CONTRIBUTING.md'
+  assert 'tiny' in module.SIZES
+  default = inspect.signature(module.get_config).parameters['argument'].default
+  assert default.split(',')[0] in module.SIZES
+  countable = {size for size in module.SIZES if not found.is_input_only(found.config(system, size))}
+  assert set(module.PARAMETERS) == countable, (
+    f'configs/{system}.py: PARAMETERS needs the sizes {sorted(countable)}; a size may be left out '
+    'only where its objective is input_only'
+  )
+  assert countable == set(module.SIZES) or 'still to be' in ' '.join(module.__doc__.split()), (
+    f'configs/{system}.py: its docstring does not say what is still to be written'
+  )
+
+
+def test_nothing_but_configs_and_their_parts_lies_in_configs():
+  others = [p.name for p in (ROOT / 'configs').iterdir() if p.suffix != '.py' and p.is_file()]
+  assert not others and set(found.NOT_CONFIGS) <= {p.stem for p in (ROOT / 'configs').glob('*.py')}
+  for name in found.NOT_CONFIGS:
+    assert not hasattr(importlib.import_module(f'configs.{name}'), 'get_config')
+
+
+def test_the_readmes_table_has_every_config_and_no_other():
+  rows = [
+    line
+    for line in (ROOT / 'README.md').read_text().splitlines()
+    if re.match(r'\|.*`configs/\w+\.py', line)
+  ]
+  named = [re.search(r'`configs/(\w+)\.py:', row)[1] for row in rows]
+  assert sorted(named) == sorted(found.SYSTEMS)
+  for system, row in zip(named, rows):
+    state = re.search(r'\*\*(works|input ready)\*\*(, trains)?', row)
+    trains = state and (state[1] == 'works' or state[2] is not None)
+    assert trains == (system in found.TRAINING), row
+    for size in re.search(r'py:\{?([\w,]+)', row)[1].split(','):
+      assert size in found.module(system).SIZES, row
+
+
+@pytest.mark.parametrize('system, size', found.SIZES)
+def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(system, size):
+  config = found.config(system, size)
+  assert set(config) == set(inspect.signature(parts.experiment).parameters)
+  again = configuration.from_json(configuration.to_json(config))
+  assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
+  assert configuration.max_length(config) <= config.encoder.max_positions
+  for phase in configuration.phases(config):
+    assert phase.config.schedule.warmup < configuration.total_steps(config)
+  with pytest.raises(AttributeError):
+    config.masking.rat = 0.2

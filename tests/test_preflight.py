@@ -35,9 +35,12 @@ from configs import parts
 
 def get_config(argument=None):
   return parts.experiment(
-      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2), format=parts.full_sentences(), masking=parts.token(),
-      encoder=parts.transformer(num_layers=1, hidden_size=128, num_heads=2, intermediate_size=128, max_positions=64),
-      objective=parts.mlm(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
+      format=parts.full_sentences(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=1, hidden_size=128, num_heads=2, intermediate_size=128,
+                                max_positions=64),
+      objective=parts.mlm(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
       length=64, batch_size=8, phases=((60, {}), (40, {})), hf='BertForMaskedLM', run=parts.run())
 """
 
@@ -66,8 +69,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
-# --- a run that fits
-# --------------------------------------------------------------------------------------------------
+# --- a run that fits ---
 
 
 @needs_libtpu
@@ -191,14 +193,16 @@ def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_what_is_lost_in_it()
   assert 'whole run: 0.20 seconds' in said_of_a_run(
     steps=1
   ) and '(bounds 0.10 seconds – 0.40 seconds)' in said_of_a_run(steps=1)
-  assert 'whole run: 3.33 minutes' in said_of_a_run(steps=1000) and '--price DOLLARS' in report()
+  assert (
+    'whole run: 3.33 minutes' in said_of_a_run(steps=1000) and '--price DOLLARS' in said_of_a_run()
+  )
 
 
 def test_warnings_are_counted_at_the_end():
   assert 'it fits, and nothing is wrong.' in said_of_a_run()
-  assert 'it fits; 2 warnings.' in said_of_a_run(warnings=2) and 'it fits; 1 warning.' in report(
-    warnings=1
-  )
+  assert 'it fits; 2 warnings.' in said_of_a_run(
+    warnings=2
+  ) and 'it fits; 1 warning.' in said_of_a_run(warnings=1)
 
 
 @needs_libtpu
@@ -236,8 +240,7 @@ def test_a_wrong_command_line_is_json_too(flags):
   )
 
 
-# --- memory
-# -----------------------------------------------------------------------------------------------------------
+# --- memory ---
 
 
 @needs_libtpu
@@ -460,8 +463,7 @@ def test_a_line_that_promised_too_much_is_corrected_by_confirm(monkeypatch):
   assert seen < estimated and seen in asked and estimated in asked
 
 
-# --- everything else that would fail
-# ----------------------------------------------------------------------------------
+# --- everything else that would fail ---
 
 
 @needs_libtpu
@@ -541,8 +543,7 @@ def test_one_of_type_and_topology_is_needed():
       preflight.preflight(config(), **both)
 
 
-# --- text, workdir, recipe
-# --------------------------------------------------------------------------------------------
+# --- text, workdir, recipe ---
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,10 @@ from configs import bert
 from configs import roberta
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
-WORDS = 'the of and a to in he was that it his her with as had for she not at but on be they all you said from have which so this by were one'.split()
+WORDS = (
+  'the of and a to in he was that it his her with as had for she not at but on be they all you '
+  'said from have which so this by were one'
+).split()
 
 # The command line with small chunks, so that a small text has many shards.
 DRIVER = """

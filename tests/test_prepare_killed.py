@@ -23,13 +23,22 @@ source, out, system, kill, trace, *fields = sys.argv[1:]
 steps, (pattern, _, times) = [], kill.partition('@')
 
 def watch(event, arguments):
-  if event not in ('open', 'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir') or os.getpid() != parent:
+  if event not in ('open', 'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir'):
     return
-  path = os.fsdecode(arguments[1 if event == 'os.rename' else 0]) if isinstance(arguments[0], (str, bytes, os.PathLike)) else ''
-  changes = event != 'open' or isinstance(arguments[1], str) and set(arguments[1]) & set('wax+') or arguments[2] & (os.O_WRONLY | os.O_RDWR)
+  if os.getpid() != parent:
+    return
+  path, changes = '', True
+  if isinstance(arguments[0], (str, bytes, os.PathLike)):
+    path = os.fsdecode(arguments[1 if event == 'os.rename' else 0])
+  if event == 'open':
+    mode, flags = arguments[1:3]
+    changes = isinstance(mode, str) and set(mode) & set('wax+')
+    changes = changes or flags & (os.O_WRONLY | os.O_RDWR)
   if path.startswith(source) or path.startswith(out) and changes:
-    steps.append(f'{event} {os.path.relpath(path, os.path.dirname(source if path.startswith(source) else out))}')
-    if kill and re.match(pattern, steps[-1]) and sum(1 for s in steps if re.match(pattern, s)) == int(times):
+    root = source if path.startswith(source) else out
+    steps.append(f'{event} {os.path.relpath(path, os.path.dirname(root))}')
+    seen = sum(1 for s in steps if re.match(pattern, s))
+    if kill and re.match(pattern, steps[-1]) and seen == int(times):
       os.kill(parent, signal.SIGKILL)
 
 if __name__ == '__main__':
@@ -118,7 +127,7 @@ def clean(tmp_path_factory):
   return folder / 'text', contents(folder / 'corpus')
 
 
-def test_killed_in_every_stage_of_one_folder_it_ends_with_the_bytes_of_a_clean_run_and_leaves_nothing_else(
+def test_killed_anywhere_in_one_folder_it_ends_with_the_bytes_of_a_clean_run_and_no_others(
   clean, tmp_path
 ):
   source, wanted = clean

@@ -45,10 +45,13 @@ def get_config(argument=None):
   return parts.experiment(
       tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
       format=parts.segment_pairs(), masking=parts.token(),
-      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
-      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
-      length=64, batch_size=8, phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
-      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0, keep=3, tensorboard=False))
+      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32,
+                                max_positions=64),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3), length=64, batch_size=8,
+      phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
+      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0,
+                    keep=3, tensorboard=False))
 """
 
 

@@ -2,6 +2,8 @@
 deeper from shallower.
 """
 
+# ruff: noqa: F811  a fixture of another file is an argument here
+
 import json
 import shutil
 
@@ -45,7 +47,7 @@ def params_at(workdir, step):
   return checkpoint.load_params(f'{workdir}@{step}')[0]
 
 
-def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_stays(tmp_path, here):  # noqa: F811
+def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_stays(tmp_path, here):
   here(tmp_path / 'whole', **TWO_STAGES)
   shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
   for step in [s for s in checkpoint.steps(tmp_path / 'run') if s > BORDER]:
@@ -69,7 +71,7 @@ def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_sta
   )
 
 
-def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):  # noqa: F811
+def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):
   here(tmp_path / 'run', **SHORT, **ELECTRA)
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
   classes = {
@@ -127,8 +129,8 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
 def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
   tmp_path,
   here,
-  capsys,  # noqa: F811
-):  # noqa: F811
+  capsys,
+):
   adversarial = {**ELECTRA, 'objective': parts.replaced_token_adversarial(width=0.5)}
   here(tmp_path / 'pair', **SHORT, **adversarial)
   export.export(str(tmp_path / 'pair'), tmp_path / 'hf')
@@ -164,8 +166,8 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
   tmp_path,
   here,
-  capsys,  # noqa: F811
-):  # noqa: F811
+  capsys,
+):
   shared = dict(
     encoder__sharing='all',
     encoder__embedding_size=8,

@@ -233,8 +233,7 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
   )
 
 
-# --- every masking
-# ----------------------------------------------------------------------------------------------------
+# --- every masking ---
 
 
 MASKINGS = {

@@ -2,11 +2,8 @@
 pipeline.
 """
 
-import importlib
-
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 
@@ -14,55 +11,16 @@ from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
-from tests import test_laws
+from tests import found
 from tests.batches import test_masking_replacement
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
-# Sizes of the papers' networks with their heads, as they train here: BERT §3; RoBERTa without
-# Hugging Face's two padding positions and its segment row (124,697,433 and 355,412,057 with them).
-PARAMETERS = {
-  ('bert', 'small'): 29_058_876,
-  ('bert', 'base'): 110_106_428,
-  ('bert', 'large'): 336_226_108,
-  ('roberta', 'base'): 124_697_433 - 3 * 768,
-  ('roberta', 'large'): 355_412_057 - 3 * 1024,
-  **{
-    ('albert', f'{size}{version}'): count
-    for version in ('', '_v2')
-    for size, count in (
-      ('base', 11_813_810),
-      ('large', 17_847_474),
-      ('xlarge', 59_021_490),
-      ('xxlarge', 223_158_450),
-    )
-  },
-  ('electra', 'small'): 14_196_219,
-  ('electra', 'base'): 119_386_427,
-  ('electra', 'large'): 354_655_291,
-  # Two bodies of base, the head of each; nothing shared.
-  ('electra', 'base_two_stage'): 2 * 108_891_648 + 591_361 + (768 * 768 + 768) + 2 * 768 + 30_522,
-}
-TRAINING = [
-  s
-  for s in test_laws.CONFIGS
-  if importlib.import_module(f'configs.{s}').get_config('tiny').objective.name != 'input_only'
-]
-SIZES = [
-  (system, size)
-  for system in test_laws.CONFIGS
-  for size in importlib.import_module(f'configs.{system}').SIZES
-]
-
-
-def _config(system, size):
-  return ml_collections.ConfigDict(
-    importlib.import_module(f'configs.{system}').get_config(size)
-  ).lock()
 
 
 def _section(section, *drop):
@@ -71,12 +29,14 @@ def _section(section, *drop):
 
 
 def _objective(config, vocab_size):
-  name, fields = _section(config.encoder)
-  encoder = encoders.BY_NAME[name](
-    vocab_size=vocab_size, dtype=jnp.dtype(config.run.dtype), **fields
+  encoder = parts.build(
+    config.encoder,
+    encoders.BY_NAME,
+    'encoder',
+    vocab_size=vocab_size,
+    dtype=jnp.dtype(config.run.dtype),
   )
-  name, fields = _section(config.objective)
-  return objectives.BY_NAME[name](encoder=encoder, **fields)
+  return parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
 
 
 def _pipelines(config, vocab_size):
@@ -102,29 +62,32 @@ def _pipelines(config, vocab_size):
     )
 
 
-@pytest.mark.parametrize('system, size', SIZES)
+@pytest.mark.parametrize('system, size', found.SIZES)
 def test_every_feature_that_is_read_is_written_in_every_phase(system, size):
-  config = _config(system, size)
+  config = found.config(system, size)
   for phase, pipe in zip(configuration.phases(config), _pipelines(config, 1000)):
     assert set(_objective(phase.config, 1000).reads) <= set(pipe.features)
 
 
-@pytest.mark.parametrize('system, size', [key for key in SIZES if not key[1].startswith('tiny')])
-def test_every_published_size_has_the_papers_parameters(system, size):
-  config = configuration.phases(_config(system, size))[-1].config
+@pytest.mark.parametrize(
+  'system, size', [(s, size) for s, size in found.SIZES if size in found.module(s).PARAMETERS]
+)
+def test_every_size_has_the_parameters_that_its_config_says(system, size):
+  config = found.last_phase(found.config(system, size))
   shapes = jax.eval_shape(_objective(config, config.tokenizer.vocab_size).init, jax.random.key(0))
-  assert sum(x.size for x in jax.tree.leaves(shapes)) == PARAMETERS[system, size]
+  count = sum(x.size for x in jax.tree.leaves(shapes))
+  assert count == found.module(system).PARAMETERS[size], f'{count:,}'
 
 
-@pytest.mark.parametrize('system', sorted(set(test_laws.CONFIGS) - set(TRAINING)))
+@pytest.mark.parametrize('system', sorted(set(found.SYSTEMS) - set(found.TRAINING)))
 def test_a_config_that_is_only_input_ready_refuses_to_train(system):
   with pytest.raises(errors.UserError, match='input ready'):
-    jax.eval_shape(_objective(_config(system, 'tiny'), 200).init, jax.random.key(0))
+    jax.eval_shape(_objective(found.config(system, 'tiny'), 200).init, jax.random.key(0))
 
 
-@pytest.mark.parametrize('system', TRAINING)
+@pytest.mark.parametrize('system', found.TRAINING)
 def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system):
-  config = _config(system, 'tiny')
+  config = found.config(system, 'tiny')
   objective = _objective(config, 200)
   name, fields = _section(config.schedule, 'across_phases')
   schedule = schedules.BY_NAME[name](1000, **{**fields, 'warmup': 0})

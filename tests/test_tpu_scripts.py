@@ -20,7 +20,10 @@ SCRIPTS = ROOT / 'tpu_scripts'
 COMMANDS = ['create', 'setup', 'sync', 'run', 'status', 'logs', 'babysit', 'stop', 'delete']
 AT = '--project=proj --zone=us-central2-b'
 DESCRIBE = f"gcloud compute tpus queued-resources describe bert {AT} '--format=value(state.state)'"
-STATE = 'if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; else echo "worker ?: idle · not set up"; fi'
+STATE = (
+  'if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; '
+  'else echo "worker ?: idle · not set up"; fi'
+)
 
 # Everything the commands know of Google Cloud. State: cloud/ZONE/NAME/{resource,node,w0,w1,…},
 # bucket/, calls, capacity.
@@ -80,7 +83,8 @@ if verb == 'create':
     write(fake + 'startup.sh', startup)
     write(place + 'metadata', b'startup-script=' + startup)
 elif verb == 'describe':
-  what = place + ('metadata' if 'metadata' in flags['format'] else 'resource' if group == 'queued-resources' else 'node')
+  what = place + ('resource' if group == 'queued-resources' else 'node')
+  if 'metadata' in flags['format']: what = place + 'metadata'
   if not os.path.exists(place + 'resource'): end(1, missing)
   if not os.path.exists(what): end(0)
   end(0, read(what).decode())
@@ -92,7 +96,8 @@ elif verb == 'delete':
       except OSError: pass
   delete(place)
 else:
-  if not os.path.exists(place + 'node') or read(place + 'node') != b'READY': end(255, 'ssh: connect: no route')
+  ready = os.path.exists(place + 'node') and read(place + 'node') == b'READY'
+  if not ready: end(255, 'ssh: connect: no route')
   if os.path.exists(place + 'deaf'): end(255, 'ssh: timeout')
   worst = 0
   for w in workers if flags['worker'] == 'all' else ['w' + flags['worker']]:
@@ -100,7 +105,8 @@ else:
       for s in plain[4:-1]: write(os.path.join(place + w, folder, os.path.basename(s)), read(s))
     else:
       os.chdir(place + w)
-      code = os.spawnvpe(os.P_WAIT, 'bash', ['bash', '-c', flags['command']], {**os.environ, 'HOME': place + w, 'WORKER': w[1:]})
+      own = {**os.environ, 'HOME': place + w, 'WORKER': w[1:]}
+      code = os.spawnvpe(os.P_WAIT, 'bash', ['bash', '-c', flags['command']], own)
       worst = max(worst, code)
   sys.exit(worst)
 """

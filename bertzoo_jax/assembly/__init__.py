@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
@@ -40,44 +42,56 @@ def check(config):
   ):
     if run[key] < least:
       raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
-  if configuration.max_length(config) > config.encoder.max_positions:
-    raise errors.UserError(
-      f'The longest phase has rows of {configuration.max_length(config)} tokens, '
-      'encoder.max_positions is '
-      f'{config.encoder.max_positions}: raise it or shorten the rows.'
-    )
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    errors.choose(phase.config.objective.name, OBJECTIVES, 'objective')
-  errors.choose(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
-  encoder(config, vocab_size=config.tokenizer.vocab_size)
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  limit = encoder(config, vocab_size).max_positions
+  if limit is not None and configuration.max_length(config) > limit:
+    raise errors.UserError(
+      f'The longest phase has rows of {configuration.max_length(config)} tokens, '
+      f'encoder.max_positions is {limit}: raise it or shorten the rows.'
+    )
 
 
 def encoder(config, vocab_size):
-  return errors.build(
+  """The encoder of a config. Raises UserError if it lacks what protocol.Encoder promises."""
+  built = parts.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
     dtype=DTYPES[config.run.dtype],
-    unroll=config.run.unroll or config.encoder.num_layers,
+    unroll=config.run.unroll or 1,
     remat=config.run.remat,
   )
+  if lacking := protocol.lacking(built):
+    raise errors.UserError(
+      f'encoder={config.encoder.name} lacks {", ".join(lacking)}: bertzoo_jax/model/protocol.py '
+      'lists what an encoder has.'
+    )
+  return built if config.run.unroll else built.clone(parent=None, unroll=built.num_layers)
 
 
 def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   """A phase's data, objective and optimizer, checked against each other."""
   phase_data = data.phase(phase)
+  network = encoder(config, data.vocab_size)
   chosen = kernels.choose(
-    config.run.kernels, mesh.devices.flat[0], config.encoder.attention_dropout
+    config.run.kernels,
+    mesh.devices.flat[0],
+    network.attention_dropout,
+    network.relative_attention,
+    network.dtype,
   )
-  objective = errors.build(
+  objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
     'objective',
-    encoder=encoder(config, data.vocab_size),
-    ops=operations_on(mesh, chosen),
+    encoder=network,
+    ops=operations_on(mesh, chosen, network.axes),
   )
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(
@@ -100,7 +114,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       f'objective={phase.config.objective.name} does not (it would see '
       'what it is to predict, or segments it has not): take another masking and format.'
     )
-  if 'pair_labels' in phase_data.features and config.encoder.type_vocab_size == 1:
+  if 'pair_labels' in phase_data.features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
       'or 0 for none.'
@@ -108,7 +122,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   schedule = schedules.for_phase(
     phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
   )
-  tx = errors.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
+  tx = parts.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
   return phase_runs.PhaseRun(
     phase.first_step,
     min(phase.end_step, end),
@@ -122,12 +136,12 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   )
 
 
-def operations_on(mesh, chosen: kernels.Kernels) -> operations.Operations:
-  """What a model is handed on a mesh."""
+def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
+  """What a model is handed on a mesh. axes: of its encoder, what a mesh may split."""
   return operations.Operations(
     *sharding.on_mesh(mesh, chosen),
     sharding.constrain(mesh),
-    sharding.kernel_gradients(mesh) or operations.PLAIN.kernel_gradients,
+    sharding.kernel_gradients(mesh, axes) or operations.PLAIN.kernel_gradients,
   )
 
 
@@ -149,5 +163,6 @@ def check_phases(config, phases, data, mesh, end):
     before = trained
 
 
-def paths(objective) -> list[str]:
+def paths(objective) -> dict[str, tuple[int, ...]]:
+  """{path: shape} of the parameters of an objective."""
   return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))

@@ -20,6 +20,7 @@ from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.common import parts
 from bertzoo_jax.words import word_marks
 
 try:
@@ -78,7 +79,7 @@ def build(
 
   def form_of(part):
     text = rows_lib.text_of(part)
-    form = errors.build(format, formats.BY_NAME, 'format', text, length)
+    form = parts.build(format, formats.BY_NAME, 'format', text, length)
     return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
   form = form_of(corpus.splits[split].part(0))
@@ -95,7 +96,7 @@ def build(
       f'{masking["block"]}: the reused part '
       'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
     )
-  mask = errors.build(masking, maskings.BY_NAME, 'masking', length, corpus)
+  mask = parts.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   notes = word_marks.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
@@ -220,7 +221,7 @@ class Pipeline:
       batches.append(batch)
     return batches
 
-  # --- rows -----------------------------------------------------------------------------------------------------------
+  # --- rows ---
 
   def _finish(self, features, keys):
     return {name: tensor.numpy() for name, tensor in self._mask(features, keys).items()}
@@ -340,8 +341,7 @@ class Pipeline:
       return split.gather_units(positions)
     return np.where(self._word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
 
-  # --- shapes
-  # ---------------------------------------------------------------------------------------------------------
+  # --- shapes ---
 
   def _unmasked(self):
     """{name: (shape on this host, dtype)} of the features that the format writes."""

@@ -58,7 +58,7 @@ class Spans(NamedTuple):
   label: np.ndarray | None
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
+# --- text ---
 
 
 def text_of(split) -> Text:
@@ -109,7 +109,7 @@ def document_ends(documents, first, last):
   return documents[documents_of(documents, first, last) + 1]
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows ---
 
 
 def walk(size, successors, end=False):

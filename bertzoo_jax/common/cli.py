@@ -18,6 +18,7 @@ from ml_collections import config_flags
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 
 # Whose errors come from an object store that does not answer, or refuses.
@@ -103,14 +104,29 @@ def _unknown_field(e: Exception) -> str:
   words = re.findall(r"""["'](\w+)\\?["']""", str(e))
   field = words[0] if words else '?'
   if field == 'steps':
-    return 'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set --config.phases.'
+    return (
+      'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
+      '--config.phases.'
+    )
   known = _fields()
   sections = {key.rpartition('.')[0] for key in known}
   given = [m[1] for m in (re.match(r'--?(?:no)?config\.([\w.]+)', a) for a in sys.argv) if m]
   wrong = next((key for key in given if known and key not in (*known, *sections)), None)
+  section = wrong.rpartition('.')[0] if wrong else ''
+  own = [key.rpartition('.')[2] for key in known if key.rpartition('.')[0] == section]
+  if parts.is_outside(part := known.get(f'{section}.name')) and not _near(field, own):
+    return (
+      f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
+      f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'
+    )
   return (
-    f'the config has no field {field!r}. {_meant(wrong, known, sections) if wrong else _LISTED}'
+    f'the config has no field {field!r}. '
+    f'{_meant(wrong, list(known), sections) if wrong else _LISTED}'
   )
+
+
+def _near(word, known):
+  return difflib.get_close_matches(word, known, n=1)
 
 
 def _meant(key: str, known: list[str], sections: set[str]) -> str:
@@ -118,24 +134,23 @@ def _meant(key: str, known: list[str], sections: set[str]) -> str:
   what its section has.
   """
   section, _, field = key.rpartition('.')
-  section, misspelt = (
-    next(iter(difflib.get_close_matches(section, sections, n=1)), section),
-    section,
-  )
+  section, misspelt = next(iter(_near(section, sections)), section), section
   names = [k.rpartition('.')[2] for k in known]
   own = [name for k, name in zip(known, names) if k.rpartition('.')[0] == section]
   prefix = f'--config.{section}.' if section else '--config.'
-  if near := difflib.get_close_matches(field, own if section else [*own, *sections], n=1):
+  if near := _near(field, own if section else [*own, *sections]):
     return f'Did you mean {prefix}{near[0]}?'
   if near := difflib.get_close_matches(field, names, n=1, cutoff=0.8):
-    return f'Did you mean {" or ".join(f"--config.{k}" for k, name in zip(known, names) if name == near[0])}?'
+    meant = [f'--config.{k}' for k, name in zip(known, names) if name == near[0]]
+    return f'Did you mean {" or ".join(meant)}?'
   if section and own:
-    return f'{"There" if section == misspelt else f"Did you mean --config.{section}? There"} is: {", ".join(own)}.'
+    there = 'There' if section == misspelt else f'Did you mean --config.{section}? There'
+    return f'{there} is: {", ".join(own)}.'
   return _LISTED
 
 
-def _fields():
-  """'section.field' of the config that the command line names, without what it sets."""
+def _fields() -> dict:
+  """{'section.field': value} of the config that the command line names, without what it sets."""
   alone, argv = flags.FlagValues(), sys.argv
   config_flags.DEFINE_config_file('config', flag_values=alone)
   sys.argv = [
@@ -143,9 +158,9 @@ def _fields():
   ]  # where ml_collections looks for what is set
   try:
     alone(sys.argv, known_only=True)
-    return list(configuration.flatten(alone.config))
+    return configuration.flatten(alone.config)
   except (flags.Error, AttributeError, OSError, ValueError):
-    return []
+    return {}
   finally:
     sys.argv = argv
 

@@ -17,11 +17,15 @@ _PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 
-# Fields of parts that runs of earlier versions do not have, as they computed.
+# Fields that runs of earlier versions do not have, with the values that compute the same:
+# {section: {name of a part: its fields}}.
 _ADDED = {
-  'encoder': dict(
-    name='transformer', embedding_size=0, sharing='none', num_groups=1, inner_group_num=1
-  )
+  'encoder': {
+    'transformer': dict(embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)
+  },
+  'optimizer': {
+    name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
+  },
 }
 
 
@@ -163,9 +167,9 @@ def to_json(config) -> str:
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
   plain = json.loads(text)
-  for section, fields in _ADDED.items():
-    if plain.get(section, {}).get('name') == fields['name']:
-      plain[section] = {**fields, **plain[section]}
+  for section, added in _ADDED.items():
+    if section in plain:
+      plain[section] = {**added.get(plain[section].get('name'), {}), **plain[section]}
   if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
     plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
   if 'attention' in plain.get('run', {}):  # as `kernels` was called

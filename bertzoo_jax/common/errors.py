@@ -1,7 +1,6 @@
 """How a program ends with a sentence: for what a user can mend, and for what may pass."""
 
 import difflib
-import inspect
 import os
 
 
@@ -34,29 +33,10 @@ def choose(name: str, table: dict, what: str):
   """table[name], or a UserError that says what there is.
 
   Args:
-    name: the name a config asks for.
-    table: a part's BY_NAME.
-    what: what the table holds, for the message ('masking').
+    name: a choice that a config makes.
+    table: the choices.
+    what: what is chosen, for the message ('activation').
   """
   if name not in table:
     raise UserError(f'No {what} is called {name!r}.{did_you_mean(name, table)}')
   return table[name]
-
-
-def build(section, table: dict, what: str, *args, **handed_over):
-  """The part that a config's section names, built: table[section.name](*args, **handed_over, **the
-  section's other fields).
-
-  Raises:
-    UserError: no such part, or fields that are not the part's.
-  """
-  fields = dict(section)
-  part = choose(fields.pop('name', None), table, what)
-  try:
-    inspect.signature(part).bind(*args, **handed_over, **fields)
-  except TypeError as e:
-    raise UserError(
-      f'config.{what} does not fit {part.__name__!r}: {e}. Build the section with '
-      'configs/parts.py, which knows all its fields.'
-    ) from e
-  return part(*args, **handed_over, **fields)

@@ -365,8 +365,7 @@ def token_dtype(vocab_size: int) -> str:
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
 
 
-# --- writing
-# ----------------------------------------------------------------------------------------------------------
+# --- writing ---
 
 
 def write_shard(

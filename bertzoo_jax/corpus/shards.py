@@ -241,8 +241,7 @@ def _offsets(sizes):
   return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-# --- workers
-# ----------------------------------------------------------------------------------------------------------
+# --- workers ---
 
 
 def run(

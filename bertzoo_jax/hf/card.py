@@ -35,7 +35,8 @@ def text(
     commits: of the program, in order; may be empty.
     checked: what was compared after export.
   """
-  parameters, task = sum(x.size for x in tensors.values()), architecture.pipeline
+  task = architecture.pipeline
+  parameters = sum(x.size for x in tensors.values())
   head = [
     '---',
     *(['library_name: transformers', f'pipeline_tag: {task}'] if task else []),
@@ -105,6 +106,21 @@ def text(
   return '\n'.join(head + lines)
 
 
+def _masking(section: dict[str, Any]) -> str:
+  if not {'rate', 'corruption', 'repeat'} <= set(section):  # a part with fields of its own
+    return _fields(section)
+  shares = ', '.join(
+    f'{share:.0%} {what}'
+    for share, what in zip(section['corruption'], ('mask token', 'random token', 'unchanged'))
+  )
+  again = (
+    f'the masks of {section["repeat"]} epochs repeat'
+    if section['repeat']
+    else 'drawn anew in every epoch'
+  )
+  return f'{section["name"]}, {section["rate"]:.0%} of the tokens: {shares}; {again}'
+
+
 def _usage(task: str) -> list[str]:
   """How the directory is loaded."""
   return [
@@ -124,22 +140,6 @@ _UNUSED = [
   'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
   '',
 ]
-
-
-def _masking(masking: dict[str, Any]) -> str:
-  """A masking in words, if it has the fields of this package's; else as its fields."""
-  if not {'rate', 'corruption', 'repeat'} <= masking.keys():
-    return _fields(masking)
-  shares = ', '.join(
-    f'{share:.0%} {what}'
-    for share, what in zip(masking['corruption'], ('mask token', 'random token', 'unchanged'))
-  )
-  again = (
-    f'; the masks of {masking["repeat"]} epochs repeat'
-    if masking['repeat']
-    else '; drawn anew in every epoch'
-  )
-  return f'{masking["name"]}, {masking["rate"]:.0%} of the tokens: {shares}{again}'
 
 
 def _fields(section: dict[str, Any]) -> str:

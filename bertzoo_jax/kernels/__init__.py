@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from bertzoo_jax.common import errors
 from bertzoo_jax.kernels import add_norm
 from bertzoo_jax.kernels import attention
@@ -13,8 +15,14 @@ from bertzoo_jax.model import layers
 
 
 class Kernels(NamedTuple):
-  """Two operations, and whether the compiler can split them over devices (plain XLA) or each device
-  must be given its own part and told which head that begins with (`first_head`)."""
+  """Two operations for a model.
+
+  Attributes:
+    attend: as model.attention.attend.
+    add_norm: as model.layers.add_norm.
+    partitioned: whether the compiler splits them over devices (plain XLA). If not, each device is
+      given its own part, and `first_head`, the number of the first head in it.
+  """
 
   attend: Callable
   add_norm: Callable
@@ -24,13 +32,11 @@ class Kernels(NamedTuple):
 XLA = Kernels(plain_attention.attend, layers.add_norm, True)
 
 
-def fused(**options) -> Kernels:
-  """TPU kernels. options: `hashed`, `interpret` of both."""
-  return Kernels(
-    functools.partial(attention.attend, **options),
-    functools.partial(add_norm.add_norm, **options),
-    False,
-  )
+def fused(hashed=False, interpret=False, gather=True) -> Kernels:
+  """TPU kernels. hashed, interpret: of both. gather: of attention.attend."""
+  both = dict(hashed=hashed, interpret=interpret)
+  attend = functools.partial(attention.attend, gather=gather, **both)
+  return Kernels(attend, functools.partial(add_norm.add_norm, **both), False)
 
 
 BY_NAME = {
@@ -41,26 +47,47 @@ BY_NAME = {
 }
 
 
-def choose(name: str, device, attention_dropout: float) -> Kernels:
-  """The kernels of a name; `auto` takes what is fastest on a device: fused on TPUs since v4, cuDNN
-  on GPUs without dropout of attention, else XLA. Elsewhere than on a TPU the fused kernels are
-  interpreted, with hashed bits: right, and slow.
+def choose(
+  name: str, device, attention_dropout: float, relative: bool = False, dtype=jnp.bfloat16
+) -> Kernels:
+  """The kernels of a name, for a device.
 
-  Raises UserError for kernels that the device does not have.
+  `auto`: fused on TPUs since v4; cuDNN on GPUs, where it can compute the attention; else XLA. Fused
+  kernels are interpreted on other devices than TPUs, with hashed bits: correct and slow.
+
+  Args:
+    name: a key of BY_NAME, or 'auto'.
+    device: a jax device.
+    attention_dropout: rate of dropout of the attention probabilities.
+    relative: whether scores have relative terms.
+    dtype: of queries, keys and values.
+
+  Raises:
+    UserError: kernels that the device does not have, or that cannot compute the attention.
   """
-  platform, old = (
-    device.platform,
-    device.device_kind in ('TPU v2', 'TPU v3'),
-  )  # whose vector units have no bfloat16, and little memory
+  platform = device.platform
+  # Their vector units have no bfloat16, and their fast memory is small.
+  old = device.device_kind in ('TPU v2', 'TPU v3')
   if name == 'auto':
-    name = {
-      'tpu': 'xla' if old else 'fused',
-      'gpu': 'cudnn' if not attention_dropout else 'xla',
-    }.get(platform, 'xla')
+    if platform == 'gpu':
+      return BY_NAME['cudnn' if _cudnn_can(attention_dropout, relative, dtype) else 'xla']
+    name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
     )
+  if name == 'cudnn':
+    cudnn.check(attention_dropout, relative, dtype)
   if name.startswith('fused') and platform != 'tpu':
     return fused(hashed=True, interpret=True)
+  if name.startswith('fused') and device.device_kind == 'TPU v4':
+    return fused(hashed=name == 'fused_hashed', gather=False)
   return BY_NAME[name]
+
+
+def _cudnn_can(*what) -> bool:
+  try:
+    cudnn.check(*what)
+  except errors.UserError:
+    return False
+  return True

@@ -1,297 +1,529 @@
 """Fused attention for encoder lengths, forward and backward, as TPU kernels.
 
 Legend as in model/attention.py: B batch, L length of the queries, M of the keys, H heads, K head
-width; D = H·K.
+width, R rows of a table of distances; D = H·K.
 
-A program of the grid holds all scores of some queries in fast memory, [M, L] for each head: keys
-down and queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries
-of a row of the batch, beyond it a block of them. Keys are always whole, so no softmax is corrected
-afterwards. Nothing of size L × M reaches the main memory: the backward pass computes the scores
-again and draws the same dropout bits again. Softmax and sums are float32.
+A program holds all scores of some queries and heads in fast memory, [M, L] per head: keys down and
+queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
+of the batch; beyond, a block of them. Keys are always whole, so no softmax is corrected afterwards.
+Nothing of size L × M reaches main memory. The forward pass keeps the logarithm of each query's sum
+of exponentials; with it the backward pass computes the probabilities in one step, and draws the
+same dropout bits again. Softmax and sums are float32.
+
+Relative terms come from products with a window of the table, which slides.py puts into place. Their
+kernels go through all rows of the batch for a group of heads, and so sum the gradients of the
+tables in fast memory, in float32.
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertzoo_jax.kernels import bits
+from bertzoo_jax.kernels import slides
+from bertzoo_jax.model.attention import HIDDEN
 
-_HIDDEN = -1e30  # its exponential is 0, and a row of it alone still gives no NaN
 _LANES = 128
-_WHOLE = 512  # a length up to which a program takes all queries of a row
+_WHOLE = 512  # tokens up to which a program takes all queries of a row
+_FORWARD, _BACKWARD = 1 << 18, 1 << 17  # keys × lanes of the heads that a program takes
 
 
 class _Program(NamedTuple):
-  """What a program is made for: heads and their width, rate of dropout, source of its bits, the
-  relative term of the scores.
+  """What a program is compiled for.
+
+  Attributes:
+    heads, width: number and width of the heads.
+    scale: factor of the scores.
+    rate: of dropout.
+    terms: names of the relative terms, among c2p, p2c and bias.
+    window: None or (left, right).
+    first_query: place of query 0 among the keys.
+    ordered: whether queries and keys have orders.
+    gather: whether the chip moves sublanes by indices (not on TPU v4).
+    hashed: draw dropout bits by row_keys.py.
+    interpret: run on any machine.
   """
 
   heads: int
   width: int
+  scale: float
   rate: float
+  terms: tuple[str, ...]
+  window: tuple[int, int] | None
+  first_query: int
+  ordered: bool
+  gather: bool
   hashed: bool
   interpret: bool
-  relative: Callable | None
 
 
 def attend(
   q_BLHK,
-  k_BLHK,
-  v_BLHK,
-  pack_ids_BL,
+  k_BMHK,
+  v_BMHK,
+  visible,
   dropout_rate=0.0,
   dropout_keys_B2=None,
   relative=None,
-  tables=(),
+  scale=None,
   *,
   first_head=0,
+  keep=False,
+  kept=None,
+  gather=True,
   hashed=False,
   interpret=False,
 ):
   """What model.attention.attend computes, fused.
 
   Args:
-    q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_keys_B2, tables: as there.
-    relative: as there, computed and differentiated in fast memory. Beyond 512 tokens its L are a
-      block of queries, and its keys are filled up to whole lanes.
-    first_head: its number among all heads. The bits of a score depend on the key of its row, its
-      head and its place, so they are the same on any mesh.
+    q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
+    first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
+      key of its row, its head and its place, so they are the same on any mesh.
+    keep: return (out_BLHK, kept): what the backward pass needs besides the arguments.
+    kept: from a call with the same arguments. The result is taken from it and not computed again.
+    gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
   """
   batch, length, heads, width = q_BLHK.shape
   keys_B2 = dropout_keys_B2 if dropout_rate else None
   seed = bits.seed(keys_B2, batch, first_head)
-  padding = -length % (_LANES if length > _WHOLE else 1)
-  flat = lambda x: jnp.pad(x.reshape(batch, length, heads * width), ((0, 0), (0, padding), (0, 0)))
-  ids_B1L = jnp.pad(pack_ids_BL, ((0, 0), (0, padding)), constant_values=-1)[:, None]
-  program = _Program(
-    heads, width, float(dropout_rate) if keys_B2 is not None else 0.0, hashed, interpret, relative
+  tables = (
+    {}
+    if relative is None
+    else {name: table for name, table in zip(('c2p', 'p2c', 'bias'), relative) if table is not None}
   )
-  tables = tuple(t.reshape(len(t), heads * width) for t in tables)
-  return _attend(program, flat(q_BLHK), flat(k_BLHK), flat(v_BLHK), tables, ids_B1L, seed)[
-    :, :length
-  ].reshape(q_BLHK.shape)
+  rows, columns = _padded(length, k_BMHK.shape[1], bool(tables))
+  program = _Program(
+    heads,
+    width,
+    width**-0.5 if scale is None else float(scale),
+    float(dropout_rate) if keys_B2 is not None else 0.0,
+    tuple(tables),
+    visible.window,
+    visible.first_query,
+    visible.query_order_BL is not None,
+    gather,
+    hashed,
+    interpret,
+  )
+  flat = lambda x, size: _pad(x.reshape(*x.shape[:2], heads * width), size, 1)
+  arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
+  marks = (
+    _marks(visible.query_packs_BL, visible.query_order_BL, rows, -1),
+    _marks(visible.key_packs_BM, visible.key_order_BM, columns, -2),
+  )
+  tables = tuple(
+    _table(name, table, length, rows, columns - k_BMHK.shape[1], rows + columns, q_BLHK.dtype)
+    for name, table in tables.items()
+  )
+  if kept is not None:
+    kept = flat(kept[0], rows), kept[1]
+  out_BLD, lse_BH1L = _attend(program, *arrays, tables, marks, seed, kept)
+  out_BLHK = out_BLD[:, :length].reshape(q_BLHK.shape)
+  return (out_BLHK, (out_BLHK, lse_BH1L)) if keep else out_BLHK
+
+
+def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
+  """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
+  up = lambda n: -(-n // _LANES) * _LANES
+  queries = (
+    up(length) if relative or length > _WHOLE or (keys > _WHOLE and length > _LANES) else length
+  )
+  return queries, up(keys) if relative or keys > _WHOLE else keys
+
+
+def _pad(x, size, axis, value=0):
+  widths = [(0, size - n if i == axis else 0) for i, n in enumerate(x.shape)]
+  return jnp.pad(x, widths, constant_values=value)
+
+
+def _marks(packs_BL, order_BL, size, padding):
+  """int32 [B, 1 or 2, size]: packs and, if there is one, order. Padded places see nobody."""
+  marks = [_pad(packs_BL, size, 1, padding)]
+  if order_BL is not None:
+    marks.append(_pad(order_BL, size, 1))
+  return jnp.stack(marks, axis=1).astype(jnp.int32)
+
+
+def _table(name, table, length, rows, more_keys, size, dtype):
+  """A table as kernels read it: [size, D] in `dtype`, or [H, 1, size] float32 of a bias.
+
+  p2c begins with the smallest distance. c2p and bias begin with the greatest.
+  """
+  front = more_keys if name == 'p2c' else rows - length
+  table = table if name == 'p2c' else table[::-1]
+  table = jnp.pad(table, ((front, size - len(table) - front), *((0, 0),) * (table.ndim - 1)))
+  if name == 'bias':
+    return table.T[:, None].astype(jnp.float32)
+  return table.reshape(size, -1).astype(dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(program, q_BLD, k_BLD, v_BLD, tables, ids_B1L, seed):
-  return _call(_forward, program, (q_BLD, k_BLD, v_BLD), tables, ids_B1L, seed)[0]
+def _attend(program, q_BLD, k_BMD, v_BMD, tables, marks, seed, kept):
+  """(out_BLD, lse_BH1L). The second gets no gradient."""
+  if kept is not None:
+    return kept
+  return _call(_forward, program, (q_BLD, k_BMD, v_BMD), tables, marks, seed)
 
 
-def _attend_backward(program, kept, grad_BLD):
-  q_BLD, k_BLD, v_BLD, tables, ids_B1L, seed = kept
-  dq, dk, dv, *of_tables = _call(
-    _backward, program, (q_BLD, k_BLD, v_BLD, grad_BLD), tables, ids_B1L, seed
-  )
-  return (
-    dq,
-    dk,
-    dv,
-    tuple(jnp.sum(t, axis=0).astype(own.dtype) for t, own in zip(of_tables, tables)),
-    None,
-    None,
-  )
+def _attend_forward(program, *args):
+  # Policies of jax.checkpoint save both by the name: else the backward pass runs this again.
+  out_BLD, lse_BH1L = (checkpoint_name(x, 'attended') for x in _attend(program, *args))
+  return (out_BLD, lse_BH1L), (args[:-1], out_BLD, lse_BH1L)
 
 
-_attend.defvjp(lambda program, *args: (_attend(program, *args), args), _attend_backward)
+def _attend_backward(program, kept, grads):
+  (q_BLD, k_BMD, v_BMD, tables, marks, seed), out_BLD, lse_BH1L = kept
+  arrays = q_BLD, k_BMD, v_BMD, grads[0], out_BLD, lse_BH1L
+  dq, dk, dv, *of_tables = _call(_backward, program, arrays, tables, marks, seed)
+  of_tables = tuple(x.astype(own.dtype) for x, own in zip(of_tables, tables))
+  return dq, dk, dv, of_tables, None, None, None
 
 
-def _call(kernel, program, arrays, tables, ids_B1L, seed):
-  """Runs a program for every row, some heads and some queries. arrays: q, k, v and, for the
-  backward pass, the gradient.
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _call(kernel, program, arrays, tables, marks, seed):
+  """Runs a program for each row, group of heads and block of queries.
+
+  arrays: q, k, v and, for the backward pass, gradient, output and log-sum-exp.
   """
   backward = kernel is _backward
   batch, length, depth = arrays[0].shape
-  together = _heads_together(program.heads, program.width, backward)
-  queries = _block(length)
-  wide = together * program.width
-  of_queries = pl.BlockSpec((1, queries, wide), lambda b, h, i, _: (b, i, h))
-  of_keys = pl.BlockSpec((1, length, wide), lambda b, h, i, _: (b, 0, h))
-  of_tables = [pl.BlockSpec((len(t), wide), lambda b, h, i, _: (0, h)) for t in tables]
-  of_ids = [
-    pl.BlockSpec((1, 1, queries), lambda b, h, i, _: (b, 0, i)),
-    pl.BlockSpec((1, 1, length), lambda b, h, i, _: (b, 0, 0)),
+  keys = arrays[1].shape[1]
+  together = _heads_together(program.heads, program.width, keys, backward, bool(tables))
+  queries = _block(length, keys)
+  wide, blocks = together * program.width, length // queries
+  # With tables the rows of the batch are inside, so that a group's gradients stay in fast memory.
+  place = lambda index: (
+    (lambda h, b, i, _: index(b, h, i)) if tables else (lambda b, h, i, _: index(b, h, i))
+  )
+  spec = lambda shape, index: pl.BlockSpec(shape, place(index))
+  of_queries = spec((1, queries, wide), lambda b, h, i: (b, i, h))
+  of_keys = spec((1, keys, wide), lambda b, h, i: (b, 0, h))
+  of_lse = spec((1, together, 1, queries), lambda b, h, i: (b, h, 0, i))
+  of_marks = [
+    spec((1, marks[0].shape[1], queries), lambda b, h, i: (b, 0, i)),
+    spec((1, marks[1].shape[1], keys), lambda b, h, i: (b, 0, 0)),
+  ]
+  of_tables = [
+    spec((together, 1, t.shape[2]), lambda b, h, i: (h, 0, 0))
+    if t.ndim == 3
+    else spec((len(t), wide), lambda b, h, i: (0, h))
+    for t in tables
   ]
   like = lambda rows: jax.ShapeDtypeStruct((batch, rows, depth), arrays[0].dtype)
-  out, places, sums = [like(length)], [of_queries], []
   if backward:
-    out += [like(length)] * 2 + [like(len(t)) for t in tables]
-    places += [of_keys] * 2 + [
-      pl.BlockSpec((1, len(t), wide), lambda b, h, i, _: (b, 0, h)) for t in tables
-    ]
-    sums = [
-      pltpu.VMEM((rows, wide), jnp.float32) for rows in (length, length, *(len(t) for t in tables))
-    ]
-  products, scores = 5 if backward else 2, batch * program.heads * length * length
-  cost = pl.CostEstimate(
-    flops=2 * products * scores * program.width,
-    transcendentals=scores,
-    bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *out)),
-  )
+    out = [like(length), like(keys), like(keys)]
+    out += [jax.ShapeDtypeStruct(t.shape, jnp.float32) for t in tables]
+    places = [of_queries, of_keys, of_keys, *of_tables]
+    places_in = [of_queries, of_keys, of_keys, of_queries, of_queries, of_lse]
+    scratch = [pltpu.VMEM((keys, wide), jnp.float32)] * (2 if blocks > 1 else 0)
+  else:
+    out = [like(length), jax.ShapeDtypeStruct((batch, program.heads, 1, length), jnp.float32)]
+    places, places_in, scratch = [of_queries, of_lse], [of_queries, of_keys, of_keys], []
+  groups = (program.heads // together, batch) if tables else (batch, program.heads // together)
+  semantics = ('parallel', 'arbitrary' if tables else 'parallel', 'arbitrary')
   return pl.pallas_call(
-    functools.partial(kernel, program, together, len(tables)),
+    functools.partial(kernel, program, together, blocks),
     out_shape=out,
-    cost_estimate=cost,
+    interpret=program.interpret,
+    cost_estimate=_cost(program, backward, batch, length, keys, (*arrays, *tables, *out)),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
-      grid=(batch, program.heads // together, length // queries),
+      grid=(*groups, blocks),
       out_specs=places,
-      scratch_shapes=sums,
-      in_specs=[
-        of_queries,
-        of_keys,
-        of_keys,
-        *([of_queries] if backward else []),
-        *of_tables,
-        *of_ids,
-      ],
+      scratch_shapes=scratch,
+      in_specs=[*places_in, *of_tables, *of_marks],
     ),
-    compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel', 'arbitrary')),
-    interpret=program.interpret,
-    name=f'attention{kernel.__name__}_k{program.width}' + bits.variant(program, arrays[0].dtype),
-  )(seed, *arrays, *tables, ids_B1L, ids_B1L)
+    compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
+    name=f'attention{kernel.__name__}{_variant(program, length, keys)}'
+    + bits.variant(program, arrays[0].dtype),
+  )(seed, *arrays, *tables, *marks)
 
 
-def steps(heads: int, width: int, length: int) -> tuple[int, int]:
-  """Programs that a row of the batch takes, forward and backward."""
-  return tuple(
-    heads // _heads_together(heads, width, backward) * (length // _block(length))
-    for backward in (False, True)
+def _variant(program, length, keys) -> str:
+  """What a kernel's name says of its programs, since their cost depends on it."""
+  parts = [
+    f'_k{program.width}',
+    f'_m{keys}' * (keys != length),
+    *(f'_{t}' for t in program.terms),
+    '_window' * (program.window is not None),
+    '_order' * program.ordered,
+  ]
+  return ''.join(parts)
+
+
+def _cost(program, backward, batch, length, keys, arrays):
+  products = (5 if backward else 2) + (3 if backward else 1) * len(
+    {'c2p', 'p2c'} & {*program.terms}
+  )
+  scores = batch * program.heads * length * keys
+  return pl.CostEstimate(
+    flops=2 * products * scores * program.width,
+    transcendentals=scores,
+    bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
   )
 
 
-def _heads_together(heads: int, width: int, backward: bool) -> int:
-  """How many heads a program takes: side by side they fill whole lanes, unless all of them do
-  not.
+def steps(
+  heads: int, width: int, length: int, keys: int | None = None, relative: bool = False
+) -> tuple[int, int]:
+  """Programs per row of the batch, forward and backward. keys: as many as queries if None."""
+  length, keys = _padded(length, length if keys is None else keys, relative)
+  groups = (
+    heads // _heads_together(heads, width, keys, backward, relative) for backward in (False, True)
+  )
+  return tuple(n * (length // _block(length, keys)) for n in groups)
+
+
+def _heads_together(heads: int, width: int, keys: int, backward: bool, relative: bool) -> int:
+  """Heads of a program: side by side they fill whole lanes, unless all of them do not.
+
+  Two or more groups remain where heads are the only axis that two cores can share.
   """
   fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % _LANES == 0]
-  return max((n for n in fits if n <= (2 if backward else 4)), default=min(fits, default=heads))
+  most = (_BACKWARD if backward else _FORWARD) // (keys * width)
+  if relative:
+    most = min(most, heads // 2)
+  return max((n for n in fits if n <= most), default=min(fits, default=heads))
 
 
-def _block(length: int) -> int:
-  """Queries of a program: all of a row up to 512 tokens, beyond as many scores as there, or a row
-  of lanes.
-  """
-  if length <= _WHOLE:
+def _block(length: int, keys: int) -> int:
+  """Queries of a program: all, or in whole lanes as many as have 512 × 512 scores."""
+  if length <= _LANES or max(length, keys) <= _WHOLE:
     return length
-  most = max(1, _WHOLE * _WHOLE // length // _LANES)
+  most = max(1, _WHOLE * _WHOLE // keys // _LANES)
   return _LANES * max(n for n in range(1, most + 1) if length // _LANES % n == 0)
 
 
-def _forward(program, together, num_tables, seed, q, k, v, *refs):
-  *tables, query_ids, key_ids, out = refs
-  bias_ML, relative = _bias(query_ids, key_ids), _relative(program, q)
+# --- inside a program ---------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+  """Where a program stands: row of the batch, first head, block of queries (of how many), and the
+  first query of the block."""
+
+  row: jax.Array
+  head: jax.Array
+  block: jax.Array
+  blocks: int
+  query: jax.Array
+
+  @classmethod
+  def of(cls, program, together, blocks, queries):
+    row, group, block = (
+      pl.program_id(axis) for axis in ((1, 0, 2) if program.terms else (0, 1, 2))
+    )
+    return cls(row, group * together, block, blocks, block * queries)
+
+
+def _forward(program, together, blocks, seed, q, k, v, *refs):
+  tables, (query_marks, key_marks, out, lse) = refs[:-4], refs[-4:]
+  place = _Place.of(program, together, blocks, q.shape[1])
+  hidden_ML = _hidden(program, place, query_marks, key_marks)
   for head in range(together):
     own = slice(head * program.width, (head + 1) * program.width)
-    e_ML, total_1L = _exponentials(
-      q[0, :, own], k[0, :, own], relative, [t[:, own] for t in tables], bias_ML
-    )
+    windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1])
+    scores_ML = _scores(program, q[0, :, own], k[0, :, own], windows, hidden_ML)
+    top_1L = jnp.max(scores_ML, axis=0, keepdims=True)
+    e_ML = jnp.exp(scores_ML - top_1L)
+    total_1L = jnp.sum(e_ML, axis=0, keepdims=True)
     if program.rate:
-      e_ML = jnp.where(_keep(program, seed, together, head, e_ML.shape), e_ML, 0.0)
-    out_KL = _product(v[0, :, own], e_ML.astype(v.dtype), (0, 0)) * (
-      1.0 / (total_1L * (1.0 - program.rate))
-    )
+      e_ML = jnp.where(_keep(program, seed, place, head, e_ML.shape), e_ML, 0.0)
+    sees_1L = top_1L > 0.5 * HIDDEN
+    inverse_1L = jnp.where(sees_1L, 1.0 / (total_1L * (1.0 - program.rate)), 0.0)
+    out_KL = _product(v[0, :, own], e_ML.astype(v.dtype), (0, 0)) * inverse_1L
     out[0, :, own] = out_KL.T.astype(out.dtype)
+    lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
 
-def _backward(program, together, num_tables, seed, q, k, v, grad, *refs):
-  tables, (query_ids, key_ids, dq, *results) = refs[:num_tables], refs[num_tables:]
-  results, sums = results[: num_tables + 2], results[num_tables + 2 :]
-  bias_ML, relative = _bias(query_ids, key_ids), _relative(program, q)
+def _backward(program, together, blocks, seed, q, k, v, grad, out, lse, *refs):
+  count = len(program.terms)
+  tables, (query_marks, key_marks, dq, dk, dv) = refs[:count], refs[count : count + 5]
+  of_tables, sums = refs[count + 5 : 2 * count + 5], refs[2 * count + 5 :]
+  place = _Place.of(program, together, blocks, q.shape[1])
+  hidden_ML = _hidden(program, place, query_marks, key_marks)
+
+  if count:
+
+    @pl.when((place.row == 0) & (place.block == 0))
+    def _():
+      for ref in of_tables:
+        ref[...] = jnp.zeros_like(ref)
+
   for head in range(together):
     own = slice(head * program.width, (head + 1) * program.width)
-    q_LK, k_MK, grad_LK, of_head = (
-      q[0, :, own],
-      k[0, :, own],
-      grad[0, :, own],
-      [t[:, own] for t in tables],
-    )
-    e_ML, total_1L = _exponentials(q_LK, k_MK, relative, of_head, bias_ML)
-    p_ML = e_ML * (1.0 / total_1L)
-    kept_ML, dp_ML = p_ML, _product(v[0, :, own], grad_LK, (1, 1))
+    q_LK, k_MK, grad_LK = q[0, :, own], k[0, :, own], grad[0, :, own]
+    windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1], of_tables)
+    # Probabilities over 1 − rate, for where they are kept; their sum with dp is that of out · grad.
+    to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
+    p_ML = jnp.exp(_scores(program, q_LK, k_MK, windows, hidden_ML) - to_subtract)
+    dp_ML = _product(v[0, :, own], grad_LK, (1, 1))
+    product_LK = grad_LK.astype(jnp.float32) * out[0, :, own].astype(jnp.float32)
+    delta_1L = jnp.sum(product_LK.T, axis=0, keepdims=True) * (1.0 - program.rate)
+    kept_ML = p_ML
     if program.rate:
-      keep_ML = _keep(program, seed, together, head, p_ML.shape)
-      kept_ML, dp_ML = (
-        jnp.where(keep_ML, x * (1.0 / (1.0 - program.rate)), 0.0) for x in (p_ML, dp_ML)
-      )
-    ds_ML = p_ML * (dp_ML - jnp.sum(p_ML * dp_ML, axis=0, keepdims=True))
-    scaled_ML = (ds_ML * program.width**-0.5).astype(q_LK.dtype)
-    dq_LK, dk_MK, of_tables = (
-      _product(scaled_ML, k_MK, (0, 0)),
-      _product(scaled_ML, q_LK, (1, 0)),
-      (),
-    )
-    if relative:
-      added_LK, added_MK, *of_tables = jax.vjp(relative, q_LK, k_MK, *of_head)[1](ds_ML)
+      keep_ML = _keep(program, seed, place, head, p_ML.shape)
+      kept_ML, dp_ML = (jnp.where(keep_ML, x, 0.0) for x in (p_ML, dp_ML))
+    ds_ML = p_ML * (dp_ML - delta_1L)
+    dv_MK = _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
+    low_ML = ds_ML.astype(q.dtype)
+    dq_LK, dk_MK = _product(low_ML, k_MK, (0, 0)), _product(low_ML, q_LK, (1, 0))
+    if count:
+      added_LK, added_MK = _relative_gradients(program, windows, q_LK, k_MK, ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
-    dq[0, :, own] = dq_LK.astype(dq.dtype)
-    _add(
-      results, sums, own, (dk_MK, _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0)), *of_tables)
-    )
+    dq[0, :, own] = (dq_LK * program.scale).astype(dq.dtype)
+    _add((dk, dv), sums, place, own, (dk_MK * program.scale, dv_MK))
 
 
-def _add(results, sums, own, parts):
-  """Adds what one block of queries gives to what belongs to all of them, and writes it after the
-  last.
-  """
-  block, blocks = pl.program_id(2), pl.num_programs(2)
+def _add(results, sums, place, own, parts):
+  """Adds what one block of queries gives to what belongs to all of them."""
+  if place.blocks == 1:
+    for result, part in zip(results, parts):
+      result[0, :, own] = part.astype(result.dtype)
+    return
   for result, total, part in zip(results, sums, parts):
-    total[:, own] = jnp.where(block == 0, 0.0, total[:, own]) + part.astype(jnp.float32)
+    total[:, own] = jnp.where(place.block == 0, 0.0, total[:, own]) + part
 
-    @pl.when(block == blocks - 1)
+    @pl.when(place.block == place.blocks - 1)
     def _(result=result, total=total):
       result[0, :, own] = total[:, own].astype(result.dtype)
 
 
 def _product(a, b, axes):
-  """a · b over one axis of each, summed in float32."""
-  exact = (
-    jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-  )  # whatever jax is set to
+  """a · b over one axis of each, summed in float32, whatever precision jax is set to."""
+  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
   return jax.lax.dot_general(
-    a, b, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=jnp.float32, precision=exact
+    a, b, (((axes[0],), (axes[1],)), ((), ())), precision=exact, preferred_element_type=jnp.float32
   )
 
 
-def _bias(query_ids, key_ids):
-  """0 where a query sees a key, and what hides it elsewhere; the same for all heads."""
-  ids_M1 = jnp.broadcast_to(key_ids[0], (8, key_ids.shape[2])).T[:, :1]
-  return jnp.where(ids_M1 == query_ids[0], 0.0, _HIDDEN)
+def _hidden(program, place, query_marks, key_marks):
+  """0 where a query sees a key and HIDDEN elsewhere: float32 [M, L], the same for all heads."""
+  queries, keys = query_marks.shape[2], key_marks.shape[2]
+  column = lambda i: jnp.broadcast_to(key_marks[0, i : i + 1], (8, keys)).T[:, :1]
+  seen_ML = column(0) == query_marks[0, :1]
+  if program.ordered:
+    seen_ML &= column(1) <= query_marks[0, 1:]
+  if program.window is not None:
+    left, right = program.window
+    at = lambda axis: jax.lax.broadcasted_iota(jnp.int32, (keys, queries), axis)
+    distance_ML = at(1) - at(0) + (program.first_query + place.query)
+    seen_ML &= (distance_ML <= left) & (distance_ML >= -right)
+  return jnp.where(seen_ML, 0.0, HIDDEN)
 
 
-def _relative(program, q):
-  """The relative term of a head: (q_LK, k_MK, *tables) → [M, L]; None without one."""
-  if program.relative is None:
-    return None
-  first_query = pl.program_id(2) * q.shape[1]
-  return lambda q_LK, k_MK, *tables: program.relative(q_LK, k_MK, first_query, *tables)
-
-
-def _exponentials(q_LK, k_MK, relative, tables, bias_ML):
-  """exp(score − the highest of its query), and their sums over the keys."""
-  scores_ML = _product(k_MK, q_LK, (1, 1)) * q_LK.shape[1] ** -0.5 + bias_ML
-  if relative:
-    scores_ML += relative(q_LK, k_MK, *tables)
-  e_ML = jnp.exp(scores_ML - jnp.max(scores_ML, axis=0, keepdims=True))
-  return e_ML, jnp.sum(e_ML, axis=0, keepdims=True)
-
-
-def _keep(program, seed, together, head, size):
-  """Which scores of a head stay."""
-  block = pl.program_id(2)
+def _keep(program, seed, place, head, size):
+  """Which probabilities of a head stay."""
   return bits.keep(
     program.rate,
     program.hashed,
     seed,
-    pl.program_id(0),
-    pl.program_id(1) * together + head,
-    block,
-    (0, block * size[1]),
+    place.row,
+    place.head + head,
+    place.block,
+    (0, place.query),
     size,
   )
+
+
+def _scores(program, q_LK, k_MK, windows, hidden_ML):
+  scores_ML = _product(k_MK, q_LK, (1, 1))
+  if 'c2p' in program.terms or 'bias' in program.terms:
+    blocks = [windows.by_query(q_LK, b) for b in range(len(q_LK) // _LANES)]
+    scores_ML += jnp.concatenate(blocks, axis=1)
+  if 'p2c' in program.terms:
+    blocks = [windows.by_key(k_MK, c) for c in range(len(k_MK) // _LANES)]
+    scores_ML += jnp.concatenate(blocks, axis=0)
+  return scores_ML * program.scale + hidden_ML
+
+
+def _relative_gradients(program, windows, q_LK, k_MK, ds_ML):
+  """(added to dq_LK, added to dk_MK), before the scale; adds to the gradients of the tables."""
+  dq_LK, dk_MK = 0.0, 0.0
+  if 'c2p' in program.terms or 'bias' in program.terms:
+    parts = [windows.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // _LANES)]
+    dq_LK = jnp.concatenate(parts, axis=0) if 'c2p' in program.terms else 0.0
+  if 'p2c' in program.terms:
+    parts = [windows.by_key_backward(k_MK, c, ds_ML) for c in range(len(k_MK) // _LANES)]
+    dk_MK = jnp.concatenate(parts, axis=0)
+  return dq_LK, dk_MK
+
+
+class _Windows:
+  """The relative terms of one head, 128 queries or keys at a time.
+
+  A block of 128 queries and all keys have M + 128 distances, a window of the table. The product of
+  the window and the block has a row per distance; `slides.shear` shifts each column by its query's
+  place, so that rows are keys. p2c is the same with queries and keys exchanged, then transposed.
+  """
+
+  def __init__(self, program, place, head, own, tables, queries, keys, of_tables=()):
+    self.program, self.place, self.head, self.own = program, place, head, own
+    self.tables = dict(zip(program.terms, tables))
+    self.of_tables = dict(zip(program.terms, of_tables))
+    self.queries, self.keys = queries, keys
+
+  def _window_by_query(self, b):
+    """The rows of c2p and bias that block b of the program's queries meets."""
+    return self._window(self.queries * self.place.blocks - _LANES * (b + 1), -1, self.keys)
+
+  def _window_by_key(self, c):
+    """The rows of p2c that block c of the keys meets."""
+    return self._window(self.keys - _LANES * (c + 1), 1, self.queries)
+
+  def _window(self, start, sign, size):
+    if self.place.blocks > 1:
+      start = pl.multiple_of(start + sign * self.place.query, _LANES)
+    return pl.ds(start, size + _LANES)
+
+  def by_query(self, q_LK, b):
+    """[M, 128]: c2p and bias of block b of the queries."""
+    window, rows_RL = self._window_by_query(b), 0.0
+    if 'c2p' in self.tables:
+      rows_RL = _product(self.tables['c2p'][window, self.own], q_LK[_block_of(b)], (1, 1))
+    if 'bias' in self.tables:
+      bias_1R = self.tables['bias'][self.head, :, window]
+      rows_RL += jnp.broadcast_to(bias_1R, (_LANES, bias_1R.shape[1])).T
+    return slides.shear(rows_RL, self.program.gather)
+
+  def by_query_backward(self, q_LK, b, ds_ML):
+    """The gradient [128, K] of block b of the queries, before the scale; None without c2p."""
+    window = self._window_by_query(b)
+    rows_RL = slides.unshear(ds_ML[:, _block_of(b)], self.program.gather).astype(q_LK.dtype)
+    if 'bias' in self.tables:
+      ones = jnp.ones((8, _LANES), rows_RL.dtype)
+      sums_1R = _product(ones, rows_RL, (1, 1))[:1] * self.program.scale
+      self.of_tables['bias'][self.head, :, window] += sums_1R
+    if 'c2p' not in self.tables:
+      return None
+    gradient_RK = _product(rows_RL, q_LK[_block_of(b)], (1, 0)) * self.program.scale
+    self.of_tables['c2p'][window, self.own] += gradient_RK
+    return _product(rows_RL, self.tables['c2p'][window, self.own], (0, 0))
+
+  def by_key(self, k_MK, c):
+    """[128, L]: p2c of block c of the keys."""
+    rows_RM = _product(
+      self.tables['p2c'][self._window_by_key(c), self.own], k_MK[_block_of(c)], (1, 1)
+    )
+    return slides.shear(rows_RM, self.program.gather).T
+
+  def by_key_backward(self, k_MK, c, ds_ML):
+    """The gradient [128, K] of block c of the keys, before the scale."""
+    window = self._window_by_key(c)
+    rows_RM = slides.unshear(ds_ML[_block_of(c)].T, self.program.gather).astype(k_MK.dtype)
+    gradient_RK = _product(rows_RM, k_MK[_block_of(c)], (1, 0)) * self.program.scale
+    self.of_tables['p2c'][window, self.own] += gradient_RK
+    return _product(rows_RM, self.tables['p2c'][window, self.own], (0, 0))
+
+
+def _block_of(i):
+  return slice(i * _LANES, (i + 1) * _LANES)

@@ -1,33 +1,52 @@
-"""cuDNN's attention, for GPUs; it has no dropout that jax can ask for."""
+"""cuDNN's attention, for GPUs: without dropout, without relative terms, in 16 bits."""
 
 import jax
+import jax.numpy as jnp
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.model import attention
+
+
+def check(attention_dropout: float, relative: bool, dtype) -> None:
+  """Raises UserError for what cuDNN's attention cannot compute.
+
+  Args:
+    attention_dropout: rate of dropout of the attention probabilities.
+    relative: whether scores have relative terms.
+    dtype: of queries, keys and values.
+  """
+  if attention_dropout:
+    raise errors.UserError(
+      'run.kernels=cudnn has no dropout of attention: '
+      'take auto or xla, or encoder.attention_dropout=0.'
+    )
+  if relative:
+    raise errors.UserError(
+      'run.kernels=cudnn has no relative terms of attention: take auto or xla.'
+    )
+  if jnp.dtype(dtype).itemsize != 2:
+    raise errors.UserError(
+      f'run.kernels=cudnn does not compute in {jnp.dtype(dtype)}: '
+      'take auto or xla, or run.dtype=bfloat16.'
+    )
 
 
 def attend(
   q_BLHK,
-  k_BLHK,
-  v_BLHK,
-  pack_ids_BL,
+  k_BMHK,
+  v_BMHK,
+  visible,
   dropout_rate=0.0,
   dropout_keys_B2=None,
   relative=None,
-  tables=(),
+  scale=None,
   *,
   implementation='cudnn',
 ):
-  """What model.attention.attend computes, by cuDNN where no share is dropped, nothing joins the
-  scores and the products are in 16 bits, else by XLA."""
-  if (
-    (dropout_rate and dropout_keys_B2 is not None)
-    or relative is not None
-    or q_BLHK.dtype.itemsize != 2
-  ):
-    return attention.attend(
-      q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_keys_B2, relative, tables
-    )
-  same_B1LM = pack_ids_BL[:, None, :, None] == pack_ids_BL[:, None, None, :]
-  return jax.nn.dot_product_attention(
-    q_BLHK, k_BLHK, v_BLHK, mask=same_B1LM, implementation=implementation
+  """What model.attention.attend computes, by cuDNN. Raises UserError as `check`."""
+  check(dropout_rate if dropout_keys_B2 is not None else 0.0, relative is not None, q_BLHK.dtype)
+  seen_BLM = attention.mask(visible)
+  out_BLHK = jax.nn.dot_product_attention(
+    q_BLHK, k_BMHK, v_BMHK, mask=seen_BLM[:, None], scale=scale, implementation=implementation
   )
+  return attention.seeing(seen_BLM, out_BLHK)

@@ -1,97 +1,154 @@
-"""Attention in plain XLA. Legend: B batch, L length (M the same, of keys), H heads, K head width, D
-width, R rows of a table.
+"""Attention in plain XLA, and what every `attend` promises.
 
-What every `attend` promises, this one and the fused ones that may replace it:
+Legend: B batch, L length of the queries, M of the keys, H heads, K head width, D width,
+R = L + M − 1 distances between a query and a key.
 
-    attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, dropout_rate, dropout_keys_B2, relative, tables) ->
-    out_BLHK
+    attend(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None,
+           relative=None, scale=None) -> out_BLHK
 
-tokens see the tokens of their row with the same pack id. Padding has id 0 and so sees padding: its
-rows are finite and nobody reads them. `dropout_keys_B2` are those of rows (row_keys.py), None means
-no dropout. `relative` None, or what joins the scores of a head after their scaling:
+visible: who sees whom (Visibility).
+dropout_rate: probability with which an attention probability is set to 0.
+dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
+relative: terms of the scores that depend on the distance of query and key (Relative). None means
+  none.
+scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
-    relative(q_LK, k_MK, first_query, *tables_RK) -> added_ML
-
-a pure function of some queries of a row, the first of which stands at first_query, of all its keys,
-and of the head's part of the tables [R, H, K], which are common to all rows and get a gradient.
+A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
 """
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
+import numpy as np
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
 
-# Finite: exp(_HIDDEN − max) is 0 in float32, and a row of it alone would still not give NaN.
-_HIDDEN = -1e30
+# Finite: exp(HIDDEN − max) is 0 in float32, and a row of it alone still gives no NaN.
+HIDDEN = -1e30
+
+
+class Visibility(NamedTuple):
+  """Which query sees which key. All conditions must hold.
+
+  Integers are static: pass the arrays of a Visibility through jax.jit, not the tuple.
+
+  Attributes:
+    query_packs_BL, key_packs_BM: int32 ids of packs. A query sees keys of its own pack. Padding has
+      id 0, so padding sees padding: these rows are finite and nobody reads them.
+    window: None or (left, right): the query at place i sees the keys at places i − left to
+      i + right, both included.
+    query_order_BL, key_order_BM: None or int32. A query sees key j if key_order_j <= query_order_i.
+      Causal: both are the places. Permutation: both are the ranks. XLNet's query stream: keys have
+      2 · rank, queries 2 · rank − 1.
+    first_query: place of query 0 among the places of the keys. Keys of a memory stand before:
+      L = M − first_query.
+  """
+
+  query_packs_BL: jax.Array
+  key_packs_BM: jax.Array
+  window: tuple[int, int] | None = None
+  query_order_BL: jax.Array | None = None
+  key_order_BM: jax.Array | None = None
+  first_query: int = 0
+
+
+class Relative(NamedTuple):
+  """Terms by distance d = first_query + i − j of query i and key j:
+
+      score_ij += q_i · c2p[d] + k_j · p2c[d] + bias[d]
+
+  Row r belongs to the r-th of `distances`, from the smallest to the greatest. Tables are common to
+  all rows of the batch and get a gradient. Each may be None.
+
+  Attributes:
+    c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
+    p2c_RHK: position to content (He et al. 2021 §3.1).
+    bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
+  """
+
+  c2p_RHK: jax.Array | None = None
+  p2c_RHK: jax.Array | None = None
+  bias_RH: jax.Array | None = None
+
+
+def same_pack(pack_ids_BL, window=None) -> Visibility:
+  """Self-attention in which a token sees its own pack, inside a window if one is given."""
+  return Visibility(pack_ids_BL, pack_ids_BL, window)
+
+
+def distances(queries: int, keys: int, first_query: int = 0) -> np.ndarray:
+  """int32 [R]: the distance first_query + i − j that each row of a table in Relative belongs to.
+
+  A table of buckets is expanded by one gather of its rows: `table[buckets(distances(L, M))]`.
+  """
+  return np.arange(queries + keys - 1, dtype=np.int32) + (first_query - keys + 1)
+
+
+def mask(visible: Visibility):
+  """Boolean [B, L, M]: whether a query sees a key."""
+  packs_BL1, packs_B1M = visible.query_packs_BL[:, :, None], visible.key_packs_BM[:, None]
+  seen_BLM = packs_BL1 == packs_B1M
+  if visible.window is not None:
+    left, right = visible.window
+    queries, keys = seen_BLM.shape[1:]
+    distance_LM = visible.first_query + np.arange(queries)[:, None] - np.arange(keys)
+    seen_BLM &= (-right <= distance_LM) & (distance_LM <= left)
+  if visible.query_order_BL is not None:
+    seen_BLM &= visible.key_order_BM[:, None] <= visible.query_order_BL[:, :, None]
+  return seen_BLM
 
 
 def attend(
-  q_BLHK,
-  k_BLHK,
-  v_BLHK,
-  pack_ids_BL,
-  dropout_rate=0.0,
-  dropout_keys_B2=None,
-  relative=None,
-  tables=(),
+  q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None
 ):
-  """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1) among tokens of one pack; softmax in
-  float32.
-  """
-  scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BLHK, preferred_element_type=jnp.float32)
-  same_B1LM = pack_ids_BL[:, None, :, None] == pack_ids_BL[:, None, None, :]
-  scores_BHLM *= q_BLHK.shape[-1] ** -0.5
+  """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
+  seen_BLM = mask(visible)
+  scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BMHK, preferred_element_type=jnp.float32)
   if relative is not None:
-    of_head = lambda q_LK, k_MK, *tables: relative(q_LK, k_MK, 0, *tables).T
-    scores_BHLM += jax.vmap(
-      lambda q_LHK, k_MHK: jax.vmap(of_head, in_axes=1)(q_LHK, k_MHK, *tables)
-    )(q_BLHK, k_BLHK)
-  scores_BHLM = jnp.where(same_B1LM, scores_BHLM, _HIDDEN)
+    scores_BHLM = _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative)
+  scores_BHLM *= q_BLHK.shape[-1] ** -0.5 if scale is None else scale
+  scores_BHLM = jnp.where(seen_BLM[:, None], scores_BHLM, HIDDEN)
   probs_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
   if dropout_rate and dropout_keys_B2 is not None:
     keys_BH2 = row_keys.fold_in(dropout_keys_B2[:, None], jnp.arange(q_BLHK.shape[2]))
-    probs_BHLM = layers.dropout(
-      probs_BHLM.mT, dropout_rate, keys_BH2
-    ).mT  # keys down and queries across, as in the fused ones
-  return jnp.einsum('BHLM,BMHK->BLHK', probs_BHLM, v_BLHK)
+    # Keys down and queries across, as in the fused kernels.
+    probs_BHLM = layers.dropout(probs_BHLM.mT, dropout_rate, keys_BH2).mT
+  return seeing(seen_BLM, jnp.einsum('BHLM,BMHK->BLHK', probs_BHLM, v_BMHK))
 
 
-class SelfAttention(nn.Module):
-  """Multi-head self-attention with biases everywhere (Devlin et al. 2018): query, key, value,
-  output.
+def seeing(seen_BLM, out_BLHK):
+  """out_BLHK with 0 for each query that sees no key."""
+  return jnp.where(jnp.any(seen_BLM, axis=-1)[:, :, None, None], out_BLHK, 0)
+
+
+def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
+  """Products with all R rows, slid into place: scores are not gathered.
+
+  One row of zeros is added to each table: rows then have a length that slides by reshaping.
   """
-
-  num_heads: int
-  dropout_rate: float
-  kernel_init: Callable
-  dtype: Any
-
-  @nn.compact
-  def __call__(self, x_BLD, pack_ids_BL, dropout_keys_B2, ops):
-    width = x_BLD.shape[-1]
-    heads = (self.num_heads, width // self.num_heads)
-    q_BLHK, k_BLHK, v_BLHK = (
-      ops.constrain(
-        'heads',
-        layers.Dense(
-          heads, self.kernel_init, self.dtype, kernel_gradients=ops.kernel_gradients, name=name
-        )(x_BLD),
-      )
-      for name in ('query', 'key', 'value')
+  queries, keys = q_BLHK.shape[1], k_BMHK.shape[1]
+  product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+  padded = lambda table: jnp.pad(table, ((0, 1), *((0, 0),) * (table.ndim - 1)))
+  if relative.c2p_RHK is not None:
+    table = padded(relative.c2p_RHK[::-1]).astype(q_BLHK.dtype)
+    scores_BHLM += slide(product('BLHK,RHK->BHLR', q_BLHK, table), keys)
+  if relative.p2c_RHK is not None:
+    table = padded(relative.p2c_RHK).astype(k_BMHK.dtype)
+    scores_BHLM += slide(product('BMHK,RHK->BHMR', k_BMHK, table), queries).mT
+  if relative.bias_RH is not None:
+    rows_HLR = jnp.broadcast_to(
+      padded(relative.bias_RH[::-1]).T[:, None], (q_BLHK.shape[2], queries, queries + keys)
     )
-    out_BLHK = ops.attend(q_BLHK, k_BLHK, v_BLHK, pack_ids_BL, self.dropout_rate, dropout_keys_B2)
-    output = layers.Dense(
-      (width,),
-      self.kernel_init,
-      self.dtype,
-      in_axes=2,
-      input_name='attended',
-      kernel_gradients=ops.kernel_gradients,
-      name='output',
-    )
-    return output(ops.constrain('heads', out_BLHK))
+    scores_BHLM += slide(rows_HLR.astype(jnp.float32), keys)
+  return scores_BHLM
+
+
+def slide(x, size: int):
+  """out[..., i, j] = x[..., i, j + N − 1 − i] for x [..., N, N + size] and j < size."""
+  *lead, rows, columns = x.shape
+  flat = x.reshape(*lead, rows * columns)
+  flat = jax.lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * (columns - 1), axis=-1)
+  return flat.reshape(*lead, rows, columns - 1)[..., :size]

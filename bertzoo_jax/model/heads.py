@@ -10,33 +10,62 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import protocol
+
+# What a mesh may split of their parameters, as blocks.AXES.
+AXES = (
+  (r'classifier/kernel$', {}),
+  (r'_head/bias$', {'tensor': (-1,)}),
+  (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
+)
+
+# What a head reads, by its name among the parameters: vectors at the predictions, of all tokens, or
+# one per row. It is what its matrix products cost.
+READS = {
+  'mlm_head': 'predictions',
+  'pair_head': 'rows',
+  'replaced_head': 'tokens',
+  'copy_head': 'tokens',
+  'baseline_head': 'predictions',
+}
 
 
-def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-  """hidden_BPD: the vectors at the positions of each row; only they go through a head."""
-  return jnp.take_along_axis(hidden_BLD, positions_BP[:, :, None], axis=1, mode='clip')
+def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
+  """Operations per token of the heads in `params`, as Clark et al. 2020 count them
+  (flops_computation.py of their release): a pair head is left out. share: of the tokens that a
+  vocabulary head sees.
+  """
+  _, norm, activation, softmax = protocol.PUBLISHED
+  total = 0.0
+  if 'replaced_head' in params:
+    total += 2 * width * width + (1 + activation + 2) * width
+  if 'mlm_head' in params:
+    transform = 2 * width * table_width + (1 + activation + norm) * table_width
+    total += share * (2 * table_width * vocab_size + transform + (softmax + 2) * vocab_size)
+  return total
 
 
 class MlmHead(nn.Module):
   """Dense, activation, norm, then the word table as decoder, and a bias (Devlin et al. 2018; code
-  of the release).
+  of the release). use_bias False: transform and norm have none; the decoder always has.
   """
 
   activation: str
   norm_eps: float
   kernel_init: Callable
   dtype: Any
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, hidden_BPD, words_VE, constrain=layers.unconstrained):
     """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
     size, width = words_VE.shape
-    x_BPE = layers.Dense((width,), self.kernel_init, self.dtype, name='transform')(
-      constrain('predictions', hidden_BPD)
+    transform = layers.Dense(
+      (width,), self.kernel_init, self.dtype, use_bias=self.use_bias, name='transform'
     )
-    x_BPE = layers.Norm(self.norm_eps, self.dtype, name='norm')(
-      layers.activation(self.activation)(x_BPE)
-    )
+    norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias, name='norm')
+    x_BPE = transform(constrain('predictions', hidden_BPD))
+    x_BPE = norm(layers.activation(self.activation)(x_BPE))
     bias = self.param('bias', nn.initializers.zeros_init(), (size,))
     return constrain('logits', _decode(x_BPE, words_VE, bias))
 
@@ -73,18 +102,18 @@ _decode.defvjp(
 
 
 class PairHead(nn.Module):
-  """Pooler (dense and tanh on position 0), then two classes: 0 the true pair, 1 not (Devlin et al.
-  2018 §3.1).
+  """Pooler (dense and tanh on the row's vector), then two classes: 0 the true pair, 1 not (Devlin
+  et al. 2018 §3.1).
   """
 
   kernel_init: Callable
   dtype: Any
 
   @nn.compact
-  def __call__(self, first_BD):
+  def __call__(self, row_BD):
     """logits_B2 in float32."""
     pooled_BD = jnp.tanh(
-      layers.Dense(first_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(first_BD)
+      layers.Dense(row_BD.shape[-1:], self.kernel_init, self.dtype, name='pooler')(row_BD)
     )
     return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(
       jnp.float32

@@ -17,6 +17,10 @@ from jax.ad_checkpoint import checkpoint_name
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 
+# What a mesh may split of norms and biases that no other table names, as blocks.AXES: nothing. To
+# gather a vector costs more time than splitting it saves memory.
+AXES = ((r'(norm/scale|bias)$', {}),)
+
 ACTIVATIONS = {
   'gelu_tanh': lambda x: jax.nn.gelu(
     x, approximate=True
@@ -68,12 +72,13 @@ def sum_kernel_gradients(
 
 
 class Dense(nn.Module):
-  """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; both float32, the
-  product in `dtype`.
+  """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; the parameters are
+  float32, the product runs in `dtype`.
 
-  kernel has the shape (contracted axes of x) + features, bias has the shape features and starts at
-  0. `before` is applied to each element; the backward pass computes it again and keeps x alone,
-  which a policy of jax.checkpoint knows as `input_name`. `kernel_gradients` as of model.operations.
+  kernel has the shape (contracted axes of x) + features. bias has the shape features and starts at
+  0; use_bias False: there is none. `before` is applied to each element; the backward pass computes
+  it again and keeps x alone, which a policy of jax.checkpoint knows as `input_name`.
+  `kernel_gradients` as in model.operations.
   """
 
   features: tuple[int, ...]
@@ -83,33 +88,31 @@ class Dense(nn.Module):
   before: Callable | None = None
   input_name: str = 'input'
   kernel_gradients: Callable = sum_kernel_gradients
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, x):
     contracted = x.shape[x.ndim - self.in_axes :]
     kernel = self.param('kernel', self.kernel_init, contracted + self.features)
-    bias = self.param('bias', nn.initializers.zeros_init(), self.features)
     # One axis of rows, one contracted, one of features: products over more axes are laid out anew
     # before and after.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
+    bias = None
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros_init(), self.features).reshape(outputs)
     x_ND = x.reshape(-1, inputs).astype(self.dtype)
     kernel_gradients = functools.partial(
       self.kernel_gradients, '/'.join((*self.path, 'kernel')), kernel.shape
     )
     y = _affine(
-      self.before,
-      self.input_name,
-      kernel_gradients,
-      x_ND,
-      kernel.reshape(inputs, outputs),
-      bias.reshape(outputs),
+      self.before, self.input_name, kernel_gradients, x_ND, kernel.reshape(inputs, outputs), bias
     )
     return y.reshape(*x.shape[: x.ndim - self.in_axes], *self.features)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _affine(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
-  """before(x)·kernel + bias in x's dtype; kernel and bias are float32.
+  """before(x)·kernel + bias in x's dtype; kernel and bias are float32, bias may be None.
 
   Their gradients are sums over all rows: one product, which adds in float32 (a sum in bfloat16
   stops growing).
@@ -120,30 +123,31 @@ def _affine(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
 
 def _product_and_bias(before, x_ND, kernel_DF, bias_F):
   a_ND = x_ND if before is None else before(x_ND)
-  return (a_ND @ kernel_DF.astype(x_ND.dtype) + bias_F).astype(x_ND.dtype)
+  y_NF = a_ND @ kernel_DF.astype(x_ND.dtype)
+  return (y_NF if bias_F is None else y_NF + bias_F).astype(x_ND.dtype)
 
 
 def _affine_forward(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
   del kernel_gradients
   # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that
   # of what is kept, not of what is used: what is both would be rounded in a pass of its own.
-  return _product_and_bias(before, x_ND, kernel_DF, bias_F), (
-    checkpoint_name(x_ND, input_name),
-    kernel_DF,
-  )
+  kept = (checkpoint_name(x_ND, input_name), kernel_DF, None if bias_F is None else ())
+  return _product_and_bias(before, x_ND, kernel_DF, bias_F), kept
 
 
 def _affine_backward(before, input_name, kernel_gradients, kept, grad_NF):
   del input_name
-  x_ND, kernel_DF = kept
+  x_ND, kernel_DF, has_bias = kept
   inputs_grad = lambda grad_NF: grad_NF @ kernel_DF.astype(x_ND.dtype).T
   if before is None:
-    return inputs_grad(grad_NF), *kernel_gradients(_sums_by_one_product, x_ND, grad_NF)
+    sums = _kernel_sum if has_bias is None else _sums_by_one_product
+    return inputs_grad(grad_NF), *kernel_gradients(sums, x_ND, grad_NF)
   # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a
   # column of ones, in a pass of its own.
   x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
   a_ND, pull = jax.vjp(before, x_ND)
-  of_kernel, of_bias = kernel_gradients(_sums_apart, a_ND, grad_NF)
+  sums = _kernel_sum if has_bias is None else _sums_apart
+  of_kernel, of_bias = kernel_gradients(sums, a_ND, grad_NF)
   # With one it computes the kernel's gradient at once: it would wait for those of all other layers,
   # and keep what they are made of.
   of_inputs, of_kernel = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), of_kernel))
@@ -157,48 +161,88 @@ def _sums_by_one_product(x_ND, grad_NF):
 
 
 def _sums_apart(x_ND, grad_NF):
-  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), jnp.sum(
-    grad_NF, axis=0, dtype=jnp.float32
-  )
+  of_bias = jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
+  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), of_bias
+
+
+def _kernel_sum(x_ND, grad_NF):
+  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), None
 
 
 _affine.defvjp(_affine_forward, _affine_backward)
 
 
+def neighbours(x_BLD, pack_ids_BL, size: int):
+  """[B, L, size, D]: x at the `size` places around each token, itself in the middle.
+
+  `Dense(…, in_axes=2)` of it is a convolution along the row. A place that is padding, in another
+  pack or outside the row reads as 0.
+  """
+  length, reach = x_BLD.shape[1], size // 2
+  around = lambda x, fill: jnp.pad(
+    x, ((0, 0), (reach, size - 1 - reach), *((0, 0),) * (x.ndim - 2)), constant_values=fill
+  )
+  x_BLD, ids_BL = around(x_BLD, 0), around(pack_ids_BL, 0)
+  out = []
+  for i in range(size):
+    ids = ids_BL[:, i : i + length]
+    seen_BL = (ids == pack_ids_BL) & (ids > 0)
+    out.append(jnp.where(seen_BL[..., None], x_BLD[:, i : i + length], 0))
+  return jnp.stack(out, axis=2)
+
+
 class Norm(nn.Module):
   """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in
-  `dtype`.
+  `dtype`. use_bias False: scale alone.
 
-  norm: (*inputs, scale, shift, eps) → normalised; `add_norm` for a sum of two.
+  norm: (*inputs, scale, shift or None, eps) → normalised, or (sum, normalised); `add_norm` for a
+  sum of two.
   """
 
   eps: float
   dtype: Any
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, *inputs, norm=None):
     width = inputs[0].shape[-1:]
     scale = self.param('scale', nn.initializers.ones_init(), width)
-    shift = self.param('bias', nn.initializers.zeros_init(), width)
-    return (norm or normalize)(*inputs, scale, shift, self.eps).astype(self.dtype)
+    shift = self.param('bias', nn.initializers.zeros_init(), width) if self.use_bias else None
+    out = (norm or normalize)(*inputs, scale, shift, self.eps)
+    return jax.tree.map(lambda x: x.astype(self.dtype), out)
 
 
 def normalize(x, scale_D, shift_D, eps):
-  """Layer normalisation in float32."""
+  """Layer normalisation in float32. shift_D None: without shift."""
   x = x.astype(jnp.float32)
   x = x - jnp.mean(x, axis=-1, keepdims=True)
   variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-  return x * jax.lax.rsqrt(variance + eps) * scale_D + shift_D
+  z = x * jax.lax.rsqrt(variance + eps) * scale_D
+  return z if shift_D is None else z + shift_D
 
 
-def add_norm(x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None):
-  """normalize(x + dropout(y)): how a layer of Vaswani et al. 2017 (§3.1, §5.4) joins what it
-  computed to what it received.
+def add_norm(
+  x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False
+):
+  """normalize(x + dropout(y)): the residual connection of Vaswani et al. 2017 (§3.1, §5.4).
 
-  Every `add_norm` that may replace this one promises the same; `dropout_keys_B2` are those of rows,
-  None means no dropout.
+  Every `add_norm` that may replace this one promises the same.
+
+  Args:
+    x_BLD: input of the sublayer.
+    y_BLD: output of the sublayer.
+    scale_D, shift_D: of the norm, float32. shift_D None: a norm without shift.
+    eps: added to the variance.
+    dropout_rate: of y.
+    dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
+    with_sum: also return the sum; a pre-norm layer carries it on.
+
+  Returns:
+    The norm of the sum, or (sum in x's dtype, norm of the sum).
   """
-  return normalize(x_BLD + dropout(y_BLD, dropout_rate, dropout_keys_B2), scale_D, shift_D, eps)
+  sum_BLD = x_BLD + dropout(y_BLD, dropout_rate, dropout_keys_B2)
+  normed_BLD = normalize(sum_BLD, scale_D, shift_D, eps)
+  return (sum_BLD.astype(x_BLD.dtype), normed_BLD) if with_sum else normed_BLD
 
 
 class Embedding(nn.Module):

@@ -2,12 +2,13 @@
 parameters layers share.
 
 A stack of n layers falls into G groups of consecutive layers, and a layer is k blocks (k is 1 but
-for Lan et al.'s `inner_group_num`). A parameter that is stacked has n·k copies, one for each block;
-one that is broadcast has G·k: all layers of a group have it in common. Every leaf has its copies in
-a leading axis, also when there is one.
+for Lan et al.'s `inner_group_num`). A parameter that is stacked has n·k copies, one per block. One
+that is broadcast has G·k: all layers of a group have it in common. Every leaf has its copies in a
+leading axis, also when there is one.
 """
 
 import re
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -17,8 +18,8 @@ from flax import traverse_util
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 
-# What layers have in common: ordered (regex of a path in a layer, 'stacked' | 'broadcast'); Lan et
-# al. 2019, Table 4.
+# Which parameters layers share: ordered (regex of a path in a layer, 'stacked' | 'broadcast');
+# Lan et al. 2019, Table 4.
 SHARING = {
   'none': (('', 'stacked'),),
   'all': (('', 'broadcast'),),
@@ -26,14 +27,12 @@ SHARING = {
   'feed_forward': (('^feed_forward', 'broadcast'), ('', 'stacked')),
 }
 
-# What the backward pass finds saved of a layer besides its input, by run.remat; all else it
-# computes again. Less and less:
+# Which activations of a layer are saved for the backward pass besides its input, by run.remat, from
+# most to least. The others are computed again.
 _saving = jax.checkpoint_policies.save_only_these_names
 REMAT = {
-  'none': None,  # whatever it wants
-  'sublayers': _saving(
-    'attended', 'attention_output', 'feed_forward_output'
-  ),  # what attention mixed, and what joins the residual
+  'none': None,  # all that the backward pass reads
+  'sublayers': _saving('attended', 'attention_output', 'feed_forward_output'),
   'feed_forward': _saving('feed_forward_output'),
   'full': jax.checkpoint_policies.nothing_saveable,
 }
@@ -46,7 +45,7 @@ class Plan(NamedTuple):
     num_layers: n.
     sharing: a table as in SHARING; the first rule that matches a leaf's path decides.
     num_groups: G, which divides n.
-    inner_group_num: k, blocks a layer.
+    inner_group_num: k, blocks per layer.
   """
 
   num_layers: int
@@ -60,15 +59,30 @@ class Plan(NamedTuple):
     return self.num_layers * self.inner_group_num
 
   def copies(self, path: str) -> int:
-    """How many of a parameter there are. Raises UserError if no rule matches its path."""
+    """Number of copies of a parameter. Raises UserError if no rule matches its path."""
     for pattern, kind in self.sharing:
       if re.search(pattern, path):
-        return {'stacked': self.num_layers, 'broadcast': self.num_groups}[
-          kind
-        ] * self.inner_group_num
+        layers = {'stacked': self.num_layers, 'broadcast': self.num_groups}[kind]
+        return layers * self.inner_group_num
     raise errors.UserError(
       f"The sharing table has no rule for {path!r}: end it with ('', 'stacked')."
     )
+
+
+class Turn(NamedTuple):
+  """What a block is told besides its parameters and its input.
+
+  Attributes:
+    number: of the block, from 0; int32 scalar, traced inside the scan.
+    place: number modulo `period`; static, so unlike blocks may alternate.
+    keys_B2: keys of the rows, folded with the number; None without dropout.
+    inputs: the block's slice of the per-block inputs.
+  """
+
+  number: jax.Array
+  place: int
+  keys_B2: jax.Array | None
+  inputs: Any
 
 
 def init(init_block, key, plan: Plan):
@@ -81,68 +95,150 @@ def init(init_block, key, plan: Plan):
   """
   keys = jax.random.split(key, plan.blocks)
   flat = {}
-  for count in {
-    plan.blocks,
-    plan.num_groups * plan.inner_group_num,
-  }:  # of the two, what is not needed is not computed under jit
+  for count in {plan.blocks, plan.num_groups * plan.inner_group_num}:
+    # Under jit the copies that are not needed are not computed.
     flat[count] = traverse_util.flatten_dict(jax.vmap(init_block)(keys[:count]), sep='/')
   return traverse_util.unflatten_dict(
     {path: flat[plan.copies(path)][path] for path in flat[plan.blocks]}, sep='/'
   )
 
 
-def scan(apply, params, x, keys_B2, plan: Plan, *, unroll: int = 1, remat: str = 'none'):
-  """x after all layers.
+def block_params(params, plan: Plan, number: int):
+  """Parameters of the block `number`, as `init_block` returns them. params: as `init` returned."""
+  layer, inner = divmod(number, plan.inner_group_num)
+  shared = layer * plan.num_groups // plan.num_layers * plan.inner_group_num + inner
+  flat = traverse_util.flatten_dict(params, sep='/')
+  own = {p: x[number if plan.copies(p) == plan.blocks else shared] for p, x in flat.items()}
+  return traverse_util.unflatten_dict(own, sep='/')
+
+
+def scan(
+  apply,
+  params,
+  x,
+  keys_B2,
+  plan: Plan,
+  *,
+  inputs=None,
+  first: int = 0,
+  end: int | None = None,
+  period: int = 1,
+  unroll: int = 1,
+  remat: str = 'none',
+):
+  """Runs the blocks first … end − 1 of a stack.
 
   Args:
-    apply: (parameters of one block, x, keys_B2 or None) → x.
+    apply: (parameters of one block, x, Turn) → (x, output of the block or None).
     params: as `init` returned.
-    x: what the first block receives.
-    keys_B2: of rows (row_keys.py), folded with the block's number; None without dropout.
+    x: input of the first block.
+    keys_B2: keys of the rows (row_keys.py), folded with each block's number; None without dropout.
     plan: the stack.
-    unroll: layers a turn.
+    inputs: pytree of arrays [blocks, …], one slice per block of the whole stack; None for none.
+    first, end: blocks that run; all of them by default. The first and the last blocks of a stack
+      can so be run apart, with `block_params`. Where there are groups, both are borders of groups.
+    period: blocks whose numbers differ by a multiple of it are alike; unlike ones get another
+      `Turn.place`. The program holds at most 3·period − 2 blocks. Needs layers of one block.
+    unroll: blocks per turn of the scan.
     remat: a key of REMAT.
+
+  Returns:
+    (x, outputs [end − first, …] or None).
+
+  Raises:
+    ValueError: blocks that are not there, a part of a group, or a period that groups break.
   """
-  groups, repeats, inner = plan.num_groups, plan.num_layers // plan.num_groups, plan.inner_group_num
+  end = plan.blocks if end is None else end
+  repeats, inner = plan.num_layers // plan.num_groups, plan.inner_group_num
+  whole = repeats * inner
+  if not 0 <= first < end <= plan.blocks:
+    raise ValueError(f'blocks {first} to {end} of a stack of {plan.blocks}')
+  if plan.num_groups > 1 and (first % whole or end % whole):
+    raise ValueError(f'blocks {first} to {end} break a group of {whole}')
+  if period > 1 and (inner > 1 or (plan.num_groups > 1 and repeats % period)):
+    raise ValueError(f'a period of {period} blocks in groups of {repeats} layers of {inner}')
+  groups = max(1, (end - first) // whole)
+  repeats = (end - first) // (groups * inner)
+
   flat = traverse_util.flatten_dict(params, sep='/')
   # A parameter with as many copies as there are blocks is the same either way.
-  stacked = {
-    path: leaf.reshape(groups, repeats, inner, *leaf.shape[1:])
-    for path, leaf in flat.items()
-    if plan.copies(path) == plan.blocks
-  }
-  broadcast = {
-    path: leaf.reshape(groups, inner, *leaf.shape[1:])
-    for path, leaf in flat.items()
-    if path not in stacked
-  }
-  number = jnp.arange(plan.blocks).reshape(groups, repeats, inner)
+  own = {p: leaf for p, leaf in flat.items() if plan.copies(p) == plan.blocks}
+  shared = {p: leaf for p, leaf in flat.items() if p not in own}
+  per_block = (own, jnp.arange(plan.blocks), inputs)
+  if (first, end) != (0, plan.blocks):
+    per_block = jax.tree.map(lambda leaf: leaf[first:end], per_block)
+    if plan.num_groups > 1:
+      run = slice(first // whole * inner, end // whole * inner)
+      shared = {p: leaf[run] for p, leaf in shared.items()}
+  shaped = lambda tree, *axes: jax.tree.map(lambda leaf: leaf.reshape(*axes, *leaf.shape[1:]), tree)
 
-  def block(x, turn):
-    own, shared, number = turn
-    keys = None if keys_B2 is None else row_keys.fold_in(keys_B2, number)
-    return apply(traverse_util.unflatten_dict({**shared, **own}, sep='/'), x, keys), None
+  def block(place, looped=True):
+    """The body of the scan, of blocks at one place of the period."""
 
-  if remat != 'none':
-    # In a loop the compiler cannot take what is computed again for what was; side by side it would,
+    def run(x, turn):
+      (own, number, inputs), shared = turn
+      keys = None if keys_B2 is None else row_keys.fold_in(keys_B2, number)
+      block_params = traverse_util.unflatten_dict({**shared, **own}, sep='/')
+      return apply(block_params, x, Turn(number, place, keys, inputs))
+
+    if remat == 'none':
+      return run
+    # In a loop the compiler cannot take what is computed again for what was. Side by side it would,
     # and keep it.
-    block = jax.checkpoint(block, policy=REMAT[remat], prevent_cse=unroll > 1)
+    return jax.checkpoint(run, policy=REMAT[remat], prevent_cse=unroll > 1 or not looped)
 
-  inside = (
-    unroll if unroll >= plan.num_layers else 1
-  )  # all layers unrolled leave no loop, fewer one over the layers
+  # All layers unrolled leave no loop, fewer one over the layers.
+  inside = unroll if unroll >= plan.num_layers else 1
 
   def group(x, turn):
-    own, shared, number = turn
-    layer = lambda x, turn: _scan(block, x, (turn[0], shared, turn[1]), inside)
-    return _scan(layer, x, (own, number), unroll)
+    per_block, shared = turn
+    if period > 1:
+      return _alternate(block, x, per_block, shared, first % period, period, unroll)
+    layer = lambda x, turn: _scan(block(0), x, (turn, shared), inside)
+    return _scan(layer, x, per_block, unroll)
 
-  return _scan(group, x, (stacked, broadcast, number), unroll if repeats == 1 else inside)[0]
+  turns = shaped(per_block, groups, repeats, inner), shaped(shared, groups, inner)
+  x, outputs = _scan(group, x, turns, unroll if repeats == 1 else inside)
+  return x, jax.tree.map(lambda leaf: leaf.reshape(end - first, *leaf.shape[3:]), outputs)
+
+
+def _alternate(block, x, per_block, shared, offset, period, unroll):
+  """`_scan` over layers of one block, [layers, 1, …], of which each `period` are unlike."""
+  only = lambda tree: jax.tree.map(lambda leaf: leaf[:, 0], tree)
+  per_block, shared = only(per_block), jax.tree.map(lambda leaf: leaf[0], shared)
+  count, outputs = len(per_block[1]), []
+  part = lambda a, b: jax.tree.map(lambda leaf: leaf[a:b], per_block)
+
+  def apart(x, a, b):
+    for i in range(a, b):
+      turn = jax.tree.map(lambda leaf, i=i: leaf[i], per_block)
+      x, out = block((offset + i) % period, looped=False)(x, (turn, shared))
+      outputs.append(jax.tree.map(lambda leaf: leaf[None], out))
+    return x
+
+  def body(x, turn):
+    outs = []
+    for i in range(period):
+      x, out = block(i)(x, (jax.tree.map(lambda leaf, i=i: leaf[i], turn), shared))
+      outs.append(out)
+    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
+
+  begin = min(-offset % period, count)
+  end = begin + (count - begin) // period * period
+  x = apart(x, 0, begin)
+  if end > begin:
+    periods = lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:])
+    turns = jax.tree.map(periods, part(begin, end))
+    x, out = _scan(body, x, turns, max(1, unroll // period))
+    outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out))
+  x = apart(x, end, count)
+  return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:, None], *outputs)
 
 
 def _scan(body, x, turns, unroll=1):
   """`lax.scan`, and no loop around a single turn."""
   count = len(jax.tree.leaves(turns)[-1])
   if count == 1:
-    return body(x, jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), turns))
+    x, out = body(x, jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), turns))
+    return x, jax.tree.map(lambda leaf: leaf[None], out)
   return jax.lax.scan(body, x, turns, unroll=min(unroll, count))

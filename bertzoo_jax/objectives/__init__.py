@@ -5,7 +5,9 @@ Objective.
 import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import input_only
 from bertzoo_jax.objectives import mlm
@@ -29,10 +31,12 @@ def networks_of(config, vocab_size: int):
   """The networks that the objective of a config trains, in float32. Raises UserError if there are
   none.
   """
-  encoder = errors.build(
+  encoder = parts.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
   )
-  found = errors.build(config.objective, BY_NAME, 'objective', encoder=encoder).networks
+  found = parts.build(
+    config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN
+  ).networks
   if not found:
     raise errors.UserError(
       f'objective={config.objective.name} trains no network: give the --workdir of another run.'

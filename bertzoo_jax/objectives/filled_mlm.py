@@ -6,7 +6,6 @@ predictions, V vocabulary, D width.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import heads
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -43,10 +42,8 @@ def replace_mlm(
     filled, learned, key = _filled(
       generator, params, batch, key, ops, temperature, disallow_correct
     )
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
-    logits_BPV = networks.vocabulary_logits(
-      encoder, params, heads.gather(hidden_BLD, batch['masked_positions']), ops.constrain
-    )
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], filled, key, ops)
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
     value = (
       sums['mlm_loss'] + generator_weight * learned['generator_loss']
@@ -177,6 +174,5 @@ def _init(encoder, generator, key):
 
 def _both(encoder, generator, predicts_all_positions):
   main = lambda params: {name: params[name] for name in ('encoder', 'mlm_head')}
-  return objective.Network('main', encoder, main, predicts_all_positions), objective.Network(
-    'generator', generator.encoder, generator.of
-  )
+  network = objective.Network('main', encoder, main, predicts_all_positions=predicts_all_positions)
+  return network, generator.network()

@@ -16,8 +16,8 @@ from flax import traverse_util
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 
 # What of the generator's encoder is the main network's own: regexes of paths (Clark et al. 2020
 # §3.2).
@@ -62,6 +62,14 @@ class Generator(NamedTuple):
     } | traverse_util.flatten_dict(own.get('encoder', {}), sep='/')
     return {'encoder': traverse_util.unflatten_dict(flat, sep='/'), 'mlm_head': own['mlm_head']}
 
+  def network(self) -> objective.Network:
+    """It as a network of an objective."""
+    return objective.Network('generator', self.encoder, self.of, place=self._place)
+
+  def _place(self, path):
+    shared = path.startswith('encoder/') and self._is_shared(path.removeprefix('encoder/'))
+    return path if shared else f'generator/{path}'
+
   def _is_shared(self, path):
     return any(re.search(regex, path) for regex in self.shared)
 
@@ -93,37 +101,17 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       'objective.shared=all makes one network of two: set objective.width=1.0 and '
       'objective.depth=1.0, or share less.'
     )
-  hidden_size = round(encoder.hidden_size * width)
-  num_heads = max(1, hidden_size // (encoder.hidden_size // encoder.num_heads))
-  if hidden_size % num_heads:
-    raise errors.UserError(
-      f'objective.width={width} makes a generator of {hidden_size} units, which {num_heads} heads '
-      'do not divide: take another.'
-    )
-  num_layers = max(1, round(encoder.num_layers * depth))
-  return Generator(
-    encoder.clone(
-      parent=None,
-      hidden_size=hidden_size,
-      num_heads=num_heads,
-      intermediate_size=round(encoder.intermediate_size * width),
-      num_layers=num_layers,
-      num_groups=encoder.num_groups if num_layers % encoder.num_groups == 0 else 1,
-      embedding_size=0
-      if shared == 'none' or encoder.table_width == hidden_size
-      else encoder.table_width,
-    ),
-    regexes,
-  )
+  table_width = None if shared == 'none' else encoder.table_width
+  return Generator(encoder.resized(width, depth, table_width), regexes)
 
 
 def logits(generator: Generator, params: dict, batch: dict, key, ops):
-  """(logits_BPV, hidden_BPD) at the masked positions. params: `Generator.of`."""
-  hidden_BLD = networks.encode(generator.encoder, params['encoder'], batch, key, ops)
-  hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
-  return networks.vocabulary_logits(
-    generator.encoder, params, hidden_BPD, ops.constrain
-  ), hidden_BPD
+  """(logits_BPV, states_BPD) at the masked positions. params: `Generator.of`."""
+  states_BPD = networks.predictions(
+    generator.encoder, params['encoder'], batch, key, ops
+  ).states_BPD
+  logits_BPV = networks.vocabulary_logits(generator.encoder, params, states_BPD, ops.constrain)
+  return logits_BPV, states_BPD
 
 
 def check_temperature(temperature: float) -> None:

@@ -5,7 +5,6 @@ D width.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import heads
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
@@ -28,8 +27,8 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return {'masked': networks.masked_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    sums = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
+    sums = _mlm_sums(encoder, params, states_BPD, batch, ops)
     return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
       carry,
       {'masked': sums},
@@ -62,9 +61,9 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
     }
 
   def loss(params, batch, normalizers, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    masked = _mlm_sums(encoder, params, hidden_BLD, batch, ops)
-    logits_B2 = networks.pair_head(encoder).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
+    states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
+    masked = _mlm_sums(encoder, params, states_BPD, batch, ops)
+    logits_B2 = networks.pair_logits(encoder, params, hidden_BLD, batch)
     nll_B, correct_B = networks.nll(logits_B2, batch['pair_labels'])
     pairs = {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
     value = masked['mlm_loss'] / objective.at_least_one(
@@ -86,8 +85,6 @@ def _whole(encoder):
   return (objective.Network('', encoder, lambda params: params),)
 
 
-def _mlm_sums(encoder, params, hidden_BLD, batch, ops):
-  hidden_BPD = heads.gather(hidden_BLD, batch['masked_positions'])
-  return networks.masked_sums(
-    networks.vocabulary_logits(encoder, params, hidden_BPD, ops.constrain), batch
-  )
+def _mlm_sums(encoder, params, states_BPD, batch, ops):
+  logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
+  return networks.masked_sums(logits_BPV, batch)

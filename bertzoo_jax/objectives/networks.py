@@ -22,6 +22,12 @@ def encode(encoder, params, batch, key, ops=operations.PLAIN):
   return encoder.apply({'params': params}, batch, keys_B2, ops)
 
 
+def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
+  """protocol.Predictions at the masked positions; arguments as of `encode`."""
+  keys_B2 = None if key is None else row_keys.join(batch['row_keys'], key)
+  return encoder.apply({'params': params}, batch, keys_B2, ops, memory, method='predictions')
+
+
 def init_encoder(encoder, key):
   """The encoder's parameters, float32."""
   row_BL = jnp.zeros((1, 1), jnp.int32)
@@ -30,7 +36,9 @@ def init_encoder(encoder, key):
 
 def mlm_head(encoder):
   """The vocabulary head that fits an encoder."""
-  return heads.MlmHead(encoder.activation, encoder.norm_eps, _kernel_init(encoder), encoder.dtype)
+  return heads.MlmHead(
+    encoder.activation, encoder.norm_eps, encoder.kernel_init, encoder.dtype, encoder.use_bias
+  )
 
 
 def init_mlm_head(encoder, key):
@@ -40,8 +48,8 @@ def init_mlm_head(encoder, key):
 
 
 def pair_head(encoder):
-  """The head that tells two kinds of pairs by the vector of position 0."""
-  return heads.PairHead(_kernel_init(encoder), encoder.dtype)
+  """The head that tells two kinds of pairs by the vector of the row."""
+  return heads.PairHead(encoder.kernel_init, encoder.dtype)
 
 
 def init_pair_head(encoder, key):
@@ -51,7 +59,7 @@ def init_pair_head(encoder, key):
 
 def replaced_head(encoder):
   """The head that tells replaced tokens."""
-  return heads.ReplacedHead(encoder.activation, _kernel_init(encoder), encoder.dtype)
+  return heads.ReplacedHead(encoder.activation, encoder.kernel_init, encoder.dtype)
 
 
 def init_replaced_head(encoder, key):
@@ -75,15 +83,25 @@ def vocabulary_logits(encoder, params, hidden_BPD, constrain=layers.unconstraine
   return mlm_head(encoder).apply({'params': params['mlm_head']}, hidden_BPD, words_VE, constrain)
 
 
+def pair_logits(encoder, params, hidden_BLD, batch):
+  """logits_B2, float32. params: of the network."""
+  row_BD = encoder.row_vectors(hidden_BLD, batch)
+  return pair_head(encoder).apply({'params': params['pair_head']}, row_BD)
+
+
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2,
   'replaced' logits_BL those that the network has."""
-  hidden_BLD = encode(encoder, params['encoder'], batch, None)
+  rows, length = batch['input_ids'].shape
+  everywhere_BL = jnp.broadcast_to(jnp.arange(length), (rows, length))
+  states_BLD, hidden_BLD, _ = predictions(
+    encoder, params['encoder'], {**batch, 'masked_positions': everywhere_BL}, None
+  )
   out = {}
   if 'mlm_head' in params:
-    out['mlm'] = vocabulary_logits(encoder, params, hidden_BLD)
+    out['mlm'] = vocabulary_logits(encoder, params, states_BLD)
   if 'pair_head' in params:
-    out['pair'] = pair_head(encoder).apply({'params': params['pair_head']}, hidden_BLD[:, 0])
+    out['pair'] = pair_logits(encoder, params, hidden_BLD, batch)
   if 'replaced_head' in params:
     out['replaced'] = replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
   return out
@@ -123,10 +141,6 @@ def masked_normalizer(batch) -> jax.Array:
 def token_normalizer(batch) -> jax.Array:
   """The total 'tokens': tokens of a batch that are no padding."""
   return jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32))
-
-
-def _kernel_init(encoder):
-  return layers.initializer(encoder.initializer, encoder.initializer_range)
 
 
 def _vectors(encoder):

@@ -6,26 +6,88 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+from flax import traverse_util
+
+from bertzoo_jax.model import heads
+from bertzoo_jax.model import layers
+
+# Share of the tokens that a vocabulary head sees, as Clark et al. 2020 count.
+_PREDICTED = 0.15625
 
 
 class Network(NamedTuple):
-  """A network that an objective trains, as all others see it: what it costs, how it is exported.
+  """One trained network: its encoder, its heads, and where its parameters are among all.
 
   Attributes:
     name: '' where there is one, else what tells it from the others.
-    encoder: linen module.
-    of: params → its parameters, {'encoder': …, 'mlm_head': …}, with the heads it has.
+    encoder: linen module, as model.protocol.Encoder.
+    of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
+      may be computed, as a sum of tables is.
+    place: path of an array of the network → path of the parameter that is its own.
     predicts_all_positions: whether its vocabulary head sees all positions, not the predictions
       alone.
     trained: whether it learns.
+    reads: {head: 'predictions' | 'tokens' | 'rows'} of heads that heads.READS lacks: the vectors
+      that go through them.
   """
 
   name: str
   encoder: Any
   of: Callable
+  place: Callable = lambda path: path
   predicts_all_positions: bool = False
   trained: bool = True
+  reads: tuple[tuple[str, str], ...] = ()
+
+  def places(self, params) -> dict[str, str]:
+    """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
+    shapes = _flat(jax.eval_shape(self.of, params))
+    return {path: self.place(path) for path in shapes}
+
+  def flops(self, params, features: dict) -> float | None:
+    """Operations of a step over a global batch, without recomputation: 6 per weight and token
+    (Kaplan et al. 2020 §2.1), 12·n·L·D per token for attention; a head costs where it reads. A
+    network that does not learn has its forward pass only.
+
+    Args:
+      params: of the objective, arrays or shapes.
+      features: {name: shape} of the global batch.
+
+    Returns None if the encoder does not tell its operations, or a head is not known.
+    """
+    rows, length = features['input_ids']
+    predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
+    known = {**heads.READS, **dict(self.reads)}
+    own, forward = jax.eval_shape(self.of, params), self.encoder.flops(length)
+    if forward is None or any(head not in known for head in own if head != 'encoder'):
+      return None
+    positions = {'predictions': predictions, 'tokens': length, 'rows': 1}
+    for head in own.keys() - {'encoder'}:
+      seen = positions[known[head]]
+      weights = sum(x.size for path, x in _flat(own[head]).items() if path.endswith('kernel'))
+      if head == 'mlm_head':
+        seen = length if self.predicts_all_positions else seen
+        weights += own['encoder']['embeddings']['word']['embedding'].size  # the tied decoder
+      forward += 2.0 * seen * weights
+    return rows * forward * self._passes(backward=2.0)
+
+  def published_flops(self, params, length: int) -> float | None:
+    """Operations per token as Clark et al. 2020 count them (flops_computation.py of their release):
+    a multiplication and an addition are two, the backward pass is as much as the forward pass.
+    None for an encoder that has no such count.
+    """
+    count = getattr(self.encoder, 'published_flops', None)
+    if count is None:
+      return None
+    e, share = self.encoder, 1.0 if self.predicts_all_positions else _PREDICTED
+    own = jax.eval_shape(self.of, params)
+    of_heads = heads.published_flops(own, e.hidden_size, e.table_width, e.vocab_size, share)
+    return self._passes(backward=1.0) * (count(length) + of_heads)
+
+  def _passes(self, backward: float) -> float:
+    return 1.0 + backward if self.trained else 1.0
 
 
 class Objective(NamedTuple):
@@ -53,6 +115,7 @@ class Objective(NamedTuple):
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
       path the first matching regex makes of its own, if the phase before has it.
+    axes: what a mesh may split of parameters that belong to no network, as model.blocks.AXES.
   """
 
   init: Callable
@@ -64,8 +127,40 @@ class Objective(NamedTuple):
   finalize_metrics: Callable = lambda means: means
   frozen: tuple[str, ...] = ()
   inherits: tuple[tuple[str, str], ...] = ()
+  axes: tuple[tuple[str, dict], ...] = ()
+
+  @property
+  def all_axes(self) -> tuple[tuple[str, dict], ...]:
+    """What a mesh may split of each parameter: the tables of the objective, of its encoders, of
+    heads and of vectors, in this order.
+    """
+    tables = [self.axes, *(n.encoder.axes for n in self.networks), heads.AXES, layers.AXES]
+    return tuple(rule for table in tables for rule in table)
+
+  def flops(self, params, features: dict) -> float | None:
+    """The sum of `Network.flops`; None if one is not known, or there is no network."""
+    return _total(n.flops(params, features) for n in self.networks)
+
+  def published_flops(self, params, *, rows: int, length: int, steps: int) -> float | None:
+    """Operations of a training as Clark et al. 2020 count them; None if a network has no count.
+
+    Args:
+      params: of the objective, arrays or shapes.
+      rows, length, steps: of the global batch; tokens per row; updates.
+    """
+    each = _total(n.published_flops(params, length) for n in self.networks)
+    return None if each is None else float(rows * steps * length * each)
 
 
 def at_least_one(total):
   """A total as denominator: a batch with nothing to count has loss 0, not NaN."""
   return jnp.maximum(total, 1.0)
+
+
+def _total(numbers):
+  numbers = list(numbers)
+  return sum(numbers) if numbers and None not in numbers else None
+
+
+def _flat(tree):
+  return traverse_util.flatten_dict(tree, sep='/')

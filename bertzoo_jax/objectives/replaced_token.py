@@ -129,7 +129,7 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     lambda batch_size: (),
     loss,
     networks.ROW + networks.MASKED,
-    (objective.Network('generator', generator.encoder, generator.of),),
+    (generator.network(),),
   )
 
 
@@ -261,7 +261,7 @@ def _objective(encoder, generator, loss):
 
   both = (
     objective.Network('discriminator', encoder, _discriminator_of),
-    objective.Network('generator', generator.encoder, generator.of),
+    generator.network(),
   )
   return objective.Objective(
     init,

@@ -1,9 +1,11 @@
 """Will it fit, how long will it take, what will it cost, and what is wrong: of a run on TPUs, asked
 without one.
 
-    python -m bertzoo_jax.preflight --config configs/bert.py:base (--tpu v4-32 | --topology v4:2x2x4) [--corpus CORPUS] [--workdir W]
-                                    [--price 3.22] [--preemptions 3] [--nolargest] [--confirm]
-                                    [--json]
+    python -m bertzoo_jax.preflight --config configs/bert.py:base
+                                    (--tpu v4-32 | --topology v4:2x2x4)
+                                    [--corpus CORPUS] [--workdir W]
+                                    [--price 3.22] [--preemptions 3]
+                                    [--nolargest] [--confirm] [--json]
 
 Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
@@ -46,7 +48,6 @@ from bertzoo_jax.tpu import estimate  # noqa: E402
 from bertzoo_jax.tpu import hlo  # noqa: E402
 from bertzoo_jax.tpu import kernel_costs  # noqa: E402
 from bertzoo_jax.tpu import program  # noqa: E402
-from bertzoo_jax.training import cost  # noqa: E402
 from bertzoo_jax.training import phase_run as phase_runs  # noqa: E402
 from bertzoo_jax.training import sharding  # noqa: E402
 
@@ -66,7 +67,7 @@ class Phase(NamedTuple):
     parameters, optimizer: bytes a device of the state.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
-    flops: that the model needs a step, over all devices (cost.flops_per_step).
+    flops: that the model needs per step, over all devices (Objective.flops); None if not known.
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None
@@ -84,7 +85,7 @@ class Phase(NamedTuple):
   state: int
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float
+  flops: float | None
   replicated: list[str]
   doubts: list[str]
   largest: tuple[int, int | None] | None
@@ -240,8 +241,7 @@ def preflight(
   )
 
 
-# --- compiling
-# --------------------------------------------------------------------------------------------------------
+# --- compiling ---
 
 
 def _compile(findings, config, text, mesh, slice_, kernels, largest, confirm, say):
@@ -304,11 +304,7 @@ def _compiled(findings, config, phase, phase_run, slice_, kernels):
   whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target))
   for line in replicated:
     findings.add('W04', line)
-  flops = cost.flops_per_step(
-    phase_run.objective.networks,
-    target.params,
-    {k: s for k, (s, _) in phase_run.data.features.items()},
-  )
+  flops = phase_run.objective.flops(target.params, phase_run.feature_shapes)
   made = Phase(
     phase.index,
     phase.steps,
@@ -347,18 +343,20 @@ def _compiled(findings, config, phase, phase_run, slice_, kernels):
   time = estimate.step_time(reading, slice_)
   said = [
     f'{d}; take the times as lower bounds'
-    for d in doubts(reading, time, found.analysis, flops / phase_run.mesh.size)
+    for d in doubts(reading, time, found.analysis, flops and flops / phase_run.mesh.size)
   ]
   return made._replace(reading=reading, time=time, doubts=said)
 
 
-def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
+def doubts(
+  reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float | None
+) -> list[str]:
   """Why the reading of a program may have missed something.
 
   Args:
     reading, time: of the program.
     analysis: the compiler's cost_analysis().
-    flops: that the model needs a step and device.
+    flops: that the model needs a step and device; None if that is not known.
   """
   out = []
   if reading.unknown_trips:
@@ -373,7 +371,9 @@ def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: flo
       f"the program has {counted:.3g} operations by the compiler's own count, and "
       f'{reading.visited:.3g} were found'
     )
-  if reading.flops < _NEEDED * flops:
+  if flops is None:
+    out.append('the network does not tell its operations, so MFU is not known')
+  elif reading.flops < _NEEDED * flops:
     out.append(
       f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were '
       'found (a kernel without a cost estimate?)'
@@ -382,7 +382,10 @@ def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: flo
 
 
 def _needs(phase, slice_) -> str:
-  return f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives {slice_.chip.usable / chips.GIB:.2f}'
+  return (
+    f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives '
+    f'{slice_.chip.usable / chips.GIB:.2f}'
+  )
 
 
 def _fitting(largest) -> str:
@@ -422,8 +425,7 @@ def _check_networks(findings, config, text):
     )
 
 
-# --- what would fit
-# ---------------------------------------------------------------------------------------------------
+# --- what would fit ---
 
 
 def _largest(config, phase, text, mesh, slice_, confirm, say):
@@ -496,8 +498,7 @@ def _line(e) -> str:
   return ' '.join(str(e).split())[:200]
 
 
-# --- the command
-# ------------------------------------------------------------------------------------------------------
+# --- the command ---
 
 
 def recipe(argv: list[str]):

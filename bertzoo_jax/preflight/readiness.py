@@ -17,6 +17,7 @@ import shutil
 import warnings
 from typing import NamedTuple
 
+from bertzoo_jax import tokenizers
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -149,7 +150,7 @@ def _imagined(config, path=None, manifest=None):
   is one.
   """
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-  vocab_size = manifest['vocab_size'] if manifest else config.tokenizer.vocab_size
+  vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
   made = corpora.in_memory(
     [], [0], [0], vocab_size, special, similar=object()
   )  # only asked whether it is there

@@ -7,6 +7,7 @@ import rich.console
 import rich.table
 import rich.text
 
+from bertzoo_jax import assembly
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import stack
 from bertzoo_jax.tpu import chips
@@ -213,7 +214,10 @@ def _larger(config, rows, mesh, slice_):
         and config.batch_size * here <= rows * over
         and config.batch_size % (over * config.run.accumulation) == 0
       ):
-        return f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which {rows // here} fit'
+        return (
+          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which '
+          f'{rows // here} fit'
+        )
   return None
 
 
@@ -246,7 +250,7 @@ def faster(config) -> list[str]:
   where all of it is set.
   """
   out = []
-  if 0 < config.run.unroll < config.encoder.num_layers:
+  if config.run.unroll and config.run.unroll < assembly.encoder(config, 1).num_layers:
     out.append(
       '--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and '
       'a sixth less memory, and '
@@ -260,9 +264,18 @@ def faster(config) -> list[str]:
   return out
 
 
-def mfu(slice_, p, seconds=None) -> float:
-  """Share of the slice's peak that the model's own FLOPs take, in the likely time or another."""
-  return p.flops / ((seconds or p.time.likely) * slice_.devices * slice_.chip.peak)
+def mfu(slice_, p, seconds=None) -> float | None:
+  """Share of the slice's peak that the model's own FLOPs take, in the likely time or another; None
+  if they are not known.
+  """
+  return p.flops and p.flops / ((seconds or p.time.likely) * slice_.devices * slice_.chip.peak)
+
+
+def _mfu_cells(slice_, p) -> tuple[str, str]:
+  if not p.flops:
+    return 'not known', ''
+  low, high = mfu(slice_, p, p.time.upper), mfu(slice_, p, p.time.floor)
+  return f'{mfu(slice_, p):.0%}', f'{low:.0%} – {high:.0%}'
 
 
 def collectives(slice_, p) -> list[tuple]:
@@ -350,8 +363,7 @@ def _times(found):
         f'{ms(p.time.floor)} – {ms(p.time.upper)}',
         ms(p.time.exchange),
         f'{p.rows * p.length / p.time.likely:,.0f}',
-        f'{mfu(found.slice_, p):.0%}',
-        f'{mfu(found.slice_, p, p.time.upper):.0%} – {mfu(found.slice_, p, p.time.floor):.0%}',
+        *_mfu_cells(found.slice_, p),
       )
   return table
 
@@ -361,7 +373,10 @@ def _remarks(found):
     if not p.time:
       continue
     for opcode, group, times, moved, seconds in collectives(found.slice_, p):
-      yield f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, {1e3 * seconds:.2f} ms a step'
+      yield (
+        f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, '
+        f'{1e3 * seconds:.2f} ms a step'
+      )
     bare = [
       (name, times, moved)
       for name, times, moved in p.reading.without_estimate()

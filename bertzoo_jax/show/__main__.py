@@ -138,7 +138,10 @@ def show(
 
 
 def _table(lines, title):
-  runs = 'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts them'
+  runs = (
+    'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts '
+    'them'
+  )
   table = rich.table.Table(
     'measure',
     rich.table.Column('measured', justify='right'),
@@ -176,8 +179,7 @@ def _phase(config, steps, phase, split, count):
   )
 
 
-# --- raw batches
-# ------------------------------------------------------------------------------------------------------
+# --- raw batches ---
 
 
 def write_npz(path, batches, features, count, meta) -> int:

@@ -109,7 +109,7 @@ class Meter:
       lone = (
         'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
       )  # they all get label 1
-      says = None if lone else fields.format.negative_rate
+      says = None if lone or 'negative_rate' not in fields.format else fields.format.negative_rate
       out += [
         (
           'swapped segments' if swapped else 'random second segments',
@@ -179,7 +179,7 @@ def _tenths(predicted_RL):
   return np.array([part.mean() for part in np.array_split(predicted_RL.sum(axis=0), _TENTHS)])
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ---
 
 
 def _words(units, packs, text, predicted):

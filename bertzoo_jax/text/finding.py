@@ -143,8 +143,7 @@ def _glob(pattern):
   )
 
 
-# --- TensorFlow datasets
-# ----------------------------------------------------------------------------------------------
+# --- TensorFlow datasets ---
 
 
 def tfds_builder(pattern):

@@ -99,8 +99,7 @@ def _spellings(value):
   )
 
 
-# --- parquet
-# ----------------------------------------------------------------------------------------------------------
+# --- parquet ---
 
 
 def parquet(raw, file: str, wanted: Wanted):
@@ -168,8 +167,7 @@ def _rows(metadata) -> int:
   return int(min(max(_BATCH / max(longest, 1), 1), 1024))
 
 
-# --- TensorFlow datasets
-# ----------------------------------------------------------------------------------------------
+# --- TensorFlow datasets ---
 
 
 def examples(dataset: str, wanted: Wanted):

@@ -11,15 +11,20 @@ R.), a dotted word (U.S.) or a numbering at the start of a sentence (1. First). 
 is one of
 
     # …             a comment
-    %stops .!?…     stops that need a blank behind them; %hard 。！？: stops that need none; default:
-    none of either %open, %close   quotes and brackets that may stand before and behind a sentence;
-    %apart: closing ones behind a blank (« … ») %joiner none    sentences join without a blank
-    (default: with one) %ordinals 2     a stop behind a number of so many digits or fewer, or a
-    Roman one, makes an ordinal (am 3. Oktober) %word I         a single capital that may be a word:
-    it ends a sentence behind a word that begins small (So did I.) Dr              an abbreviation
-    without its last stop, in any case: never the end of a sentence z. B            one of several
-    parts, with or without blanks between them vol 0           no end where a number follows
-    т. д ?          none of its inner stops is an end, the last one is where no small letter follows
+    %stops .!?…     stops that need a blank behind them (default: none)
+    %hard 。！？       stops that need none (default: none)
+    %open, %close   quotes and brackets that may stand before and behind a sentence
+    %apart          closing ones behind a blank (« … »)
+    %joiner none    sentences join without a blank (default: with one)
+    %ordinals 2     a stop behind a number of at most two digits, or behind a Roman one, makes an
+                    ordinal (am 3. Oktober)
+    %word I         a single capital that may be a word: it ends a sentence behind a word that
+                    begins small (So did I.)
+    Dr              an abbreviation without its last stop, in any case: never the end of a sentence
+    z. B            one of several parts, with or without blanks between them
+    vol 0           no end where a number follows
+    т. д ?          none of its inner stops is an end; the last one is an end where no small letter
+                    follows
 """
 
 import functools
@@ -142,7 +147,7 @@ def _cut(paragraph, ends):
   return [s for s in map(str.strip, sentences) if s]
 
 
-# --- rules ------------------------------------------------------------------------------------------------------------
+# --- rules ---
 
 
 class _Rules:
@@ -232,7 +237,11 @@ def _stop(settings):
   closing, opening = (f'[{sets[name]}]' if sets[name] else '(?!)' for name in ('close', 'open'))
   apart, blank = (rf'(?:\s?[{sets["apart"]}])?+', r'\s?') if sets['apart'] else ('', '')
   closing, opening = f'{closing}*+{apart}', f'(?:{opening}{blank})*+'
-  soft = rf'(?<![{sets["stops"]}])(?P<mark>[{sets["stops"]}]++){closing}(?P<blank>\s++)(?=(?P<opening>{opening})(?P<following>\S))'
+  stops = f'[{sets["stops"]}]'
+  soft = (
+    rf'(?<!{stops})(?P<mark>{stops}++){closing}(?P<blank>\s++)'
+    rf'(?=(?P<opening>{opening})(?P<following>\S))'
+  )
   hard = f'[{sets["hard"]}]++{closing}'
   if not sets['stops']:  # the groups must exist: they match nothing
     return re.compile(rf'{hard}|(?!)(?P<mark>)(?P<blank>)(?P<opening>)(?P<following>)')

@@ -398,8 +398,7 @@ def encode(paragraphs: list[str]) -> bytes:
   return '\n'.join(paragraphs).encode('utf-8')
 
 
-# --- plain text
-# -------------------------------------------------------------------------------------------------------
+# --- plain text ---
 
 
 def _by_blank_line(lines):

@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers as hf
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import hub
@@ -214,12 +215,17 @@ def _load_saved(files, section):
   return tokenizer
 
 
+def vocab_size_of(section) -> int:
+  """The vocabulary size that config.tokenizer asks for."""
+  return parts.field(section, 'vocab_size', BY_NAME, 'tokenizer')
+
+
 def _kind(section) -> kinds.Kind:
-  return errors.build(section, BY_NAME, 'tokenizer')
+  return parts.build(section, BY_NAME, 'tokenizer')
 
 
 def _check_size(tokenizer, what):
-  wished = tokenizer.section['vocab_size']
+  wished = vocab_size_of(tokenizer.section)
   if tokenizer.vocab_size != wished:
     raise errors.UserError(
       f'{what}, the config wishes {wished}: set '

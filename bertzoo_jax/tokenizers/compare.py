@@ -137,8 +137,7 @@ def samples(results: list[Result]) -> list[rich.text.Text]:
   return out
 
 
-# --- reading
-# ----------------------------------------------------------------------------------------------------------
+# --- reading ---
 
 
 def read(name: str, section: dict | None = None) -> Reading:
@@ -262,8 +261,7 @@ def _encoded_by(engine):
   return encode
 
 
-# --- measuring
-# --------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def _lines(source, most_bytes):

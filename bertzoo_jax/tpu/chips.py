@@ -162,7 +162,8 @@ class Slice(NamedTuple):
   @property
   def accelerator_type(self) -> str:
     """'v4-32', as Cloud names it."""
-    return f'{"v5litepod" if self.chip.name == "v5e" else self.chip.name}-{self.chips * self.chip.counts}'
+    name = 'v5litepod' if self.chip.name == 'v5e' else self.chip.name
+    return f'{name}-{self.chips * self.chip.counts}'
 
   @property
   def chips(self) -> int:

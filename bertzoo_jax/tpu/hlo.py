@@ -294,7 +294,7 @@ class _Walk:
       kind, result if kind == 'all-gather' else operands, group, times, instruction.source
     )
 
-  # --- loops ----------------------------------------------------------------------------------------------------------
+  # --- loops ---
 
   def _trips(self, instruction):
     known = re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes)
@@ -349,7 +349,7 @@ class _Walk:
       ):
         self._touch(target)
 
-  # --- bytes ----------------------------------------------------------------------------------------------------------
+  # --- bytes ---
 
   def _shape(self, here, name):
     found = self.module.computations[here].get(name)
@@ -448,8 +448,7 @@ class _Walk:
       return hlo_text.size(update.shape) if update else hlo_text.size(root.shape)
     return hlo_text.size(root.shape)
 
-  # --- matrix products
-  # ------------------------------------------------------------------------------------------------
+  # --- matrix products ---
 
   def _flops(self, here, instruction):
     if instruction.opcode == 'fusion':

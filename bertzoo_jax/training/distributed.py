@@ -169,7 +169,10 @@ def _by_hand(address, seconds):
 def _on_tpu(seconds):
   port = int(os.environ.get('JAX_COORDINATOR_PORT', _TPU_PORT))
   _check_free(port, 'another run seems to use this TPU: end it first')
-  missing = f'The hosts of this slice did not find each other within {seconds} s: start the same line on all of them (ssh --worker=all).'
+  missing = (
+    f'The hosts of this slice did not find each other within {seconds} s: start the same line on '
+    'all of them (ssh --worker=all).'
+  )
   try:
     _initialize(seconds, missing)
   except (

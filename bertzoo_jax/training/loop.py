@@ -291,17 +291,14 @@ class _Meter:
   """Tokens a second since the last pause."""
 
   def __init__(self, phase_run, state):
-    features = {k: s for k, (s, _) in phase_run.data.features.items()}
     self.rows, self._tokens, self._first, self._per_epoch = (
       phase_run.rows,
       phase_run.rows * phase_run.length,
       phase_run.first_step,
       phase_run.data.rows_per_epoch,
     )
-    self._flops, peak = (
-      cost.flops_per_step(phase_run.objective.networks, state.params, features),
-      cost.peak(phase_run.mesh.devices.flat[0]),
-    )
+    self._flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
+    peak = cost.peak(phase_run.mesh.devices.flat[0])
     self._peak = peak * phase_run.mesh.size if peak else None
     self.started = False
 
@@ -320,7 +317,8 @@ class _Meter:
       return {}
     per_second = self._steps / (time.monotonic() - self._since)
     self.restart()
-    mfu = {'mfu': self._flops * per_second / self._peak} if self._peak else {}
+    known = self._peak and self._flops
+    mfu = {'mfu': self._flops * per_second / self._peak} if known else {}
     return {'tokens_per_second': per_second * self._tokens, **mfu}
 
   def epoch(self, step):

@@ -1,10 +1,10 @@
-"""Optimizers, as optax transforms whose learning rate is a function of the train step they are
-told.
+"""Optimizers, as optax transforms whose learning rate is a function of the train step.
 
-The rate depends on the run's own step, handed to `tx.update(..., step=step)`, and not on a counter
-in the optimizer
-state: one truth, also across phases and left-out updates. Policies by parameter are tables of path
-regexes.
+The rate depends on the run's own step, passed as `tx.update(..., step=step)`, and not on a counter
+in the optimizer state. It stays right across phases and skipped updates.
+
+Policies per parameter are ordered tables of path regexes: weight decay, multipliers of the learning
+rate, clip groups, trust ratios. They may depend on the layer (`policy`).
 """
 
 import re
@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bertzoo_jax.common import errors
 
 # Parameters with the copies of a scanned stack in their first axis.
 _STACKED = r'(^|/)layers/'
+
+_EMPTY = optax.EmptyState()
 
 
 class AdamState(NamedTuple):
@@ -38,6 +41,8 @@ def adamw(
   weight_decay: float,
   no_decay: tuple,
   clip_norm: float,
+  rates: tuple = (),
+  clip_groups: tuple = (),
 ):
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
@@ -48,11 +53,16 @@ def adamw(
 
   Args:
     schedule: step → learning rate.
-    paths: '/'-joined path of every parameter.
+    paths: {path: shape} of every parameter, as `paths_of` returns.
     b1, b2, eps: of the moments.
     weight_decay: share of the parameter taken away per unit of learning rate.
     no_decay: path regexes (searched, not anchored) of what does not decay.
-    clip_norm: largest norm of the whole gradient; 0 for no clipping.
+    clip_norm: largest norm of the gradient of each clip group; 0 for no clipping.
+    rates: ordered (path regex, multiplier of the learning rate). First match wins; no match is 1.
+      The multiplier scales the decay, too.
+    clip_groups: ordered path regexes. The parameters that match the k-th first are clipped
+      together by their own norm, and so are those that match none. () clips all together.
+      Regexes of all four tables may name a layer: see `policy`.
 
   Returns:
     An optax transform; `update(gradients, state, params, step=step)` gives what is added to the
@@ -60,12 +70,11 @@ def adamw(
 
   Raises:
     UserError: a regex that is none, or that matches no parameter; b1 or b2 not in [0, 1), eps not
-      above 0, a negative decay or norm.
+      above 0, a negative decay, norm or multiplier; clip groups without a norm.
   """
   _check_ranges(b1, b2, eps, weight_decay, clip_norm)
-  return _chain(
-    schedule, paths, _adam(b1, b2, eps, corrected=True), weight_decay, no_decay, clip_norm
-  )
+  adam = _adam(b1, b2, eps, corrected=True)
+  return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
 
 def adamw_uncorrected(
@@ -78,6 +87,8 @@ def adamw_uncorrected(
   weight_decay: float,
   no_decay: tuple,
   clip_norm: float,
+  rates: tuple = (),
+  clip_groups: tuple = (),
 ):
   """Adam without bias correction and with decoupled decay: p ← p − lr·(m/(√v + eps) + wd·p), as in
   Google's BERT.
@@ -86,9 +97,8 @@ def adamw_uncorrected(
   times the gradient's sign.
   """
   _check_ranges(b1, b2, eps, weight_decay, clip_norm)
-  return _chain(
-    schedule, paths, _adam(b1, b2, eps, corrected=False), weight_decay, no_decay, clip_norm
-  )
+  adam = _adam(b1, b2, eps, corrected=False)
+  return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
 
 def lamb(
@@ -102,6 +112,8 @@ def lamb(
   no_decay: tuple,
   no_adaptation: tuple,
   clip_norm: float,
+  rates: tuple = (),
+  clip_groups: tuple = (),
 ):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
@@ -122,8 +134,48 @@ def lamb(
     weight_decay,
     no_decay,
     clip_norm,
-    _trust_ratio(no_adaptation),
+    rates,
+    clip_groups,
+    _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True)),
   )
+
+
+def policy(table, paths, default) -> dict:
+  """The value of each parameter in an ordered table; the first rule that matches wins.
+
+  A rule matches a parameter if its regex is found in the path. A scanned stack has one path for
+  the copies of all layers, in the first axis. There, a rule also matches a copy if its regex is
+  found in the path with the layer's number put in: `encoder/layers/11/attention/query/kernel`.
+
+  Layers are counted from 0. A stack has as many layers as its leaf with the most copies. A leaf
+  with fewer copies is shared: copy c of C stands for layers c·n/C to (c+1)·n/C − 1, and has the
+  number of the last of them. In a stack where all leaves are shared, nobody knows the number of
+  layers: copies, which are groups of layers, are counted instead, and a single one is layer 0.
+  Where a layer is several blocks (`inner_group_num`), blocks are counted.
+
+  Args:
+    table: ordered (path regex, value).
+    paths: {path: shape}, as `paths_of` returns.
+    default: value where no rule matches.
+
+  Returns:
+    {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies differ.
+  """
+
+  def value(path, numbered):
+    return next(
+      (v for regex, v in table if matching(path, [regex]) or matching(numbered, [regex])), default
+    )
+
+  def values(path, numbered, shape):
+    found = [value(path, name) for name in numbered]
+    if all(v == found[0] for v in found):
+      return found[0]
+    dtype = np.float32 if isinstance(default, float) else None
+    return np.asarray(found, dtype).reshape(-1, *[1] * (len(shape) - 1))
+
+  names = _numbered(paths)
+  return {path: values(path, names[path], shape) for path, shape in paths.items()}
 
 
 def matching(path: str, table) -> bool:
@@ -136,24 +188,101 @@ def path_of(key_path) -> str:
   return jax.tree_util.keystr(key_path, simple=True, separator='/')
 
 
-def paths_of(tree) -> list[str]:
-  """The '/'-joined path of every leaf, in jax's order."""
-  return [path_of(p) for p, _ in jax.tree_util.tree_leaves_with_path(tree)]
+def paths_of(tree) -> dict[str, tuple[int, ...]]:
+  """{'/'-joined path: shape} of every leaf, in jax's order."""
+  return {path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, adaptation=None):
+def _numbered(paths) -> dict[str, list[str]]:
+  """{path: the path of each copy with its layer's number}; the path itself outside of stacks."""
+  stacks = {path: path[: found.end()] for path in paths if (found := re.search(_STACKED, path))}
+  layers = {}
+  for path, stack in stacks.items():
+    layers[stack] = max(layers.get(stack, 0), paths[path][0])
+
+  def names(path):
+    if path not in stacks:
+      return [path]
+    stack, copies = stacks[path], paths[path][0]
+    last = [(c + 1) * layers[stack] // copies - 1 for c in range(copies)]
+    return [f'{stack}{layer}/{path[len(stack) :]}' for layer in last]
+
+  return {path: names(path) for path in paths}
+
+
+def _chain(
+  schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups, adaptation=None
+):
+  _check_rates(rates)
   _check_table('no_decay', no_decay, paths)
-  decays = lambda params: jax.tree_util.tree_map_with_path(
-    lambda p, _: not matching(path_of(p), no_decay), params
-  )
-  parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+  _check_table('rates', [regex for regex, _ in rates], paths)
+  _check_table('clip_groups', clip_groups, paths)
+  if clip_groups and not clip_norm:
+    raise errors.UserError(
+      'optimizer.clip_groups is set, and optimizer.clip_norm is 0, which clips nothing: set '
+      'clip_norm, or leave clip_groups ().'
+    )
+  parts = []
+  if clip_norm:
+    rest = len(clip_groups)
+    groups = policy([(regex, k) for k, regex in enumerate(clip_groups)], paths, rest)
+    parts.append(_clip(clip_norm, groups))
   parts.append(adam)
   if weight_decay:
-    parts.append(optax.add_decayed_weights(weight_decay, mask=decays))
+    parts.append(_decay(policy([(regex, 0.0) for regex in no_decay], paths, float(weight_decay))))
   if adaptation is not None:
     parts.append(adaptation)
-  parts.append(_scale_by_rate(schedule))
+  parts.append(_scale_by_rate(schedule, policy(rates, paths, 1.0)))
   return optax.chain(*parts)
+
+
+def _is(value, found) -> bool:
+  """Whether all copies of a parameter have this value. found: a value of `policy`."""
+  return np.ndim(found) == 0 and found == value
+
+
+def _map_with_path(f, *trees):
+  """Maps f(path, leaf, …) over trees."""
+  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(path_of(p), *leaves), *trees)
+
+
+def _stateless(f, state=_EMPTY):
+  """The transform (updates, params) → updates whose state holds no array."""
+  return optax.GradientTransformation(
+    lambda params: state,
+    lambda updates, state, params=None: (f(updates, params), state),
+  )
+
+
+def _clip(clip_norm, groups):
+  """Clips each group by its own norm. groups: {path: number of its group}, as of `policy`."""
+  clip = optax.clip_by_global_norm(clip_norm)
+  numbers = sorted({int(k) for group in groups.values() for k in np.ravel(group)})
+
+  def clipped(updates, params):
+    del params
+    leaves, tree = jax.tree.flatten(updates)
+    group_of = [groups[path] for path in paths_of(updates)]
+    for k in numbers:
+      # Zeros stand for copies of other groups: they add nothing to the norm.
+      own = {
+        i: x if _is(k, group) else jnp.where(group == k, x, 0.0)
+        for i, (x, group) in enumerate(zip(leaves, group_of))
+        if np.any(group == k)
+      }
+      for i, x in clip.update(own, _EMPTY)[0].items():
+        leaves[i] = x if _is(k, group_of[i]) else jnp.where(group_of[i] == k, x, leaves[i])
+    return jax.tree.unflatten(tree, leaves)
+
+  return _stateless(clipped)
+
+
+def _decay(shares):
+  """Adds the decay to the updates. shares: {path: share of the parameter}, as of `policy`."""
+  add = lambda path, u, p: u if _is(0.0, shares[path]) else u + shares[path] * p
+  # Checkpoints hold the kinds of empty states, too: this one is from when optax masked the decay.
+  state = optax.MaskedState(_EMPTY)
+  return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
 
 
 def _adam(b1, b2, eps, corrected):
@@ -181,36 +310,35 @@ def _one_minus_power(b, t):
   return -jnp.expm1(t.astype(jnp.float32) * jnp.log(jnp.float32(b))) if b else jnp.float32(1.0)
 
 
-def _trust_ratio(no_adaptation):
+def _trust_ratio(adapts):
+  """Scales updates by ‖p‖/‖u‖. adapts: {path: whether it does}, as of `policy`."""
 
   def norm(path, x):
     axes = tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
     return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
 
-  def scaled(key_path, u, p):
-    path = path_of(key_path)
-    if matching(path, no_adaptation):
+  def scaled(path, u, p):
+    if _is(False, adapts[path]):
       return u
     ours, theirs = norm(path, p), norm(path, u)
-    return jnp.where((ours > 0) & (theirs > 0), ours / jnp.where(theirs > 0, theirs, 1.0), 1.0) * u
+    usable = (ours > 0) & (theirs > 0)
+    if not _is(True, adapts[path]):
+      usable &= adapts[path]
+    return jnp.where(usable, ours / jnp.where(theirs > 0, theirs, 1.0), 1.0) * u
 
-  return optax.GradientTransformation(
-    lambda params: optax.EmptyState(),
-    lambda updates, state, params=None: (
-      jax.tree_util.tree_map_with_path(scaled, updates, params),
-      state,
-    ),
-  )
+  return _stateless(lambda updates, params: _map_with_path(scaled, updates, params))
 
 
-def _scale_by_rate(schedule):
+def _scale_by_rate(schedule, multipliers):
+  """Multiplies updates by −rate. multipliers: {path: of the rate}, as of `policy`."""
 
   def update(updates, state, params=None, *, step, **_):
     del params
     rate = schedule(step)
-    return jax.tree.map(lambda u: -rate * u, updates), state
+    own = lambda path: rate if _is(1.0, multipliers[path]) else rate * multipliers[path]
+    return _map_with_path(lambda path, u: -own(path) * u, updates), state
 
-  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+  return optax.GradientTransformationExtraArgs(lambda params: _EMPTY, update)
 
 
 def _check_ranges(b1, b2, eps, weight_decay, clip_norm):
@@ -226,13 +354,32 @@ def _check_ranges(b1, b2, eps, weight_decay, clip_norm):
       raise errors.UserError(f'optimizer.{name} is {value}: {need} is needed.')
 
 
+def _check_rates(rates):
+  for rule in rates:
+    try:
+      regex, multiplier = rule
+      fits = isinstance(regex, str) and 0 <= multiplier < float('inf')
+    except (TypeError, ValueError):
+      fits = False
+    if not fits:
+      raise errors.UserError(
+        f'optimizer.rates has {rule!r}: a rule is (path regex, multiplier), the multiplier 0 or '
+        'more.'
+      )
+
+
 def _check_table(name, table, paths):
+  if isinstance(table, str):
+    raise errors.UserError(f'optimizer.{name} is {table!r}: it is a tuple, write ({table!r},).')
+  names = {name for numbered in _numbered(paths).values() for name in numbered}
   for regex in table:
     try:
-      if not any(re.search(regex, p) for p in paths):
+      if not any(re.search(regex, p) for p in [*paths, *names]):
+        layers = sorted(names - set(paths))
         raise errors.UserError(
           f'optimizer.{name} has {regex!r}, which matches no parameter: paths look like '
-          f'{sorted(paths)[0]!r}.'
+          f'{sorted(paths)[0]!r}'
+          + (f', with the number of a layer like {layers[0]!r}.' if layers else '.')
         )
     except re.error as e:
       raise errors.UserError(

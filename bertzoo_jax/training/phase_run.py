@@ -50,6 +50,11 @@ class PhaseRun(NamedTuple):
     return self.data.features['input_ids'][0][0]
 
   @property
+  def feature_shapes(self) -> dict:
+    """{name: shape} of the global batch."""
+    return {name: shape for name, (shape, _) in self.data.features.items()}
+
+  @property
   def length(self) -> int:
     """Tokens a row."""
     return self.data.features['input_ids'][0][1]
@@ -60,7 +65,9 @@ def target(phase_run: PhaseRun):
   split).
   """
   shapes = jax.eval_shape(lambda: _initial(phase_run))
-  placed, notes = sharding.of_parameters(shapes.params, phase_run.mesh)
+  placed, notes = sharding.of_parameters(
+    shapes.params, phase_run.mesh, phase_run.objective.all_axes
+  )
   where = sharding.of_state(shapes, placed, phase_run.mesh)
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
@@ -112,12 +119,17 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
 def evaluation(phase_run: PhaseRun):
   """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
 
-  The denominators are added over all batches first, so the result is that of one large batch.
+  The denominators are added over all batches first, so the result is that of one large batch. An
+  objective's memory starts afresh at every evaluation and goes from each batch to the next.
   """
+  objective, rows = phase_run.objective, sharding.batch_sharding(phase_run.mesh)
   batches = phase_run.data.held_out()
-  normalizers_of = jax.jit(phase_run.objective.normalizers)
+  normalizers_of = jax.jit(objective.normalizers)
+  start = jax.jit(lambda: objective.carry(phase_run.rows), out_shardings=rows)
   one = jax.jit(
-    steps.make_eval_step(phase_run.objective, **_parts(phase_run)),
+    steps.make_eval_step(objective, **_parts(phase_run)),
+    out_shardings=(None, rows),
+    donate_argnums=3,
     compiler_options=_options(phase_run),
   )
   place = lambda batch: sharding.to_devices(batch, phase_run.mesh, phase_run.rows)
@@ -126,23 +138,18 @@ def evaluation(phase_run: PhaseRun):
 
   def evaluate(params):
     nonlocal normalizers
-    if normalizers is None and batches:
+    if not batches:
+      return {}
+    if normalizers is None:
       found = [normalizers_of(place(batch)) for batch in batches]
       normalizers = {k: sum(float(t[k]) for t in found) for k in found[0]}
-    total = None
+    total, carry = None, start()
     for number, batch in enumerate(batches):
-      result = jax.block_until_ready(one(params, place(batch), normalizers, number))
+      result, carry = jax.block_until_ready(one(params, place(batch), normalizers, carry, number))
       total = result if total is None else add(total, result)
-    if total is None:
-      return {}
     loss, sums = total
-    return {
-      k: float(v)
-      for k, v in {
-        'loss': loss,
-        **phase_run.objective.finalize_metrics(steps.means(sums, normalizers)),
-      }.items()
-    }
+    values = {'loss': loss, **objective.finalize_metrics(steps.means(sums, normalizers))}
+    return {k: float(v) for k, v in values.items()}
 
   return evaluate
 

@@ -8,6 +8,7 @@ them.
 import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 
 
 def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
@@ -85,7 +86,8 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   """The schedule a phase runs under, as a function of the global step.
 
   Args:
-    fields: the config's schedule section, with `name` and `across_phases` (continue | restart).
+    fields: the config's schedule section, with `name` and `across_phases` (continue | restart;
+      a section without it continues).
     phase_first_step, phase_steps: where the phase lies in the run, in steps.
     total_steps: of the whole run.
 
@@ -93,12 +95,11 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
     UserError: an unknown name or `across_phases`, or a warmup that does not fit.
   """
   fields = dict(fields)
-  build = errors.choose(fields.pop('name'), BY_NAME, 'schedule')
-  across = fields.pop('across_phases')
+  across = fields.pop('across_phases', 'continue')
   if across == 'continue':
-    return build(total_steps, **fields)
+    return parts.build(fields, BY_NAME, 'schedule', total_steps)
   if across == 'restart':
-    local = build(phase_steps, **fields)
+    local = parts.build(fields, BY_NAME, 'schedule', phase_steps)
     return lambda s: local(s - phase_first_step)
   raise errors.UserError(
     f'schedule.across_phases is {across!r}: write continue (one schedule over the run) or restart '

@@ -1,13 +1,16 @@
-"""Where numbers live: one mesh (data, fsdp, tensor), and ordered tables from names to axes of it.
+"""Where numbers live: one mesh (data, fsdp, tensor), and ordered tables from names to its axes.
 
-    data      rows of the batch; parameters are whole
-    fsdp      rows of the batch; parameters and what the optimizer keeps of them are split, and
-    gathered where they are used tensor    heads, feed-forward units and vocabulary are split, rows
-    are whole
+    data     rows of the batch; parameters are whole
+    fsdp     rows of the batch; parameters and the optimizer's state are split, and gathered where
+             they are used
+    tensor   heads, feed-forward units and vocabulary are split; rows are whole
 
-A rule names trailing axes, so that the stacked axis of a scanned stack is invisible to it. A rule
-may list alternatives: the first axis that divides wins, and what a mesh could not split is said at
-start.
+The rules for parameters stand beside the modules (`axes` of an encoder, model/blocks.py): path
+regex → {axis of the mesh: axes of the parameter, from its end, that it may split}. An axis that is
+not named is not split. The first match wins; no match is an error. `tensor` chooses first, `fsdp`
+among what is left. A rule may list alternatives: the first axis that divides wins, and what a mesh
+could not split is said at start. Rules name trailing axes, so the stacked axis of a scanned stack
+is invisible to them.
 """
 
 import math
@@ -24,27 +27,6 @@ from bertzoo_jax.training import optimizers
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
-
-# Path regex → {axis of the mesh: axes of the parameter, from its end, that it may split}; what is
-# not named is whole on that axis. `tensor` chooses first, `fsdp` among what is left. First match
-# wins, no match is an error. Vectors are whole on fsdp: to gather one costs more time than it saves
-# memory.
-PARAMETERS = (
-  (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
-  (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),
-  (r'embeddings/type/embedding$', {}),
-  (r'embedding_projection/kernel$', {'fsdp': (-1, -2)}),
-  (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
-  (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
-  (r'attention/output/kernel$', {'tensor': (-3,), 'fsdp': (-1,)}),
-  (r'feed_forward/in/kernel$', {'tensor': (-1,), 'fsdp': (-2,)}),
-  (r'feed_forward/in/bias$', {'tensor': (-1,)}),
-  (r'feed_forward/out/kernel$', {'tensor': (-2,), 'fsdp': (-1,)}),
-  (r'classifier/kernel$', {}),
-  (r'_head/bias$', {'tensor': (-1,)}),
-  (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
-  (r'(norm/scale|bias)$', {}),
-)
 
 # What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an
 # error.
@@ -98,7 +80,7 @@ def rows_over(mesh) -> int:
   return mesh.shape['data'] * mesh.shape['fsdp']
 
 
-def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
+def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
   """Shardings of a tree of parameters, or of their shapes.
 
   Args:
@@ -120,8 +102,8 @@ def of_parameters(tree, mesh, table=PARAMETERS) -> tuple[dict, list[str]]:
     rule = _first_match(table, path)
     if rule is None:
       raise errors.UserError(
-        f'No sharding rule matches parameter {path!r}: add one to PARAMETERS in '
-        'bertzoo_jax/training/sharding.py.'
+        f'No rule says how a mesh may split the parameter {path!r}: add one to `axes` of its '
+        'encoder or objective.'
       )
     spec, whole = _spec(rule, leaf.shape, mesh)
     for axis in whole:
@@ -235,42 +217,51 @@ def on_mesh(mesh, kernels):
     return kernels.attend, kernels.add_norm
   rows, whole = PartitionSpec(ROWS), PartitionSpec()
 
-  def attend(q, k, v, pack_ids, dropout_rate=0.0, dropout_keys_B2=None, relative=None, tables=()):
+  def attend(q, k, v, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None):
     if inside_shard_map():
-      return kernels.attend(q, k, v, pack_ids, dropout_rate, dropout_keys_B2, relative, tables)
+      return kernels.attend(q, k, v, visible, dropout_rate, dropout_keys_B2, relative, scale)
     divides = q.shape[2] % mesh.shape['tensor'] == 0
-    heads, of_tables = (
-      (PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor', None))
-      if divides
-      else (rows, whole)
+    heads, of_tables = rows, whole
+    if divides:
+      heads, of_tables = PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor')
+    tables, structure = jax.tree.flatten(relative)
+    described = (
+      visible.query_packs_BL,
+      visible.key_packs_BM,
+      visible.query_order_BL,
+      visible.key_order_BM,
     )
 
     def part(learned, others):
-      (q, k, v, *tables), (ids, keys) = learned, others
+      (q, k, v, *tables), (query_packs, key_packs, query_order, key_order, keys) = learned, others
+      own = visible._replace(
+        query_packs_BL=query_packs,
+        key_packs_BM=key_packs,
+        query_order_BL=query_order,
+        key_order_BM=key_order,
+      )
       first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
       return kernels.attend(
-        q, k, v, ids, dropout_rate, keys, relative, tables, first_head=first_head
+        q, k, v, own, dropout_rate, keys, structure.unflatten(tables), scale, first_head=first_head
       )
 
-    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows, rows)
-    return _on_parts(mesh, part, ((q, k, v, *tables), (pack_ids, dropout_keys_B2)), places, heads)
+    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows,) * 5
+    return _on_parts(mesh, part, ((q, k, v, *tables), (*described, dropout_keys_B2)), places, heads)
 
-  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None):
+  def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False):
     if inside_shard_map():
-      return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2)
-    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others)
-    return _on_parts(
-      mesh,
-      part,
+      return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2, with_sum)
+    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others, with_sum)
+    arrays, places = (
       ((x, y, scale, shift), (dropout_keys_B2,)),
       ((rows, rows, whole, whole), (rows,)),
-      rows,
     )
+    return _on_parts(mesh, part, arrays, places, rows)
 
   return attend, add_norm
 
 
-def kernel_gradients(mesh, table=PARAMETERS):
+def kernel_gradients(mesh, table):
   """The `kernel_gradients` that a model is handed, None for its own: each device gets its part
   alone of a gradient whose parameter is split over fsdp.
 
@@ -312,7 +303,7 @@ def _on_parts(mesh, f, arrays, places, result):
     mesh: the mesh.
     f: of two tuples.
     arrays, places: the two tuples and their specs; None among the others stays None.
-    result: spec of the one result.
+    result: spec of the result, or of each of several.
   """
   split = lambda f, ins, out: jax.shard_map(
     f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False

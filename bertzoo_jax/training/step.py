@@ -81,20 +81,20 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far, and since the last
     good one).
   """
-  root = jax.random.key(seed, impl=_KEYS)
+  root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
   def gradients(params, batch, normalizers, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(
       params, batch, normalizers, carry, key, True
     )
-    return _as_parameters(grads, mesh), loss, carry, sums
+    return place(grads), loss, carry, sums
 
   def step(state, batch):
     normalizers = objective.normalizers(batch)
     key = jax.random.fold_in(root, state.step)
     batch = _with_row_keys(batch, key)
     grads, loss, carry, sums = _summed(
-      gradients, state, batch, normalizers, key, accumulation, mesh
+      gradients, place, state, batch, normalizers, key, accumulation, mesh
     )
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -125,30 +125,32 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
-  """(params, batch, normalizers, number) → (loss, sums) without dropout, to be added over batches;
-  normalizers of all of them together.
+  """(params, batch, normalizers, carry, number) → ((loss, sums), carry), without dropout.
 
+  Add (loss, sums) over the held-out batches. The carry goes from each batch to the next, as in
+  training; the first gets `objective.carry(rows)`. A batch is computed in as many microbatches as
+  in training, so that what fits there fits here.
+
+  normalizers: of all held-out batches together.
   number: of the batch. What is sampled depends on it and on the row alone, so it is the same at
-  every evaluation. A batch goes through in as many parts as in training, so that what fits there
-  fits here.
+    every evaluation.
   """
 
-  def step(params, batch, normalizers, number):
-    carry = objective.carry(len(next(iter(batch.values()))))
+  def step(params, batch, normalizers, carry, number):
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
 
     def one(micro, carry):
-      loss, (_, sums) = objective.loss(params, micro, normalizers, carry, None, False)
-      return loss, sums
+      loss, (carry, sums) = objective.loss(params, micro, normalizers, carry, None, False)
+      return (loss, sums), carry
 
     if accumulation == 1:
       return one(batch, carry)
-    _, found = jax.lax.scan(
+    _, (found, carry) = jax.lax.scan(
       lambda _, turn: (None, one(*turn)),
       None,
       (split(batch, accumulation, mesh), split(carry, accumulation, mesh)),
     )
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found), merge(carry, accumulation, mesh)
 
   return step
 
@@ -232,18 +234,21 @@ def _except(updates, frozen):
   )
 
 
-def _as_parameters(grads, mesh):
-  """Gradients where their parameters are: what is summed over microbatches is then never whole on a
-  device.
+def _placing(objective, mesh):
+  """gradients → the same where their parameters are: what is summed over microbatches is then never
+  whole on a device.
   """
-  return (
-    grads
-    if mesh is None or sharding.inside_shard_map()
-    else jax.lax.with_sharding_constraint(grads, sharding.of_parameters(grads, mesh)[0])
-  )
+
+  def place(grads):
+    if mesh is None or sharding.inside_shard_map():
+      return grads
+    where, _ = sharding.of_parameters(grads, mesh, objective.all_axes)
+    return jax.lax.with_sharding_constraint(grads, where)
+
+  return place
 
 
-def _summed(gradients, state, batch, normalizers, key, accumulation, mesh):
+def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh):
   """(gradients, loss, carry, sums) of a batch: of its microbatches, one after the other, on all
   devices.
   """
@@ -259,7 +264,7 @@ def _summed(gradients, state, batch, normalizers, key, accumulation, mesh):
       grads, loss, carry, sums = gradients(params, turn[0], normalizers, turn[1], key)
       return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
 
-    zeros = _as_parameters(jax.tree.map(jnp.zeros_like, params), mesh)
+    zeros = place(jax.tree.map(jnp.zeros_like, params))
     grads, (losses, carry, sums) = jax.lax.scan(body, zeros, split(rows, accumulation, over))
     loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
     return (grads, loss, sums), merge(carry, accumulation, over)

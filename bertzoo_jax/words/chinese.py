@@ -139,8 +139,7 @@ def load():
   return jieba
 
 
-# --- chains of dictionary words
-# ---------------------------------------------------------------------------------------
+# --- chains of dictionary words ---
 
 
 def _chains(dictionary, codes_C, inside_C):
@@ -232,8 +231,7 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
     sums[i] = best
 
 
-# --- the dictionary
-# ---------------------------------------------------------------------------------------------------
+# --- the dictionary ---
 
 
 class _Dictionary(NamedTuple):

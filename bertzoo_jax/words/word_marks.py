@@ -342,8 +342,7 @@ def _without_blanks(text):
   return text if len(kept) == len(text) else ''.join(text[i] for i in kept), starts_C[kept]
 
 
-# --- counting
-# ---------------------------------------------------------------------------------------------------------
+# --- counting ---
 
 
 def count(tokens, starts, units, word_starts) -> dict[str, int]:

@@ -81,8 +81,7 @@ def _cut(sentence, capacity):
   return [sentence[i : i + capacity] for i in range(0, len(sentence), capacity)]
 
 
-# --- full sentences
-# ---------------------------------------------------------------------------------------------------
+# --- full sentences ---
 
 
 def _full_sentences_literally(documents, length, document_separator, sentence_separators):
@@ -133,8 +132,7 @@ def test_full_sentences_lose_and_repeat_no_token(
   assert ((features['input_ids'] == 0) == (features['pack_ids'] == 0)).all()
 
 
-# --- doc sentences
-# ----------------------------------------------------------------------------------------------------
+# --- doc sentences ---
 
 
 def _doc_sentences_literally(documents, length, max_pieces, sentence_separators):
@@ -172,8 +170,7 @@ def test_doc_sentences_never_cross_documents_and_pack_their_ends(
     ]
 
 
-# --- segment pairs
-# ----------------------------------------------------------------------------------------------------
+# --- segment pairs ---
 
 
 def _draw(purpose, counter, key=KEY):
@@ -353,8 +350,7 @@ def test_a_single_document_pairs_with_itself_and_says_so():
     assert 0 < features['pair_labels'].mean() < 1
 
 
-# --- sentence pairs
-# ---------------------------------------------------------------------------------------------------
+# --- sentence pairs ---
 
 
 @some
@@ -380,8 +376,7 @@ def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(
   assert features['pair_labels'].tolist() == [label for *_, label in rows]
 
 
-# --- truncation
-# -------------------------------------------------------------------------------------------------------
+# --- truncation ---
 
 
 def test_truncated_lengths_are_those_of_the_loop():
@@ -403,8 +398,7 @@ def test_tokens_are_lost_at_the_front_binomially():
   assert pairs.heads(key, np.zeros(20_000, np.int64)).sum() == 0
 
 
-# --- all formats
-# ------------------------------------------------------------------------------------------------------
+# --- all formats ---
 
 
 @pytest.mark.parametrize('name', FIELDS)
@@ -450,7 +444,8 @@ def test_a_length_that_holds_no_row_is_refused(name):
 _INDEX = """
 import resource, sys, time
 import numpy as np
-from bertzoo_jax.batches import formats, hashing, rows
+from bertzoo_jax.batches import formats, rows
+from bertzoo_jax.common import hashing
 name, fields, documents, sentences = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), 50_000_000
 draw = np.random.default_rng(0)
 starts = np.zeros(sentences + 1, np.int64)
@@ -459,7 +454,8 @@ borders = np.append(np.arange(documents, dtype=np.int64) * (sentences // documen
 began = time.perf_counter()
 text = rows.text_of(type('Split', (), dict(sentence_starts=starts, document_starts=borders)))
 rows = formats.BY_NAME[name](text, 128, **fields).rows(hashing.new_key(0))
-print(len(rows), time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(rows), time.perf_counter() - began, kilobytes / 2**20)
 """
 
 

@@ -82,8 +82,7 @@ def test_a_false_half_from_the_neighbours_is_the_second_half_of_the_next_row():
     assert len(row) == 60 and labels[i] or (a, b) == (halves[i][0], other)
 
 
-# --- adjacent segments
-# ------------------------------------------------------------------------------------------------
+# --- adjacent segments ---
 
 
 def _adjacent_literally(documents, length, single_rate, short_rate):
@@ -143,8 +142,7 @@ def test_a_tenth_of_the_rows_has_one_segment():
   assert abs(single - 0.1) < 0.02
 
 
-# --- blocks, and sentences that no row can hold
-# -----------------------------------------------------------------------
+# --- blocks, and sentences that no row can hold ---
 
 
 @some

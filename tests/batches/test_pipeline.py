@@ -239,8 +239,7 @@ def test_features_have_the_declared_shapes_and_dtypes_and_stand_in_the_table(nam
     )
 
 
-# --- evaluation
-# -------------------------------------------------------------------------------------------------------
+# --- evaluation ---
 
 
 def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
@@ -310,8 +309,7 @@ def test_evaluation_of_pairs_has_whole_batches_only_and_at_least_one():
   assert (batches[0]['masked_weights'].sum(1) > 0).sum() <= large.rows_per_epoch
 
 
-# --- refusals
-# ---------------------------------------------------------------------------------------------------------
+# --- refusals ---
 
 
 @pytest.mark.parametrize(
@@ -394,8 +392,7 @@ def test_the_next_list_is_built_in_the_background_and_old_ones_go():
   assert len(pipe._lists._built) == 2
 
 
-# --- parts of a large split
-# -------------------------------------------------------------------------------------------
+# --- parts of a large split ---
 
 
 def _in_parts(monkeypatch, name, **fields):

@@ -115,7 +115,10 @@ def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2
 
 
 def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_too():
-  program = 'from bertzoo_jax import cli\ndef main(_):\n  print("said")\n  raise KeyboardInterrupt\ncli.run(main)'
+  program = (
+    'from bertzoo_jax.common import cli\n'
+    'def main(_):\n  print("said")\n  raise KeyboardInterrupt\ncli.run(main)'
+  )
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=ROOT)
   assert (done.returncode, done.stdout, done.stderr) == (
     -signal.SIGINT,
@@ -124,9 +127,7 @@ def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_t
   )
 
 
-def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_must_not_be_waited_for(
-  capsys,
-):
+def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_wait(capsys):
   ended = []
 
   def fail(argv):

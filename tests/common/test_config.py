@@ -1,10 +1,13 @@
 """Phases, the argument of a config file, and what counts as science."""
 
+import json
+
 import ml_collections
 import pytest
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.training import workdir
 from configs import bert
 from configs import parts
 
@@ -106,6 +109,25 @@ def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():
   assert configuration.from_json(stored).run.mesh == (-1, 1, 2)
   stored = configuration.to_json(_config(run=parts.run(mesh=(2, 2, 2))))
   assert configuration.from_json(stored).run.mesh == (2, 2, 2)
+
+
+@pytest.mark.parametrize('optimizer', parts.SECTIONS['optimizer'])
+def test_a_run_of_an_earlier_version_resumes_with_the_fields_added_since(tmp_path, optimizer):
+  config = _config(optimizer=optimizer())
+  stored = json.loads(configuration.to_json(config))
+  for section, fields in {
+    'encoder': ('embedding_size', 'sharing', 'num_groups', 'inner_group_num'),
+    'optimizer': ('rates', 'clip_groups'),
+  }.items():
+    for field in fields:
+      stored[section].pop(field)
+  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  workdir.check_same_run(tmp_path, config, 'hash')
+  changed = _config(optimizer=optimizer(rates=((r'^encoder/', 0.5),)))
+  again = configuration.from_json(configuration.to_json(changed))
+  assert not configuration.differences(configuration.flatten(changed), configuration.flatten(again))
+  with pytest.raises(errors.UserError, match='optimizer.rates'):
+    workdir.check_same_run(tmp_path, changed, 'hash')
 
 
 def test_the_published_recipes_hold_the_papers_values():

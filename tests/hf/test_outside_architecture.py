@@ -362,14 +362,11 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
   'name, message',
   [
     ('BertForMaskedLn', "mean 'BertForMaskedLM'"),
-    ('no_such_module:MASKED_LM', "'no_such_module' cannot be imported"),
-    (
-      'outside_network:MASKED',
-      "module 'outside_network' has no 'MASKED'. Did you mean 'MASKED_LM'",
-    ),
+    ('no_such_module:MASKED_LM', "no module 'no_such_module'"),
+    ('outside_network:MASKED', "outside_network has no 'MASKED'"),
     ('outside_network:sizes', 'is no Architecture but of type function'),
-    (':MASKED_LM', "the module '' cannot be imported"),
-    ('outside_network:', "has no ''"),
+    (':MASKED_LM', 'write package.module:name'),
+    ('outside_network:', 'write package.module:name'),
   ],
 )
 def test_a_name_that_is_no_architecture_is_refused_in_a_sentence(name, message):

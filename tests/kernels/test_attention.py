@@ -1,10 +1,9 @@
-"""The fused attention against the plain one. TPU kernels are interpreted here, and compiled for
-TPUs where libtpu is installed.
+"""Attention: plain XLA against explicit gathers, the fused kernels against plain XLA.
+
+TPU kernels are interpreted here, and compiled for TPUs where libtpu is installed.
 """
 
 import functools
-import importlib.util
-import os
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +12,138 @@ import pytest
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.kernels import attention as fused
+from bertzoo_jax.kernels import slides
 from bertzoo_jax.model import attention as plain
 
-fused_attend = functools.partial(fused.attend, interpret=True)
+# Sublanes by indices are slow to interpret; test_slides… holds the two ways together.
+fused_attend = functools.partial(fused.attend, gather=False, interpret=True)
 
 
-def inputs(batch, length, heads, width, seed=0, dtype=jnp.float32):
-  """q, k, v, a weight for the output, and rows of two packs with padding behind."""
+def inputs(batch, length, heads, width, keys=None, seed=0):
+  """(q, k, v), a weight for the output, and packs of queries and keys: two with padding behind."""
   draw = np.random.default_rng(seed)
-  arrays = [jnp.asarray(draw.normal(size=(batch, length, heads, width)), dtype) for _ in range(4)]
+  keys = keys or length
+  sizes = length, keys, keys, length
+  *qkv, weight = (
+    jnp.asarray(draw.normal(size=(batch, n, heads, width)), jnp.float32) for n in sizes
+  )
   ends = draw.integers(length // 2, length + 1, batch)[:, None]
-  place = np.arange(length)[None]
-  return arrays, jnp.asarray(np.where(place < ends, 1 + (place > length // 3), 0), jnp.int32)
+  place = np.arange(keys)[None] - (keys - length)  # memory keys belong to the first pack
+  packs_BM = jnp.asarray(np.where(place < ends, 1 + (place > length // 3), 0), jnp.int32)
+  return qkv, weight, packs_BM[:, keys - length :], packs_BM
 
 
-def value_and_gradients(attend, arrays, ids, *rest):
-  *qkv, weight = arrays
-  out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, ids, *rest), *qkv)
-  return [out, *pull(weight)]
+def tables(length, keys, heads, width, names, seed=1):
+  draw = np.random.default_rng(seed)
+  shapes = {'c2p': (heads, width), 'p2c': (heads, width), 'bias': (heads,)}
+  table = lambda shape: jnp.asarray(draw.normal(size=(length + keys - 1, *shape)), jnp.float32)
+  return plain.Relative(*(table(s) if n in names else None for n, s in shapes.items()))
+
+
+def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None):
+  """The definition, by one gather of each table's rows per pair of query and key."""
+  at = np.arange(q.shape[1])[:, None] + visible.first_query
+  distance_LM = at - np.arange(k.shape[1])
+  row_LM = distance_LM - distance_LM.min()
+  scores = jnp.einsum('BLHK,BMHK->BHLM', q, k)
+  if relative is not None and relative.c2p_RHK is not None:
+    scores += jnp.einsum('BLHK,LMHK->BHLM', q, relative.c2p_RHK[row_LM])
+  if relative is not None and relative.p2c_RHK is not None:
+    scores += jnp.einsum('BMHK,LMHK->BHLM', k, relative.p2c_RHK[row_LM])
+  if relative is not None and relative.bias_RH is not None:
+    scores += jnp.einsum('LMH->HLM', relative.bias_RH[row_LM])
+  scores *= q.shape[-1] ** -0.5 if scale is None else scale
+  seen = visible.query_packs_BL[:, :, None] == visible.key_packs_BM[:, None]
+  if visible.window is not None:
+    left, right = visible.window
+    seen &= (at - left <= np.arange(k.shape[1])) & (np.arange(k.shape[1]) <= at + right)
+  if visible.query_order_BL is not None:
+    seen &= visible.query_order_BL[:, :, None] >= visible.key_order_BM[:, None]
+  e = jnp.where(seen[:, None], jnp.exp(scores - jax.lax.stop_gradient(scores.max())), 0.0)
+  probs = e / jnp.maximum(e.sum(-1, keepdims=True), 1e-30)
+  if rate and keys_B2 is not None:
+    keep = jnp.stack(
+      [
+        jnp.stack(
+          [
+            row_keys.keep(row_keys.fold_in(key, head), rate, seen.shape[:0:-1]).T
+            for head in range(q.shape[2])
+          ]
+        )
+        for key in keys_B2
+      ]
+    )
+    probs = jnp.where(keep, probs / (1 - rate), 0.0)
+  return jnp.einsum('BHLM,BMHK->BLHK', probs, v)
+
+
+def value_and_gradients(
+  attend, qkv, weight, visible, rate=0.0, keys_B2=None, relative=None, scale=None
+):
+  """The output, its gradients by q, k and v, and by the tables."""
+  f = lambda q, k, v, relative: attend(q, k, v, visible, rate, keys_B2, relative, scale)
+  out, pull = jax.vjp(f, *qkv, relative)
+  return jax.tree.leaves((out, pull(weight)))
+
+
+def assert_same(ours, theirs, tolerance=2e-5):
+  assert len(ours) == len(theirs)
+  for a, b in zip(ours, theirs):
+    np.testing.assert_allclose(a, b, atol=tolerance * max(1.0, float(jnp.abs(b).max())))
+
+
+def random_order(batch, length, seed=2):
+  draw = np.random.default_rng(seed)
+  return jnp.asarray([draw.permutation(length) for _ in range(batch)], jnp.int32)
+
+
+# name: (queries, keys, heads, width, relative terms, window, order, scale)
+CASES = {
+  'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
+  'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
+  'bias': (40, 40, 2, 16, ('bias',), None, None, None),
+  'both in two blocks of keys': (200, 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
+  'all in blocks of queries': (600, 600, 1, 16, ('c2p', 'p2c', 'bias'), None, None, 0.1),
+  'memory': (40, 100, 2, 16, ('c2p', 'p2c', 'bias'), None, None, None),
+  'memory beyond 512 keys': (150, 530, 1, 16, ('c2p', 'p2c'), None, 'causal', None),
+  'memory and no terms': (40, 56, 4, 16, (), None, 'causal', None),
+  'one query': (1, 9, 2, 16, ('c2p', 'p2c'), None, None, None),
+  'window': (40, 40, 2, 16, (), (3, 5), None, None),
+  'window in blocks of queries': (600, 600, 1, 16, (), (70, 3), None, None),
+  'window of a memory': (24, 40, 2, 16, ('c2p',), (4, 0), None, None),
+  'causal': (40, 40, 2, 16, (), None, 'causal', None),
+  'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
+  'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
+}
+
+
+def case(name):
+  """What value_and_gradients takes from qkv to scale, without dropout."""
+  length, keys, heads, width, terms, window, order, scale = CASES[name]
+  qkv, weight, query_packs, key_packs = inputs(2, length, heads, width, keys)
+  visible = plain.Visibility(query_packs, key_packs, window, first_query=keys - length)
+  if order == 'causal':
+    place = jnp.broadcast_to(jnp.arange(keys), (2, keys))
+    visible = visible._replace(query_order_BL=place[:, keys - length :], key_order_BM=place)
+  elif order:
+    rank = random_order(2, length)
+    queries = 2 * rank - (order == 'query stream')
+    visible = visible._replace(query_order_BL=queries, key_order_BM=2 * rank)
+  relative = tables(length, keys, heads, width, terms) if terms else None
+  return qkv, weight, visible, relative, scale
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.3])
+@pytest.mark.parametrize('name', CASES)
+def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name, rate):
+  qkv, weight, visible, relative, scale = case(name)
+  keys_B2 = row_keys.of_batch(jax.random.key(3), 2) if rate else None
+  results = [
+    value_and_gradients(attend, qkv, weight, visible, rate, keys_B2, relative, scale)
+    for attend in (plain.attend, functools.partial(fused_attend, hashed=True), explicit)
+  ]
+  assert_same(results[0], results[2])
+  assert_same(results[1], results[2])
 
 
 # Heads of 64 two by two and four by four, heads that do not fill lanes, blocks of queries of which
@@ -39,122 +152,175 @@ def value_and_gradients(attend, arrays, ids, *rest):
   'batch,length,heads,width',
   [(3, 40, 4, 64), (2, 128, 2, 64), (2, 33, 3, 16), (1, 1500, 1, 64), (2, 17, 12, 64)],
 )
-def test_it_equals_plain_attention_in_value_and_gradient(batch, length, heads, width):
-  arrays, ids = inputs(batch, length, heads, width)
-  for ours, theirs in zip(
-    value_and_gradients(fused_attend, arrays, ids), value_and_gradients(plain.attend, arrays, ids)
-  ):
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+def test_it_equals_plain_attention_without_terms(batch, length, heads, width):
+  qkv, weight, packs, _ = inputs(batch, length, heads, width)
+  visible = plain.same_pack(packs)
+  assert_same(
+    value_and_gradients(fused_attend, qkv, weight, visible),
+    value_and_gradients(plain.attend, qkv, weight, visible),
+  )
+
+
+def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
+  qkv, weight, packs, _ = inputs(2, 40, 2, 16)
+  packs = packs.at[:, 7].set(9)
+  visible = plain.Visibility(
+    packs, packs, None, jnp.zeros((2, 40), jnp.int32), (packs == 9).astype(jnp.int32)
+  )
+  for attend in (plain.attend, fused_attend):
+    out, dq, *others = value_and_gradients(attend, qkv, weight, visible)
+    assert not out[:, 7].any() and out[:, 6].all()
+    assert not dq[:, 7].any() and dq[:, 6].all()
+    assert_same(others, value_and_gradients(attend, qkv, weight.at[:, 7].set(0), visible)[2:])
+
+
+def test_the_distances_of_a_table_are_those_of_queries_and_keys():
+  assert plain.distances(2, 3).tolist() == [-2, -1, 0, 1]
+  assert plain.distances(2, 5, 3).tolist() == [-1, 0, 1, 2, 3, 4]
+  assert plain.distances(4, 4).dtype == np.int32
+
+
+def test_a_window_reaches_as_far_as_it_says_from_a_query_s_place():
+  seen = plain.mask(
+    plain.Visibility(jnp.ones((1, 2), int), jnp.ones((1, 6), int), (2, 1), first_query=3)
+  )
+  assert seen[0].astype(int).tolist() == [[0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
+
+
+def test_scores_are_not_gathered():
+  qkv, weight, visible, relative, scale = case('memory')
+  f = lambda *qkv: value_and_gradients(
+    plain.attend, qkv, weight, visible, 0.0, None, relative, scale
+  )
+  names = {eqn.primitive.name for eqn in _equations(jax.make_jaxpr(f)(*qkv).jaxpr)}
+  assert 'dot_general' in names and not names & {'gather', 'scatter', 'scatter-add', 'scatter_add'}
+
+
+@pytest.mark.parametrize('size', [8, 128, 200])
+def test_slides_shift_columns_by_their_place_and_back(size):
+  draw = np.random.default_rng(0)
+  x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + 128, size))
+  row, column = np.indices((size, 128))
+  sheared, unsheared = (
+    x[row + 127 - column, column],
+    jnp.zeros_like(x).at[row + 127 - column, column].set(y),
+  )
+  for gather in (True, False):
+    there, back = (
+      jax.jit(functools.partial(f, gather=gather)) for f in (slides.shear, slides.unshear)
+    )
+    np.testing.assert_array_equal(there(x), sheared)
+    np.testing.assert_array_equal(back(y), unsheared)
+
+
+def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
+  qkv, weight, visible, relative, scale = case('memory')
+  both = [
+    value_and_gradients(
+      functools.partial(fused_attend, gather=gather),
+      qkv,
+      weight,
+      visible,
+      0.0,
+      None,
+      relative,
+      scale,
+    )
+    for gather in (True, False)
+  ]
+  for a, b in zip(*both):
+    np.testing.assert_array_equal(a, b)
 
 
 def test_in_bfloat16_softmax_and_sums_are_float32():
-  arrays, ids = inputs(2, 256, 2, 64)
-  exact = value_and_gradients(plain.attend, arrays, ids)
-  ours = value_and_gradients(fused_attend, [x.astype(jnp.bfloat16) for x in arrays], ids)
-  theirs = value_and_gradients(plain.attend, [x.astype(jnp.bfloat16) for x in arrays], ids)
-  for a, b, x in zip(ours, theirs, exact):
-    assert a.dtype == jnp.bfloat16
-    ours_error, theirs_error = (
-      float(jnp.linalg.norm(y.astype(jnp.float32) - x) / jnp.linalg.norm(x)) for y in (a, b)
+  low = lambda tree: jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree)
+  for terms in ((), ('c2p', 'p2c')):
+    qkv, weight, packs, _ = inputs(2, 256, 2, 64)
+    visible, relative = plain.same_pack(packs), tables(256, 256, 2, 64, terms) if terms else None
+    exact = value_and_gradients(plain.attend, qkv, weight, visible, relative=relative)
+    ours, theirs = (
+      value_and_gradients(attend, low(qkv), low(weight), visible, relative=relative)
+      for attend in (fused_attend, plain.attend)
     )
-    assert ours_error < 0.01 and ours_error < 1.2 * theirs_error
+    for a, b, x in zip(ours, theirs, exact):
+      assert a.dtype == b.dtype
+      error = lambda y, x=x: float(jnp.linalg.norm(y.astype(jnp.float32) - x) / jnp.linalg.norm(x))
+      assert error(a) < 0.02 and error(a) < 1.2 * error(b)
 
 
-@pytest.mark.parametrize('length,heads,width', [(48, 4, 64), (640, 1, 32)])
-def test_forward_and_backward_drop_the_shares_that_plain_attention_drops(length, heads, width):
-  arrays, ids = inputs(2, length, heads, width)
-  keys = row_keys.of_batch(jax.random.key(3), 2)
-  ours = value_and_gradients(functools.partial(fused_attend, hashed=True), arrays, ids, 0.3, keys)
-  for a, b in zip(ours, value_and_gradients(plain.attend, arrays, ids, 0.3, keys)):
-    np.testing.assert_allclose(a, b, atol=1e-5)
-  assert not np.allclose(ours[0], fused_attend(*arrays[:3], ids), atol=1e-2)
-
-
-def test_plain_attention_drops_shares_by_row_and_head_and_scales_the_rest():
+def test_plain_attention_drops_probabilities_by_row_and_head_and_scales_the_rest():
   q, k, v = jnp.zeros((3, 2, 64, 5, 64))
-  v += jnp.eye(64)[None, :, None]  # the result is the probs themselves
-  probs = np.asarray(
-    plain.attend(
-      q, k, v, jnp.ones((2, 64), jnp.int32), 0.25, row_keys.of_batch(jax.random.key(0), 2)
-    )
-  )
+  v += jnp.eye(64)[None, :, None]  # the result is the probabilities themselves
+  visible = plain.same_pack(jnp.ones((2, 64), jnp.int32))
+  probs = np.asarray(plain.attend(q, k, v, visible, 0.25, row_keys.of_batch(jax.random.key(0), 2)))
   np.testing.assert_allclose(np.unique(probs), [0, 1 / 64 / 0.75], rtol=1e-6)
   assert abs((probs > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / probs.size) ** 0.5
   masks = (probs > 0).transpose(0, 2, 1, 3).reshape(10, -1)
   assert np.abs(np.corrcoef(masks) - np.eye(10)).max() < 5 / 64
 
 
-def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch():
-  arrays, ids = inputs(4, 24, 4, 64)
+@pytest.mark.parametrize('terms', [(), ('c2p', 'bias')])
+def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
+  qkv, _, packs, _ = inputs(4, 24, 4, 64)
+  relative = tables(24, 24, 4, 64, terms) if terms else None
+  own = jax.tree.map(lambda table: table[:, 2:], relative)
   keys, attend = (
     row_keys.of_batch(jax.random.key(0), 4),
     functools.partial(fused_attend, hashed=True),
   )
-  whole = attend(*arrays[:3], ids, 0.2, keys)
-  heads = [x[2:, :, 2:] for x in arrays[:3]]
-  np.testing.assert_allclose(
-    attend(*heads, ids[2:], 0.2, keys[2:], first_head=2), whole[2:, :, 2:], atol=1e-6
-  )
-  assert not np.allclose(attend(*heads, ids[2:], 0.2, keys[2:]), whole[2:, :, 2:], atol=1e-3)
-  assert not np.allclose(
-    attend(*heads, ids[2:], 0.2, keys[:2], first_head=2), whole[2:, :, 2:], atol=1e-3
-  )
+  whole = attend(*qkv, plain.same_pack(packs), 0.2, keys, relative)
+  heads, visible = [x[2:, :, 2:] for x in qkv], plain.same_pack(packs[2:])
+  part = functools.partial(attend, *heads, visible, 0.2)
+  np.testing.assert_allclose(part(keys[2:], own, first_head=2), whole[2:, :, 2:], atol=1e-5)
+  assert not np.allclose(part(keys[2:], own), whole[2:, :, 2:], atol=1e-3)
+  assert not np.allclose(part(keys[:2], own, first_head=2), whole[2:, :, 2:], atol=1e-3)
 
 
-def by_distance(q_LK, k_MK, first_query, to_RK, from_RK):
-  """Content to position and position to content: a vector for each distance between query and key,
-  the far ones alike (He et al. 2021 §3.1).
-  """
-  reach = len(to_RK) // 2
-  distance_ML = first_query + jnp.arange(len(q_LK))[None] - jnp.arange(len(k_MK))[:, None]
-  row_ML = jnp.clip(distance_ML, -reach, reach) + reach
-  return jnp.take_along_axis(jnp.dot(to_RK, q_LK.T), row_ML, axis=0) + jnp.take_along_axis(
-    jnp.dot(k_MK, from_RK.T), row_ML, axis=1
+def test_what_is_kept_spares_the_forward_pass_and_changes_nothing():
+  qkv, weight, visible, relative, scale = case('memory')
+  args = visible, 0.0, None, relative, scale
+  out, kept = fused_attend(*qkv, *args, keep=True)
+  again = lambda q, k, v, *args: fused_attend(q, k, v, *args, kept=kept)
+  assert_same(
+    value_and_gradients(again, qkv, weight, *args),
+    value_and_gradients(fused_attend, qkv, weight, *args),
+    0.0,
   )
-
-
-@pytest.mark.parametrize(
-  'length', [40, 600]
-)  # the latter in blocks of 128 queries, the last of them filled up
-def test_a_relative_term_joins_the_scores_and_its_tables_get_their_gradient(length):
-  (q, k, v, weight), ids = inputs(2, length, 2, 16)
-  tables = tuple(
-    jnp.asarray(np.random.default_rng(1).normal(size=(2, 2 * 30 + 1, 2, 16)), jnp.float32) * 0.1
-  )
-  results = []
-  for attend in (fused_attend, plain.attend, explicit):
-    out, pull = jax.vjp(
-      lambda q, k, v, *tables, attend=attend: attend(q, k, v, ids, 0.0, None, by_distance, tables),
-      q,
-      k,
-      v,
-      *tables,
+  names = [
+    eqn.params['name']
+    for eqn in _equations(
+      jax.make_jaxpr(lambda *qkv: value_and_gradients(again, qkv, weight, *args))(*qkv).jaxpr
     )
-    results.append((out, *pull(weight)))
-  for ours in results[:2]:
-    for a, b in zip(ours, results[2]):
-      np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.abs(b).max())))
-
-
-def explicit(q, k, v, ids, rate, key, relative, tables):
-  """The same from each pair's distance, without `relative`."""
-  to, from_ = tables
-  distance = np.clip(np.arange(q.shape[1])[:, None] - np.arange(q.shape[1])[None], -30, 30) + 30
-  scores = jnp.einsum('BLHK,BMHK->BHLM', q, k) * q.shape[-1] ** -0.5
-  scores += jnp.einsum('BLHK,LMHK->BHLM', q, to[distance]) + jnp.einsum(
-    'BMHK,LMHK->BHLM', k, from_[distance]
+    if 'name' in eqn.params
+  ]
+  assert any('backward' in name for name in names) and not any(
+    'attention_forward' in name for name in names
   )
-  probs = jax.nn.softmax(jnp.where(ids[:, None, :, None] == ids[:, None, None, :], scores, -1e30))
-  return jnp.einsum('BHLM,BMHK->BLHK', probs, v)
+
+
+@pytest.mark.parametrize('policy,forward', [('attended', 1), ('nothing', 2)])
+def test_a_checkpoint_policy_that_saves_what_attention_returns_spares_its_forward_pass(
+  policy, forward
+):
+  qkv, _, packs, _ = inputs(2, 16, 2, 16)
+  saved = jax.checkpoint_policies.save_only_these_names(policy)
+  attend = jax.checkpoint(
+    lambda *qkv: jnp.sum(fused_attend(*qkv, plain.same_pack(packs)) ** 2), policy=saved
+  )
+  gradient = jax.make_jaxpr(jax.jit(jax.grad(attend, argnums=(0, 1, 2))))(*qkv)
+  calls = [
+    eqn.params['name'] for eqn in _equations(gradient.jaxpr) if eqn.primitive.name == 'pallas_call'
+  ]
+  assert sum('attention_forward' in str(name) for name in calls) == forward
 
 
 def test_scores_never_leave_the_kernel():
-  (arrays, ids), keys = inputs(2, 128, 2, 64), row_keys.of_batch(jax.random.key(0), 2)
-  gradient = jax.grad(
-    lambda q, k, v: jnp.sum(fused_attend(q, k, v, ids, 0.1, keys, hashed=True)), argnums=(0, 1, 2)
-  )
+  qkv, _, packs, _ = inputs(2, 128, 2, 64)
+  visible, keys = plain.same_pack(packs), row_keys.of_batch(jax.random.key(0), 2)
+  attend = lambda *qkv: jnp.sum(fused_attend(*qkv, visible, 0.1, keys, hashed=True))
+  gradient = jax.grad(attend, argnums=(0, 1, 2))
   outside = [
-    v.aval for eqn in _equations(jax.make_jaxpr(gradient)(*arrays[:3]).jaxpr) for v in eqn.outvars
+    v.aval for eqn in _equations(jax.make_jaxpr(gradient)(*qkv).jaxpr) for v in eqn.outvars
   ]
   assert outside and all(np.prod(a.shape) < 2 * 2 * 128 * 128 for a in outside)
 
@@ -168,34 +334,36 @@ def _equations(jaxpr):
         yield from _equations(inner)
 
 
-@pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None,
-  reason='libtpu is not installed: pip install -e .[tpu]',
-)
-@pytest.mark.parametrize(
-  'topology,options',
-  [('v4:2x2x1', {'chip_config_name': 'megacore'}), ('v5e:2x2', {}), ('v6e:2x2', {})],
-)
-def test_it_compiles_for_tpus_with_bits_of_the_hardware(topology, options):
-  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
-  from jax.experimental import topologies
+def test_a_kernel_s_name_says_what_its_cost_depends_on():
+  axes = {
+    'terms': [(), ('c2p',), ('p2c',), ('bias',)],
+    'window': [None, (2, 2)],
+    'ordered': [False, True],
+    'rate': [0.0, 0.1],
+    'hashed': [False, True],
+    'dtype': [jnp.float32, jnp.bfloat16],
+    'keys': [128, 256],
+  }
+  first = {axis: values[0] for axis, values in axes.items()} | {'rate': 0.1}
+  named = {_name(**first | {axis: value}) for axis, values in axes.items() for value in values}
+  assert len(named) == 1 + sum(len(values) - 1 for values in axes.values()), sorted(named)
+  assert 'attention_forward_k16_dropout_float32' in named
 
-  device = topologies.get_topology_desc(platform='tpu', topology_name=topology, **options).devices[
-    0
-  ]
-  place = jax.sharding.NamedSharding(
-    jax.sharding.Mesh(np.array([device]), ('data',)), jax.sharding.PartitionSpec()
+
+def _name(terms, window, ordered, rate, hashed, dtype, keys):
+  """Of the forward kernel."""
+  qkv, _, query_packs, key_packs = inputs(1, 128, 2, 16, keys)
+  order = (query_packs, key_packs) if ordered else (None, None)
+  visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)
+  rest = (
+    visible,
+    rate,
+    row_keys.of_batch(jax.random.key(0), 1),
+    tables(128, keys, 2, 16, terms) if terms else None,
   )
-  for length in (128, 512, 1024):
-    x = jax.ShapeDtypeStruct((2, length, 4, 64), jnp.bfloat16, sharding=place)
-    ids, keys = (
-      jax.ShapeDtypeStruct((2, length), jnp.int32, sharding=place),
-      jax.ShapeDtypeStruct((2, 2), jnp.uint32, sharding=place),
-    )
-
-    def both(q, k, v, ids, keys):
-      return jax.vjp(lambda q, k, v: fused.attend(q, k, v, ids, 0.1, keys), q, k, v)[1](q)
-
-    with jax.default_matmul_precision('highest'):  # as a float32 run sets it for the whole process
-      program = jax.jit(both).trace(x, x, x, ids, keys).lower(lowering_platforms=('tpu',)).compile()
-    assert 'attention_backward' in program.as_text()
+  jaxpr = jax.make_jaxpr(lambda *qkv: fused.attend(*qkv, *rest, hashed=hashed))(
+    *(x.astype(dtype) for x in qkv)
+  )
+  return next(
+    eqn.params['name'] for eqn in _equations(jaxpr.jaxpr) if eqn.primitive.name == 'pallas_call'
+  )

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
@@ -105,33 +105,14 @@ def test_unrolling_changes_nothing_with_dropout_on(params, unroll):
   assert small.worst(rolled, unrolled) < 1e-5
 
 
-def test_the_scanned_stack_equals_its_layers_one_after_the_other(params):
-  batch, unused = small.batch(), layers.initializer('normal', 1.0)
-  layer = encoders.Layer(
-    num_heads=4,
-    intermediate_size=80,
-    activation='gelu_tanh',
-    norm_eps=1e-12,
-    dropout=0.0,
-    attention_dropout=0.0,
-    kernel_init=unused,
-    dtype=jnp.float32,
-  )
-  embeddings = encoders.Embeddings(
-    vocab_size=small.VOCAB,
-    width=48,
-    max_positions=40,
-    type_vocab_size=2,
-    norm_eps=1e-12,
-    dropout=0.0,
-    init_table=unused,
-    dtype=jnp.float32,
-  )
-  x = embeddings.apply({'params': params['embeddings']}, batch, None)
+def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
+  batch, encoder = small.batch(), small.encoder()
+  embeddings, block = encoder.bind({'params': params}).embeddings, encoder._block()
+  x, visible = embeddings(batch, None), attention.same_pack(batch['pack_ids'])
   for i in range(3):
-    own = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
-    x = layer.apply({'params': own}, x, batch['pack_ids'], None, operations.PLAIN)
-  assert small.worst(x, run(small.encoder(), params, batch)) < 1e-5
+    own = stack.block_params(params['layers'], encoder.plan, i)
+    x = block.apply({'params': own}, x, visible, None, operations.PLAIN)
+  assert small.worst(x, run(encoder, params, batch)) < 1e-5
 
 
 @pytest.mark.parametrize('remat', ['full', 'feed_forward', 'sublayers'])
@@ -259,7 +240,7 @@ def test_operations_are_used_where_they_are_given(params):
     seen.append((name, x.ndim))
     return x
 
-  attend = lambda q, k, v, pack_ids, rate, key: jnp.zeros_like(q)
+  attend = lambda q, k, v, visible, rate, key, relative: jnp.zeros_like(q)
   add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2: x + y
   outs = [
     run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))

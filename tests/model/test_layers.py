@@ -6,8 +6,8 @@ import small_networks as small
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
-from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import protocol
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
@@ -30,7 +30,7 @@ def test_attention_is_the_textbook_s():
   rng = np.random.default_rng(0)
   q, k, v = rng.normal(size=(3, 2, 6, 4, 5)).astype(np.float32)
   pack = np.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
-  out = np.asarray(attention.attend(q, k, v, pack))
+  out = np.asarray(attention.attend(q, k, v, attention.same_pack(pack)))
   for b in range(2):
     for h in range(4):
       for i in range(6):
@@ -43,9 +43,11 @@ def test_attention_dropout_is_unbiased():
   rng = np.random.default_rng(0)
   q, k, v = rng.normal(size=(3, 1, 8, 2, 4)).astype(np.float32)
   pack, many = np.ones((1, 8), np.int32), 4000
-  repeated = [np.repeat(x, many, axis=0) for x in (q, k, v, pack)]
-  mean = attention.attend(*repeated, 0.2, row_keys.of_batch(jax.random.key(0), many)).mean(0)
-  assert small.worst(mean, attention.attend(q, k, v, pack)) < 0.06
+  *repeated, packs = (np.repeat(x, many, axis=0) for x in (q, k, v, pack))
+  mean = attention.attend(
+    *repeated, attention.same_pack(packs), 0.2, row_keys.of_batch(jax.random.key(0), many)
+  ).mean(0)
+  assert small.worst(mean, attention.attend(q, k, v, attention.same_pack(pack))) < 0.06
 
 
 @pytest.mark.parametrize('features', [(8,), (2, 4)])
@@ -94,5 +96,5 @@ def test_activations_are_the_two_gelus():
 
 def test_heads_get_the_vectors_at_the_predicted_positions():
   hidden = jnp.arange(2 * 5 * 3).reshape(2, 5, 3)
-  out = heads.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))
+  out = protocol.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))
   assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()

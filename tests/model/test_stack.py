@@ -131,11 +131,11 @@ def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
 def test_each_block_draws_its_own_dropout(layers, groups, inner):
-  def apply(_, x, keys):
-    return x * 2 + row_keys.keep(keys, 0.5, (1, 1))[:, 0, 0]
+  def apply(_, x, turn):
+    return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  draws = stack.scan(
+  draws, _ = stack.scan(
     apply,
     {'w': jnp.zeros((groups * inner, 1))},
     jnp.zeros(64, jnp.int32),
@@ -144,3 +144,100 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
   )
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
+
+
+# A block that tells what it was given: x ← 3·x + w_i + 10·place + input_i.
+NUMBERED = {'w': jnp.arange(1.0, 8.0)[:, None]}
+
+
+def tell(params, x, turn):
+  x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
+  return x, (turn.number, x)
+
+
+def told(first, end, period, x=1.0):
+  """The same, one block after the other."""
+  outs = []
+  for i in range(first, end):
+    x = 3.0 * x + (i + 1.0) + 10.0 * (i % period) + 0.5 * i
+    outs.append((i, x))
+  return x, outs
+
+
+@pytest.mark.parametrize('first, end', [(0, 7), (1, 7), (0, 6), (2, 3), (6, 7), (3, 6)])
+@pytest.mark.parametrize('period', [1, 2, 3, 5])
+@pytest.mark.parametrize('remat', ['none', 'full'])
+def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end, period, remat):
+  inputs = 0.5 * jnp.arange(7.0)
+  x, (numbers, outs) = jax.jit(
+    lambda params: stack.scan(
+      tell,
+      params,
+      jnp.ones(1),
+      None,
+      stack.Plan(7),
+      inputs=inputs,
+      first=first,
+      end=end,
+      period=period,
+      remat=remat,
+    )
+  )(NUMBERED)
+  expected, each = told(first, end, period)
+  np.testing.assert_allclose(x, [expected], rtol=1e-6)
+  np.testing.assert_array_equal(numbers, [i for i, _ in each])
+  np.testing.assert_allclose(outs[:, 0], [out for _, out in each], rtol=1e-6)
+
+
+def test_the_first_and_the_last_block_run_apart_are_the_whole_stack():
+  plan, inputs = stack.Plan(7), jnp.zeros(7)
+  whole, _ = stack.scan(tell, NUMBERED, jnp.ones(1), None, plan, inputs=inputs)
+  one = lambda x, i: tell(stack.block_params(NUMBERED, plan, i), x, stack.Turn(i, 0, None, 0.0))[0]
+  x, _ = stack.scan(tell, NUMBERED, one(jnp.ones(1), 0), None, plan, inputs=inputs, first=1, end=6)
+  np.testing.assert_allclose(one(x, 6), whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize('sharing, groups', [('all', 1), ('all', 3), ('attention', 3)])
+def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
+  plan = stack.Plan(6, stack.SHARING[sharing], groups)
+  copies = groups if sharing == 'all' else 6
+  params = {'w': jnp.arange(1.0, copies + 1)[:, None]}
+  period = 2
+  x, (numbers, _) = stack.scan(
+    tell,
+    params,
+    jnp.ones(1),
+    None,
+    plan,
+    inputs=jnp.zeros(6),
+    first=2 if groups > 1 else 1,
+    period=period,
+  )
+  expected, begin = 1.0, 2 if groups > 1 else 1
+  for i in range(begin, 6):
+    own = i if copies == 6 else i * groups // 6
+    expected = 3.0 * expected + own + 1.0 + 10.0 * (i % period)
+  np.testing.assert_allclose(x, [expected], rtol=1e-6)
+  np.testing.assert_array_equal(numbers, range(begin, 6))
+  if groups > 1:
+    with pytest.raises(ValueError, match='break a group'):
+      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(6), first=1)
+
+
+@pytest.mark.parametrize('first, period', [(0, 3), (1, 3), (1, 1)])
+def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, period):
+  def lines(depth):
+    params = {'w': jax.ShapeDtypeStruct((depth, 1), jnp.float32)}
+    loss = lambda params: stack.scan(
+      tell,
+      params,
+      jnp.ones(1),
+      None,
+      stack.Plan(depth),
+      inputs=jnp.zeros(depth),
+      first=first,
+      period=period,
+    )[0].sum()
+    return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
+
+  assert lines(13) == lines(25) == lines(49)

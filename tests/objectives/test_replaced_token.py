@@ -76,8 +76,7 @@ def rows(**sizes):
   return {**batch, 'row_keys': keys(len(batch['input_ids']))}
 
 
-# --- sampling
-# ---------------------------------------------------------------------------------------------------------
+# --- sampling ---
 
 
 def chi_square(counts, expected):
@@ -189,21 +188,14 @@ def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, 
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
 
-# --- filling
-# ----------------------------------------------------------------------------------------------------------
+# --- filling ---
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
-  objective, seen, encode = small.objective(kind, **SIZES), [], networks.encode
+  objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
   batch = {**small.batch(), 'row_keys': keys(4)}
-  monkeypatch.setattr(
-    networks,
-    'encode',
-    lambda encoder, params, batch, key, ops: (
-      seen.append(key) or encode(encoder, params, batch, key, ops)
-    ),
-  )
+  monkeypatch.setattr(row_keys, 'join', lambda keys, key: seen.append(key) or join(keys, key))
   objective.loss(
     small.parameters(objective), batch, objective.normalizers(batch), (), jax.random.key(0), True
   )
@@ -245,8 +237,7 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
   assert back.tolist() == [[9, 11, 12]] and filled.tolist() == [[9, 70, 90]]
 
 
-# --- gradients
-# --------------------------------------------------------------------------------------------------------
+# --- gradients ---
 
 
 @pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial'])
@@ -384,8 +375,7 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   assert abs(gradient - (guess - right)) < 1e-5  # of cross-entropy
 
 
-# --- what is measured
-# -------------------------------------------------------------------------------------------------
+# --- what is measured ---
 
 
 def reference(scores, replaced):
@@ -467,8 +457,7 @@ def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
   assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
 
 
-# --- other objectives with a generator
-# --------------------------------------------------------------------------------
+# --- other objectives with a generator ---
 
 
 def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out():
@@ -517,8 +506,7 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
   assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
 
 
-# --- generators
-# -------------------------------------------------------------------------------------------------------
+# --- generators ---
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from bertzoo_jax.text import sources
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="eo">
   <siteinfo><namespaces>
-    <namespace key="0" case="first-letter" /><namespace key="1" case="first-letter">Diskuto</namespace>
+    <namespace key="0" case="first-letter" />
+    <namespace key="1" case="first-letter">Diskuto</namespace>
     <namespace key="6" case="first-letter">Dosiero</namespace>
   </namespaces></siteinfo>
 """

@@ -396,8 +396,7 @@ def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
   assert read(f'{file}#file')[0] == [['one', 'two']]
 
 
-# --- weights
-# ----------------------------------------------------------------------------------------------------------
+# --- weights ---
 
 
 def test_documents_come_as_often_as_the_weight_says_a_reading_apart(tmp_path):
@@ -439,8 +438,7 @@ def test_what_a_weight_leaves_out_is_counted_and_what_is_dropped_counts_once(tmp
   assert read(f'3*{file}')[1] == {'line that is not JSON': 1}
 
 
-# --- filters and parquet
-# ----------------------------------------------------------------------------------------------
+# --- filters and parquet ---
 
 ROWS = [
   dict(text='eins', lang='de', n=1, ok=True, meta=dict(site='a')),
@@ -584,7 +582,8 @@ _PEAK = """if True:
   import re, sys
   from bertzoo_jax.text import finding, sources
   reader = sources.Reader([finding.find(sys.argv[1])])
-  print(sum(len(p) for document in reader.documents() for p in document), dict(reader.dropped.reasons))
+  characters = sum(len(p) for document in reader.documents() for p in document)
+  print(characters, dict(reader.dropped.reasons))
   print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"""
 
 

@@ -166,7 +166,7 @@ def test_a_text_of_blanks_is_refused(folder, tmp_path):
     one(folder / 'wordpiece', tmp_path, 'empty.txt')
 
 
-# --- hf:… -------------------------------------------------------------------------------------------------------------
+# --- hf:… ---
 
 
 @pytest.mark.parametrize('name', ['wordpiece', 'byte_bpe', 'unigram'])

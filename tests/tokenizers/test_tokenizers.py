@@ -198,7 +198,9 @@ sys.path.insert(0, sys.argv[2])
 from tests.tokenizers import test_tokenizers as t
 from bertzoo_jax import tokenizers
 from configs import parts
-section = parts.wordpiece(vocab_size=900, coverage=1.0) if sys.argv[1] == 'wordpiece' else parts.byte_bpe(vocab_size=900)
+section = parts.byte_bpe(vocab_size=900)
+if sys.argv[1] == 'wordpiece':
+  section = parts.wordpiece(vocab_size=900, coverage=1.0)
 print(tokenizers.train(section.to_dict(), lambda: t.sample(most=30_000)).hash)
 """
 

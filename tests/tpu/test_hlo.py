@@ -23,22 +23,28 @@ from bertzoo_jax.tpu import program
 IDEAL = 2 * 4096**3 / 131_072  # cycles of a product of 4096³ on v5e: 4 matrix units of 128 × 128
 
 ESTIMATE = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
+BLOCK = 'f32[8,128]{1,0:T(8,128)}'
+ROW = 'f32[1,128]{1,0:T(1,128)}'
+NEAR = 'f32[1,128]{1,0:T(1,128)S(1)}'  # a row in the memory of the core
+STATE = f'(s32[]{{:T(128)}}, {BLOCK})'
+AT_ROW = 'metadata={op_name="jit(f)/while/body/row"}'
+AT_KERNEL = 'metadata={op_name="jit(f)/attend/pallas_call"}'
 TEXT = f"""HloModule toy, is_scheduled=true
 
 %fused (p0: f32[8,128], p1: s32[]) -> f32[1,128] {{
-  %p0 = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %p0 = {BLOCK} parameter(0)
   %p1 = s32[]{{:T(128)S(6)}} parameter(1)
   %zero = s32[]{{:T(128)}} constant(0)
-  ROOT %slice = f32[1,128]{{1,0:T(1,128)}} dynamic-slice(%p0, %p1, %zero), dynamic_slice_sizes={{1,128}}
+  ROOT %slice = {ROW} dynamic-slice(%p0, %p1, %zero), dynamic_slice_sizes={{1,128}}
 }}
 
 %body (state: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {{
-  %state = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) parameter(0)
+  %state = {STATE} parameter(0)
   %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
-  %x = f32[8,128]{{1,0:T(8,128)}} get-tuple-element(%state), index=1
-  %row = f32[1,128]{{1,0:T(1,128)S(1)}} fusion(%x, %i), kind=kLoop, calls=%fused, metadata={{op_name="jit(f)/while/body/row"}}, {ESTIMATE % 100}
-  %sum = f32[8,128]{{1,0:T(8,128)}} all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
-  ROOT %next = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) tuple(%i, %sum)
+  %x = {BLOCK} get-tuple-element(%state), index=1
+  %row = {NEAR} fusion(%x, %i), kind=kLoop, calls=%fused, {AT_ROW}, {ESTIMATE % 100}
+  %sum = {BLOCK} all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
+  ROOT %next = {STATE} tuple(%i, %sum)
 }}
 
 %add (a: f32[], b: f32[]) -> f32[] {{
@@ -48,25 +54,25 @@ TEXT = f"""HloModule toy, is_scheduled=true
 }}
 
 %condition (state.1: (s32[], f32[8,128])) -> pred[] {{
-  %state.1 = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) parameter(0)
+  %state.1 = {STATE} parameter(0)
   %i.1 = s32[]{{:T(128)}} get-tuple-element(%state.1), index=0
   %turns = s32[]{{:T(128)}} constant(5)
   ROOT %less = pred[]{{:T(512)}} compare(%i.1, %turns), direction=LT
 }}
 
 %cheap (q: f32[8,128]) -> f32[8,128] {{
-  %q = f32[8,128]{{1,0:T(8,128)}} parameter(0)
-  ROOT %q2 = f32[8,128]{{1,0:T(8,128)}} copy(%q), {ESTIMATE % 7}
+  %q = {BLOCK} parameter(0)
+  ROOT %q2 = {BLOCK} copy(%q), {ESTIMATE % 7}
 }}
 
 %dear (r: f32[8,128]) -> f32[8,128] {{
-  %r = f32[8,128]{{1,0:T(8,128)}} parameter(0)
-  ROOT %r2 = f32[8,128]{{1,0:T(8,128)}} multiply(%r, %r), {ESTIMATE % 70}
+  %r = {BLOCK} parameter(0)
+  ROOT %r2 = {BLOCK} multiply(%r, %r), {ESTIMATE % 70}
 }}
 
 %called (s: f32[8,128]) -> f32[8,128] {{
-  %s = f32[8,128]{{1,0:T(8,128)}} parameter(0)
-  ROOT %s2 = f32[8,128]{{1,0:T(8,128)}} negate(%s), {ESTIMATE % 1000}
+  %s = {BLOCK} parameter(0)
+  ROOT %s2 = {BLOCK} negate(%s), {ESTIMATE % 1000}
 }}
 
 %lost (t: f32[]) -> f32[] {{
@@ -74,15 +80,15 @@ TEXT = f"""HloModule toy, is_scheduled=true
 }}
 
 ENTRY %main (arg: f32[8,128], which: s32[]) -> f32[8,128] {{
-  %arg = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %arg = {BLOCK} parameter(0)
   %which = s32[]{{:T(128)}} parameter(1)
-  %start = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) tuple(%which, %arg)
-  %loop = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) while(%start), condition=%condition, body=%body%s
-  %y = f32[8,128]{{1,0:T(8,128)}} get-tuple-element(%loop), index=1
-  %z = f32[8,128]{{1,0:T(8,128)}} conditional(%which, %y, %y), branch_computations={{%cheap, %dear}}
-  %w = f32[8,128]{{1,0:T(8,128)}} call(%z), to_apply=%called
-  %kernel = f32[8,128]{{1,0:T(8,128)}} custom-call(%w), custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/attend/pallas_call"}}
-  ROOT %out = f32[8,128]{{1,0:T(8,128)}} tan(%kernel)
+  %start = {STATE} tuple(%which, %arg)
+  %loop = {STATE} while(%start), condition=%condition, body=%body%s
+  %y = {BLOCK} get-tuple-element(%loop), index=1
+  %z = {BLOCK} conditional(%which, %y, %y), branch_computations={{%cheap, %dear}}
+  %w = {BLOCK} call(%z), to_apply=%called
+  %kernel = {BLOCK} custom-call(%w), custom_call_target="tpu_custom_call", {AT_KERNEL}
+  ROOT %out = {BLOCK} tan(%kernel)
 }}
 """.replace('%s\n', '%(known)s\n')
 
@@ -235,8 +241,7 @@ def test_optimal_seconds_lose_their_whole_seconds():
   assert hlo.repaired_optimal_seconds({}) is None
 
 
-# --- programs with known answers
-# --------------------------------------------------------------------------------------
+# --- programs with known answers ---
 
 
 def product_chain(x, w):

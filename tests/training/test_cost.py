@@ -8,7 +8,6 @@ import pytest
 
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import cost
 from configs import albert
 from configs import bert
 from configs import electra
@@ -17,22 +16,25 @@ from configs import roberta
 
 
 def costed(config):
-  """(networks, shapes of parameters) of a config."""
+  """(objective, shapes of parameters) of a config."""
   fields = {k: v for k, v in config.encoder.items() if k != 'name'}
   encoder = encoders.BY_NAME['transformer'](
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
   )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
   objective = objectives.BY_NAME[config.objective.name](encoder, **section)
-  return objective.networks, jax.eval_shape(objective.init, jax.random.key(0))
+  return objective, jax.eval_shape(objective.init, jax.random.key(0))
+
+
+def flops(config, features):
+  objective, shapes = costed(config)
+  return objective.flops(shapes, features)
 
 
 def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
   n, d, f, v, p, rows, length = 12, 768, 3072, 30522, 20, 2, 128
-  networks, shapes = costed(bert.get_config('base'))
-  found = cost.flops_per_step(
-    networks, shapes, {'input_ids': (rows, length), 'masked_positions': (rows, p)}
-  )
+  features = {'input_ids': (rows, length), 'masked_positions': (rows, p)}
+  found = flops(bert.get_config('base'), features)
   weights = n * (4 * d * d + 2 * d * f)
   expected = rows * (
     6 * weights * length
@@ -48,7 +50,7 @@ def test_shared_layers_cost_what_layers_of_their_own_cost():
   costs = []
   for sharing, groups in (('all', 1), ('all', 3), ('attention', 1), ('none', 1)):
     config.encoder.update(sharing=sharing, num_groups=groups)
-    costs.append(cost.flops_per_step(*costed(config), features))
+    costs.append(flops(config, features))
   d, e, f, v = 768, 128, 3072, 30_000
   per_token = 12 * (4 * d * d + 2 * d * f) + d * e
   expected = 2 * (
@@ -67,14 +69,12 @@ def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
     'main': 2 * 128 * (body(256) + 256 * 256 + 256) + 4 * 12 * 128 * 128 * 256,
     'generator': 2 * 128 * body(64) + 4 * 12 * 128 * 128 * 64 + 2 * 19 * (64 * 128 + 128 * 30_522),
   }
-  assert cost.flops_per_step(*costed(config), features) == pytest.approx(
+  assert flops(config, features) == pytest.approx(
     2 * 3 * (forward['main'] + forward['generator']), rel=1e-12
   )
   config.objective = parts.replaced_token_frozen()
   whole = 2 * 128 * body(256) + 4 * 12 * 128 * 128 * 256 + 2 * 19 * (256 * 128 + 128 * 30_522)
-  assert cost.flops_per_step(*costed(config), features) == pytest.approx(
-    2 * (3 * forward['main'] + whole), rel=1e-12
-  )
+  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=1e-12)
 
 
 # Of flops_computation.py of ELECTRA's release, to the digits that the papers note gives.
@@ -96,8 +96,25 @@ def test_a_training_costs_what_electra_s_authors_count(build, size, changes, ste
   config = build.get_config(size)
   for key, value in changes.items():
     config[key] = value
-  found = cost.published_flops(
-    *costed(config), rows=config.batch_size, length=config.length, steps=steps
+  objective, shapes = costed(config)
+  found = objective.published_flops(
+    shapes, rows=config.batch_size, length=config.length, steps=steps
   )
   digits = len(f'{expected:g}'.split('e')[0].replace('.', '')) - 1
   assert f'{found:.{digits}e}' == f'{expected:.{digits}e}'
+
+
+def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
+  objective, shapes = costed(bert.get_config('tiny'))
+  features = {'input_ids': (2, 64), 'masked_positions': (2, 9)}
+  [network] = objective.networks
+  strange = network._replace(of=lambda params: {**params, 'span_head': params['pair_head']})
+  assert network.flops(shapes, features) > 0 and strange.flops(shapes, features) is None
+  told = strange._replace(reads=(('span_head', 'predictions'),))
+  extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
+  assert told.flops(shapes, features) == network.flops(shapes, features) + extra
+  silent = type('Silent', (), {'flops': lambda self, length: None})()
+  assert network._replace(encoder=silent).flops(shapes, features) is None
+  assert network._replace(encoder=silent).published_flops(shapes, 64) is None
+  both = objective._replace(networks=(network, strange))
+  assert both.flops(shapes, features) is None

@@ -36,11 +36,15 @@ from configs import parts
 
 def get_config(argument=None):
   return parts.experiment(
-      tokenizer=parts.wordpiece(vocab_size={VOCAB}), corpus=parts.corpus(), format=parts.segment_pairs(), masking=parts.token(),
-      encoder=parts.transformer(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=16),
-      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(learning_rate=1e-3, warmup=3),
+      tokenizer=parts.wordpiece(vocab_size={VOCAB}), corpus=parts.corpus(),
+      format=parts.segment_pairs(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
+                                max_positions=16),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-3, warmup=3),
       length=16, batch_size={ROWS}, phases=(({STEPS}, {{}}),), hf='BertForPreTraining',
-      run=parts.run(mesh=(2, 2, 2), dtype='float32', log_every=1, eval_every=0, save_minutes=1000.0, tensorboard=False))
+      run=parts.run(mesh=(2, 2, 2), dtype='float32', log_every=1, eval_every=0,
+                    save_minutes=1000.0, tensorboard=False))
 """
 
 # pretrain, but that a lost host is noticed soon, and that steps take time where the test must get a
@@ -236,7 +240,10 @@ def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(w
 
 def join(seconds=60, **environment):
   """(exit code, what was said) of a process that joins the others and ends."""
-  program = f'from bertzoo_jax.training import hosts; distributed.join({seconds}); import jax; print("joined", jax.process_count(), jax.device_count())'
+  program = (
+    f'from bertzoo_jax.training import distributed; distributed.join({seconds}); import jax; '
+    'print("joined", jax.process_count(), jax.device_count())'
+  )
   kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
   done = subprocess.run(
     [sys.executable, '-c', program],

@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+import small_networks as small
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
+from configs import parts
 
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
 SHAPES = {'layer/kernel': (3, 4), 'layer/bias': (4,), 'norm/scale': (4,)}
@@ -31,25 +34,41 @@ def draws():
 
 
 def reference(
-  params, grads, *, corrected, b1, b2, eps, weight_decay, decays, clip_norm, adapted=()
+  params,
+  grads,
+  *,
+  corrected,
+  b1,
+  b2,
+  eps,
+  weight_decay,
+  decays,
+  clip_norm,
+  adapted=(),
+  multipliers=None,
+  groups=None,
 ):
   """Decoupled Adam as the released codes write it, parameter by parameter; LAMB with the parameters
-  that have a ratio.
+  that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of what is
+  clipped together.
   """
+  multipliers, groups = multipliers or {}, groups or [list(params)]
   params, m, v = dict(params), {k: 0.0 for k in params}, {k: 0.0 for k in params}
   for t, (g, rate) in enumerate(zip(grads, RATES), start=1):
-    norm = np.sqrt(sum((x**2).sum() for x in g.values()))
-    scale = min(1.0, clip_norm / norm) if clip_norm else 1.0
+    scale = {}
+    for group in groups:
+      norm = np.sqrt(sum((g[k] ** 2).sum() for k in group))
+      scale.update(dict.fromkeys(group, min(1.0, clip_norm / norm) if clip_norm else 1.0))
     for k in params:
-      m[k] = b1 * m[k] + (1 - b1) * g[k] * scale
-      v[k] = b2 * v[k] + (1 - b2) * (g[k] * scale) ** 2
+      m[k] = b1 * m[k] + (1 - b1) * g[k] * scale[k]
+      v[k] = b2 * v[k] + (1 - b2) * (g[k] * scale[k]) ** 2
       size = np.sqrt(1 - b2**t) / (1 - b1**t) if corrected else 1.0
       update = size * m[k] / (np.sqrt(v[k]) + eps) + (
         weight_decay * params[k] if k in decays else 0.0
       )
       norms = np.linalg.norm(params[k]), np.linalg.norm(update)
       ratio = norms[0] / norms[1] if k in adapted and min(norms) > 0 else 1.0
-      params[k] = params[k] - rate * ratio * update
+      params[k] = params[k] - rate * multipliers.get(k, 1.0) * ratio * update
   return params
 
 
@@ -61,7 +80,7 @@ def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
   fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=clip_norm)
   more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
   tx = optimizers.BY_NAME[name](
-    lambda s: jnp.asarray(RATES)[s], list(SHAPES), no_decay=no_decay, **fields, **more
+    lambda s: jnp.asarray(RATES)[s], SHAPES, no_decay=no_decay, **fields, **more
   )
   ours = nested({k: jnp.asarray(x, jnp.float32) for k, x in params.items()})
   state = tx.init(ours)
@@ -88,7 +107,14 @@ def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
 )
 def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_it(name, share):
   tx = optimizers.BY_NAME[name](
-    lambda s: 1.0, ['w'], b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, no_decay=(), clip_norm=0.0
+    lambda s: 1.0,
+    {'w': (3,)},
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+    weight_decay=0.0,
+    no_decay=(),
+    clip_norm=0.0,
   )
   params = {'w': jnp.zeros(3)}
   updates, _ = tx.update({'w': jnp.array([5.0, -7.0, 9.0])}, tx.init(params), params, step=0)
@@ -107,7 +133,7 @@ def test_a_decay_rule_that_matches_nothing_is_refused(regex):
   with pytest.raises(errors.UserError, match='no_decay'):
     optimizers.adamw(
       lambda s: 1.0,
-      list(SHAPES),
+      SHAPES,
       b1=0.9,
       b2=0.98,
       eps=1e-6,
@@ -137,7 +163,7 @@ def test_a_number_that_makes_no_optimizer_is_refused(name, field, value):
   }
   with pytest.raises(errors.UserError, match=f'optimizer.{field} is {value}'):
     optimizers.BY_NAME[name](
-      lambda s: 1.0, list(SHAPES), **fields, **({'no_adaptation': ()} if name == 'lamb' else {})
+      lambda s: 1.0, SHAPES, **fields, **({'no_adaptation': ()} if name == 'lamb' else {})
     )
 
 
@@ -163,7 +189,7 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
 
   def update(name, tree, g):
     tree, g = {name: {'kernel': tree}}, {name: {'kernel': g}}
-    tx = lamb([f'{name}/kernel'], no_decay=(), no_adaptation=())
+    tx = lamb(optimizers.paths_of(tree), no_decay=(), no_adaptation=())
     return tx.update(g, tx.init(tree), tree, step=0)[0][name]['kernel']
 
   alone = [update('dense', p, g) for p, g in zip(params, grads)]
@@ -179,7 +205,7 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
 
 def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
   params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
-  tx = lamb(['a/kernel', 'b/kernel'], weight_decay=0.0, no_decay=(), no_adaptation=())
+  tx = lamb(optimizers.paths_of(params), weight_decay=0.0, no_decay=(), no_adaptation=())
   updates, _ = tx.update(
     {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}},
     tx.init(params),
@@ -192,4 +218,194 @@ def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
 
 def test_a_rule_about_trust_ratios_that_matches_nothing_is_refused():
   with pytest.raises(errors.UserError, match="no_adaptation has 'nrom/'"):
-    lamb(['norm/scale', 'norm/bias'], no_adaptation=('nrom/',))
+    lamb({'norm/scale': (4,), 'norm/bias': (4,)}, no_adaptation=('nrom/',))
+
+
+# A stack of four layers; `tied` has one copy for layers 0 and 1, and one for layers 2 and 3.
+LAYERED = {
+  'embeddings/table': (5, 3),
+  'head/kernel': (3,),
+  'layers/dense/bias': (4, 3),
+  'layers/dense/kernel': (4, 3, 3),
+  'layers/tied/kernel': (2, 3, 3),
+}
+
+
+def test_a_rule_that_names_a_layer_gives_each_copy_its_own_value():
+  table = ((r'dense/bias$', 1.0), (r'layers/1/', 2.0), (r'layers/3/', 3.0), (r'^emb', 4.0))
+  found = optimizers.policy(table, LAYERED, 0.0)
+  expected = {
+    'embeddings/table': 4.0,
+    'head/kernel': 0.0,
+    'layers/dense/bias': 1.0,  # the plain path matches first
+    'layers/dense/kernel': np.reshape([0.0, 2.0, 0.0, 3.0], (4, 1, 1)),
+    'layers/tied/kernel': np.reshape([2.0, 3.0], (2, 1, 1)),  # as the last layer of each copy
+  }
+  assert found.keys() == expected.keys()
+  for path, value in expected.items():
+    assert np.shape(found[path]) == np.shape(value)
+    np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+def test_layers_are_counted_in_each_stack_and_copies_where_all_are_shared():
+  shapes = {
+    'layers/a': (1, 3),
+    'layers/b': (1, 3),
+    'other/layers/a': (6, 3),
+    'other/layers/b': (2, 3),
+  }
+  table = ((r'layers/0/', 1), (r'layers/2/', 2), (r'layers/5/', 3))
+  found = optimizers.policy(table, shapes, 0)
+  assert (found['layers/a'], found['layers/b']) == (1, 1)
+  np.testing.assert_array_equal(found['other/layers/a'][:, 0], [1, 0, 2, 0, 0, 3])
+  np.testing.assert_array_equal(found['other/layers/b'][:, 0], [2, 3])
+
+
+def by_copy(tree):
+  """{path, or path and number of a copy: array} of arrays by path."""
+  return {
+    (path, i): x
+    for path, leaf in tree.items()
+    for i, x in (enumerate(leaf) if path.startswith('layers/') else [(None, leaf)])
+  }
+
+
+@pytest.mark.parametrize('name', optimizers.BY_NAME)
+def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
+  draw = np.random.default_rng(3)
+  params = {k: draw.normal(size=s) for k, s in LAYERED.items()}
+  grads = [
+    {k: 10.0 ** draw.integers(-2, 2) * draw.normal(size=s) for k, s in LAYERED.items()}
+    for _ in RATES
+  ]
+  fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.5)
+  tx = optimizers.BY_NAME[name](
+    lambda s: jnp.asarray(RATES)[s],
+    LAYERED,
+    **fields,
+    no_decay=(r'bias$', r'layers/1/'),
+    rates=((r'layers/0/', 0.25), (r'layers/', 0.5), (r'^emb', 0.125)),
+    clip_groups=(r'^emb', r'layers/[23]/dense'),
+    **({'no_adaptation': (r'bias$', r'layers/3/')} if name == 'lamb' else {}),
+  )
+  f32 = lambda tree: {k: jnp.asarray(x, jnp.float32) for k, x in tree.items()}
+  ours = f32(params)
+  state = tx.init(ours)
+  for step, g in enumerate(grads):
+    updates, state = tx.update(f32(g), state, ours, step=step)
+    ours = jax.tree.map(jnp.add, ours, updates)
+  copies = by_copy(params)
+  embeddings = [('embeddings/table', None)]
+  upper = [(f'layers/dense/{leaf}', i) for leaf in ('bias', 'kernel') for i in (2, 3)]
+  # A tied copy has the values of its last layer: 1 and 3.
+  undecayed = {('layers/dense/kernel', 1), ('layers/tied/kernel', 0)}
+  unadapted = {('layers/dense/kernel', 3), ('layers/tied/kernel', 1)}
+  expected = reference(
+    copies,
+    [by_copy(g) for g in grads],
+    corrected=name == 'adamw',
+    decays={k for k in copies if 'bias' not in k[0] and k not in undecayed},
+    adapted={k for k in copies if 'bias' not in k[0] and k not in unadapted}
+    if name == 'lamb'
+    else (),
+    multipliers={
+      **{k: 0.5 for k in copies if 'layers/' in k[0]},
+      **{(f'layers/dense/{leaf}', 0): 0.25 for leaf in ('bias', 'kernel')},
+      ('embeddings/table', None): 0.125,
+    },
+    groups=[embeddings, upper, [k for k in copies if k not in (*embeddings, *upper)]],
+    **fields,
+  )
+  for k, x in by_copy(ours).items():
+    np.testing.assert_allclose(x, expected[k], rtol=5e-5, atol=5e-6, err_msg=str(k))
+
+
+@pytest.mark.parametrize('name', optimizers.BY_NAME)
+def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_the_same_kinds(name):
+  draw = np.random.default_rng(4)
+  arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}
+  params, grads, no_decay = arrays(), arrays(), (r'bias$', r'^emb')
+  more = {'no_adaptation': no_decay} if name == 'lamb' else {}
+  tx = optimizers.BY_NAME[name](
+    lambda s: jnp.float32(0.3),
+    LAYERED,
+    **dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.3, no_decay=no_decay),
+    **more,
+  )
+  updates, state = tx.update(grads, tx.init(params), params, step=0)
+  norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
+  assert norm > 0.3
+  scale = jnp.float32(1.0)
+  if name == 'adamw':
+    left = [-jnp.expm1(jnp.float32(1) * jnp.log(jnp.float32(b))) for b in (0.9, 0.98)]
+    scale = jnp.sqrt(left[1]) / left[0]
+
+  def norm_of(k, x):
+    axes = tuple(range('layers/' in k, x.ndim))
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
+
+  for k, p in params.items():
+    g = grads[k] / norm * 0.3
+    m, v = (1 - 0.9) * g, (1 - 0.98) * g * g
+    np.testing.assert_array_equal(state[1].mu[k], m, err_msg=k)
+    np.testing.assert_array_equal(state[1].nu[k], v, err_msg=k)
+    u = scale * m / (jnp.sqrt(v) + 1e-6)
+    excepted = optimizers.matching(k, no_decay)
+    if not excepted:
+      u = u + 0.1 * p
+    if name == 'lamb' and not excepted:
+      u = norm_of(k, p) / norm_of(k, u) * u
+    np.testing.assert_array_equal(updates[k], -jnp.float32(0.3) * u, err_msg=k)
+  empty = optax.EmptyState()
+  kinds = (empty, optimizers.AdamState(0, grads, grads), optax.MaskedState(empty))
+  kinds += (empty, empty) if name == 'lamb' else (empty,)
+  assert jax.tree.structure(state) == jax.tree.structure(kinds)  # a checkpoint holds them
+
+
+def adamw(**changes):
+  fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(), clip_norm=1.0)
+  return optimizers.adamw(lambda s: 1.0, LAYERED, **{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    (dict(rates=(('nrom/', 0.5),)), "rates has 'nrom/', which matches no parameter"),
+    (dict(rates=(('layers/4/', 0.5),)), "like 'layers/0/dense/bias'"),
+    (dict(no_decay=('layers/4/',)), 'no_decay.*matches no parameter'),
+    (dict(clip_groups=('layers/4/',)), 'clip_groups.*matches no parameter'),
+    (dict(rates=(('(', 0.5),)), 'no regular expression'),
+    (dict(rates=('layers/', 0.5)), "rates has 'layers/': a rule is"),
+    (dict(rates=(('layers/', -0.5),)), 'the multiplier 0 or more'),
+    (dict(rates=(('layers/', float('nan')),)), 'the multiplier 0 or more'),
+    (dict(rates=(('layers/', '1'),)), 'the multiplier 0 or more'),
+    (dict(clip_groups='^emb'), r"it is a tuple, write \('\^emb',\)"),
+    (dict(clip_groups=('^emb',), clip_norm=0.0), 'clip_norm is 0'),
+  ],
+)
+def test_a_table_that_cannot_be_meant_is_refused(changes, words):
+  with pytest.raises(errors.UserError, match=words):
+    adamw(**changes)
+
+
+def test_layerwise_rates_are_those_of_electras_release():
+  network = dict(num_layers=12, hidden_size=8, num_heads=2, intermediate_size=8, embedding_size=4)
+  objective = small.objective('mlm_pair', **network)
+  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  found = optimizers.policy(parts.layerwise_rates(12, 0.8), paths, 1.0)
+  assert adamw_of(paths, parts.layerwise_rates(12, 0.8))
+  for path, value in found.items():
+    if path.startswith('encoder/layers/'):
+      np.testing.assert_allclose(np.ravel(value)[[0, 10, 11]], [0.054976, 0.512, 0.64], rtol=1e-4)
+    else:
+      expected = 0.043980 if path.startswith('encoder/') else 1.0
+      assert value == pytest.approx(expected, rel=1e-4), path
+  shared = small.objective('mlm_pair', **{**network, 'sharing': 'all'})
+  paths = optimizers.paths_of(jax.eval_shape(shared.init, jax.random.key(0)))
+  with pytest.raises(errors.UserError, match='layers/1/.*matches no parameter'):
+    adamw_of(paths, parts.layerwise_rates(12, 0.8))
+
+
+def adamw_of(paths, rates):
+  fields = {k: v for k, v in parts.adamw(rates=rates).items() if k != 'name'}
+  return optimizers.adamw(lambda s: 1.0, paths, **fields)

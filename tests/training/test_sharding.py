@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_networks as small
 import toys
 from jax.sharding import PartitionSpec as P
 
@@ -14,10 +15,13 @@ from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
+# Of BERT's encoder and the heads.
+AXES = small.objective('mlm').all_axes
+
 
 def specs(shapes, mesh):
   placed, notes = sharding.of_parameters(
-    {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}, mesh
+    {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}, mesh, AXES
   )
   return {k: s.spec for k, s in placed.items()}, notes
 

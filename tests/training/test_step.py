@@ -130,6 +130,41 @@ def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
   np.testing.assert_array_equal(first, second)
 
 
+BY_LAYER = dict(
+  no_decay=(*toys.NO_DECAY, 'layers/0/'),
+  no_adaptation=(*toys.NO_DECAY, 'layers/1/'),
+  rates=(('layers/0/', 0.5), ('embeddings/', 0.25)),
+  clip_norm=0.05,  # below the norm of every group
+  clip_groups=('embeddings/', 'layers/1/'),
+)
+
+
+@pytest.mark.parametrize('mesh,accumulation', [((1, 1, 1), 4), ((4, 1, 2), 1), ((2, 2, 2), 2)])
+def test_tables_that_name_layers_and_clip_groups_give_the_same_update_on_any_mesh(
+  mesh, accumulation
+):
+  run = lambda **changes: toys.run(toys.phase_run(optimizer='lamb', **BY_LAYER, **changes), STEPS)
+  plain, losses = run()
+  placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
+  state, others = run(mesh=placed, accumulation=accumulation)
+  np.testing.assert_allclose(others, losses, rtol=1e-5)
+  assert_same(state.params, plain.params, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_norm_in_the_metrics_is_that_of_all_clip_groups_together():
+  phase_run = toys.phase_run(
+    objective=toys.toy(dropout=0.0), clip_norm=0.05, clip_groups=('embeddings/', 'layers/1/')
+  )
+  objective, batch, state = phase_run.objective, toys.batch(0), phase_runs.fresh(phase_run)
+  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
+  squares = [
+    np.sum(np.square(g)) for g in toys.flat(jax.jit(jax.grad(loss))(state.params)).values()
+  ]
+  update = steps.make_train_step(objective, phase_run.tx, phase_run.schedule, seed=0)
+  found = float(jax.jit(update)(state, batch)[1]['grad_norm'])
+  assert found == pytest.approx(math.sqrt(sum(squares)), rel=1e-5) and found > 0.1
+
+
 def test_an_update_that_is_not_finite_is_left_out_and_counted():
   phase_run = toys.phase_run(poison=(2, 3))
   before, _ = toys.run(phase_run, 2)
@@ -183,13 +218,46 @@ def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumula
   assert phase_runs.evaluation(phase_run)(params) == found
 
 
+@pytest.mark.parametrize('mesh, accumulation', [((1, 1, 1), 1), ((1, 1, 1), 4), ((1, 2, 1), 2)])
+def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulation):
+  objective = toys.toy(with_carry=True)
+  phase_run = toys.phase_run(
+    objective=objective,
+    mesh=sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]),
+    accumulation=accumulation,
+  )
+  params = phase_runs.fresh(phase_run).params
+  batches = phase_run.data.held_out()
+  normalizers = objective.normalizers(
+    {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+  )
+
+  def plain(remembers):
+    """The loss of the rows one by one, each through all batches with its own memory."""
+    total, loss_of = 0.0, jax.jit(objective.loss, static_argnums=(4, 5))
+    for row in range(phase_run.rows):
+      memory = objective.carry(1)
+      for batch in batches:
+        own = {k: v[row : row + 1] for k, v in batch.items()}
+        loss, (found, _) = loss_of(params, own, normalizers, memory, None, False)
+        total, memory = total + float(loss), found if remembers else memory
+    return total
+
+  evaluate = phase_runs.evaluation(phase_run)
+  found = evaluate(params)
+  assert found['loss'] == pytest.approx(plain(remembers=True), rel=1e-5)
+  assert abs(plain(remembers=False) / plain(remembers=True) - 1) > 1e-3
+  assert evaluate(params) == found  # begins afresh
+
+
 def test_evaluation_holds_one_part_at_a_time():
   batch = toys.batch(0)
+  objective = toys.toy()
   largest = lambda accumulation: max(
     leaf.aval.shape[0]
     for eqn in _equations(
-      jax.make_jaxpr(steps.make_eval_step(toys.toy(), accumulation=accumulation))(
-        toys.toy().init(jax.random.key(0)), batch, toys.toy().normalizers(batch), 0
+      jax.make_jaxpr(steps.make_eval_step(objective, accumulation=accumulation))(
+        objective.init(jax.random.key(0)), batch, objective.normalizers(batch), (), 0
       ).jaxpr
     )
     for leaf in eqn.outvars

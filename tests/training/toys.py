@@ -11,6 +11,7 @@ import numpy as np
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import transformer
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.training import data
 from bertzoo_jax.training import optimizers
@@ -76,9 +77,9 @@ def toy(dropout=0.1, with_carry=False):
     )
 
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
-  return objective.Objective(
-    init, normalizers, carry, loss, ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
-  )
+  reads = ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
+  axes = transformer.Transformer.axes
+  return objective.Objective(init, normalizers, carry, loss, reads, axes=axes)
 
 
 def batch(step, rows=8, poison=()):
@@ -112,14 +113,14 @@ def phase_run(
   batches=None,
   total=8,
   learning_rate=0.05,
+  **changes,
 ):
-  """A PhaseRun of toy batches."""
+  """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
   schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[optimizer](
-    schedule, paths, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0
-  )
+  fields = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
+  tx = optimizers.BY_NAME[optimizer](schedule, paths, **{**fields, **changes})
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]

@@ -137,7 +137,10 @@ def test_a_segmenter_forgets_no_words_when_its_memory_is_full(ours, monkeypatch)
 
 
 def test_jieba_says_nothing_and_leaves_no_cache(tmp_path):
-  code = 'from bertzoo_jax.words import chinese; print(chinese.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
+  code = (
+    'from bertzoo_jax.words import chinese; '
+    'print(chinese.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
+  )
   out = subprocess.run(
     [sys.executable, '-c', code],
     env={**os.environ, 'TMPDIR': str(tmp_path)},

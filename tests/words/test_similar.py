@@ -134,7 +134,7 @@ def test_given_vectors_are_read_as_text_and_binary_and_sorted_by_cosine(tmp_path
   assert '庚辛' not in names and (alike[names.index('人')] == -1).all()
 
 
-def test_trained_vectors_put_words_of_the_same_neighbours_first_with_the_same_bytes_in_every_process(
+def test_trained_vectors_put_words_of_like_neighbours_first_and_are_the_same_bytes_everywhere(
   tmp_path,
 ):
   pytest.importorskip('gensim', reason='gensim is not installed')

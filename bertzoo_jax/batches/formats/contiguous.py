@@ -208,8 +208,7 @@ def token_blocks(text, length):
   )
 
 
-# --- two segments that follow each other
-# ------------------------------------------------------------------------------
+# --- two segments that follow each other ---
 
 
 def adjacent_segments(text, length, *, single_rate, short_rate):

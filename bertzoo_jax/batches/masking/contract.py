@@ -75,8 +75,7 @@ def check_count(value, field, least):
     raise errors.UserError(f'config.masking.{field} is {value}: at least {least} is needed.')
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------------
+# --- budgets ---
 
 
 def nearest(length, rate, most=0):
@@ -92,8 +91,7 @@ def upwards(length, rate):
   return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int32)
 
 
-# --- lengths
-# ----------------------------------------------------------------------------------------------------------
+# --- lengths ---
 
 
 def cumulative(weights, field):

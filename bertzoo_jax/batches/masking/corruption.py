@@ -97,8 +97,7 @@ def draw(key, purpose, counters):
   return hashing.bits(key, tf.cast(counters, tf.uint32))
 
 
-# --- random tokens
-# ----------------------------------------------------------------------------------------------------
+# --- random tokens ---
 
 
 def random_token(corpus, name):

@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
@@ -24,34 +25,15 @@ def choose(name: str) -> Architecture:
   Raises:
     UserError: no such class, no such module, no such name in it, or something else by that name.
   """
-  if ':' not in name:
+  if not parts.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  module, _, attribute = name.partition(':')
-  known = vars(_imported(name))
-  if attribute not in known:
-    others = [k for k, v in known.items() if isinstance(v, Architecture)]
+  found = parts.outside(name, 'hf')
+  if not isinstance(found, Architecture):
     raise errors.UserError(
-      f'Hugging Face architecture {name!r}: the module {module!r} has no {attribute!r}.'
-      f'{errors.did_you_mean(attribute, others)}'
-    )
-  if not isinstance(known[attribute], Architecture):
-    raise errors.UserError(
-      f'{name!r} is no Architecture but of type {type(known[attribute]).__name__}: see '
+      f'{name!r} is no Architecture but of type {type(found).__name__}: see '
       'bertzoo_jax/hf/architecture.py for how to write one.'
     )
-  return known[attribute]
-
-
-def _imported(name: str):
-  """The module of a `package.module:NAME`."""
-  module = name.partition(':')[0]
-  try:
-    return importlib.import_module(module)
-  except Exception as e:  # a module that is not ours may fail in any way
-    raise errors.UserError(
-      f'Hugging Face architecture {name!r}: the module {module!r} cannot be imported '
-      f'({type(e).__name__}: {e}). Modules are looked for in the current folder and on PYTHONPATH.'
-    ) from e
+  return found
 
 
 def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
@@ -85,7 +67,7 @@ def _beside(name: str) -> dict[str, Architecture]:
   if ':' not in name:
     return {}
   module, found = name.partition(':')[0], {name: choose(name)}
-  for attribute, value in vars(_imported(name)).items():
+  for attribute, value in vars(importlib.import_module(module)).items():
     if isinstance(value, Architecture):
       found.setdefault(f'{module}:{attribute}', value)
   return found

@@ -123,8 +123,7 @@ def _table(counted, words_NM, similar_ND) -> Table:
   )
 
 
-# --- looking up, as TensorFlow operations
-# -----------------------------------------------------------------------------
+# --- looking up, as TensorFlow operations ---
 
 
 def lookup(table: Table, words_KM, sizes_K, random_K):
@@ -180,8 +179,7 @@ def _hashes(tf, words_KM):
   return out_K
 
 
-# --- on disk
-# ----------------------------------------------------------------------------------------------------------
+# --- on disk ---
 
 
 def save(folder, table: Table) -> dict[str, str]:

@@ -1,0 +1,171 @@
+"""Parts of an experiment by name: of a table of the package, or `package.module:name`.
+
+A part is a function or class that a config's section names. The other fields of the section are its
+keyword arguments.
+"""
+
+import importlib
+import inspect
+import os
+import traceback
+
+from bertzoo_jax.common import errors
+
+
+def is_outside(name) -> bool:
+  """Whether a name is `package.module:name`, and not a name in a table."""
+  return isinstance(name, str) and ':' in name
+
+
+def resolve(name: str, table: dict, what: str):
+  """The part of this name.
+
+  Args:
+    name: a key of the table, or `package.module:name`. The name may have dots.
+    table: a part's BY_NAME.
+    what: the section of the config, for messages ('masking').
+
+  Raises:
+    UserError: there is no such part, its module cannot be imported, or it cannot be called.
+  """
+  if not is_outside(name):
+    return errors.choose(name, table, what)
+  part = outside(name, what)
+  if not callable(part):
+    raise errors.UserError(
+      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name '
+      f'a function or class that returns the {what}.'
+    )
+  return part
+
+
+def outside(name: str, what: str):
+  """What `package.module:name` names. Raises UserError if there is no such module or name."""
+  module_name, _, attribute = name.partition(':')
+  if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
+    raise errors.UserError(
+      f'config.{what} names {name!r}: write package.module:name, as in my_masks.spans:every_third.'
+    )
+  part = _module(module_name, what)
+  for step in attribute.split('.'):
+    if not hasattr(part, step):
+      known = [k for k, v in vars(part).items() if callable(v) and not k.startswith('_')]
+      raise errors.UserError(
+        f'config.{what} names {name!r}, and {part.__name__} has no {step!r}.'
+        f'{errors.did_you_mean(step, known)}'
+      )
+    part = getattr(part, step)
+  return part
+
+
+def build(section, table: dict, what: str, *args, **handed_over):
+  """Calls the part that a section names: part(*args, **handed_over, **other fields of the section).
+
+  Args:
+    section: of the config, with `name`.
+    table, what: as in `resolve`.
+    args, handed_over: what the caller gives to every part of this kind.
+
+  Raises:
+    UserError: as `resolve`, or the section's fields are not the part's.
+  """
+  fields = dict(section)
+  name = fields.pop('name', None)
+  part = resolve(name, table, what)
+  _check_fields(name, part, fields, table, what, args, handed_over)
+  return part(*args, **handed_over, **fields)
+
+
+def field(section, key: str, table: dict, what: str):
+  """section[key], or the default that the section's part has for it.
+
+  Raises:
+    UserError: as `resolve`, or there is neither.
+  """
+  if key in section:
+    return section[key]
+  name = section['name']
+  parameter = _parameters(resolve(name, table, what)).get(key)
+  if parameter is None or parameter.default is parameter.empty:
+    raise errors.UserError(
+      f'config.{what} has no {key}, which is needed, and {name!r} has no default for it: write the '
+      f'section in a config file as parts.part({name!r}, {key}=…).'
+    )
+  return parameter.default
+
+
+def _module(name, what):
+  try:
+    return importlib.import_module(name)
+  except ModuleNotFoundError as e:
+    if e.name and f'{name}.'.startswith(f'{e.name}.'):
+      raise errors.UserError(
+        f'config.{what} names the module {name!r}, and there is no module {e.name!r}: modules are '
+        f'looked for in the current folder ({os.getcwd()}) and on PYTHONPATH.'
+      ) from e
+    raise errors.UserError(
+      f'config.{what} names the module {name!r}, which imports {e.name!r}, and there is no such '
+      'module: install it, or put its folder on PYTHONPATH.'
+    ) from e
+  except Exception as e:
+    raise errors.UserError(
+      f'config.{what} names the module {name!r}, which fails when it is imported '
+      f'({type(e).__name__}{_place(e)}: {" ".join(str(e).split())}): mend it first.'
+    ) from e
+
+
+def _place(e) -> str:
+  """' in FILE:LINE' of an error in a module."""
+  if isinstance(e, SyntaxError):
+    return ''  # its text has the place
+  last = traceback.extract_tb(e.__traceback__)[-1]
+  return f' in {last.filename}:{last.lineno}'
+
+
+def _check_fields(name, part, fields, table, what, args, handed_over):
+  parameters = _parameters(part)
+  if parameters is None:
+    return
+  signature = inspect.Signature(list(parameters.values()))
+  try:
+    signature.bind_partial(*args, **handed_over)
+  except TypeError as e:
+    raise errors.UserError(
+      f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} '
+      f'with the fields of the section by name ({e}).'
+    ) from e
+  try:
+    signature.bind(*args, **handed_over, **fields)
+  except TypeError as e:
+    own = [
+      k
+      for k, p in list(parameters.items())[len(args) :]
+      if k not in handed_over and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    unknown = [k for k in fields if k not in own]
+    missing = [k for k in own if k not in fields and parameters[k].default is inspect._empty]
+    wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
+    wrong += [f'it needs {", ".join(missing)}.'] if missing else []
+    raise errors.UserError(
+      f'config.{what} does not fit {name!r}: {" ".join(wrong) or f"{e}."} '
+      + (
+        f'Write the section in a config file as parts.part({name!r}, field=value, …).'
+        if is_outside(name)
+        else 'Build the section with configs/parts.py, which knows all its fields.'
+      )
+    ) from e
+
+
+def _parameters(part):
+  """{name: inspect.Parameter} of a part; None where Python does not know them."""
+  try:
+    return dict(inspect.signature(part).parameters)
+  except ValueError:  # some functions written in C
+    return None
+
+
+def _call(table, args, handed_over) -> str:
+  """'name(length, corpus)': how a part of a table is called, for a message."""
+  example = next(iter(table.values()))
+  positional = list(inspect.signature(example).parameters)[: len(args)]
+  return f'name({", ".join([*positional, *(f"{k}=…" for k in handed_over)])})'

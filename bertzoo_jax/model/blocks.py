@@ -1,0 +1,191 @@
+"""A block of a stack and its parts: self-attention, feed-forward, and how they are joined.
+
+Legend: B batch, L length, N = B·L tokens, D width, H heads, K head width, F feed-forward width.
+
+An encoder builds a block of parts; those shipped here are a choice, not a base:
+
+    Block(attention=SelfAttention(…), feed_forward=FeedForward(…), norm=…, dropout=0.1)
+
+    attention: (x_BLD, visible, dropout_keys_B2, ops) → y_BLD
+    feed_forward: (x_ND, ops) → y_ND
+    norm: name= → a module like layers.Norm
+
+Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of a block
+that is scanned are made with parent=None, or they would belong to the module that makes them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import stack
+
+# What a mesh may split of their parameters, as training.sharding reads it: path regex → {axis of
+# the mesh: axes of the parameter, from its end}.
+AXES = (
+  (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
+  (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
+  (r'attention/output/kernel$', {'tensor': (-3,), 'fsdp': (-1,)}),
+  (r'feed_forward/(in|gate)/kernel$', {'tensor': (-1,), 'fsdp': (-2,)}),
+  (r'feed_forward/(in|gate)/bias$', {'tensor': (-1,)}),
+  (r'feed_forward/out/kernel$', {'tensor': (-2,), 'fsdp': (-1,)}),
+)
+
+
+class SelfAttention(nn.Module):
+  """Multi-head self-attention (Vaswani et al. 2017 §3.2): query, key, value, output.
+
+  Attributes:
+    num_heads: H, which divides the width.
+    dropout_rate: of the attention probabilities.
+    kernel_init, dtype, use_bias: of the four products.
+    window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
+    positions: what it does with places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
+      None), a function or a linen module; None for nothing.
+  """
+
+  num_heads: int
+  dropout_rate: float
+  kernel_init: Callable
+  dtype: Any
+  use_bias: bool = True
+  window: tuple[int, int] | None = None
+  positions: Callable | None = None
+
+  @nn.compact
+  def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
+    width = x_BLD.shape[-1]
+    dense = functools.partial(
+      layers.Dense,
+      kernel_init=self.kernel_init,
+      dtype=self.dtype,
+      use_bias=self.use_bias,
+      kernel_gradients=ops.kernel_gradients,
+    )
+    heads = (self.num_heads, width // self.num_heads)
+    q_BLHK, k_BLHK, v_BLHK = (
+      ops.constrain('heads', dense(heads, name=name)(x_BLD)) for name in ('query', 'key', 'value')
+    )
+    relative = None
+    if self.positions is not None:
+      q_BLHK, k_BLHK, relative = self.positions(q_BLHK, k_BLHK)
+    if self.window is not None:
+      visible = visible._replace(window=self.window)
+    out_BLHK = ops.attend(
+      q_BLHK, k_BLHK, v_BLHK, visible, self.dropout_rate, dropout_keys_B2, relative
+    )
+    output = dense((width,), in_axes=2, input_name='attended', name='output')
+    return output(ops.constrain('heads', out_BLHK))
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Four products, and scores and their mixture over the keys that a token sees."""
+    keys = length if self.window is None else min(length, sum(self.window) + 1)
+    return 8.0 * length * width**2 + 4.0 * length * keys * width
+
+
+class FeedForward(nn.Module):
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3)."""
+
+  intermediate_size: int
+  activation: str
+  kernel_init: Callable
+  dtype: Any
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, x_ND, ops):
+    dense = functools.partial(
+      layers.Dense,
+      kernel_init=self.kernel_init,
+      dtype=self.dtype,
+      use_bias=self.use_bias,
+      kernel_gradients=ops.kernel_gradients,
+    )
+    h_NF = dense((self.intermediate_size,), name='in')(x_ND)
+    out = dense(x_ND.shape[-1:], before=layers.activation(self.activation), name='out')
+    return out(ops.constrain('feed_forward', h_NF))
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Two products."""
+    return 4.0 * length * width * self.intermediate_size
+
+
+class Block(nn.Module):
+  """Attention and feed-forward, each with dropout, a residual connection and a norm.
+
+  The norm follows the sum (Vaswani et al. 2017 §3.1), or stands before the sublayer (Xiong et al.
+  2020 §2.2): then the sum is what goes on, and the encoder ends with a norm of its own.
+
+  Attributes:
+    attention, feed_forward, norm: the parts, see the module.
+    dropout: rate on what each sublayer gives.
+    norm_first: the norm stands before the sublayer.
+    attention_norm: with norm_first, whether there is a norm before attention. A block without one
+      may be the first of its stack, run apart.
+  """
+
+  attention: Any
+  feed_forward: Any
+  norm: Callable
+  dropout: float
+  norm_first: bool = False
+  attention_norm: bool = True
+
+  @nn.compact
+  def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
+    keys = split_keys(dropout_keys_B2, 3)
+    add = functools.partial(ops.add_norm, dropout_rate=self.dropout)
+    pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
+    norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
+
+    def attend(x_BLD):
+      y_BLD = self.attention(x_BLD, visible, keys[0], ops)
+      return checkpoint_name(y_BLD, 'attention_output')
+
+    def feed(x_ND):
+      y_ND = self.feed_forward(x_ND, ops)
+      return checkpoint_name(y_ND.reshape(x_BLD.shape), 'feed_forward_output')
+
+    # Rows of tokens for both uses: the sum of their gradients is then a part of a product.
+    tokens = lambda x_BLD: x_BLD.reshape(-1, x_BLD.shape[-1])
+    if self.norm_first:
+      y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
+      join = functools.partial(add, dropout_keys_B2=keys[1], with_sum=True)
+      x_BLD, h_BLD = pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
+      return pin(x_BLD + layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2]))
+    y_BLD = attend(x_BLD)
+    x_BLD = pin(
+      norms['attention'](x_BLD, y_BLD, norm=functools.partial(add, dropout_keys_B2=keys[1]))
+    )
+    x_ND = tokens(x_BLD)
+    y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
+    join = functools.partial(add, dropout_keys_B2=keys[2])
+    return pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Those of its parts."""
+    return self.attention.flops(length, width) + self.feed_forward.flops(length, width)
+
+
+def init(block, key, plan: stack.Plan, width: int):
+  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D."""
+  x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
+  one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN)['params']
+  return stack.init(one, key, plan)
+
+
+def split_keys(keys_B2, parts: int) -> list:
+  """`parts` keys of the same rows, or None."""
+  return [None if keys_B2 is None else row_keys.fold_in(keys_B2, i) for i in range(parts)]

@@ -1,0 +1,121 @@
+"""What an encoder promises: all that objectives, heads, sharding, costs, evaluation and export ask.
+
+Legend: B batch, L length, P predictions, D width, E width of the tables.
+
+An encoder is a linen module. The program gives it vocab_size, dtype, unroll and remat; its other
+fields are the section `config.encoder`, keyword-only, without defaults if it ships here. One from
+outside the package is named `package.module:name` in a config. `Encoder` lists what it has;
+`tests/conformance` holds any encoder to it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.model import operations
+
+# As Clark et al. 2020 count operations: per element of dropout, norm, activation and softmax.
+PUBLISHED = (4, 5, 8, 5)
+
+
+class Predictions(NamedTuple):
+  """What an objective reads of an encoder.
+
+  Attributes:
+    states_BPD: vectors at the masked positions, which a vocabulary head reads.
+    hidden_BLD: vectors of all tokens. What is not used costs nothing under jit.
+    memory: for the next batch; () where there is none.
+  """
+
+  states_BPD: jax.Array
+  hidden_BLD: jax.Array
+  memory: Any = ()
+
+
+class Encoder(Protocol):
+  """The protocol. Its own copy is never inherited: write the members, or take those below.
+
+  Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
+  `layers/`, its copies in the first axis, one per layer that has its own.
+
+  Attributes:
+    vocab_size, dtype, unroll, remat: given by the program: V; of products; layers per turn of the
+      scan; activations that are saved (stack.REMAT).
+    num_layers, hidden_size, table_width: number of layers, D, E.
+    max_positions: longest row; None for no limit.
+    type_vocab_size: number of segments it tells apart; 0 for none.
+    attention_dropout, relative_attention: what its attention needs of a kernel: the rate of dropout
+      of attention probabilities, and whether scores have terms by distance.
+    activation, norm_eps, kernel_init, use_bias: heads are made alike: name in layers.ACTIVATIONS,
+      epsilon, (key, shape) → float32, and whether products and norms have biases.
+    padding_side: 'right' or 'left', where `export` tells the tokenizer to pad.
+    axes: what a mesh may split of its parameters, an ordered table as blocks.AXES.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int
+  remat: str
+  num_layers: int
+  hidden_size: int
+  table_width: int
+  max_positions: int | None
+  type_vocab_size: int
+  attention_dropout: float
+  relative_attention: bool
+  activation: str
+  norm_eps: float
+  kernel_init: Callable
+  use_bias: bool
+  padding_side: str
+  axes: tuple
+
+  def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
+    """hidden_BLD in `dtype`. batch: input_ids, segment_ids, pack_ids, and position_ids if a format
+    writes them. dropout_keys_B2: keys of the rows; None without dropout. embedded_BLE: the sum of
+    embeddings before its norm; None for `embed(batch)`.
+    """
+
+  def embed(self, batch):
+    """The sum of the embeddings before their norm, float32 [B, L, E]."""
+
+  def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
+    """Predictions at batch['masked_positions']."""
+
+  def row_vectors(self, hidden_BLD, batch):
+    """[B, D]: the vector that classifies a row."""
+
+  def resized(self, width: float, depth: float, table_width: int | None = None):
+    """A copy with shares of its widths and depth, tables of another width if one is given."""
+
+  def flops(self, length: int) -> float | None:
+    """Operations of a forward pass over one row, without heads; None if they are not known."""
+
+
+def lacking(encoder) -> list[str]:
+  """Members of the protocol that an encoder does not have."""
+  methods = [name for name, value in vars(Encoder).items() if callable(value) and name[0] != '_']
+  return [m for m in (*Encoder.__annotations__, *methods) if not hasattr(encoder, m)]
+
+
+def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()) -> Predictions:
+  """The usual `predictions`: the hidden vectors at the masked positions."""
+  hidden_BLD = encoder(batch, dropout_keys_B2, ops)
+  return Predictions(gather(hidden_BLD, batch['masked_positions']), hidden_BLD, memory)
+
+
+def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+  """hidden_BPD: the vectors at the positions of each row."""
+  return jnp.take_along_axis(hidden_BLD, positions_BP[:, :, None], axis=1, mode='clip')
+
+
+@nn.nowrap
+def first_token(encoder, hidden_BLD, batch):
+  """The usual `row_vectors`: the token at position 0."""
+  del encoder, batch
+  return hidden_BLD[:, 0]

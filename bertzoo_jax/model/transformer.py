@@ -1,0 +1,308 @@
+"""The Transformer encoder with absolute positions: BERT's, RoBERTa's, ALBERT's and ELECTRA's.
+
+Legend: B batch, L length, D width, E width of the tables, T segments.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import blocks
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
+from bertzoo_jax.model import stack
+
+# What a mesh may split of the embeddings, as in blocks.AXES.
+AXES = (
+  (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
+  (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),
+  (r'embeddings/type/embedding$', {}),
+  (r'embedding_projection/kernel$', {'fsdp': (-1, -2)}),
+)
+
+
+class Transformer(nn.Module):
+  """The post-norm Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al.
+  2017 §3.1), with tables of another width than the layers and with layers that share parameters
+  where the sizes say so (Lan et al. 2019 §3.1).
+
+  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
+  given by the program; the keyword-only rest is the config's section, explained there.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int = 1
+  remat: str = 'none'
+  _: dataclasses.KW_ONLY
+  num_layers: int
+  hidden_size: int
+  num_heads: int
+  intermediate_size: int
+  embedding_size: int
+  max_positions: int
+  type_vocab_size: int
+  sharing: str
+  num_groups: int
+  inner_group_num: int
+  activation: str
+  norm_eps: float
+  dropout: float
+  attention_dropout: float
+  initializer: str
+  initializer_range: float
+
+  use_bias = True
+  relative_attention = False
+  padding_side = 'right'
+  axes = (*AXES, *blocks.AXES)
+  row_vectors = protocol.first_token
+  predictions = protocol.gathered
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check(self)
+
+  @property
+  def plan(self) -> stack.Plan:
+    """How the layers make a stack."""
+    return stack.Plan(
+      self.num_layers, stack.SHARING[self.sharing], self.num_groups, self.inner_group_num
+    )
+
+  @property
+  def table_width(self) -> int:
+    """E, of the embeddings."""
+    return self.embedding_size or self.hidden_size
+
+  @property
+  def kernel_init(self) -> Callable:
+    """Initial values of kernels and tables."""
+    return layers.initializer(self.initializer, self.initializer_range)
+
+  def setup(self):
+    self.embeddings = Embeddings(
+      vocab_size=self.vocab_size,
+      width=self.table_width,
+      max_positions=self.max_positions,
+      type_vocab_size=self.type_vocab_size,
+      norm_eps=self.norm_eps,
+      dropout=self.dropout,
+      init_table=self.kernel_init,
+      dtype=self.dtype,
+    )
+    if self.table_width != self.hidden_size:
+      self.embedding_projection = layers.Dense((self.hidden_size,), self.kernel_init, self.dtype)
+    width = self.hidden_size
+    self.layers = self.param('layers', lambda k: blocks.init(self._block(), k, self.plan, width))
+
+  def embed(self, batch):
+    """The sum of the embeddings before its norm, float32 [B, L, E]."""
+    return self.embeddings.sum(batch)
+
+  def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
+    """hidden_BLD in `dtype`.
+
+    Args:
+      batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
+      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
+      ops: what depends on the devices.
+      embedded_BLE: the sum to begin with; None for `embed(batch)`.
+
+    Raises UserError for rows longer than the position table.
+    """
+    embed_keys_B2, stack_keys_B2 = blocks.split_keys(dropout_keys_B2, 2)
+    embedded_BLE = self.embed(batch) if embedded_BLE is None else embedded_BLE
+    x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)
+    if self.table_width != self.hidden_size:
+      x_BLD = self.embedding_projection(x_BLD)
+    block, visible = self._block(), attention.same_pack(batch['pack_ids'])
+
+    def apply(params, x_BLD, turn):
+      return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
+
+    return stack.scan(
+      apply,
+      self.layers,
+      ops.constrain('hidden', x_BLD),
+      stack_keys_B2,
+      self.plan,
+      unroll=self.unroll,
+      remat=self.remat,
+    )[0]
+
+  @nn.nowrap
+  def resized(self, width: float, depth: float, table_width: int | None = None):
+    """A copy with shares of its widths and of its number of layers; heads keep their width if they
+    can. table_width: of the embeddings, if not that of the layers.
+
+    Raises UserError for heads that do not divide the width.
+    """
+    hidden_size = round(self.hidden_size * width)
+    num_heads = max(1, hidden_size // (self.hidden_size // self.num_heads))
+    num_layers = max(1, round(self.num_layers * depth))
+    if hidden_size % num_heads:
+      raise errors.UserError(
+        f'objective.width={width} makes a generator of {hidden_size} units, which {num_heads} '
+        'heads do not divide: take another.'
+      )
+    return self.clone(
+      parent=None,
+      hidden_size=hidden_size,
+      num_heads=num_heads,
+      intermediate_size=round(self.intermediate_size * width),
+      num_layers=num_layers,
+      num_groups=self.num_groups if num_layers % self.num_groups == 0 else 1,
+      embedding_size=0 if table_width in (None, hidden_size) else table_width,
+    )
+
+  @nn.nowrap
+  def flops(self, length: int) -> float:
+    """Operations of a forward pass over one row: of all blocks and of the projection."""
+    projection = 2.0 * length * self.table_width * self.hidden_size
+    blocks = self.plan.blocks * self._block().flops(length, self.hidden_size)
+    return blocks + (projection if self.table_width != self.hidden_size else 0.0)
+
+  @nn.nowrap
+  def published_flops(self, length: int) -> float:
+    """Operations per token of a forward pass, as Clark et al. 2020 count them (flops_computation.py
+    of their release): with dropout, norms, activations and the softmax, and words looked up by a
+    dense product.
+    """
+    dropout, norm, activation, softmax = protocol.PUBLISHED
+    d, f, h, w = self.hidden_size, self.intermediate_size, self.num_heads, self.table_width
+    attended = 8 * d * d + 4 * d * length + (softmax + dropout + 1) * length * h
+    attended += (3 + 1 + dropout + 1) * d + norm
+    fed = 4 * d * f + (activation + 1) * f + (1 + dropout + 1 + norm) * d
+    total = self.plan.blocks * (attended + fed)
+    total += 2 * w * self.vocab_size + 2 * w * (length + 2) + (2 + norm + dropout) * w
+    return total + (2 * d * w + d if w != d else 0)
+
+  @nn.nowrap
+  def _block(self) -> blocks.Block:
+    kernel_init = self.kernel_init
+    return blocks.Block(
+      attention=blocks.SelfAttention(
+        self.num_heads, self.attention_dropout, kernel_init, self.dtype, parent=None
+      ),
+      feed_forward=blocks.FeedForward(
+        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
+      ),
+      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
+      dropout=self.dropout,
+      parent=None,
+    )
+
+
+def _check(e: Transformer):
+  """Raises UserError for sizes that cannot be built."""
+  errors.choose(e.remat, stack.REMAT, 'run.remat')
+  errors.choose(e.sharing, stack.SHARING, 'encoder.sharing')
+  layers.activation(e.activation)
+  layers.initializer(e.initializer, e.initializer_range)
+  for name in (
+    'num_layers',
+    'hidden_size',
+    'num_heads',
+    'intermediate_size',
+    'max_positions',
+    'vocab_size',
+    'unroll',
+    'num_groups',
+    'inner_group_num',
+  ):
+    if getattr(e, name) < 1:
+      raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
+  if e.hidden_size % e.num_heads:
+    raise errors.UserError(
+      f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a '
+      'multiple.'
+    )
+  if e.embedding_size < 0:
+    raise errors.UserError(
+      f'encoder.embedding_size={e.embedding_size}: give the width of the tables, or 0 for that of '
+      'the layers.'
+    )
+  if e.num_layers % e.num_groups:
+    raise errors.UserError(
+      f'encoder.num_groups={e.num_groups} does not divide num_layers={e.num_layers}: choose a '
+      'divisor.'
+    )
+  if e.sharing == 'none' and (e.num_groups, e.inner_group_num) != (1, 1):
+    raise errors.UserError(
+      'encoder.num_groups and inner_group_num are about layers that share: leave both at 1, or set '
+      'encoder.sharing.'
+    )
+  if e.type_vocab_size < 0:
+    raise errors.UserError(
+      f'encoder.type_vocab_size={e.type_vocab_size}: give the number of segments, or 0 for none.'
+    )
+  for name in ('norm_eps', 'initializer_range'):
+    if not getattr(e, name) > 0.0:
+      raise errors.UserError(f'encoder.{name}={getattr(e, name)}: it must be above 0.')
+  for name in ('dropout', 'attention_dropout'):
+    if not 0.0 <= getattr(e, name) < 1.0:
+      raise errors.UserError(
+        f'encoder.{name}={getattr(e, name)}: a rate is at least 0 and below 1.'
+      )
+
+
+class Embeddings(nn.Module):
+  """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
+
+  The sum is float32. There is no table of positions if max_positions is None, none of segments if
+  type_vocab_size is 0. use_bias: of the norm.
+  """
+
+  vocab_size: int
+  width: int
+  norm_eps: float
+  dropout: float
+  init_table: Callable
+  dtype: Any
+  max_positions: int | None = None
+  type_vocab_size: int = 0
+  use_bias: bool = True
+
+  def setup(self):
+    table = lambda size: layers.Embedding(size, self.width, self.init_table)
+    self.word = table(self.vocab_size)
+    if self.max_positions is not None:
+      self.position = table(self.max_positions)
+    if self.type_vocab_size:
+      self.type = table(self.type_vocab_size)
+    self.norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias)
+
+  def sum(self, batch):
+    """The sum, [B, L, E]."""
+    x_BLE, length = self.word()[batch['input_ids']], batch['input_ids'].shape[1]
+    if self.max_positions is not None and length > self.max_positions:
+      raise errors.UserError(
+        f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
+        f'set --config.encoder.max_positions={length} or a smaller --config.length.'
+      )
+    if self.max_positions is not None:
+      positions = self.position()
+      x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
+    if self.type_vocab_size:
+      # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
+      segments_BLT = jax.nn.one_hot(batch['segment_ids'], self.type_vocab_size, dtype=jnp.float32)
+      exact = jax.lax.Precision.HIGHEST
+      x_BLE += jnp.einsum('BLT,TE->BLE', segments_BLT, self.type(), precision=exact)
+    return x_BLE
+
+  def finish(self, x_BLE, dropout_keys_B2):
+    """Norm and dropout of a sum."""
+    return layers.dropout(self.norm(x_BLE), self.dropout, dropout_keys_B2)
+
+  def __call__(self, batch, dropout_keys_B2):
+    """Both."""
+    return self.finish(self.sum(batch), dropout_keys_B2)

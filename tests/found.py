@@ -1,0 +1,41 @@
+"""The configs of the repository, found in configs/: no test lists them by hand."""
+
+import importlib
+import pathlib
+
+import ml_collections
+
+from bertzoo_jax.common import config as configuration
+
+ROOT = pathlib.Path(__file__).parents[1]
+NOT_CONFIGS = ('__init__', 'parts')
+
+# Every other file of configs/ is a config; tests/test_laws.py says what it must have.
+SYSTEMS = tuple(
+  p.stem for p in sorted((ROOT / 'configs').glob('*.py')) if p.stem not in NOT_CONFIGS
+)
+
+
+def module(system: str):
+  return importlib.import_module(f'configs.{system}')
+
+
+def config(system: str, size: str):
+  """The locked config of one size."""
+  return ml_collections.ConfigDict(module(system).get_config(size)).lock()
+
+
+def last_phase(config):
+  """The config of the last phase of a run."""
+  return configuration.phases(config)[-1].config
+
+
+def is_input_only(config) -> bool:
+  """Whether the objective is still to be written."""
+  return last_phase(config).objective.name == 'input_only'
+
+
+SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(system), 'SIZES', ()))
+TRAINING = tuple(
+  s for s in SYSTEMS if (s, 'tiny') in SIZES and not is_input_only(config(s, 'tiny'))
+)
