@@ -24,6 +24,7 @@ from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import joined
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import protocol
 
 
 class PreNorm(nn.Module):
@@ -40,10 +41,11 @@ class PreNorm(nn.Module):
   max_positions: int = 32
   activation: str = 'gelu'
   norm_eps: float = 1e-5
-  initializer: str = 'normal'
   initializer_range: float = 0.02
 
-  type_vocab_size = 0  # no field of the section
+  type_vocab_size, padding_side, use_bias = 0, 'right', True  # no fields of the section
+  kernel_init = property(lambda self: layers.initializer('normal', self.initializer_range))
+  predictions, row_vectors = protocol.gathered, protocol.first_token
 
   @property
   def hidden_size(self):
