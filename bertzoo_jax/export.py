@@ -106,21 +106,25 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     for name, text in hf_tokenizer.files(
       content,
       special,
-      shape=a.tokens,
-      max_length=encoder.max_positions,
+      shape=a.tokens._replace(padding=encoder.padding_side),
+      max_length=encoder.max_positions or 0,
       segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
+  held = {part: x for part, x in params.items() if not f'{part}/'.startswith(a.drops)}
+  if left := sorted(params.keys() - held.keys()):
+    print(f'not exported, since {a.name} has no place for it: {", ".join(left)}')
   rows = _verify(
     directory,
     a,
     encoder,
-    params,
+    held,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
+    encoder.max_positions or config['length'],
   )
   _write(
     directory / 'README.md',
@@ -155,16 +159,20 @@ def convert(
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
-  products the device has. encoder: linen module.
+  products the device has. encoder: linen module. params: without heads, for vectors.
   """
   encoder = encoder.clone(dtype=jnp.float32)
+
+  def predict(params, batch):
+    if set(params) == {'encoder'}:
+      return {'vectors': networks.encode(encoder, params['encoder'], batch, None)}
+    return networks.predict(encoder, params, batch)
+
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(
-      np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch)
-    )
+    return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def _verify(directory, a, encoder, params, special, tokenizer):
+def _verify(directory, a, encoder, params, special, tokenizer, length):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not
   hold.
   """
@@ -176,7 +184,7 @@ def _verify(directory, a, encoder, params, special, tokenizer):
     return None
   batch = verify.random_batch(
     weights.vocabulary_size(params),
-    encoder.max_positions,
+    length,
     encoder.type_vocab_size,
     special['pad'],
   )
