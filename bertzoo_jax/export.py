@@ -106,25 +106,21 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     for name, text in hf_tokenizer.files(
       content,
       special,
-      shape=a.tokens._replace(padding=encoder.padding_side),
-      max_length=encoder.max_positions or 0,
+      shape=a.tokens,
+      max_length=encoder.max_positions,
       segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
-  held = {part: x for part, x in params.items() if not f'{part}/'.startswith(a.drops)}
-  if left := sorted(params.keys() - held.keys()):
-    print(f'not exported, since {a.name} has no place for it: {", ".join(left)}')
   rows = _verify(
     directory,
     a,
     encoder,
-    held,
+    params,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
-    encoder.max_positions or config['length'],
   )
   _write(
     directory / 'README.md',
@@ -172,7 +168,7 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def _verify(directory, a, encoder, params, special, tokenizer, length):
+def _verify(directory, a, encoder, params, special, tokenizer):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not
   hold.
   """
@@ -184,7 +180,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
     return None
   batch = verify.random_batch(
     weights.vocabulary_size(params),
-    length,
+    encoder.max_positions,
     encoder.type_vocab_size,
     special['pad'],
   )

@@ -233,14 +233,6 @@ def logits(directory, batch):
   return {'mlm': (x @ words.T + take('decoder.bias')).numpy(), 'unloaded': sorted(left)}
 
 
-def vectors(directory, batch):
-  """The same without the head."""
-  import torch
-
-  config, tensors = _files(directory)
-  return _body(config, lambda name: torch.from_numpy(tensors[name]), batch)[0].numpy()
-
-
 def _files(directory):
   directory = pathlib.Path(directory)
   return json.loads((directory / 'config.json').read_text()), safetensors.numpy.load_file(
