@@ -45,6 +45,18 @@ TOPOLOGIES = {'v4': ('v4:2x2x1', 2), 'v5e': ('v5e:2x2', 1), 'v6e': ('v6e:2x2', 1
 _NAME = re.compile(r'((?:attention|add_norm)_(?:forward|backward)\w*?)_*\.\d+-\d+-schedule-')
 
 
+HEADER = """# Kernels on TPUs, by their final schedules
+
+Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Nothing here was
+measured on a chip.** Cycles are those of one row of the batch: bundles of a program (one is a
+cycle) times its programs, over the cores of a chip. Transfers from and to memory overlap with
+them, where they take less time. Shapes are tokens × width of the network; `k64` is the width of a
+head.
+
+| chip | kernel | shape | cycles per row | bundles per program |
+|---|---|---|---|---|"""
+
+
 def dump_schedules() -> str:
   """A folder that the TPU compiler will write its schedules to. Call it before jax is imported."""
   folder = tempfile.mkdtemp(prefix='schedules_')
@@ -180,24 +192,7 @@ def main(_):
         lines[kind, name, shape] = f'| {kind} | `{name}` | `{shape}` | {cycles:,.0f} | {count:,} |'
     print(f'{chip}: {len(lines)} rows', flush=True)
   with open(_OUT.value, 'w', encoding='utf-8') as f:
-    f.write(
-      '\n'.join(
-        [
-          '# Kernels on TPUs, by their final schedules',
-          '',
-          'Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Nothing here',
-          'was measured on a chip.** Cycles are those of one row of the batch: bundles of a program',
-          '(one is a cycle) times its programs, over the cores of a chip. Transfers from and to',
-          'memory overlap with them, where they take less time. Shapes are tokens × width of the',
-          'network; `k64` is the width of a head.',
-          '',
-          '| chip | kernel | shape | cycles per row | bundles per program |',
-          '|---|---|---|---|---|',
-          *(lines[key] for key in sorted(lines)),
-        ]
-      )
-      + '\n'
-    )
+    f.write('\n'.join([HEADER, *(lines[key] for key in sorted(lines))]) + '\n')
 
 
 if __name__ == '__main__':
