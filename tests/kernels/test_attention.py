@@ -265,10 +265,8 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   qkv, _, packs, _ = inputs(4, 24, 4, 64)
   relative = tables(24, 24, 4, 64, terms) if terms else None
   own = jax.tree.map(lambda table: table[:, 2:], relative)
-  keys, attend = (
-    row_keys.of_batch(jax.random.key(0), 4),
-    functools.partial(fused_attend, hashed=True),
-  )
+  keys = row_keys.of_batch(jax.random.key(0), 4)
+  attend = functools.partial(fused_attend, hashed=True)
   whole = attend(*qkv, plain.same_pack(packs), 0.2, keys, relative)
   heads, visible = [x[2:, :, 2:] for x in qkv], plain.same_pack(packs[2:])
   part = functools.partial(attend, *heads, visible, 0.2)
@@ -282,11 +280,8 @@ def test_what_is_kept_spares_the_forward_pass_and_changes_no_gradient():
   args = visible, 0.0, None, relative, scale
   _, kept = fused_attend(*qkv, *args, keep=True)
   again = lambda q, k, v, *args: fused_attend(q, k, v, *args, kept=kept)
-  assert_same(
-    value_and_gradients(again, qkv, weight, *args)[1:],
-    value_and_gradients(fused_attend, qkv, weight, *args)[1:],
-    0.0,
-  )
+  ours, theirs = (value_and_gradients(f, qkv, weight, *args)[1:] for f in (again, fused_attend))
+  assert_same(ours, theirs, 0.0)
   jaxpr = jax.make_jaxpr(lambda *qkv: value_and_gradients(again, qkv, weight, *args))(*qkv).jaxpr
   assert [name[:18] for name in _kernels(jaxpr)] == ['attention_backward']
 

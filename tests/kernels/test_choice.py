@@ -14,9 +14,8 @@ from bertzoo_jax.model import attention
 
 
 def device(kind):
-  return types.SimpleNamespace(
-    device_kind=kind, platform={'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
-  )
+  platform = {'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
+  return types.SimpleNamespace(device_kind=kind, platform=platform)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +38,8 @@ def test_auto_takes_what_a_device_is_fast_with(kind, dropout, chosen):
   [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused_hashed', 'TPU v2')],
 )
 def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
-  with pytest.raises(
-    errors.UserError, match=f'run.kernels={name} does not exist on {kind}: take auto or xla'
-  ):
+  said = f'run.kernels={name} does not exist on {kind}: take auto or xla'
+  with pytest.raises(errors.UserError, match=said):
     kernels.choose(name, device(kind), 0.1)
 
 
