@@ -61,7 +61,7 @@ class Phase(NamedTuple):
   Attributes:
     index, steps, rows, length: of the phase.
     program: its train step, compiled; None where it could not be.
-    parameters, optimizer: bytes a device of the state.
+    parameters, optimizer: bytes per device of the state.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
     flops: that the model needs per step, over all devices (Objective.flops); None if not known.
@@ -391,9 +391,9 @@ def _fitting(largest) -> str:
   estimated, seen = largest
   if seen is None:
     return (
-      f': about {estimated:,} rows a batch would fit' if estimated else ': no smaller batch fits'
+      f': about {estimated:,} rows per batch would fit' if estimated else ': no smaller batch fits'
     )
-  return f': {seen:,} rows a batch fit, compiled and seen' + (
+  return f': {seen:,} rows per batch fit, compiled and seen' + (
     f' (the estimate was {estimated:,})' if estimated != seen else ''
   )
 
@@ -432,7 +432,7 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
   already trades time for memory, and the batch that was refused would flatter. Small batches would
   too: their activations need no HBM. phase: a Phase that does not fit.
   """
-  state = phase.parameters + phase.optimizer  # bytes a device that no batch changes
+  state = phase.parameters + phase.optimizer  # bytes per device that no batch changes
   unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
 
   def peak(rows):

@@ -214,7 +214,7 @@ def _larger(config, rows, mesh, slice_):
         and config.batch_size % (over * config.run.accumulation) == 0
       ):
         return (
-          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which '
+          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows per device, of which '
           f'{rows // here} fit'
         )
   return None
@@ -238,7 +238,7 @@ def _split(worst, room, mesh, usable):
   parts = (enough or choices[-1:])[0]
   return (
     f"--config.run.mesh='(-1, {parts}, {mesh.shape['tensor']})': parameters, gradients and "
-    f'optimizer ({whole / chips.GIB:.1f} GiB a device) '
+    f'optimizer ({whole / chips.GIB:.1f} GiB per device) '
     'are split over fsdp',
     bool(enough),
   )
@@ -278,8 +278,8 @@ def _mfu_cells(slice_, p) -> tuple[str, str]:
 
 
 def collectives(slice_, p) -> list[tuple]:
-  """(opcode, group, how often, bytes a step, seconds a step) of a phase's collectives, by opcode
-  and group.
+  """(opcode, group, how often, bytes per step, seconds per step) of a phase's collectives, by
+  opcode and group.
   """
   out = {}
   for c in p.reading.collectives:

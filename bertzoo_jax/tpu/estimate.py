@@ -29,7 +29,7 @@ RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'res
 
 
 class Time(NamedTuple):
-  """Seconds a step.
+  """Seconds per step.
 
   Attributes:
     floor, likely, upper: see the module.

@@ -48,7 +48,7 @@ def read(file) -> 'Lexicon':
   ]
   lexicon = Lexicon([line for line in lines if line])
   if not lexicon.facts['entries']:
-    raise errors.UserError(f'The lexicon {file} has no entries: it needs one a line.')
+    raise errors.UserError(f'The lexicon {file} has no entries: it needs one per line.')
   lexicon.facts.update(file=path.name, sha256=storage.sha256(path))
   return lexicon
 
