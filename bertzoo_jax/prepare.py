@@ -556,10 +556,10 @@ if __name__ == '__main__':
     'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
   )
   _PHRASES = flags.DEFINE_string(
-    'phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.'
+    'phrases', None, 'Lexicon of phrases, one entry per line, for config.corpus.phrases=lexicon.'
   )
   _ENTITIES = flags.DEFINE_string(
-    'entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.'
+    'entities', None, 'Lexicon of entities, one entry per line, for config.corpus.entities=lexicon.'
   )
   _SIMILAR = flags.DEFINE_string(
     'similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.'

@@ -148,7 +148,7 @@ def preflight(
     tpu: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
     corpus, workdir: of the run, local or gs://; None: not looked at.
     recipe: the config file's own experiment, to compare with; None for none.
-    price: dollars a chip and hour. preemptions: of the whole run.
+    price: dollars per chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does, for the phase that
       needs most (two more compilations).
     confirm: compile that batch, and say what was true.
@@ -353,7 +353,7 @@ def doubts(
   Args:
     reading, time: of the program.
     analysis: the compiler's cost_analysis().
-    flops: that the model needs a step and device; None if that is not known.
+    flops: that the model needs per step and device; None if that is not known.
   """
   out = []
   if reading.unknown_trips:
@@ -372,7 +372,7 @@ def doubts(
     out.append('the network does not tell its operations, so MFU is not known')
   elif reading.flops < _NEEDED * flops:
     out.append(
-      f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were '
+      f'the model needs {flops:.3g} operations per step and device, and {reading.flops:.3g} were '
       'found (a kernel without a cost estimate?)'
     )
   return out
@@ -576,7 +576,7 @@ if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run, local or gs://, to be checked too.'
   )
-  _PRICE = flags.DEFINE_float('price', None, 'Dollars a chip and hour.', lower_bound=0.0)
+  _PRICE = flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
   _PREEMPTIONS = flags.DEFINE_integer(
     'preemptions', 0, 'That the run is to survive.', lower_bound=0
   )

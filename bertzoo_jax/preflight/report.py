@@ -374,7 +374,7 @@ def _remarks(found):
     for opcode, group, times, moved, seconds in collectives(found.slice_, p):
       yield (
         f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, '
-        f'{1e3 * seconds:.2f} ms a step'
+        f'{1e3 * seconds:.2f} ms per step'
       )
     bare = [
       (name, times, moved)
@@ -403,10 +403,10 @@ def _whole(found):
     f'whole run: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold'
   )
   if run.dollars is None:
-    yield '--price DOLLARS (a chip and hour) gives the cost'
+    yield '--price DOLLARS (per chip and hour) gives the cost'
   else:
     yield rich.text.Text(
-      f'at {found.price:.2f} dollars a chip and hour: {_money(run.dollars)} dollars (bounds '
+      f'at {found.price:.2f} dollars per chip and hour: {_money(run.dollars)} dollars (bounds '
       f'{_money(run.least_dollars)} – '
       f'{_money(run.most_dollars)})',
       'bold',

@@ -23,7 +23,7 @@ _REMEMBERED = 1 << 20  # words of a text
 
 
 def read(file) -> 'Lexicon':
-  """Reads a lexicon: an entry a line, `entry` or `entry[TAB]frequency`, as UTF-8.
+  """Reads a lexicon: one entry per line, `entry` or `entry[TAB]frequency`, as UTF-8.
 
   A byte-order mark, line ends of any kind, blanks around an entry and empty lines do not matter; a
   line that begins with # is a comment; what stands behind a tabulator is not read.
