@@ -44,7 +44,7 @@ def train_step(
     mesh: (data, fsdp, tensor).
     layers: of the network, in place of the config's.
     rows: a step, on all chips.
-    length: tokens a row.
+    length: tokens per row.
     settings: 'run.remat=full' and the like.
   """
   argument = size if name == 'electra' else f'{size},objective=mlm'

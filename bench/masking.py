@@ -161,7 +161,7 @@ def theirs(rows, length, whole_words):
 
 
 def measure(turns, tokens, seconds):
-  """{name: ([tokens a second], [tokens a CPU second])} of blocks of half a second, the names in
+  """{name: ([tokens per second], [tokens per CPU second])} of blocks of half a second, the names in
   turn, for `seconds` a name.
   """
   for call in turns.values():
@@ -192,7 +192,7 @@ def main():
     name: case for name, case in CASES.items() if not args.only or name in args.only.split(';')
   }
   print(
-    f'{args.rows} rows of {args.length} tokens a call; {os.cpu_count()} cores, load '
+    f'{args.rows} rows of {args.length} tokens per call; {os.cpu_count()} cores, load '
     f'{os.getloadavg()[0]:.1f}; blocks of half a second'
   )
   print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}')

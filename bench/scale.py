@@ -5,8 +5,8 @@ Eight real shards of 16.7 M tokens (0.3 GB) are linked into a corpus of so many 
 tokens, 2 G sentences, 80 M documents), marks of words included. Each format then starts anew in a
 process of its own, as a run does after a restart: opens the corpus, builds the pipeline, and asks
 for one batch in the third epoch. Printed: seconds of the three, of a batch in another part of the
-text, tokens a second of the batches after that, and the peak of resident memory. At the end, tokens
-a second that `Split.gather` reads for rows from everywhere.
+text, tokens per second of the batches after that, and the peak of resident memory. At the end,
+tokens per second that `Split.gather` reads for rows from everywhere.
 """
 
 import argparse
@@ -37,7 +37,7 @@ DISTINCT = 8  # shards that are written; the others are links to these
 
 def make(folder, shards, sentences):
   """Writes a corpus of `shards` shards of `sentences` sentences each, 25 tokens a sentence and 25
-  sentences a document on average.
+  sentences per document on average.
   """
   for split in corpora.SPLITS:
     (folder / split).mkdir(parents=True)

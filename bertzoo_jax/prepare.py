@@ -51,7 +51,7 @@ _STORAGE = (
 _COUNTED = tuple(
   f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
 )
-_LONG_WORDS = 6  # tokens a word: more are hardly words
+_LONG_WORDS = 6  # tokens per word: more are hardly words
 # bytes that training takes for one of text, measured on 40 MB
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
@@ -81,7 +81,7 @@ def prepare(
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
-    workers: processes; None for one a core.
+    workers: processes; None for one per core.
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
     similar: word vectors or a thesaurus (words/similar), where config.corpus asks for it.
@@ -161,8 +161,8 @@ def _excluded(name):
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
-  """What decides every byte of the corpus; an unfinished one is gone on with only under the same
-  plan.
+  """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
+  identical.
   """
   total = sum(s.bytes for s in found)
   return dict(
@@ -469,7 +469,7 @@ def describe(manifest: dict, where: str) -> str:
       for name, s in splits.items()
     ),
     f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
-    'pieces a word; '
+    'pieces per word; '
     f'{report["duplicate_documents"]:,} exact duplicate documents, '
     f'{report["duplicate_paragraphs"]:,} paragraphs; '
     f'held out {100 * report["held_out_share"]:.2f} % of documents',
@@ -556,10 +556,10 @@ if __name__ == '__main__':
     'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
   )
   _PHRASES = flags.DEFINE_string(
-    'phrases', None, 'Lexicon of phrases, an entry a line, for config.corpus.phrases=lexicon.'
+    'phrases', None, 'Lexicon of phrases, one entry per line, for config.corpus.phrases=lexicon.'
   )
   _ENTITIES = flags.DEFINE_string(
-    'entities', None, 'Lexicon of entities, an entry a line, for config.corpus.entities=lexicon.'
+    'entities', None, 'Lexicon of entities, one entry per line, for config.corpus.entities=lexicon.'
   )
   _SIMILAR = flags.DEFINE_string(
     'similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.'
@@ -587,6 +587,6 @@ if __name__ == '__main__':
     "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.",
   )
   _WORKERS = flags.DEFINE_integer(
-    'workers', None, 'Processes; one a core if not given.', lower_bound=1
+    'workers', None, 'Processes; one per core if not given.', lower_bound=1
   )
   cli.run(main)

@@ -340,10 +340,10 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
     rows, length = config.batch_size, p.config.length
     line = (
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
-      f'{rows} rows × {length} tokens = {rows * length:,} tokens a step'
+      f'{rows} rows × {length} tokens = {rows * length:,} tokens per step'
     )
     if p.index == here.index:
-      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP a step'
+      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
       if phase_run.data.rows_per_epoch:
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'

@@ -21,7 +21,7 @@ as released.
 
 Not as in the released code: a chunk of one sentence makes no row (the release gives it a random
 partner, labelled as
-swapped: --config.format.lone_sentences=random); 77 predictions a row, 15 % of 512 (the release's
+swapped: --config.format.lone_sentences=random); 77 predictions per row, 15 % of 512 (the release's
 default is 20, --config.masking.max_predictions=20; what the paper's runs had is not known), drawn
 anew in every epoch, and no n-gram crosses a separator. Norm of the gradient and loss are the whole
 batch's, not each core's. No results of a full run yet.

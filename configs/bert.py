@@ -6,7 +6,7 @@ construction.
 Sizes: tiny (for a laptop and the tests), small (4 × 512, of the compact models), base, large.
 
 The paper's run: BooksCorpus + English Wikipedia (3.3 G words), 1,000,000 steps of 256 rows,
-learning rate 1e-4, warmup 10,000; 128 tokens a row for 90 % of the steps, 512 for the rest (§3.1,
+learning rate 1e-4, warmup 10,000; 128 tokens per row for 90 % of the steps, 512 for the rest (§3.1,
 A.2). Base took 4 days on 4 Cloud TPUs, large 4 days on 16.
 
 Not as there: the loss is normalised and the gradient clipped over the whole global batch (the

@@ -169,7 +169,8 @@ def corpus(
 ):
   """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
 
-  splitter: rules:LANG | lines (a sentence a line) | regex:PATTERN (that ends a sentence) | none.
+  splitter: rules:LANG | lines (one sentence per line) | regex:PATTERN (its match ends a sentence) |
+    none.
   held_out: share of the documents, by content hash, kept out of training.
   min_chars: shorter documents are dropped.
   duplicates, what is kept once only: documents+paragraphs | documents | keep.
@@ -274,7 +275,7 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5;
   code of XLNet).
 
-  reuse_length: tokens a step moves on, whose states the memory keeps.
+  reuse_length: tokens by which a step moves on; the memory keeps their states.
   both_directions: every other lane is read from right to left.
   random_rate: share of rows whose B is not what follows A.
   """
@@ -886,8 +887,8 @@ def run(
     batch, fsdp also the parameters and the optimizer's state (a network too large for one device),
     tensor the heads, the feed-forward and the vocabulary.
   dtype: of matrix products.
-  accumulation: microbatches a step.
-  unroll: layers a turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
+  accumulation: microbatches per step.
+  unroll: layers per turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
   remat: which activations of a layer are saved, from most to least: none (all) | sublayers |
     feed_forward (its result) | full (nothing).
   kernels, of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
@@ -977,7 +978,7 @@ def experiment(
 ):
   """The complete config of one experiment.
 
-  length: tokens a row. batch_size: rows of the global batch. phases: ((steps, overrides), …);
+  length: tokens per row. batch_size: rows of the global batch. phases: ((steps, overrides), …);
   overrides are {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face
   class that `export` writes.
   """

@@ -304,7 +304,7 @@ def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
     for line in found.remedies
   )
   assert all('enough alone, by' in line or 'may not be' in line for line in found.remedies)
-  assert any('--tpu=v5litepod-32: 128 rows a device' in line for line in found.remedies), (
+  assert any('--tpu=v5litepod-32: 128 rows per device' in line for line in found.remedies), (
     'a slice by its name'
   )
   assert not any('run.mesh' in line for line in found.remedies), (
@@ -343,7 +343,7 @@ def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeyp
   estimated, seen = second.phases[0].largest
   assert 0 < seen < estimated and seen == asked[2], 'what was compiled before is not lost'
   assert (
-    f'{seen:,} rows a batch fit, compiled and seen (the estimate was {estimated:,})'
+    f'{seen:,} rows per batch fit, compiled and seen (the estimate was {estimated:,})'
     in second.findings[0].sentence
   )
   assert found(None, largest=False).phases[0].largest is None and len(asked) == 1
@@ -441,7 +441,7 @@ def test_no_larger_slice_is_named_for_a_mesh_that_would_not_grow_with_it():
   lines = lambda **changes: ' '.join(
     report.remedies(config(batch_size=64, **changes), [phase], mesh, chips.of_type('v5e-4'))
   )
-  assert '--tpu=v5litepod-8: 8 rows a device, of which 8 fit' in lines() and '--tpu' not in lines(
+  assert '--tpu=v5litepod-8: 8 rows per device, of which 8 fit' in lines() and '--tpu' not in lines(
     run__mesh=(4, 1, 1)
   )
 

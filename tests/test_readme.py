@@ -16,7 +16,7 @@ COMMANDS = [
   c.strip(' `')
   for c in re.findall(r'python (-m bertzoo_jax\.[^\n`\']*(?:\'[^\n\']*\'[^\n`\']*)*)', README)
 ]
-MY_LANGUAGE = re.search(r'```python\n(.*?)```', README, re.S).group(1)
+MY_LANGUAGE, MY_ENCODER = re.findall(r'```python\n(.*?)```', README, re.S)
 
 
 def _run(arguments, cwd, **environment):
@@ -66,6 +66,15 @@ def test_my_own_language_is_ten_lines_on_top_of_another_config(tmp_path):
   )
 
 
+def test_an_encoder_of_my_own_is_ten_lines_on_top_of_another_config():
+  assert len(MY_ENCODER.strip().splitlines()) <= 10
+  namespace = {}
+  exec(MY_ENCODER, namespace)
+  config = namespace['get_config']()
+  assert (config.objective.name, config.format.name) == ('mlm', 'full_sentences')
+  assert config.encoder.name == 'my_package.encoder:MyEncoder'
+
+
 @pytest.mark.parametrize('command', sorted({c for c in COMMANDS}))
 def test_every_command_of_the_readme_has_flags_that_exist(command, tmp_path):
   module, *flags = shlex.split(command)[1:]
@@ -73,6 +82,7 @@ def test_every_command_of_the_readme_has_flags_that_exist(command, tmp_path):
   for path in (ROOT / 'configs').glob('*.py'):
     (tmp_path / 'configs' / path.name).symlink_to(path)
   (tmp_path / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
+  (tmp_path / 'my_config.py').write_text(MY_ENCODER)
   flags = ['configs/bert.py:tiny' if f == 'C' else f for f in flags]
   done = _run(['-m', module, *flags, '--only_check_args'], tmp_path)
   assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The weights that a run begins with: what stands at the addresses of --init, in their places.
+"""Loads the parameters named by --init.
 
 An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging Face directory).
 One address, or one for each network of the objective, by comma.

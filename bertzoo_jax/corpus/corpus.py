@@ -132,8 +132,8 @@ def open(path, cache: str = 'disk') -> Corpus:
 
 
 def check(corpus: Corpus, *, tokenizer, splitting) -> None:
-  """The corpus owns its tokenizer and its splitting, a config only wishes them: UserError where
-  they differ.
+  """Raises UserError if the config does not match the corpus. The corpus manifest defines
+  vocabulary, tokenizer and splitting.
 
   Args:
     corpus: an open corpus.

@@ -1,5 +1,5 @@
-"""A corpus in an object store, brought to the local disk once: one request a row would be thousands
-a second.
+"""Copies a corpus from an object store to the local disk, once. One request per row would be
+thousands per second.
 """
 
 import concurrent.futures

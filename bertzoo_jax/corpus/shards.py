@@ -251,7 +251,7 @@ def run(
   workers: int,
   marker: word_marks.Marker | None = None,
 ):
-  """Makes the shards of chunks that come one by one; at most two chunks a worker are in memory.
+  """Makes the shards of chunks that come one by one; at most two chunks per worker are in memory.
 
   Workers are spawned when there is something for them to do. Each has a pipe of its own: when this
   process is killed the pipe closes, and the worker ends with it.
@@ -263,7 +263,7 @@ def run(
     UserError: a worker was killed or failed; it names the chunk.
   """
   context = multiprocessing.get_context('spawn')
-  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # a process a core is enough; read by the workers
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # one process per core; read by the workers
   pool, waiting = {}, collections.deque()
   chunks = iter(chunks)
   try:

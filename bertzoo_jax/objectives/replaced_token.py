@@ -36,8 +36,8 @@ def replaced_token(
   tokens.
 
   Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
-  rtd_loss (nats a token of loss_over); over all tokens rtd_accuracy, rtd_base_rate (the accuracy of
-  who calls every token original), rtd_precision, rtd_recall and rtd_auc of finding replaced tokens.
+  rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy
+  of calling every token original), and rtd_precision, rtd_recall and rtd_auc of replaced tokens.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)

@@ -61,7 +61,7 @@ class Phase(NamedTuple):
   Attributes:
     index, steps, rows, length: of the phase.
     program: its train step, compiled; None where it could not be.
-    parameters, optimizer: bytes a device of the state.
+    parameters, optimizer: bytes per device of the state.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
     flops: that the model needs per step, over all devices (Objective.flops); None if not known.
@@ -148,7 +148,7 @@ def preflight(
     tpu: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
     corpus, workdir: of the run, local or gs://; None: not looked at.
     recipe: the config file's own experiment, to compare with; None for none.
-    price: dollars a chip and hour. preemptions: of the whole run.
+    price: dollars per chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does, for the phase that
       needs most (two more compilations).
     confirm: compile that batch, and say what was true.
@@ -353,7 +353,7 @@ def doubts(
   Args:
     reading, time: of the program.
     analysis: the compiler's cost_analysis().
-    flops: that the model needs a step and device; None if that is not known.
+    flops: that the model needs per step and device; None if that is not known.
   """
   out = []
   if reading.unknown_trips:
@@ -372,7 +372,7 @@ def doubts(
     out.append('the network does not tell its operations, so MFU is not known')
   elif reading.flops < _NEEDED * flops:
     out.append(
-      f'the model needs {flops:.3g} operations a step and device, and {reading.flops:.3g} were '
+      f'the model needs {flops:.3g} operations per step and device, and {reading.flops:.3g} were '
       'found (a kernel without a cost estimate?)'
     )
   return out
@@ -391,9 +391,9 @@ def _fitting(largest) -> str:
   estimated, seen = largest
   if seen is None:
     return (
-      f': about {estimated:,} rows a batch would fit' if estimated else ': no smaller batch fits'
+      f': about {estimated:,} rows per batch would fit' if estimated else ': no smaller batch fits'
     )
-  return f': {seen:,} rows a batch fit, compiled and seen' + (
+  return f': {seen:,} rows per batch fit, compiled and seen' + (
     f' (the estimate was {estimated:,})' if estimated != seen else ''
   )
 
@@ -432,7 +432,7 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
   already trades time for memory, and the batch that was refused would flatter. Small batches would
   too: their activations need no HBM. phase: a Phase that does not fit.
   """
-  state = phase.parameters + phase.optimizer  # bytes a device that no batch changes
+  state = phase.parameters + phase.optimizer  # bytes per device that no batch changes
   unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
 
   def peak(rows):
@@ -576,7 +576,7 @@ if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run, local or gs://, to be checked too.'
   )
-  _PRICE = flags.DEFINE_float('price', None, 'Dollars a chip and hour.', lower_bound=0.0)
+  _PRICE = flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
   _PREEMPTIONS = flags.DEFINE_integer(
     'preemptions', 0, 'That the run is to survive.', lower_bound=0
   )

@@ -1,5 +1,5 @@
-"""What would end a run later, asked beforehand and all at once: text, workdir, disk, recipe. A
-problem has a code and a remedy.
+"""Checks for every error that a run would hit later: text, workdir, disk, recipe. Each problem has
+a code and a remedy.
 
     P00 command line, or Ctrl-C (with --json only)
     P01 config             P02 the chips asked for   P03 no TPU compiler
@@ -67,7 +67,7 @@ class Text(NamedTuple):
 
   Attributes:
     data: training_data.Data whose phases are stand-ins: right in their features.
-    rows: {phase index: rows an epoch}; empty without a corpus.
+    rows: {phase index: rows per epoch}; empty without a corpus.
     tokens: of the train split; None without a corpus.
     hash: of the corpus; '' without one.
   """

@@ -214,7 +214,7 @@ def _larger(config, rows, mesh, slice_):
         and config.batch_size % (over * config.run.accumulation) == 0
       ):
         return (
-          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows a device, of which '
+          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows per device, of which '
           f'{rows // here} fit'
         )
   return None
@@ -238,7 +238,7 @@ def _split(worst, room, mesh, usable):
   parts = (enough or choices[-1:])[0]
   return (
     f"--config.run.mesh='(-1, {parts}, {mesh.shape['tensor']})': parameters, gradients and "
-    f'optimizer ({whole / chips.GIB:.1f} GiB a device) '
+    f'optimizer ({whole / chips.GIB:.1f} GiB per device) '
     'are split over fsdp',
     bool(enough),
   )
@@ -278,8 +278,8 @@ def _mfu_cells(slice_, p) -> tuple[str, str]:
 
 
 def collectives(slice_, p) -> list[tuple]:
-  """(opcode, group, how often, bytes a step, seconds a step) of a phase's collectives, by opcode
-  and group.
+  """(opcode, group, how often, bytes per step, seconds per step) of a phase's collectives, by
+  opcode and group.
   """
   out = {}
   for c in p.reading.collectives:
@@ -374,7 +374,7 @@ def _remarks(found):
     for opcode, group, times, moved, seconds in collectives(found.slice_, p):
       yield (
         f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, '
-        f'{1e3 * seconds:.2f} ms a step'
+        f'{1e3 * seconds:.2f} ms per step'
       )
     bare = [
       (name, times, moved)
@@ -403,10 +403,10 @@ def _whole(found):
     f'whole run: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold'
   )
   if run.dollars is None:
-    yield '--price DOLLARS (a chip and hour) gives the cost'
+    yield '--price DOLLARS (per chip and hour) gives the cost'
   else:
     yield rich.text.Text(
-      f'at {found.price:.2f} dollars a chip and hour: {_money(run.dollars)} dollars (bounds '
+      f'at {found.price:.2f} dollars per chip and hour: {_money(run.dollars)} dollars (bounds '
       f'{_money(run.least_dollars)} – '
       f'{_money(run.most_dollars)})',
       'bold',

@@ -129,8 +129,8 @@ def show(
       meter.measures(fields),
       f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
       f'{chosen.index}, '
-      f'{split}; {pipe.rows_per_epoch:,} rows an epoch, {pipe.num_predictions} predictions a row '
-      'at most',
+      f'{split}; {pipe.rows_per_epoch:,} rows per epoch, at most {pipe.num_predictions} '
+      'predictions per row',
     )
   )
 

@@ -77,11 +77,11 @@ class Meter:
     rate = masking.rate if 'rate' in masking else None
     out = [
       ('rows', int(rows), '', None),
-      ('tokens a row', float(lengths.mean()), '', None),
+      ('tokens per row', float(lengths.mean()), '', None),
       ('shortest', int(lengths.min()), '', None),
       ('longest', int(lengths.max()), '', None),
       ('padding', 1 - n['tokens'] / n['cells'], '%', None),
-      ('predictions a row', n['predictions'] / rows, '', None),
+      ('predictions per row', n['predictions'] / rows, '', None),
       ('rows with as many as fit', n['fullest'] / rows, '%', None),
       ('predicted, of all tokens', n['predictions'] / max(n['tokens'], 1), '%', rate),
       ('predicted, of the text', n['predictions'] / max(n['text'], 1), '%', None),

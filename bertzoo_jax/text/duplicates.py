@@ -48,8 +48,8 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
     reader: sources.Reader.
     excluded: set of hashes from `hashes_of`.
     say_read: called with the bytes read so far.
-    folder: for hashes on disk, 28 bytes a document and longer paragraph; made here, what it held is
-      lost, gone at the end.
+    folder: for hashes on disk, 28 bytes per document and longer paragraph. It is made here, emptied
+      if it was there, and removed at the end.
     parts: files that the hashes are parted into; one is in memory at a time.
   """
   _clear(folder)

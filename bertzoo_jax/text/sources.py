@@ -5,15 +5,15 @@ A source is [weight*]PATTERN[#option] or [weight*]tfds:NAME[#text_key] (finding.
 packed with gzip, bzip2, xz or Zstandard; that is recognised by content, and so is the kind of a
 file:
 
-    plain text      a paragraph a line, a blank line between documents
-      #file         a file a document, blank lines ignored
-      #wrapped      a file a document, hard-wrapped: a blank line between paragraphs, their lines
-                    joined
-    JSON lines      an object a line; #key names the text (default 'text'); line breaks in it part
-                    paragraphs
-    parquet         a row a document; #key names the column
-    MediaWiki       a dump in XML: an article a document (mediawiki.py), its running text
-                    (wikitext.py)
+    plain text      one paragraph per line, a blank line between documents
+      #file         one document per file, blank lines ignored
+      #wrapped      one document per file, hard-wrapped: a blank line between paragraphs, whose
+                    lines are joined
+    JSON lines      one object per line; #key names the text (default 'text'); line breaks in it
+                    separate paragraphs
+    parquet         one document per row; #key names the column
+    MediaWiki       a dump in XML: one document per article (mediawiki.py), its running
+                    text (wikitext.py)
     WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the repeated title is
                     left out
 

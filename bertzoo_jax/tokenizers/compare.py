@@ -97,10 +97,10 @@ def words(text: str) -> list[str]:
 
 
 def table(results: list[Result], size: int) -> rich.table.Table:
-  """The measures, a row each tokenizer."""
+  """The measures, one row per tokenizer."""
   right = [
     rich.table.Column(head, justify='right', no_wrap=True)
-    for head in ('pieces', 'a word', 'bytes a token', 'unknown')
+    for head in ('pieces', 'per word', 'bytes per token', 'unknown')
   ]
   out = rich.table.Table(
     rich.table.Column('tokenizer', overflow='fold'),

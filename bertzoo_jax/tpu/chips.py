@@ -23,7 +23,7 @@ class Chip(NamedTuple):
     name: 'v4'.
     kind: of its devices, as jax names them; the key of cost.PEAK.
     devices: a chip.
-    hbm: bytes a chip.
+    hbm: bytes per chip.
     usable: bytes of it that the compiler gives to a program, a device (its own figure; the rest is
       the runtime's).
     bandwidth: of that memory, bytes/s a chip.

@@ -1,7 +1,7 @@
 """From what the compiler says of a step to time, speed and price. No figure here was measured on a
 chip.
 
-Three times a step, of which the truth should lie between the outer two:
+Three times per step. The truth should lie between the outer two:
 
     floor    matrix FLOPs / peak: nothing else takes time
     likely   each product by its estimated cycles, everything else by its bytes at full bandwidth or
@@ -29,7 +29,7 @@ RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'res
 
 
 class Time(NamedTuple):
-  """Seconds a step.
+  """Seconds per step.
 
   Attributes:
     floor, likely, upper: see the module.
@@ -113,7 +113,7 @@ def run(
   Args:
     times: (steps, Time) by phase.
     slice_: what is lent.
-    price: dollars a chip and hour; None where it is not known.
+    price: dollars per chip and hour; None where it is not known.
     preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between
       two checkpoints.
     save_minutes: between checkpoints.

@@ -60,7 +60,7 @@ class Program(NamedTuple):
     text: of the optimized program, for `hlo.read`; None where it did not fit, or cannot be printed.
     analysis: the compiler's cost_analysis(), {} where there is none.
     memory: None where it did not fit.
-    needed: bytes a device, that did not fit; None where it did.
+    needed: bytes per device, that did not fit; None where it did.
     seconds: the compilation took.
   """
 

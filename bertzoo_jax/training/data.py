@@ -39,7 +39,7 @@ class Data(NamedTuple):
     corpus: what the workdir records of the text: `hash`, which identifies it, and its sizes.
     vocab_size: ids are below it.
     last_step: no batches from here on; None for no end.
-    entropy: of the unigrams of the training text, nats a token; None where not known.
+    entropy: of the unigrams of the training text, nats per token; None where not known.
     tokens_per_byte: of the held-out text; None where not known.
     phase: Phase of the config → PhaseData.
     trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.

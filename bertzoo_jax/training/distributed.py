@@ -1,12 +1,12 @@
-"""How the processes of a run find each other, and what becomes of the others when one is lost.
+"""Joins the processes of a run. Prints the reason if one of them is lost.
 
     by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
                    JAX_PROCESS_ID; the same line for each
     on a TPU VM    nothing to set: the hosts of a slice know each other
     otherwise      one process, which coordinates itself through a socket in a temporary folder
 
-A process whose peer died cannot go on, and jax ends it natively, without a `finally`: what is left
-is the last checkpoint.
+JAX aborts when a peer is lost, without a `finally`. So this module prints the reason first, or from
+a child process. The last checkpoint remains.
 """
 
 import atexit
@@ -87,9 +87,10 @@ def leave(code: int) -> None:
 
 @contextlib.contextmanager
 def last_words():
-  """Inside a `with`, on several hosts: if this process ends natively (jax aborts it when another is
-  lost, or somebody kills it), a line on stderr says what that means, after all that jax has said. A
-  Python error has words of its own."""
+  """Inside a `with`, on several hosts: if this process is aborted (by jax, because a peer is lost)
+  or killed, a child process prints the reason on stderr, as the last line. A Python error has a
+  message of its own.
+  """
   if jax.process_count() == 1:
     yield
     return

@@ -16,7 +16,7 @@ from bertzoo_jax.training import step as steps
 # unasked: larger tiles of the matrix products (docs/TPU.md). By device kind.
 _FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
-# MiB from which a product with gathered weights is cut into a loop of narrow ones, one a chip:
+# MiB from which a product with gathered weights is cut into a loop of narrow ones, one per chip:
 # never, they are too narrow.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
@@ -105,7 +105,7 @@ def train_step(phase_run: PhaseRun):
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
   """What the compiler is asked of the programs of a phase_run on such devices, which may split
-  weights over fsdp; LIBTPU_INIT_ARGS goes before.
+  weights over fsdp; LIBTPU_INIT_ARGS overrides this.
   """
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),

@@ -23,10 +23,10 @@ class Preemption:
   def listening(self):
     """Handles signals inside a `with`.
 
-    Joining the hosts (distributed.py) has installed jax's own native handler of SIGTERM. With
-    several hosts it stays: it tells the others, so that all agree on a step. One process puts its
-    own handler over it, since it can end after the very next step. What jax's has noticed before
-    that, `reached` finds out.
+    Joining the hosts (distributed.py) has installed jax's own handler of SIGTERM, written in C++.
+    With several hosts it stays: it tells the others, so that all agree on a step. A single process
+    replaces it by its own handler, since it can end after the very next step. `reached` also asks
+    jax, whose handler may have received a notice before that.
     """
     self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
     wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)

@@ -73,7 +73,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     tx: optax transform whose update takes `step`.
     schedule: step → learning rate, for the metrics.
     seed: of the run.
-    accumulation: microbatches a step.
+    accumulation: microbatches per step.
     mesh: where batch and parameters are split; None for one device.
 
   Returns:

@@ -23,7 +23,7 @@ _REMEMBERED = 1 << 20  # words of a text
 
 
 def read(file) -> 'Lexicon':
-  """Reads a lexicon: an entry a line, `entry` or `entry[TAB]frequency`, as UTF-8.
+  """Reads a lexicon: one entry per line, `entry` or `entry[TAB]frequency`, as UTF-8.
 
   A byte-order mark, line ends of any kind, blanks around an entry and empty lines do not matter; a
   line that begins with # is a comment; what stands behind a tabulator is not read.
@@ -48,7 +48,7 @@ def read(file) -> 'Lexicon':
   ]
   lexicon = Lexicon([line for line in lines if line])
   if not lexicon.facts['entries']:
-    raise errors.UserError(f'The lexicon {file} has no entries: it needs one a line.')
+    raise errors.UserError(f'The lexicon {file} has no entries: it needs one per line.')
   lexicon.facts.update(file=path.name, sha256=storage.sha256(path))
   return lexicon
 

@@ -46,7 +46,7 @@ def marker(section, word_starts, phrases=None, entities=None):
     )
     if choice == 'lexicon' and not file:
       raise errors.UserError(
-        f"config.corpus.{field} is 'lexicon': say which with --{field}=FILE (an entry a line)."
+        f"config.corpus.{field} is 'lexicon': say which with --{field}=FILE (one entry per line)."
       )
     if choice != 'lexicon' and file:
       raise errors.UserError(

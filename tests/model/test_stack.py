@@ -14,7 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import stack
 
-# sharing, layers, groups, blocks a layer
+# sharing, layers, groups, blocks per layer
 STACKS = [
   ('none', 6, 1, 1),
   ('all', 6, 1, 1),

@@ -9,7 +9,7 @@ import pytest
 from bertzoo_jax.preflight import __main__ as preflight
 from bertzoo_jax.tpu import chips
 
-# MiB a device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
+# MiB per device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
 # come and go with what fits in fast memory, which the compiler counts; of electra:small's, 150 came
 # with gradients of each device's own rows, and 12 of them are in HBM. Those that are not tiny take
 # minutes.
@@ -52,7 +52,7 @@ def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
   jax.clear_caches()
   peaks = [phase.program.peak / chips.GIB * 1024 for phase in found.phases]
   assert all(peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)), (
-    f'{config}: {peaks} MiB a device'
+    f'{config}: {peaks} MiB per device'
   )
 
 

@@ -54,7 +54,7 @@ def second_stage():
 def train(
   workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1
 ):
-  """The result of a run of two phases, begun fresh or gone on with from a step. losses: step of
+  """The result of a run of two phases, begun fresh or resumed from a step. losses: step of
   evaluation → held-out loss.
   """
   if losses is not None:

@@ -44,7 +44,7 @@ class Format(NamedTuple):
 def check_length(length, least, name):
   if length < least:
     raise errors.UserError(
-      f'config.length is {length}: {name} needs at least {least} tokens a row.'
+      f'config.length is {length}: {name} needs at least {least} tokens per row.'
     )
 
 

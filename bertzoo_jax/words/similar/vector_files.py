@@ -1,7 +1,8 @@
 """Files of word vectors in word2vec's formats, read a batch at a time, so that a file of any size
 fits in memory.
 
-Text: a line `words dimensions` (GloVe has none), then a line a word, its numbers parted by blanks.
+Text: a line `words dimensions` (GloVe has none), then one word per line, its numbers separated by
+blanks.
 Binary: the same first line, then each word, a blank, its numbers as float32, and perhaps a line
 break.
 """
