@@ -59,7 +59,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
-  rows, said = [], []
+  rows, said, held = [], [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
     root = pathlib.Path(scratch) / 'model'
@@ -71,8 +71,12 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         if architecture and i == 0
         else _architecture(config.hf, network, params, aloud=i == 0)
       )
+      if network.name:
+        print(f'{network.name}: {wished}')
+      own = architectures.placed(wished, network.of(params), dict(network.reads))
+      held += [id(x) for x in weights.flatten(own).values()]
       compared, tensors = _write_network(
-        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
+        directory, wished, network.encoder, own, _told(config, phase), tokenizer, workdir, step
       )
       rows = None if compared is None else [*rows, *compared]
       said.append(
@@ -81,7 +85,6 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         f'in {len(tensors)} tensors'
       )
     _install(root, out)
-  held = {id(x) for network in trained for x in weights.flatten(network.of(params)).values()}
   if left := sorted(
     {path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}
   ):
@@ -92,12 +95,18 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
 
 def _told(config, phase) -> dict:
   """What a card tells of a run: the sections of the phase that trained last, and all lengths."""
-  return {**phase.to_dict(), 'phases': config.phases, 'length': config.length}
+  longest = configuration.max_length(config)
+  return {
+    **phase.to_dict(),
+    'phases': config.phases,
+    'length': config.length,
+    'max_length': longest,
+  }
 
 
-def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
-  """Fills a directory; returns (comparisons or None, tensors)."""
-  a, encoder, params = architectures.choose(architecture), network.encoder, network.of(params)
+def _write_network(directory, architecture, encoder, params, config, tokenizer, workdir, step):
+  """Fills a directory; returns (comparisons or None, tensors). params: nested, as exported."""
+  a = architectures.choose(architecture)
   content, special = hf_tokenizer.read(tokenizer)
   tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
@@ -107,13 +116,11 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       content,
       special,
       shape=a.tokens,
-      max_length=encoder.max_positions,
+      max_length=encoder.max_positions or 0,
       segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
       _write(directory / name, text)
-  if network.name:
-    print(f'{network.name}: {architecture}')
   rows = _verify(
     directory,
     a,
@@ -121,6 +128,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     params,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
+    encoder.max_positions or config['max_length'],
   )
   _write(
     directory / 'README.md',
@@ -164,9 +172,9 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     )
 
 
-def _verify(directory, a, encoder, params, special, tokenizer):
-  """The comparisons, printed; None where packages are missing. Raises UserError if one does not
-  hold.
+def _verify(directory, a, encoder, params, special, tokenizer, length):
+  """The comparisons, printed; None where packages are missing. length: of the rows, in tokens.
+  Raises UserError if one does not hold.
   """
   if missing := verify.missing_packages():
     print(
@@ -176,7 +184,7 @@ def _verify(directory, a, encoder, params, special, tokenizer):
     return None
   batch = verify.random_batch(
     weights.vocabulary_size(params),
-    encoder.max_positions,
+    length,
     encoder.type_vocab_size,
     special['pad'],
   )
@@ -196,7 +204,8 @@ def _verify(directory, a, encoder, params, special, tokenizer):
 
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
-  paths, activation = weights.flatten(network.of(params)), network.encoder.activation
+  activation = network.encoder.activation
+  paths = weights.flatten(architectures.placed(wished, network.of(params), dict(network.reads)))
   name = architectures.fitting(wished, activation, paths)
   if name != wished and aloud:
     print(f'config.hf={architectures.fitting_note(wished, activation, paths)}')

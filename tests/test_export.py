@@ -21,6 +21,7 @@ from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts as named_parts
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -58,11 +59,11 @@ def make_workdir(path, config, sizes=SIZES):
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
-  encoder = errors.build(
+  encoder = named_parts.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
   )
   params = small.parameters(
-    errors.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+    named_parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   )
   zero = jnp.zeros((), jnp.int32)
   state = steps.TrainState(

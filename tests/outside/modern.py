@@ -1,5 +1,5 @@
-"""An encoder from outside the package: pre-norm, rotary positions, gated feed-forward, no biases, two
-local layers after each global one (Warner et al. 2024). `tests.outside.modern:Modern` in a config.
+"""An encoder from outside the package: pre-norm, rotary positions, gated feed-forward, no biases,
+two local layers after each global one (Warner et al. 2024). `tests.outside.modern:Modern`.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class Modern(nn.Module):
 
   max_positions, type_vocab_size, padding_side = None, 0, 'right'
   attention_dropout, relative_attention, use_bias = 0.0, False, False
-  activation, norm_eps = 'gelu', 1e-5
+  activation, norm_eps, thetas = 'gelu', 1e-5, (160_000.0, 10_000.0)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)
   table_width = property(lambda self: self.hidden_size)
@@ -125,5 +125,6 @@ class Modern(nn.Module):
       where = dict(norm_first=True, attention_norm=normed)
       return blocks.Block(heads, fed, norm, self.dropout, **where, parent=None)
 
-    whole, local = block(160_000.0, None), block(10_000.0, self.reach)
-    return block(160_000.0, None, normed=False), whole, local, local
+    far, near = self.thetas
+    whole, local = block(far, None), block(near, self.reach)
+    return block(far, None, normed=False), whole, local, local
