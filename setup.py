@@ -36,9 +36,8 @@ core = [
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
 compiler = f'libtpu>=0.0.42; {linux_x86}'  # of TPU programs: preflight, without a chip
-beam = [
-  'apache-beam>=2.60'
-]  # prepare --runner=beam; it holds protobuf and pyarrow back by a version
+# prepare --runner=beam; it holds protobuf and pyarrow back by a version
+beam = ['apache-beam>=2.60']
 
 setuptools.setup(
   name='bertzoo_jax',
@@ -50,11 +49,8 @@ setuptools.setup(
   package_data={'bertzoo_jax.text': ['abbreviations/*.txt']},
   install_requires=core,
   extras_require={
-    'tpu': [
-      'jax[tpu]>=0.10',
-      'gcsfs',
-      'google-cloud-storage',
-    ],  # the chips; gs:// paths; TensorBoard on gs://
+    # the chips; gs:// paths; TensorBoard on gs://
+    'tpu': ['jax[tpu]>=0.10', 'gcsfs', 'google-cloud-storage'],
     'gpu': ['jax[cuda13]>=0.10'],
     'hf': hf,
     'zh': zh,

@@ -154,9 +154,8 @@ def theirs(rows, length, whole_words):
       tokenizer, whole_word_mask=True, **fields
     )
     for example, row in zip(examples, ids):
-      begins = np.cumsum(
-        5 - (row >= first_continuing)
-      )  # tokens of four characters, a blank between words
+      # tokens of four characters, a blank between words
+      begins = np.cumsum(5 - (row >= first_continuing))
       example['offset_mapping'] = np.stack([begins, begins + 4], 1).tolist()
   return lambda: collator(examples)
 
@@ -204,9 +203,8 @@ def main():
   for (
     name,
     (form, masking),
-  ) in (
-    chosen.items()
-  ):  # one of ours at a time: its threads compute ahead, also while others are measured
+    # one of ours at a time: its threads compute ahead, also while others are measured
+  ) in chosen.items():
     report(measure({name: ours(text, form, masking, args.rows, args.length)}, tokens, args.seconds))
     if name in ('token', 'whole word'):
       report(

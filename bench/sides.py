@@ -232,9 +232,8 @@ def _albert(torch, fields, width, config, pretraining):
   for layer in (
     layer for group in model.albert.encoder.albert_layer_groups for layer in group.albert_layers
   ):
-    layer.ffn_output = torch.nn.Sequential(
-      layer.ffn_output, layer.dropout
-    )  # their class makes this dropout and does not call it
+    # their class makes this dropout and does not call it
+    layer.ffn_output = torch.nn.Sequential(layer.ffn_output, layer.dropout)
 
   def loss_of(b):
     out = model.albert(

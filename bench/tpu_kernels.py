@@ -32,11 +32,8 @@ _WORKER = flags.DEFINE_string(
 
 # (heads, width of one) of the networks in configs/, generators included.
 HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64, 64))
-TOPOLOGIES = {
-  'v4': ('v4:2x2x1', 2),
-  'v5e': ('v5e:2x2', 1),
-  'v6e': ('v6e:2x2', 1),
-}  # and the cores that share the rows
+# and the cores that share the rows
+TOPOLOGIES = {'v4': ('v4:2x2x1', 2), 'v5e': ('v5e:2x2', 1), 'v6e': ('v6e:2x2', 1)}
 
 
 def _worker(chip, lengths):

@@ -4,15 +4,16 @@
     [--models bert-base,bert-large] [--rows 32]
 
 The same network, rows, tokens and dropout, masked language modelling alone (ELECTRA: both networks
-in one update), products in
-bfloat16. Nothing runs: figures are the compiler's. Their step has its layers unrolled and compiles
-for long, so it is compiled with --flax_layers layers and carried on in a straight line to the full
-depth; ours is compiled in full with --full, else likewise, with `run.unroll` = all layers.
+in one update), products in bfloat16. Nothing runs: figures are the compiler's. Their step has its
+layers unrolled and compiles for long, so it is compiled with --flax_layers layers and carried on in
+a straight line to the full depth; ours is compiled in full with --full, else likewise, with
+`run.unroll` = all layers.
 
     cycles    summed estimated cycles, kernels by their schedules or bytes, whichever is longer
-    (bertzoo_jax/tpu) optimal   the compiler's optimal_seconds, repaired
-              (hlo.repaired_optimal_seconds), and the same kernels. The compiler charges a kernel
-              what it says of itself, which would count it twice: here kernels say nothing
+              (bertzoo_jax/tpu)
+    optimal   the compiler's optimal_seconds, repaired (hlo.repaired_optimal_seconds), and the same
+              kernels. The compiler charges a kernel what it says of itself, which would count it
+              twice: here kernels say nothing
 """
 
 import json

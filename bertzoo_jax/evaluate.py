@@ -33,9 +33,8 @@ import numpy as np
 from absl import flags
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-os.environ.setdefault(
-  'TF_ENABLE_ONEDNN_OPTS', '0'
-)  # it says three lines at import, and nothing here uses it
+# it says three lines at import, and nothing here uses it
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 from bertzoo_jax import hf  # noqa: E402
 from bertzoo_jax import objectives  # noqa: E402
@@ -190,9 +189,8 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     pipe = pipeline.build(corpus, **fields, batch_size=size)
-    if (
-      'pair_labels' in pipe.features and pipe.rows_per_epoch < size
-    ):  # labels of rows that fill a batch would count twice
+    # labels of rows that fill a batch would count twice
+    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:
       size = pipe.rows_per_epoch
       pipe = pipeline.build(corpus, **fields, batch_size=size)
   for sentence in pipe.warnings:
@@ -391,9 +389,8 @@ def _through(read, encoder, params, batches):
       size = len(batch['input_ids'])
       step = min(size, _ROWS)
       for first in range(0, size, step):
-        rows = np.minimum(
-          np.arange(first, first + step), size - 1
-        )  # one shape, hence one program: the last row fills up
+        # one shape, hence one program: the last row fills up
+        rows = np.minimum(np.arange(first, first + step), size - 1)
         got = compiled(params, {name: x[rows] for name, x in batch.items()})
         out.append([np.asarray(x)[: size - first] for x in jax.tree.leaves(got)])
   parts = [np.concatenate(arrays) for arrays in zip(*out)]

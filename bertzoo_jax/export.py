@@ -59,7 +59,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
-  rows, said, held = [], [], []
+  rows, said = [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
     root = pathlib.Path(scratch) / 'model'
@@ -71,12 +71,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         if architecture and i == 0
         else _architecture(config.hf, network, params, aloud=i == 0)
       )
-      if network.name:
-        print(f'{network.name}: {wished}')
-      own = architectures.placed(wished, network.of(params), dict(network.reads))
-      held += [id(x) for x in weights.flatten(own).values()]
       compared, tensors = _write_network(
-        directory, wished, network.encoder, own, _told(config, phase), tokenizer, workdir, step
+        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
       )
       rows = None if compared is None else [*rows, *compared]
       said.append(
@@ -85,6 +81,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         f'in {len(tensors)} tensors'
       )
     _install(root, out)
+  held = {id(x) for network in trained for x in weights.flatten(network.of(params)).values()}
   if left := sorted(
     {path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}
   ):
@@ -95,18 +92,12 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
 
 def _told(config, phase) -> dict:
   """What a card tells of a run: the sections of the phase that trained last, and all lengths."""
-  longest = configuration.max_length(config)
-  return {
-    **phase.to_dict(),
-    'phases': config.phases,
-    'length': config.length,
-    'max_length': longest,
-  }
+  return {**phase.to_dict(), 'phases': config.phases, 'length': config.length}
 
 
-def _write_network(directory, architecture, encoder, params, config, tokenizer, workdir, step):
-  """Fills a directory; returns (comparisons or None, tensors). params: nested, as exported."""
-  a = architectures.choose(architecture)
+def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
+  """Fills a directory; returns (comparisons or None, tensors)."""
+  a, encoder, params = architectures.choose(architecture), network.encoder, network.of(params)
   content, special = hf_tokenizer.read(tokenizer)
   tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
@@ -115,20 +106,25 @@ def _write_network(directory, architecture, encoder, params, config, tokenizer, 
     for name, text in hf_tokenizer.files(
       content,
       special,
-      shape=a.tokens,
+      shape=a.tokens._replace(padding=encoder.padding_side),
       max_length=encoder.max_positions or 0,
       segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
       _write(directory / name, text)
+  if network.name:
+    print(f'{network.name}: {architecture}')
+  held = {part: x for part, x in params.items() if not f'{part}/'.startswith(a.drops)}
+  if left := sorted(params.keys() - held.keys()):
+    print(f'not exported, since {a.name} has no place for it: {", ".join(left)}')
   rows = _verify(
     directory,
     a,
     encoder,
-    params,
+    held,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
-    encoder.max_positions or config['max_length'],
+    encoder.max_positions or config['length'],
   )
   _write(
     directory / 'README.md',
@@ -163,18 +159,22 @@ def convert(
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
-  products the device has. encoder: linen module.
+  products the device has. encoder: linen module. params: without heads, for vectors.
   """
   encoder = encoder.clone(dtype=jnp.float32)
+
+  def predict(params, batch):
+    if set(params) == {'encoder'}:
+      return {'vectors': networks.encode(encoder, params['encoder'], batch, None)}
+    return networks.predict(encoder, params, batch)
+
   with jax.default_matmul_precision('highest'):
-    return jax.tree.map(
-      np.asarray, jax.jit(lambda p, b: networks.predict(encoder, p, b))(params, batch)
-    )
+    return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):
-  """The comparisons, printed; None where packages are missing. length: of the rows, in tokens.
-  Raises UserError if one does not hold.
+  """The comparisons, printed; None where packages are missing. Raises UserError if one does not
+  hold.
   """
   if missing := verify.missing_packages():
     print(
@@ -204,8 +204,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
 
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
-  activation = network.encoder.activation
-  paths = weights.flatten(architectures.placed(wished, network.of(params), dict(network.reads)))
+  paths, activation = weights.flatten(network.of(params)), network.encoder.activation
   name = architectures.fitting(wished, activation, paths)
   if name != wished and aloud:
     print(f'config.hf={architectures.fitting_note(wished, activation, paths)}')

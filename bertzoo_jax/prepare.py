@@ -32,10 +32,8 @@ from bertzoo_jax.text import sentences
 from bertzoo_jax.words import similar as similar_lib
 from bertzoo_jax.words import word_marks
 
-TOKENIZER_BYTES, TOKENIZER_MEMORY = (
-  1 << 30,
-  8 << 30,
-)  # of text, and of memory, at most, that a tokenizer is trained on
+# of text, and of memory, at most, that a tokenizer is trained on
+TOKENIZER_BYTES, TOKENIZER_MEMORY = (1 << 30, 8 << 30)
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _STORAGE = (
   errno.ENOENT,
@@ -54,9 +52,8 @@ _COUNTED = tuple(
   f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
 )
 _LONG_WORDS = 6  # tokens a word: more are hardly words
-_MEMORY = dict(
-  wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0
-)  # bytes that training takes for one of text, measured on 40 MB
+# bytes that training takes for one of text, measured on 40 MB
+_MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
 
 def prepare(
@@ -80,14 +77,14 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in input/sources.py.
+    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in text/sources.py.
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
     workers: processes; None for one a core.
     say: takes a line of text.
     phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
-    similar: word vectors or a thesaurus (input/similar/), where config.corpus asks for it.
+    similar: word vectors or a thesaurus (words/similar), where config.corpus asks for it.
     where: list of 'key=value' that a record must have; values of one key are alternatives.
     exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are
       left out.
@@ -329,9 +326,8 @@ def _training_texts(text, held_out, share, joiner, meter):
     content, lot = shards.content_hash(document)
     if not shards.below(content, held_out) and shards.below(lot, share):
       empty = False
-      yield from shards.parts(
-        document.decode('utf-8').replace('\n', joiner)
-      )  # a trainer takes a hundred times a text's size
+      # a trainer takes a hundred times a text's size
+      yield from shards.parts(document.decode('utf-8').replace('\n', joiner))
   if empty:
     raise _empty(reader.dropped.reasons)
 

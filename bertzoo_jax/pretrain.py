@@ -7,8 +7,8 @@
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
 all attempts. Ends with exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a
 mistake in the command, nothing overwritten), 3 (numbers that are not finite, a full disk, or
-another job that took the workdir over; the last good checkpoint is kept) or 75
-(what may pass: a host that was late or lost, a bucket or network that failed, a workdir or port in
+another job that took the workdir over; the last good checkpoint is kept) or 75 (what may pass: a
+host that was late or lost, a bucket or network that failed, a workdir or port in
 use: run the same line again). A second Ctrl-C does not wait for the save (130). On several hosts
 any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost
 with SIGABRT (134).
@@ -143,12 +143,8 @@ def pretrain(
       tokens_per_byte=data.tokens_per_byte,
     )
     with contextlib.ExitStack() as stack:
-      for part in (
-        checkpoints,
-        record,
-        trackers,
-        bar,
-      ):  # closed in the reverse order, also when the run fails
+      # closed in the reverse order, also when the run fails
+      for part in (checkpoints, record, trackers, bar):
         stack.callback(part.close)
       stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
       result = run.train(state, phase_run, later)
@@ -163,13 +159,11 @@ def _start_devices(config):
   device.
   """
   distributed.join()
-  if (
-    config.run.dtype == 'float32'
-  ):  # otherwise an accelerator multiplies in fewer bits than it was asked for
+  # otherwise an accelerator multiplies in fewer bits than it was asked for
+  if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')
-  if (
-    config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ
-  ):  # which wins, where a machine has one for all runs
+  # which wins, where a machine has one for all runs
+  if config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     folder = os.path.expanduser(config.run.compile_cache)
     # Programs for one CPU may not run on another: a home folder may serve several machines.
     folder = os.path.join(
@@ -194,9 +188,8 @@ def _open(config, corpus, cache_dir, batches) -> training_data.Data:
 
 def _from_corpus(config, path, cache_dir, host):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault(
-    'TF_ENABLE_ONEDNN_OPTS', '0'
-  )  # it says three lines at import, and nothing here uses it
+  # it says three lines at import, and nothing here uses it
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import (
     corpus as corpora,  # here, so that --batches works where TensorFlow is not installed

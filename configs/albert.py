@@ -4,8 +4,8 @@ layers, sentence order, LAMB.
     python -m bertzoo_jax.pretrain --config configs/albert.py:base --corpus CORPUS --workdir WORKDIR
 
 Sizes: tiny (for a laptop and the tests); base, large, xlarge, xxlarge (Table 1); base_v2, large_v2,
-xlarge_v2, xxlarge_v2
-(README of the release: no dropout, more text, 3,000,000 steps, of base 10,000,000).
+xlarge_v2, xxlarge_v2 (README of the release: no dropout, more text, 3,000,000 steps, of base
+10,000,000).
 
 The paper's run (§4.1): BooksCorpus + English Wikipedia, SentencePiece of 30,000 lower-cased pieces,
 125,000 steps of 4,096 rows of 512 tokens, LAMB with learning rate 0.00176, 64 to 512 Cloud TPU v3.

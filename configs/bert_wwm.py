@@ -6,8 +6,7 @@ are to come.
 
 BERT with the characters of a chosen word masked together, each with its own draw of mask, random or
 kept (Google's whole-word code, which the release used). Its network and objective are BERT's, so it
-trains now, with AdamW (RoBERTa-wwm's optimizer; BERT-wwm
-used LAMB: ,optimizer=lamb).
+trains now, with AdamW (RoBERTa-wwm's optimizer; BERT-wwm used LAMB: ,optimizer=lamb).
 
 Not as there: jieba segments (LTP there; the corpus names segmenter and version), words are drawn
 anew in every epoch (--config.masking.repeat=10 for static masks). RoBERTa-wwm keeps pairs without

@@ -13,15 +13,16 @@ The paper's runs: BERT's uncased WordPiece; running text in one or two segments,
 1,000,000 steps of 128 rows of 128, 4 days on one V100; base: 766,000 of 256 rows of 512, 4 days on
 16 TPU v3; large: 400,000 of 2,048, or 1,750,000 (--config.phases='((1750000, {}),)').
 
-Its comparisons: --config configs/electra.py:base,objective=replaced_token_adversarial | replace_mlm
-| all_tokens_mlm (their
-width is 1/4 unless set: --config.objective.width=0.3333333333333333); ELECTRA 15 %:
---config.objective.loss_over=masked;
-sharing: --config.objective.shared=none | token | embeddings | all (all: with width=1.0). Generators
-that are no
-network: objective=corruption_detection with --config.masking.corruption='(0.0, 1.0, 0.0)' and
-random_tokens=all (uniform) or unigrams. The released small model is another one: a generator of
-full width, 4,000,000 steps, more text.
+Its comparisons:
+
+* --config configs/electra.py:base,objective=replaced_token_adversarial | replace_mlm |
+  all_tokens_mlm; their width is 1/4 unless set: --config.objective.width=0.3333333333333333.
+* ELECTRA 15 %: --config.objective.loss_over=masked.
+* Sharing: --config.objective.shared=none | token | embeddings | all (all: with width=1.0).
+* Generators that are no network: objective=corruption_detection with
+  --config.masking.corruption='(0.0, 1.0, 0.0)' and random_tokens=all (uniform) or unigrams.
+
+The released small model is another one: a generator of full width, 4,000,000 steps, more text.
 
 Not as in the released code: positions are drawn without replacement, so that no prediction counts
 twice (--config.masking.sampling=independent draws as there, and a position's first sample is put

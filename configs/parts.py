@@ -52,13 +52,14 @@ def wordpiece(
   """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
   `##` inside words.
 
-  vocab_size: pieces, specials included. lowercase, strip_accents: separate choices (the uncased
-  release does both).
-  split_chinese: blanks around CJK characters. normalization: none | nfc | nfkc, before all else.
+  vocab_size: pieces, specials included.
+  lowercase, strip_accents: separate choices (the uncased release does both).
+  split_chinese: blanks around CJK characters.
+  normalization: none | nfc | nfkc, before all else.
   max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code).
   min_frequency: of a merge in training.
   coverage: share of all characters that training gives a piece of their own; the rarest become
-  unknown.
+    unknown.
   """
   return _part(
     'wordpiece',
@@ -116,18 +117,25 @@ def sentencepiece(
   """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its
   release).
 
-  vocab_size: pieces, specials included. model: unigram | bpe. specials: bracketed (<pad> 0, <unk>
-  1, [CLS] 2, [SEP] 3, [MASK] 4) | angled (<unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>, <eod>,
-  <eop> 8, and A <sep> B <sep> <cls>; XLNet) | mask_last ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK]
-  behind all others; DeBERTa v2). Then what is done to a text, in this
-  order. collapse_blanks: all white space to single blanks. straight_quotes: `` and '' become ".
-  strip_accents: NFKD without combining marks. lowercase. normalization, the model's own (a
-  published model brings its own): nmt_nfkc | nfkc | nmt_nfkc_cf | nfkc_cf | identity. digit_commas:
-  split (no piece with a comma behind a digit at its end is used) | keep. word_starts, pieces that
-  start a word besides those with a blank in front: letters (punctuation, and what has other than
-  English letters) | ascii (ASCII punctuation; XLNet) | unicode (any punctuation alone; DeBERTa).
-  coverage: share of all characters that training gives a piece. symbols: characters that are always
-  pieces of their own.
+  vocab_size: pieces, specials included.
+  model: unigram | bpe.
+  specials: bracketed (<pad> 0, <unk> 1, [CLS] 2, [SEP] 3, [MASK] 4) | angled (<unk> 0, <s>, </s>,
+    <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop> 8, and A <sep> B <sep> <cls>; XLNet) | mask_last
+    ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK] behind all others; DeBERTa v2).
+
+  What is done to a text, in this order:
+  collapse_blanks: all white space to single blanks.
+  straight_quotes: `` and '' become ".
+  strip_accents: NFKD without combining marks.
+  lowercase: after that.
+  normalization, the model's own (a published model brings its own): nmt_nfkc | nfkc | nmt_nfkc_cf |
+    nfkc_cf | identity.
+  digit_commas: split (no piece with a comma behind a digit at its end is used) | keep.
+  word_starts, pieces that start a word besides those with a blank in front: letters (punctuation,
+    and what has other than English letters) | ascii (ASCII punctuation; XLNet) | unicode (any
+    punctuation alone; DeBERTa).
+  coverage: share of all characters that training gives a piece.
+  symbols: characters that are always pieces of their own.
   """
   return _part(
     'sentencepiece',
@@ -162,13 +170,13 @@ def corpus(
   """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
 
   splitter: rules:LANG | lines (a sentence a line) | regex:PATTERN (that ends a sentence) | none.
-  held_out: share of the documents, by content hash, kept out of training. min_chars: shorter
-  documents are dropped. duplicates, what is kept once
-  only: documents+paragraphs | documents | keep. words: pieces (they begin where the tokenizer's
-  pieces say so) | jieba (Chinese) | blanks (text segmented beforehand). phrases, entities: none |
-  lexicon (--phrases, --entities FILE) | jieba
-  (parts of speech). similar: none | trained (word vectors of this text) | vectors | thesaurus
-  (--similar FILE).
+  held_out: share of the documents, by content hash, kept out of training.
+  min_chars: shorter documents are dropped.
+  duplicates, what is kept once only: documents+paragraphs | documents | keep.
+  words: pieces (they begin where the tokenizer's pieces say so) | jieba (Chinese) | blanks (text
+    segmented beforehand).
+  phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba (parts of speech).
+  similar: none | trained (word vectors of this text) | vectors | thesaurus (--similar FILE).
   """
   return ml_collections.ConfigDict(
     dict(
@@ -190,8 +198,8 @@ def corpus(
 def full_sentences(*, document_separator=True, sentence_separators=False):
   """Contiguous sentences, across documents, to at most `length` tokens; no pair loss.
 
-  document_separator: an extra separator where a document ends (the paper). sentence_separators: one
-  after every sentence (fairseq's data, where every line ends in </s>).
+  document_separator: an extra separator where a document ends (the paper).
+  sentence_separators: one after every sentence (fairseq's data, where every line ends in </s>).
   """
   return _part(
     'full_sentences',
@@ -200,11 +208,11 @@ def full_sentences(*, document_separator=True, sentence_separators=False):
 
 
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
-  """As full_sentences within one document; up to `max_pieces` short pieces share a row, blind to
-  each other.
+  """As full_sentences within one document; up to `max_pieces` short packed segments
+  share a row, blind to each other.
 
-  Also SpanBERT's one segment a document. long_sentences: a sentence that no row can hold is cut |
-  drop (SpanBERT's release).
+  Also SpanBERT's one segment a document.
+  long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
   """
   return _part(
     'doc_sentences',
@@ -225,12 +233,13 @@ def segment_pairs(
   """BERT's two segments of several sentences (Devlin et al. 2018 A.2).
 
   pairs: nsp (the second is the true next one or a false one) | sop (in true or swapped order; Lan
-  et al. 2019 §3.1) | none
-  (true, no label). short_rate: share of document visits with a random shorter target length.
-  negative_rate: of the coin for a false or swapped pair. negatives, of nsp: documents (from a
-  random other one) | neighbours (the next row's second segment; code of ERNIE 1.0). lone_sentences,
-  chunks of one sentence: random (a random partner, label 1, so that more than negative_rate ends up
-  1; BERT, and ALBERT's release) | skip (they make no row).
+    et al. 2019 §3.1) | none (true, no label).
+  short_rate: share of document visits with a random shorter target length.
+  negative_rate: of the coin for a false or swapped pair.
+  negatives, of nsp: documents (from a random other one) | neighbours (the next row's second
+    segment; code of ERNIE 1.0).
+  lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
+    negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """
   return _part(
     'segment_pairs',
@@ -255,8 +264,8 @@ def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
   """Running text of one document in one or two segments, never a false pair (Clark et al. 2020;
   code of ELECTRA's release).
 
-  single_rate: share of rows with one segment. short_rate: share of rows with a random shorter
-  target length.
+  single_rate: share of rows with one segment.
+  short_rate: share of rows with a random shorter target length.
   """
   return _part('adjacent_segments', dict(single_rate=single_rate, short_rate=short_rate))
 
@@ -265,9 +274,9 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5;
   code of XLNet).
 
-  reuse_length: tokens a step moves on, whose states the memory keeps. both_directions: every other
-  lane is read from right
-  to left. random_rate: share of rows whose B is not what follows A.
+  reuse_length: tokens a step moves on, whose states the memory keeps.
+  both_directions: every other lane is read from right to left.
+  random_rate: share of rows whose B is not what follows A.
   """
   return _part(
     'memory_segments',
@@ -290,14 +299,14 @@ def token(
 ):
   """Single tokens, uniformly (Devlin et al. 2018 §3.1).
 
-  rate: share of a row's tokens, specials counted. corruption: shares of [MASK], of a random token,
-  of the token kept.
-  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq). maskable:
-  text | all_but_padding (fairseq also masks its specials). random_tokens: all | no_specials |
-  unigrams (as often as in the
-  corpus). sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's
-  release). repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k
-  (static masking; Liu et al. 2019 §4.1).
+  rate: share of a row's tokens, specials counted.
+  corruption: shares of [MASK], of a random token, of the token kept.
+  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq).
+  maskable: text | all_but_padding (fairseq also masks its specials).
+  random_tokens: all | no_specials | unigrams (as often as in the corpus).
+  sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's release).
+  repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static
+    masking; Liu et al. 2019 §4.1).
   """
   return _part(
     'token',
@@ -328,11 +337,13 @@ def whole_word(
   """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et
   al. 2019 §3.2).
 
-  level: word | phrase | entity (words where there is none). selection: budget (random order, what
-  exceeds it is skipped) | independent (a coin for each unit; ERNIE's release). corrupted, what one
-  draw of mask, random and keep covers: pieces | units. substitute, what the first share becomes:
-  mask | similar (a word of the corpus's table, MacBERT).
-  max_predictions: 0: from the rate. rate, random_tokens, repeat: see token.
+  level: word | phrase | entity (words where there is none).
+  selection: budget (random order, what exceeds it is skipped) | independent (a coin for each unit;
+    ERNIE's release).
+  corrupted, what one draw of mask, random and keep covers: pieces | units.
+  substitute, what the first share becomes: mask | similar (a word of the corpus's table, MacBERT).
+  max_predictions: 0: from the rate.
+  rate, random_tokens, repeat: see token.
   """
   return _part(
     'whole_word',
@@ -364,9 +375,10 @@ def ngram(
 ):
   """Runs of one to N words (Lan et al. 2019 §3.1; Cui et al. 2020 §3.2).
 
-  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n. order: shuffled (ALBERT) | left_to_right
-  (MacBERT). corrupted: pieces |
-  units (words). The others: see whole_word and token.
+  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n.
+  order: shuffled (ALBERT) | left_to_right (MacBERT).
+  corrupted: pieces | units (words).
+  The others: see whole_word and token.
   """
   return _part(
     'ngram',
@@ -398,10 +410,12 @@ def span(
 ):
   """Spans of words of geometric length, and the tokens at their borders (Joshi et al. 2020 §3).
 
-  rate: of the text, specials not counted. p, max_words: of the geometric distribution, cut off
-  there and rescaled. corrupted: spans (touching ones are one) | units (words) | pieces. overflow,
-  where a word exceeds the budget: skip | cut (masks its first pieces; the release).
-  max_pair_targets: how far into a span the border objective reaches. The others: see token.
+  rate: of the text, specials not counted.
+  p, max_words: of the geometric distribution, cut off there and rescaled.
+  corrupted: spans (touching ones are one) | units (words) | pieces.
+  overflow, where a word exceeds the budget: skip | cut (masks its first pieces; the release).
+  max_pair_targets: how far into a span the border objective reaches.
+  The others: see token.
   """
   return _part(
     'span',
@@ -424,9 +438,10 @@ def ngram_windows(
 ):
   """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020).
 
-  max_gram: 1: single tokens. scan, which windows are used up to the budget: left_to_right (the
-  release; the end of a row is hardly ever masked) | spread (in random order). The others: see
-  token.
+  max_gram: 1: single tokens.
+  scan, which windows are used up to the budget: left_to_right (the release; the end of a row is
+    hardly ever masked) | spread (in random order).
+  The others: see token.
   """
   return _part(
     'ngram_windows',
@@ -446,10 +461,12 @@ def permutation(
 ):
   """Spans to be said in random order, and who sees whom (Yang et al. 2019).
 
-  context: K, about one token of it is predicted. max_span: words (p ∝ 1/n). num_predictions: of a
-  full row. block: tokens permuted together, blind to later blocks. span_units: words (the paper) |
-  pieces (n pieces from a word's first on; the
-  release). repeat: see token.
+  context: K, about one token of it is predicted.
+  max_span: words (p ∝ 1/n).
+  num_predictions: of a full row.
+  block: tokens permuted together, blind to later blocks.
+  span_units: words (the paper) | pieces (n pieces from a word's first on; the release).
+  repeat: see token.
   """
   return _part(
     'permutation',
@@ -489,13 +506,14 @@ def transformer(
   """The post-LN Transformer encoder with learned positions (Devlin et al. 2018 §3).
 
   embedding_size: of the tables, projected to hidden_size; 0: the same, and no projection.
-  type_vocab_size: 0 for no segment table. sharing, what the layers have in common: none | all |
-  attention | feed_forward (Lan et al. 2019 §3.1, Table 4; each
-  with its norm). num_groups: of consecutive layers; layers share in their group only.
-  inner_group_num: blocks, each with its own parameters, that make a layer. activation: gelu_tanh
-  (Google's BERT) | gelu (the exact one) | relu. initializer: truncated_normal (cut at two
-  deviations, not rescaled) | normal, with deviation initializer_range; what scores a token by one
-  number (detection) is not drawn so, but uniformly after Glorot.
+  type_vocab_size: 0 for no segment table.
+  sharing, what the layers have in common: none | all | attention | feed_forward (Lan et al. 2019
+    §3.1, Table 4; each with its norm).
+  num_groups: of consecutive layers; layers share in their group only.
+  inner_group_num: blocks, each with its own parameters, that make a layer.
+  activation: gelu_tanh (Google's BERT) | gelu (the exact one) | relu.
+  initializer: truncated_normal (cut at two deviations, not rescaled) | normal, with deviation
+    initializer_range. The detection head's output layer is Glorot-uniform.
   """
   return _part(
     'transformer',
@@ -549,10 +567,12 @@ def replaced_token(
   """A generator fills masks, a discriminator tells which tokens are replaced, both in one update
   (Clark et al. 2020 §2).
 
-  width, depth: of the generator, as shares of the network's. shared, what it has in common with the
-  network: none | token (word vectors) | embeddings (the release) | all. temperature,
-  disallow_correct (never the true token): of sampling.
-  loss_over: all | masked tokens. generator_weight, discriminator_weight: of the two losses.
+  width, depth: of the generator, as shares of the network's.
+  shared, what it has in common with the network: none | token (word vectors) | embeddings (the
+    release) | all.
+  temperature, disallow_correct (never the true token): of sampling.
+  loss_over: all | masked tokens.
+  generator_weight, discriminator_weight: of the two losses.
   """
   return _part(
     'replaced_token',
@@ -622,7 +642,8 @@ def replaced_token_frozen(
 
 def corruption_detection(*, loss_over='all'):
   """Telling the tokens that the masking put in: with masking.corruption=(0, 1, 0) and random_tokens
-  'all' or 'unigrams' the uniform and the unigram generator."""
+  'all' or 'unigrams' the uniform and the unigram generator.
+  """
   return _part('corruption_detection', dict(loss_over=loss_over))
 
 
@@ -676,6 +697,7 @@ def all_tokens_mlm(
 
 def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
   """Stands where an objective is still to be written: prepare and show work, pretrain refuses.
+
   reads: features it will need.
   """
   return _part('input_only', dict(reads=reads))
@@ -697,10 +719,13 @@ def adamw(
 ):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
 
-  no_decay: path regexes of parameters that do not decay. clip_norm: largest gradient norm, 0 for no
-  clipping. rates: ordered (path regex, multiplier of the learning rate), first match wins; see
-  `layerwise_rates`. clip_groups: ordered path regexes; what matches each is clipped by its own
-  norm, and so is the rest; () clips all together. A regex may name a layer: encoder/layers/11/.
+  no_decay: path regexes of parameters that do not decay.
+  clip_norm: largest gradient norm, 0 for no clipping.
+  rates: ordered (path regex, multiplier of the learning rate), first match wins; see
+    `layerwise_rates`.
+  clip_groups: ordered path regexes; what matches each is clipped by its own norm, and so is the
+    rest; () clips all together.
+  A regex may name a layer: encoder/layers/11/.
   """
   return _part(
     'adamw',
@@ -760,7 +785,8 @@ def lamb(
 ):
   """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
 
-  no_adaptation: path regexes of parameters without a trust ratio. The others: see adamw.
+  no_adaptation: path regexes of parameters without a trust ratio.
+  The others: see adamw.
   """
   return _part(
     'lamb',
@@ -800,7 +826,7 @@ def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='conti
   (Google's BERT).
 
   across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and
-  decay).
+    decay).
   """
   return _part(
     'linear_from_start',
@@ -857,20 +883,23 @@ def run(
   dropout draws where kernels differ.
 
   mesh: devices along (data, fsdp, tensor); -1 takes what is left. data and fsdp split the rows of a
-  batch, fsdp also the parameters and the optimizer's state (a network too large for one device),
-  tensor the heads, the feed-forward and the
-  vocabulary. dtype: of matrix products. accumulation: microbatches a step. unroll: layers a turn of
-  the scan, 0 for all of them (faster on TPUs, and longer to compile). remat, what the backward pass
-  finds saved of a layer and need not compute
-  again, less and less: none (all) | sublayers | feed_forward (what it gives) | full (nothing).
+    batch, fsdp also the parameters and the optimizer's state (a network too large for one device),
+    tensor the heads, the feed-forward and the vocabulary.
+  dtype: of matrix products.
+  accumulation: microbatches a step.
+  unroll: layers a turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
+  remat: which activations of a layer are saved, from most to least: none (all) | sublayers |
+    feed_forward (its result) | full (nothing).
   kernels, of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
-  fused | fused_hashed (a TPU's dropout as any machine draws it) |
-  cudnn. log_every, eval_every: steps; eval_every 0 evaluates at the end only. eval_batches: of
-  held-out rows, at most.
-  save_minutes: between checkpoints. keep: newest checkpoints kept; keep_every: every so many steps
-  one is kept for good (0:
-  none). on_nonfinite: stop | skip (leave the update out and count it). wandb: project name, empty
-  for none. compile_cache: where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says.
+    fused | fused_hashed (a TPU's dropout as any machine draws it) | cudnn.
+  log_every, eval_every: steps; eval_every 0 evaluates at the end only.
+  eval_batches: of held-out rows, at most.
+  save_minutes: between checkpoints.
+  keep: newest checkpoints kept.
+  keep_every: steps between checkpoints that are kept for good; 0: none.
+  on_nonfinite: stop | skip (leave the update out and count it).
+  wandb: project name, empty for none.
+  compile_cache: where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says.
   corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
   return ml_collections.ConfigDict(
@@ -992,9 +1021,8 @@ def argument(text, build):
       f'{", ".join(build)}.{_near(size, build)}'
     )
   config = build[size]()
-  for change in sorted(
-    changes, key=lambda c: c.startswith('steps=')
-  ):  # scaling comes last: it also scales a new schedule's warmup
+  # scaling comes last: it also scales a new schedule's warmup
+  for change in sorted(changes, key=lambda c: c.startswith('steps=')):
     key, _, value = change.partition('=')
     if key == 'steps':
       _scale(config, value)

@@ -12,9 +12,8 @@ os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
-os.environ.setdefault(
-  'OMP_NUM_THREADS', '1'
-)  # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
+# torch's threads wait for each other by spinning: fifty times the processor's time on two cores
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 # The tests compile more than they compute, and the emitters of fusions take two thirds of the time
 # a train step is compiled in. jaxlib ends the process at a flag that it does not know, so what only
 # some versions have is asked of those alone.
@@ -55,9 +54,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
   tests = collections.Counter(item.path for item in items)
   rank = {name: i for i, name in enumerate(LONGEST)}
-  items.sort(
-    key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path])
-  )  # then as xdist would: the most tests first
+  # then as xdist would: the most tests first
+  items.sort(key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path]))
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -21,7 +21,7 @@ from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as named_parts
+from bertzoo_jax.common import parts as part_table
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -59,11 +59,11 @@ def make_workdir(path, config, sizes=SIZES):
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
-  encoder = named_parts.build(
+  encoder = part_table.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
   )
   params = small.parameters(
-    named_parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+    part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   )
   zero = jnp.zeros((), jnp.int32)
   state = steps.TrainState(
@@ -142,9 +142,8 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
     'Reloaded with transformers',
   ):
     assert fact in card, fact
-  assert (
-    '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
-  )  # of a later step than the export's; each once
+  # of a later step than the export's; each once
+  assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
   assert len({p.stat().st_mode for p in out.iterdir()}) == 1
   loaded, report = hf.load(out)
   merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
@@ -195,9 +194,8 @@ def swapped(run, tmp_path):
 
 def test_a_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
   workdir, config = swapped
-  written = (
-    'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
-  )  # of the class wished for, if one of its type fits
+  # of the class wished for, if one of its type fits
+  written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
   assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
   assert f'export writes {written}.' in capsys.readouterr().out
   assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]

@@ -130,9 +130,8 @@ def test_killed_again_and_again_it_ends_with_the_bytes_of_a_clean_run(text, clea
   run = drive(text, out)
   assert run.wait() == 0, run.communicate()[0]
   assert contents(out) == contents(clean[0])
-  assert (
-    sum(p.stat().st_mtime_ns == t for p, t in kept.items()) >= records
-  )  # and was not made twice
+  # and was not made twice
+  assert sum(p.stat().st_mtime_ns == t for p, t in kept.items()) >= records
 
 
 def kill_at(run, out, phase_run):
@@ -643,10 +642,8 @@ def test_beam_makes_the_same_bytes_and_keeps_finished_shards(tmp_path, monkeypat
   for i in range(3):
     write_text(tmp_path / f't{i}.txt', documents=60, seed=i)
   monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
-  source = [
-    f'2*{tmp_path}/t0.txt',
-    f'{tmp_path}/t*.txt',
-  ]  # copies, repeats, and chunks over the borders of files
+  # copies, repeats, and chunks over the borders of files
+  source = [f'2*{tmp_path}/t0.txt', f'{tmp_path}/t*.txt']
   silent = lambda _: None
   prepare_lib.prepare(tiny(), source, tmp_path / 'local', workers=2, say=silent)
   made = []

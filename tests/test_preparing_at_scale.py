@@ -42,9 +42,8 @@ def test_every_runner_is_there_and_its_options_are_beams():
   for args in BEAM_ARGS:
     assert not _unknown(args), args
     name = args[0].partition('=')[2]
-    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith(
-      'Runner'
-    )  # Dataflow's needs apache-beam[gcp]
+    # Dataflow's needs apache-beam[gcp]
+    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith('Runner')
 
 
 def test_what_may_stand_in_their_place_is_beams_too():

@@ -99,9 +99,8 @@ def command(world, workdir, *more):
 
 
 def environment():
-  flags = ' '.join(
-    f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f
-  )  # one device, and compiled as quickly as here
+  # one device, and compiled as quickly as here
+  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
   return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
 
 

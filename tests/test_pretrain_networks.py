@@ -56,9 +56,8 @@ def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_sta
   here(tmp_path / 'run', **TWO_STAGES)
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
   border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)
-  assert (
-    small.worst(border['encoder'], border['generator']['encoder']) == 0
-  )  # the discriminator starts from the generator
+  # the discriminator starts from the generator
+  assert small.worst(border['encoder'], border['generator']['encoder']) == 0
   assert (
     small.worst(end['generator'], border['generator']) == 0
     and small.worst(end['encoder'], border['encoder']) > 1e-3

@@ -20,9 +20,8 @@ MY_LANGUAGE = re.search(r'```python\n(.*?)```', README, re.S).group(1)
 
 
 def _run(arguments, cwd, **environment):
-  flags = ' '.join(
-    f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f
-  )  # compiled as quickly as here; `make demo` has none
+  # compiled as quickly as here; `make demo` has none
+  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
   env = {
     **os.environ,
     'PYTHONPATH': str(ROOT),

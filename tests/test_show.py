@@ -29,9 +29,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 def corpus(tmp_path_factory):
   folder = tmp_path_factory.mktemp('show')
   paragraphs = (ROOT / 'data/sample/time_machine.txt').read_text().split('\n\n')
-  (folder / 'text.txt').write_text(
-    '\n\n'.join(' '.join(p.split()) for p in paragraphs[10:110])
-  )  # a paragraph a document
+  # a paragraph a document
+  (folder / 'text.txt').write_text('\n\n'.join(' '.join(p.split()) for p in paragraphs[10:110]))
   prepare.prepare(
     _config(), [str(folder / 'text.txt')], folder / 'corpus', workers=1, say=lambda line: None
   )
@@ -118,8 +117,8 @@ def test_packed_pieces_are_set_apart(corpus):
   )
   text = _show(corpus, config, rows=4, steps=(0, 30))
   for heading, row in re.findall(r'^(step .*)\n(.*)$', text, re.MULTILINE):
-    pieces = re.search(r'(\d+) pieces', heading)
-    assert row.count('│ [CLS]') == (int(pieces[1]) - 1 if pieces else 0)
+    packed = re.search(r'(\d+) packed segments', heading)
+    assert row.count('│ [CLS]') == (int(packed[1]) - 1 if packed else 0)
 
 
 @pytest.mark.parametrize('split', ['train', 'held_out'])
@@ -223,9 +222,8 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
   ]
   done = subprocess.run([*line, '--rows=1'], cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
-  done = subprocess.run(
-    [*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True
-  )  # refused before TensorFlow starts work
+  # refused before TensorFlow starts work
+  done = subprocess.run([*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True)
   assert (
     done.returncode == 2
     and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5')
@@ -276,9 +274,8 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
     assert len(marks) == batch['masked_weights'][row].sum() > 0
     if name == 'permutation':
       places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
-      assert sorted(places) == sorted(
-        [*range(1, 6), *range(1, len(places) - 4)]
-      )  # 1, 2, … in each of the two blocks
+      # 1, 2, … in each of the two blocks
+      assert sorted(places) == sorted([*range(1, 6), *range(1, len(places) - 4)])
 
 
 @pytest.mark.parametrize('name', MASKINGS)

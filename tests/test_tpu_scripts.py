@@ -691,9 +691,8 @@ def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_t
     _scp('TMP/line', 'TMP/env', 'ann@bert:bertzoo_tpu/job/'),
     _ssh('bash bertzoo_tpu/worker.sh start'),
   ]
-  assert 'hush' not in str(
-    ready.calls()
-  )  # nor can others on this machine read it from its list of processes
+  # nor can others on this machine read it from its list of processes
+  assert 'hush' not in str(ready.calls())
   logs = ready.folder / 'bucket/bucket/w/logs'
   for worker in (0, 1):
     base = ready.home(worker) / 'bertzoo_tpu'
@@ -776,9 +775,8 @@ def test_a_line_that_starts_on_some_workers_only_is_ended_on_all(ready):
     and 'stopped on all' in done.stderr
   )
   status = ready.ok('status')
-  assert (
-    ': running' not in status and ': stopped' not in status
-  )  # which babysit would take for a wish of the user's
+  # which babysit would take for a wish of the user's
+  assert ': running' not in status and ': stopped' not in status
 
 
 def test_a_machine_that_is_not_set_up_runs_nothing_and_says_so(cloud):

@@ -28,12 +28,8 @@ torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
 
 STEPS, FEW, WARMUP, TOLERANCE = 20, 3, 6, 1e-4
-PEAK = {
-  'bert': 2e-3,
-  'roberta': 2e-3,
-  'albert': 6e-2,
-  'electra': 2e-3,
-}  # LAMB's is a share of the parameter's norm
+# LAMB's is a share of the parameter's norm
+PEAK = {'bert': 2e-3, 'roberta': 2e-3, 'albert': 6e-2, 'electra': 2e-3}
 PAPERS = {
   'bert': bert.get_config('base'),
   'roberta': roberta.get_config('base'),
@@ -199,9 +195,8 @@ def torch_losses(folders, system, batches):
   adam, clip = REFERENCES[system]
   network, loss_of = reference(folders, system)
   names = {n: p for n, p in network.named_parameters()}  # a shared one once
-  if (
-    changes.get('type_vocab_size') == 0
-  ):  # a row that the class demands and RoBERTa as trained does not have
+  # a row that the class demands and RoBERTa as trained does not have
+  if changes.get('type_vocab_size') == 0:
     names.pop('roberta.embeddings.token_type_embeddings.weight')
   state, losses = {}, []
   for s, batch in enumerate(batches):
@@ -228,9 +223,8 @@ def start(system):
 def batches(system):
   pad, out = SYSTEMS[system][3]['pad'], []
   for seed in range(STEPS):
-    batch = small.batch(
-      rows=8, seed=seed % 4
-    )  # few batches, so that something is learned in twenty steps
+    # few batches, so that something is learned in twenty steps
+    batch = small.batch(rows=8, seed=seed % 4)
     batch['input_ids'] = np.where(batch['pack_ids'] > 0, batch['input_ids'], pad).astype(np.int32)
     if system == 'electra':
       batch['sampled_ids'] = (
@@ -282,9 +276,8 @@ def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
     weights.save(folders[-1] / 'model.safetensors', tensors)
     (folders[-1] / 'config.json').write_text(json.dumps({**config, 'classifier_dropout_prob': 0.0}))
   theirs, ours = torch_losses(folders, system, batches(system)), our_run(system)[0]
-  assert (
-    theirs[-4:].mean() < 0.95 * theirs[:4].mean()
-  )  # it does learn, so the optimizer shows in the loss
+  # it does learn, so the optimizer shows in the loss
+  assert theirs[-4:].mean() < 0.95 * theirs[:4].mean()
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
 
 

@@ -2,9 +2,9 @@
 (corpus, config, seed, step).
 
 Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
-epoch)(n mod N) of that
-epoch's own list: a surplus is not visited, a shortage wraps. A very large split is visited part by
-part (splits.Split). B rows of the global batch, b of this host, L length, P predictions.
+epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. A very large
+split is visited part by part (splits.Split). B rows of the global batch, b of this host, L length,
+P predictions.
 """
 
 import functools
@@ -46,7 +46,7 @@ def build(
   """The pipeline of one phase of a run.
 
   Args:
-    corpus: input.corpus.Corpus.
+    corpus: corpus.corpus.Corpus.
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
     seed: of the run; phase: index of the phase, whose rows and masks are its own. Held-out rows
@@ -100,9 +100,8 @@ def build(
   notes = word_marks.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
-  if (
-    split != 'train'
-  ):  # evaluation asks the same of every seed and phase, so that their losses compare
+  # evaluation asks the same of every seed and phase, so that their losses compare
+  if split != 'train':
     seed, phase = 0, 0
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
@@ -238,7 +237,7 @@ class Pipeline:
     """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
     of the order of its lists.
     """
-    pieces = []
+    stretches = []
     for e, part, here in self._stretches(np.broadcast_to(epoch, place.shape), place):
       e_repeated = self._repeated(e)
       rows, split, form = (
@@ -275,14 +274,14 @@ class Pipeline:
           units,
         )
       row_keys = hashing.fold(hashing.fold(key, hashing.ROW), numbers)
-      pieces.append((features, np.stack(row_keys, axis=-1)))
+      stretches.append((features, np.stack(row_keys, axis=-1)))
       if shuffled and here[-1] * 2 > self._rows_of_parts[part]:
         self._lists.prepare(*self._after(e, part))
-    if len(pieces) == 1:
-      return pieces[0]
+    if len(stretches) == 1:
+      return stretches[0]
     return {
-      name: np.concatenate([p[0][name] for p in pieces]) for name in pieces[0][0]
-    }, np.concatenate([p[1] for p in pieces])
+      name: np.concatenate([p[0][name] for p in stretches]) for name in stretches[0][0]
+    }, np.concatenate([p[1] for p in stretches])
 
   def _stretches(self, epoch, place):
     """(epoch, part, places in the part) of rows that stand next to each other in a batch and in a

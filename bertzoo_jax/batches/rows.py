@@ -167,9 +167,8 @@ def assemble(spans, num_rows, length, gather, special, packed, gather_units=None
   end = np.cumsum(size)
   before = end - size
   first_span = np.searchsorted(spans.row, np.arange(num_rows))
-  at = (
-    spans.row * length + before - before[first_span][spans.row]
-  )  # flat place of a span's first token
+  # flat place of a span's first token
+  at = spans.row * length + before - before[first_span][spans.row]
   place = np.arange(end[-1]) + np.repeat(at - before, size)
   classifiers = at[spans.leading > 0]
   separators = np.concatenate(

@@ -52,9 +52,8 @@ def run(main, leave=None, also=None):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
     stream.reconfigure(errors='backslashreplace')
-  warnings.formatwarning = lambda message, *_, **__: (
-    f'note: {message}\n'
-  )  # remarks are for the user, not about code
+  # remarks are for the user, not about code
+  warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
   if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
   app.run(
@@ -78,10 +77,8 @@ def _parse(argv):
     raise errors.UserError(
       f'--{missing[1]} is missing (see --help).' if missing else _sentence(e)
     ) from e
-  except (
-    AttributeError,
-    KeyError,
-  ) as e:  # a locked config was asked for a field that it does not have
+  # a locked config was asked for a field that it does not have
+  except (AttributeError, KeyError) as e:
     raise errors.UserError(_unknown_field(e)) from e
   except (TypeError, ValueError, OSError, SyntaxError) as e:
     raise errors.UserError(f'--config: {_sentence(e)}') from e
@@ -153,9 +150,8 @@ def _fields() -> dict:
   """{'section.field': value} of the config that the command line names, without what it sets."""
   alone, argv = flags.FlagValues(), sys.argv
   config_flags.DEFINE_config_file('config', flag_values=alone)
-  sys.argv = [
-    a for a in argv if not a.lstrip('-').startswith('config.')
-  ]  # where ml_collections looks for what is set
+  # where ml_collections looks for what is set
+  sys.argv = [a for a in argv if not a.lstrip('-').startswith('config.')]
   try:
     alone(sys.argv, known_only=True)
     return configuration.flatten(alone.config)
@@ -168,9 +164,8 @@ def _fields() -> dict:
 def _sentence(e: Exception) -> str:
   """What went wrong without the library's scaffolding around it."""
   text = str(e.args[0] if isinstance(e, KeyError) and e.args else e)
-  if (
-    'Traceback (most recent call last)' in text
-  ):  # raised inside a config file: the last line says it
+  # raised inside a config file: the last line says it
+  if 'Traceback (most recent call last)' in text:
     text = re.split(r'\n\w+(?:\.\w+)*: ', text)[-1]
   if 'Attempted [' in text:
     text = 'there is no config file ' + re.search(r'Attempted .*?\n\s*(\S+)', text).group(1)
@@ -191,9 +186,8 @@ def _guard(f, argv, leave=None, also=None):
     )
     if sentence and also:
       also(sentence)
-    if (
-      isinstance(e, KeyboardInterrupt) and leave is None
-    ):  # a shell ends its loop only where the signal did end this
+    # a shell ends its loop only where the signal did end this
+    if isinstance(e, KeyboardInterrupt) and leave is None:
       sys.stdout.flush()
       signal.signal(signal.SIGINT, signal.SIG_DFL)
       os.kill(os.getpid(), signal.SIGINT)
@@ -212,9 +206,8 @@ def _ending(e: BaseException):
       f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '
       '(gcloud auth application-default login) and the network.'
     )
-  if isinstance(e, OSError) and (
-    e.filename is not None or e.errno == errno.ENOSPC
-  ):  # without a path it is no mistake of the user's
+  # without a path it is no mistake of the user's
+  if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):
     return (
       code,
       f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the '

@@ -107,9 +107,8 @@ def _override(config, key: str, value, index: int) -> None:
         f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.'
       )
     config.update_from_flattened_dict({key: value})
-  elif key == section and isinstance(
-    value, (dict, ml_collections.ConfigDict)
-  ):  # a whole section, from configs/parts.py
+  # a whole section, from configs/parts.py
+  elif key == section and isinstance(value, (dict, ml_collections.ConfigDict)):
     config[key] = ml_collections.ConfigDict(value)
   else:
     names = [k for k in known if k.split('.')[0] in _PHASE_SECTIONS]

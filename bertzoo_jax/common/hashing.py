@@ -31,12 +31,8 @@ import numpy as np
 ) = range(1, 17)
 COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS = range(17, 23)
 
-_STEP, _MIX_1, _MIX_2, _CROSS = (
-  0x9E3779B9,
-  0x7FEB352D,
-  0x846CA68B,
-  0x85EBCA6B,
-)  # 2³²/φ; C. Wellons's "lowbias32"; murmur3
+# 2³²/φ; C. Wellons's "lowbias32"; murmur3
+_STEP, _MIX_1, _MIX_2, _CROSS = (0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0x85EBCA6B)
 _ROUNDS = (
   10  # of the shuffle: four pass for random to an eye on a few outputs, small ranges need more
 )

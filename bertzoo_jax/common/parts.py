@@ -145,7 +145,7 @@ def _check_fields(name, part, fields, table, what, args, handed_over):
     unknown = [k for k in fields if k not in own]
     missing = [k for k in own if k not in fields and parameters[k].default is inspect._empty]
     wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
-    wrong += [f'it needs {", ".join(missing)}.'] if missing else []
+    wrong += [f'fields are missing: {", ".join(missing)}.'] if missing else []
     raise errors.UserError(
       f'config.{what} does not fit {name!r}: {" ".join(wrong) or f"{e}."} '
       + (

@@ -3,7 +3,7 @@
 So they are the same for a row alone and among others, on any mesh and in any microbatch; a device
 draws those of its own rows and no others, in passing, and again in a backward pass.
 
-A row's key is two words, keys [..., 2] uint32. The hash mixes each word by a bijection of 32 bits
+A row's key is two uint32s, keys [..., 2]. The hash mixes each of them by a bijection of 32 bits
 whose every bit depends on all (shifts and odd factors; constants of Wellons' hash prospector,
 2018).
 """
@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_ROW = np.int32(
-  0x9E3779B9 - (1 << 32)
-)  # 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+# 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+_ROW = np.int32(0x9E3779B9 - (1 << 32))
 
 
 def of_batch(key: jax.Array, rows: int) -> jax.Array:
@@ -25,8 +24,8 @@ def of_batch(key: jax.Array, rows: int) -> jax.Array:
 
 def join(keys: jax.Array, key: jax.Array) -> jax.Array:
   """Other keys of the same rows, by a key of jax.random."""
-  for word in jax.random.key_data(key):
-    keys = fold_in(keys, word)
+  for number in jax.random.key_data(key):
+    keys = fold_in(keys, number)
   return keys
 
 
@@ -37,10 +36,10 @@ def fold_in(keys: jax.Array, number) -> jax.Array:
   return jnp.stack(jnp.broadcast_arrays(*folded(keys[..., 0], keys[..., 1], number)), axis=-1)
 
 
-def folded(word, other, number):
-  """`fold_in` of words apart: a bijection of the two for every number."""
+def folded(one, other, number):
+  """`fold_in` of the two uint32s of a key: a bijection of them for every number."""
   number = jnp.asarray(number).astype(jnp.uint32)
-  return _mixed(_mixed(word + number) + other), _mixed(other + _mixed(number))
+  return _mixed(_mixed(one + number) + other), _mixed(other + _mixed(number))
 
 
 def bits(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
@@ -48,11 +47,11 @@ def bits(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
   return bits_at(keys[..., 0, None, None], keys[..., 1, None, None], (0, 0), size)
 
 
-def bits_at(word, other, first: tuple, size: tuple[int, int]) -> jax.Array:
-  """Those of `bits` from the place `first` on. word, other: of keys, broadcast to `size`."""
-  word, other = (jnp.asarray(n).astype(jnp.uint32) for n in (word, other))
+def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
+  """Those of `bits` from the place `first` on. one, other: of keys, broadcast to `size`."""
+  one, other = (jnp.asarray(n).astype(jnp.uint32) for n in (one, other))
   place = [jax.lax.broadcasted_iota(jnp.int32, size, axis) + first[axis] for axis in (0, 1)]
-  return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ word) + other)
+  return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ one) + other)
 
 
 def keep(keys: jax.Array, rate: float, size: tuple[int, int]) -> jax.Array:

@@ -2,13 +2,14 @@
 that owns the truth.
 
     CORPUS/manifest.json   format_version, tokenizer and corpus sections, vocab_size, special ids,
-    splits, report, hash CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
+                           splits, report, hash
+    CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
     CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
-    CORPUS/similar/        the similar words of input/similar.py, where the corpus has them
+    CORPUS/similar/        the similar words of words/similar, where the corpus has them
     CORPUS/verified.json   which files `verify` has found right on this disk (no part of the corpus)
     CORPUS/tokenizer/      what `tokenizers.load` reads
-    CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy   (units, uint8 [T] of
-    words/word_marks.py, where it has marks)
+    CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy
+                           shards; units, uint8 [T] of words/word_marks.py, only where it has marks
 
 Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences` [S+1] are token
 offsets in the shard, its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S
@@ -57,7 +58,7 @@ class Corpus:
     unigrams: int64 [V], how often each id occurs in train.
     word_starts: bool [V], whether a piece starts a word.
     has_marks: whether its splits can `gather_units`.
-    similar: the table of similar words (input/similar.py), or None.
+    similar: the table of similar words (words/similar), or None.
     hash: of what identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
   """

@@ -27,9 +27,8 @@ from bertzoo_jax.words import word_marks
 
 # CORPUS/parts/: records and unigrams of shards, what is repeated, gone when the corpus is finished
 PARTS = 'parts'
-MAX_SENTENCE = (
-  1 << 16
-)  # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
+# characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
+MAX_SENTENCE = 1 << 16
 _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
@@ -165,9 +164,8 @@ def _tokenise(chunk, tokenizer, splitter, held_out, marker):
     np.asarray(owners, np.int64),
     np.asarray([len(t.encode('utf-8')) for t in texts], np.int64),
   )
-  per_document = np.bincount(
-    owners[lengths > 0], minlength=len(chunk.documents)
-  )  # sentences that have a token
+  # sentences that have a token
+  per_document = np.bincount(owners[lengths > 0], minlength=len(chunk.documents))
   held = np.array([below(int(h), held_out) for h in hashes])
   splits = {}
   for name, chosen in zip(corpus.SPLITS, (~held, held)):

@@ -171,9 +171,8 @@ class Split:
     crosses_R = high_R >= self._starts[shard_R + 1]
     for row, shard in enumerate(shard_R.tolist()):
       if not crosses_R[row]:
-        self._array(name, shard).take(
-          local_RL[row], out=out_RL[row], mode='clip'
-        )  # in range, as checked above; 'clip' needs no buffer
+        # in range, as checked above; 'clip' needs no buffer
+        self._array(name, shard).take(local_RL[row], out=out_RL[row], mode='clip')
     for row in np.flatnonzero(crosses_R).tolist():
       out_RL[row] = self._gather_run(name, rows_RL[row])
     return out_RL.reshape(positions.shape).astype(np.int32)

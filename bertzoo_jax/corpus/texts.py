@@ -117,9 +117,8 @@ class Text:
     return int(self._survey().counts[2])
 
   def _survey(self):
-    if (
-      self._repeated is None and (self._out / 'plan.json').exists()
-    ):  # without it nothing here is of this plan
+    # without it nothing here is of this plan
+    if self._repeated is None and (self._out / 'plan.json').exists():
       self._repeated = duplicates.load(self._out / shards.PARTS)
     if self._repeated is None and self._say is None:
       raise errors.UserError(

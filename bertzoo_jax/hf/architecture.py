@@ -1,19 +1,23 @@
 """What a class of Hugging Face is to this program: its tensors, its config.json, its card. numpy.
 
-A family of classes is one file with one `Architecture` for each class. The files of this package
-are in `hf/architectures/`, listed in the table at the foot of its `__init__.py`. A file outside the
-package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`.
+A family of classes is one file with one `Architecture` per class. The files of this package are in
+`hf/architectures/`, and the table at the foot of its `__init__.py` lists them. A file outside the
+package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`. A complete
+example is `tests/hf/outside_network.py`.
 
-Such a file says five things.
+Such a file says six things.
 
-1. Rows. A row pairs a parameter of ours with a tensor of theirs:
+1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
+   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `pair_head/` or
+   `replaced_head/`. The word table of every encoder is WORD_TABLE:
 
-       Row('encoder/embeddings/word/embedding', 'model.embeddings.tok_embeddings.weight')
+       Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
    `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
    within it.) Our parameter then has a leading axis of layers. `transform` says how the copy of one
    layer becomes the tensor. torch stores a dense kernel as [out, in] and flat over heads. Here it
-   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like.
+   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like. For any
+   other layout, write a Transform.
 
    Several parameters that are one tensor are a tuple of paths. `joined` stacks them:
 
@@ -23,9 +27,10 @@ Such a file says five things.
          joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
        )
 
-   One parameter that is several tensors has a tuple of names, and `parted`. For any other layout,
-   write a Transform. A tensor that only some layers have says so in `where`. If our parameter has
-   a copy for every layer nevertheless, `without` makes the copies that no tensor is read for:
+   One parameter that is several tensors has a tuple of names, and `parted`.
+
+   `where` says which layers have the tensor. If our parameter has a copy for the other layers too,
+   `without` makes these copies when a directory is read:
 
        Row(
          'encoder/layers/attention_norm/scale',
@@ -34,17 +39,21 @@ Such a file says five things.
          without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
        )
 
-   `absent` says what is written where the encoder lacks the parameter.
-2. `sizes(encoder, special)`: a `Sizes`, or an object of your own with its attributes and more. Rows
-   get it. Read what you need from the encoder, which is the linen module (`encoder.num_heads`).
+   `absent` says what is written where the encoder lacks the parameter. `drops` names the heads that
+   the class has no place for and that may be left out.
+2. `sizes(encoder, special)`: what the rows' functions get. Return a `Sizes`, or an object of your
+   own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your rows
+   read. `encoder` is the linen module; `special` has the ids of the special pieces by name.
 3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
 4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are what
    transformers assumes for keys that config.json leaves out.
 5. `heads` and `pipeline`: what the model card says.
+6. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
-Export then writes a directory, loads it with the transformers class called `name`, and compares
-logits and token ids. If transformers has no such class, give `logits(directory, batch)`, a
-reference that reads the directory itself (see `hf/verify.py`). Nothing is exported that differs.
+Export writes the directory, loads it with the transformers class called `name`, and compares logits
+and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
+reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
+not loaded, or if a head was not compared.
 """
 
 from collections.abc import Callable
@@ -56,6 +65,11 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer
+
+# Paths of the tables that encoders here name alike.
+WORD_TABLE = 'encoder/embeddings/word/embedding'
+POSITION_TABLE = 'encoder/embeddings/position/embedding'
+TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
 # Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
 # approximation by tanh.
@@ -176,6 +190,8 @@ class Architecture(NamedTuple):
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
+    drops: beginnings of paths of parameters that are left out, since the class has no place for
+      them ('replaced_head/'). Without any head left, vectors are compared.
     tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
@@ -200,6 +216,7 @@ class Architecture(NamedTuple):
   segments: int = 1
   head_activation: str | None = None
   activations: Mapping[str, str] = ACTIVATIONS
+  drops: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None
@@ -212,7 +229,7 @@ def applies(a: Architecture, activation: str) -> bool:
 
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   """(paths without a place in the architecture, its places without a parameter), each sorted."""
-  paths = set(paths)
+  paths = {path for path in paths if not path.startswith(a.drops)}
   homeless = paths - {path for row in a.rows for path in _several(row.ours)}
   empty = set()
   for row in a.rows:

@@ -88,8 +88,9 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
 
   Returns:
     'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L], those that the class has, or other heads
-    by the names of `networks.predict`. 'unloaded': names of the tensors that the reference did not
-    find in the file, or found there and did not load.
+    by the names of `networks.predict`; 'vectors' [B, L, D] of a class without a head. 'unloaded':
+    names of the tensors that the reference did not find in the file, or found there and did not
+    load.
   """
   return (a.logits or _with_transformers(a.name))(directory, batch)
 
@@ -117,6 +118,7 @@ def _with_transformers(name: str) -> Callable:
       'mlm': getattr(out, 'prediction_logits', alone if dims == 3 else None),
       'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
       'replaced': alone if dims == 2 else None,
+      'vectors': getattr(out, 'last_hidden_state', None),
     }
     return {
       **{head: x.numpy() for head, x in found.items() if x is not None},
@@ -164,20 +166,21 @@ _ORDER = {'mlm': 0, 'replaced': 1, 'pair': 2}
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
   """Of one head. Logits of tokens begin with [B, L], others with [B] alone."""
+  what = head if head == 'vectors' else f'{head} logits'
   for side, others in ((ours, 'the reference'), (theirs, 'the trained network')):
     if head not in side:
-      return Comparison(f'{head} logits', f'only {others} has this head', 'both', False)
+      return Comparison(what, f'only {others} has this head', 'both', False)
   a, b = np.asarray(ours[head]), np.asarray(theirs[head])
   if a.shape != b.shape:
-    return Comparison(f'{head} logits', f'{a.shape} here, {b.shape} there', 'one shape', False)
+    return Comparison(what, f'{a.shape} here, {b.shape} there', 'one shape', False)
   if b.shape[:2] == pack_ids.shape and head != 'pair':
     a, b = a[pack_ids > 0], b[pack_ids > 0]
   if not b.size:
-    return Comparison(f'{head} logits', 'no number to compare', 'one at least', False)
+    return Comparison(what, 'no number to compare', 'one at least', False)
   scale = max(1.0, float(np.abs(b).max()))
   difference = float(np.abs(a - b).max())
   return Comparison(
-    f'{head} logits {tuple(theirs[head].shape)}, largest {scale:.3g}',
+    f'{what} {tuple(theirs[head].shape)}, largest {scale:.3g}',
     f'{difference:.2e}',
     f'{TOLERANCE * scale:.1e}',
     bool(difference <= TOLERANCE * scale),

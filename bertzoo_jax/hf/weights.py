@@ -14,11 +14,9 @@ import safetensors.numpy
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
-
-# Paths of tables that every encoder here names alike.
-WORD_TABLE = 'encoder/embeddings/word/embedding'
-POSITION_TABLE = 'encoder/embeddings/position/embedding'
-TYPE_TABLE = 'encoder/embeddings/type/embedding'
+from bertzoo_jax.hf.architecture import POSITION_TABLE
+from bertzoo_jax.hf.architecture import TYPE_TABLE
+from bertzoo_jax.hf.architecture import WORD_TABLE
 
 
 class Report(NamedTuple):
@@ -104,7 +102,7 @@ def merge(
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
-  if TYPE_TABLE in loaded and TYPE_TABLE not in fresh:
+  if {TYPE_TABLE, POSITION_TABLE} <= loaded.keys() and TYPE_TABLE not in fresh:
     loaded[POSITION_TABLE] = loaded[POSITION_TABLE] + loaded.pop(TYPE_TABLE)[:1]
     lines.append(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '

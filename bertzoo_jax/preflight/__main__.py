@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 os.environ['JAX_PLATFORMS'] = 'cpu'  # a chip that is here belongs to the run
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-os.environ.setdefault(
-  'TF_ENABLE_ONEDNN_OPTS', '0'
-)  # it says three lines at import, and nothing here uses it
+# it says three lines at import, and nothing here uses it
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 import jax  # noqa: E402
 from absl import flags  # noqa: E402
@@ -51,10 +50,8 @@ from bertzoo_jax.tpu import program  # noqa: E402
 from bertzoo_jax.training import phase_run as phase_runs  # noqa: E402
 from bertzoo_jax.training import sharding  # noqa: E402
 
-_VISITED, _NEEDED = (
-  0.5,
-  0.95,
-)  # shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
+# shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
+_VISITED, _NEEDED = (0.5, 0.95)
 _TRIES = 3  # batches compiled at most, to confirm one that fits
 
 
@@ -455,9 +452,8 @@ def _largest(config, phase, text, mesh, slice_, confirm, say):
     return 0, None
   seen = lambda: max(n for n, (_, fits) in points.items() if fits)
   rows = None
-  with contextlib.suppress(
-    jax.errors.JaxRuntimeError, KeyboardInterrupt
-  ):  # what was seen until then stands
+  # what was seen until then stands
+  with contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt):
     low = points[first][0]
     second = down(0.8 * first * (usable - state) / max(low - state, 1))
     line = first

@@ -1,12 +1,14 @@
 """What would end a run later, asked beforehand and all at once: text, workdir, disk, recipe. A
 problem has a code and a remedy.
 
-P00 command line, or Ctrl-C (with --json only)
-P01 config            P02 the chips asked for      P03 no TPU compiler     P04 mesh, batch, hosts
-P05 LIBTPU_INIT_ARGS P06 corpus            P07 rows of a phase          P08 network of a phase  P09
-memory               P10 compilation P11 workdir           P12 another run in it        P13 room on
-the disk    P14 the object store W01 recipe left       W02 epochs                   W03 of the text
-       W04 not split            W05 gaps in the estimate
+    P00 command line, or Ctrl-C (with --json only)
+    P01 config             P02 the chips asked for   P03 no TPU compiler
+    P04 mesh, batch, hosts P05 LIBTPU_INIT_ARGS      P06 corpus
+    P07 rows of a phase    P08 network of a phase    P09 memory
+    P10 compilation        P11 workdir               P12 another run in it
+    P13 room on the disk   P14 the object store
+    W01 recipe left        W02 epochs                W03 of the text
+    W04 not split          W05 gaps in the estimate
 """
 
 import contextlib
@@ -151,9 +153,8 @@ def _imagined(config, path=None, manifest=None):
   """
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
-  made = corpora.in_memory(
-    [], [0], [0], vocab_size, special, similar=object()
-  )  # only asked whether it is there
+  # only asked whether it is there
+  made = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
   made.manifest['splitter'] = config.corpus.splitter
   if manifest:
     made.path, made.hash = path, manifest['hash']

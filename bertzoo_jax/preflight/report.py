@@ -136,9 +136,8 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
   worst, usable = max(tight, key=lambda p: p.program.needed), slice_.chip.usable
   state = worst.parameters + worst.optimizer
   room = usable - state - worst.parameters  # the gradients are there with any batch
-  share = room / max(
-    worst.program.needed - state - worst.parameters, 1
-  )  # what activations must shrink to
+  # what activations must shrink to
+  share = room / max(worst.program.needed - state - worst.parameters, 1)
   rows = min(
     (p.largest[0] if p.largest[1] is None else p.largest[1] for p in tight if p.largest), default=0
   )

@@ -2,7 +2,7 @@
 0:1] [--stats] [--npz FILE]
 
 Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
-segments and pieces begin. --stats measures rates and lengths instead; --npz writes raw batches, for
+segments begin. --stats measures rates and lengths instead; --npz writes raw batches, for
 `pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
 
     python -m bertzoo_jax.show --tokenizers A,B,hf:C --source F [--source F2]
@@ -23,9 +23,8 @@ import rich.table
 from absl import flags
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-os.environ.setdefault(
-  'TF_ENABLE_ONEDNN_OPTS', '0'
-)  # it says three lines at import, and nothing here uses it
+# it says three lines at import, and nothing here uses it
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import cli  # noqa: E402
@@ -93,9 +92,8 @@ def show(
     keep_units=stats and npz is None,
   )
   if split == 'held_out':
-    batches = iter(
-      pipe.evaluation_batches(config.run.eval_batches)[first:end]
-    )  # those that `pretrain` evaluates
+    # those that `pretrain` evaluates
+    batches = iter(pipe.evaluation_batches(config.run.eval_batches)[first:end])
   else:
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
   if npz is not None:
@@ -245,7 +243,7 @@ def _range(text):
 
 def compare_tokenizers(names, source, section=None, console=None) -> None:
   """Prints measures of tokenizers on a text, and a line of it in each
-  (input/tokenizers/compare.py). UserError for a wrong name.
+  (tokenizers/compare.py). UserError for a wrong name.
   """
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if not source:

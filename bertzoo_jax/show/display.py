@@ -1,5 +1,5 @@
-"""Rows in colour, for `show`: what is masked, replaced and kept, special tokens, segments, pieces,
-spans and orders.
+"""Rows in colour, for `show`: what is masked, replaced and kept, special tokens, segments (also
+packed ones), spans and orders.
 """
 
 import numpy as np
@@ -41,8 +41,8 @@ def heading(step, row, batch, fields):
   """One line about a row."""
   used, predicted = int((batch['pack_ids'][row] > 0).sum()), int(batch['masked_weights'][row].sum())
   parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']
-  if (pieces := int(batch['pack_ids'][row].max())) > 1:
-    parts.append(f'{pieces} pieces')
+  if (packed := int(batch['pack_ids'][row].max())) > 1:
+    parts.append(f'{packed} packed segments')
   if 'pair_labels' in batch:
     swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
     parts.append(_LABELS['swapped' if swapped else 'random'][int(batch['pair_labels'][row])])

@@ -39,7 +39,7 @@ class Meter:
       fullest=(real.all(axis=1)).sum(),
       masked=(real & is_mask).sum(),
       kept=(real & is_kept & ~is_mask).sum(),
-      pieces=batch['pack_ids'].max(axis=1).sum(),
+      packed=batch['pack_ids'].max(axis=1).sum(),
       on_special=(predicted & used & ~text).sum(),
       on_padding=(predicted & ~used).sum(),
       twice=real.sum() - predicted.sum(),
@@ -102,13 +102,12 @@ class Meter:
       )
     if 'word_runs' in n:
       out += _word_lines(n, masking)
-    if n['pieces'] > rows:
-      out.append(('pieces a row', n['pieces'] / rows, '', None))
+    if n['packed'] > rows:
+      out.append(('packed segments per row', n['packed'] / rows, '', None))
     if 'labels' in n:
       swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
-      lone = (
-        'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
-      )  # they all get label 1
+      # they all get label 1
+      lone = 'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
       says = None if lone or 'negative_rate' not in fields.format else fields.format.negative_rate
       out += [
         (
@@ -215,7 +214,8 @@ def _words(units, packs, text, predicted):
 
 
 def _follows(here, packs):
-  """bool [B, L]: this place and the one before it are `here`, in one piece."""
+  """bool [B, L]: this place and the one before it are `here`, in one packed
+  segment."""
   out = np.zeros_like(here)
   out[:, 1:] = here[:, 1:] & here[:, :-1] & (packs[:, 1:] == packs[:, :-1])
   return out

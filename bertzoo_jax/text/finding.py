@@ -23,9 +23,8 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
 
 class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
-  (a dataset: no files, one
-  estimate), `weight`: how many times its documents count (sources.Reader), `dataset` 'tfds:NAME' or
-  ''."""
+  (a dataset: no files, one estimate), `weight`: how many times its documents count
+  (sources.Reader), `dataset` 'tfds:NAME' or ''."""
 
   name: str
   option: str

@@ -2,9 +2,8 @@
 paragraphs of them.
 
 Read with expat, a block at a time: one page is in memory, and of a dump of all revisions its newest
-one. Left out, each
-counted under its reason: pages outside namespace 0, redirects, pages that are not wikitext, pages
-over 16 MiB.
+one. Left out, each counted under its reason: pages outside namespace 0, redirects, pages that are
+not wikitext, pages over 16 MiB.
 """
 
 import codecs
@@ -29,8 +28,7 @@ class Damaged(ValueError):
 
 class Page(NamedTuple):
   """An article: `line` of the file where it begins, `size` in characters, `why` it is left out (''
-  if it is not),
-  `bad`: characters of each line that was dropped because it was not UTF-8."""
+  if it is not), `bad`: characters of each line that was dropped because it was not UTF-8."""
 
   line: int
   text: str
@@ -162,7 +160,6 @@ class _Reading:
       text = '\n'.join(line for line in lines if _BAD not in line)
     return Page(line, '' if why else text, size, why, bad)
 
-  def _entity(
-    self, *_
-  ):  # no dump declares entities, and a few lines of them can stand for gigabytes
+  # no dump declares entities, and a few lines of them can stand for gigabytes
+  def _entity(self, *_):
     raise Damaged('it declares entities')

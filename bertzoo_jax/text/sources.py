@@ -8,12 +8,14 @@ file:
     plain text      a paragraph a line, a blank line between documents
       #file         a file a document, blank lines ignored
       #wrapped      a file a document, hard-wrapped: a blank line between paragraphs, their lines
-      joined
+                    joined
     JSON lines      an object a line; #key names the text (default 'text'); line breaks in it part
-    paragraphs parquet         a row a document; #key names the column
+                    paragraphs
+    parquet         a row a document; #key names the column
     MediaWiki       a dump in XML: an article a document (mediawiki.py), its running text
-    (wikitext.py) WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the
-    repeated title is left out
+                    (wikitext.py)
+    WikiExtractor   <doc …> title, paragraphs </doc>; entities are resolved, the repeated title is
+                    left out
 
 Lines end in LF, CR LF or CR; a byte-order mark is skipped. A document here is a list of paragraphs
 without line ends.
@@ -34,9 +36,8 @@ from bertzoo_jax.text import unpacking
 from bertzoo_jax.text import wikitext
 
 MAX_LINE = 1 << 24  # bytes; a longer line is dropped
-MAX_DOCUMENT = (
-  1 << 25
-)  # bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
+# bytes of UTF-8; a longer document is cut before the paragraph that would exceed them
+MAX_DOCUMENT = 1 << 25
 _BLOCK = 1 << 20
 _END = object()  # of a document, in a stream of paragraphs
 _JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$')

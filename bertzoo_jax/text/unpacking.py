@@ -8,12 +8,8 @@ import zlib
 
 import zstandard
 
-DAMAGED = (
-  EOFError,
-  zlib.error,
-  lzma.LZMAError,
-  zstandard.ZstdError,
-)  # and any OSError without a number
+# and any OSError without a number
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 # Bytes 1 to 3 of a Zstandard frame that carries no data; some packers begin with one
 _SKIPPABLE = b'\x2a\x4d\x18'
 _PACKED = 1 << 16  # bytes read at a time
@@ -45,9 +41,8 @@ class _Joined:
   """Packed streams one behind the other (dumps of Wikipedia have thousands of them).
 
   The libraries' own files take damage where a stream would begin for the end (bz2, lzma), or a cut
-  file for a whole one
-  (zstandard): here either is an exception, raised when all that came before it has been read. Zeros
-  between streams are padding.
+  file for a whole one (zstandard): here either is an exception, raised when all that came before it
+  has been read. Zeros between streams are padding.
   """
 
   def __init__(self, raw, new):

@@ -96,9 +96,8 @@ def _without_elements(text):
   """Without the elements of _LOST; an element that is never closed loses its tag only."""
   if '<' not in text:
     return text
-  last = {
-    tag[2].lower(): tag.start() for tag in _ELEMENT.finditer(text) if tag[1]
-  }  # where each is closed for the last time
+  # where each is closed for the last time
+  last = {tag[2].lower(): tag.start() for tag in _ELEMENT.finditer(text) if tag[1]}
   pieces, at, inside, depth = [], 0, None, 0
   for tag in _ELEMENT.finditer(text):
     name = tag[2].lower()
@@ -190,9 +189,8 @@ def _shown(link, names):
   if colon and not bar and _LANGUAGE.fullmatch(prefix):
     return ''
   if bar:
-    return (
-      label if label.strip() else (rest or target).partition('(')[0].strip()
-    )  # [[Paris (Texas)|]]
+    # [[Paris (Texas)|]]
+    return label if label.strip() else (rest or target).partition('(')[0].strip()
   return target.removeprefix(':')
 
 

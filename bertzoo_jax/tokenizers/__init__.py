@@ -2,9 +2,8 @@
 published files.
 
 A kind of tokenizer (one function in BY_NAME, in a file of its own, its arguments the fields of the
-config section) returns
-a `kinds.Kind`: what trains a vocabulary, reads and writes its files, and builds the engine of the
-`tokenizers` library. `Tokenizer` is what everybody else uses.
+config section) returns a `kinds.Kind`: what trains a vocabulary, reads and writes its files, and
+builds the engine of the `tokenizers` library. `Tokenizer` is what everybody else uses.
 """
 
 import collections

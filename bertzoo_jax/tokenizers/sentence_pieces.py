@@ -33,15 +33,12 @@ from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import spiece_file
 
 BLANK = '▁'  # U+2581, a blank in a piece
-_DEAD = (
-  -1000.0
-)  # of a piece that is never used; far below any log-probability, far above an overflow
+# of a piece that is never used; far below any log-probability, far above an overflow
+_DEAD = -1000.0
 _SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
 _LONGEST = 1000  # characters of a word in training
-_TILDE, _HIDDEN = (
-  '～',
-  '\U000f0000',
-)  # what the library's tables keep of NFKC's compatibility characters, and a private stand-in
+# what the library's tables keep of NFKC's compatibility characters, and a private stand-in
+_TILDE, _HIDDEN = ('～', '\U000f0000')
 _MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
 # Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a
 # word (Unicode, Final_Sigma).

@@ -2,9 +2,8 @@
 or `v4:2x2x4` stands for.
 
 A device is what jax sees: a chip, but for v2 and v3 one of a chip's two cores. Figures are of the
-vendor's system
-architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at which a
-generation's matrix units reach its published peak.
+vendor's system architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at
+which a generation's matrix units reach its published peak.
 """
 
 import math

@@ -7,7 +7,7 @@ Three times a step, of which the truth should lie between the outer two:
     likely   each product by its estimated cycles, everything else by its bytes at full bandwidth or
              a third of its cycles, whichever is longer; no overlap
     upper    the sum of all estimated cycles, or bytes at full bandwidth where these are longer; no
-    overlap
+             overlap
 
 The estimates were held against known answers on v5e: cycles of matrix products are within 3–14 %,
 those of element-wise operations up to three times too high (an addition bound by memory), gathers

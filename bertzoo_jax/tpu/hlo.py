@@ -5,8 +5,7 @@ The text is a list of computations; the entry one runs others: a loop its body s
 branch one of several. Every instruction that runs is counted as often as it does.
 `estimated_cycles` is the compiler's model of an operation; most have one, gathers, collectives,
 Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with
-the
-compiler's own count of operations: a reader that misses a computation would show there.
+the compiler's own count of operations: a reader that misses a computation would show there.
 """
 
 import math
@@ -465,9 +464,8 @@ class _Walk:
       contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
       depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
       return 2.0 * math.prod(hlo_text.dims(instruction.shape)) * depth
-    told = re.search(
-      r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes
-    )  # of a Pallas kernel, by its author
+    # of a Pallas kernel, by its author
+    told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
     return float(told[1]) if told else 0.0
 
 

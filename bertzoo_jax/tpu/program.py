@@ -181,9 +181,8 @@ def compiled(function, *arguments) -> Program:
   seconds = time.monotonic() - began
   try:
     return Program(program.as_text(), program.cost_analysis(), memory, None, seconds)
-  except (
-    jax.errors.JaxRuntimeError
-  ):  # some programs compile and cannot be printed (asynchronous fusions of v6e, libtpu 0.0.51)
+  # some programs compile and cannot be printed (asynchronous fusions of v6e, libtpu 0.0.51)
+  except jax.errors.JaxRuntimeError:
     return Program(None, {}, memory, None, seconds)
 
 

@@ -1,12 +1,14 @@
 """Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked
 before one is used.
 
-    WORKDIR/checkpoints/STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic
-    rename (gs://: a marker) WORKDIR/checkpoints/STEP/sha256.json          written before the
-    commit, so that a committed step always has one WORKDIR/checkpoints/STEP.damaged
-    moved aside because a file does not match; delete it when you have looked
-    WORKDIR/checkpoints/STEP.unfinished           gs:// only: moved aside because a save was killed
-    in the middle
+In WORKDIR/checkpoints:
+
+    STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a
+                              marker)
+    STEP/sha256.json          written before the commit, so that a committed step always has one
+    STEP.damaged              moved aside because a file does not match; delete it when you have
+                              looked
+    STEP.unfinished           gs:// only: moved aside because a save was killed in the middle
 
 The sums are needed: a flipped bit in the data of an array restores without an error.
 """
@@ -390,9 +392,8 @@ def _clean(folder):
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)
-    elif (
-      p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
-    ):  # gs:// without its commit marker
+    # gs:// without its commit marker
+    elif p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p):
       _move_aside(p, 'unfinished')
 
 

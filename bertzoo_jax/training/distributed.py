@@ -1,7 +1,7 @@
 """How the processes of a run find each other, and what becomes of the others when one is lost.
 
     by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
-    JAX_PROCESS_ID; the same line for each
+                   JAX_PROCESS_ID; the same line for each
     on a TPU VM    nothing to set: the hosts of a slice know each other
     otherwise      one process, which coordinates itself through a socket in a temporary folder
 
@@ -175,9 +175,8 @@ def _on_tpu(seconds):
   )
   try:
     _initialize(seconds, missing)
-  except (
-    Exception
-  ) as e:  # whatever the machine's own address book raises, before anything was joined
+  # whatever the machine's own address book raises, before anything was joined
+  except Exception as e:
     if 'before' in str(e) and isinstance(e, RuntimeError):
       raise
     if _others() or jax.distributed.is_initialized():
@@ -207,9 +206,8 @@ def _alone(seconds):
     cluster_detection_method='deactivate',
     heartbeat_timeout_seconds=_FOREVER,
   )
-  jax.config.update(
-    'jax_cpu_collectives_implementation', None
-  )  # devices of one process need no network between them
+  # devices of one process need no network between them
+  jax.config.update('jax_cpu_collectives_implementation', None)
 
 
 def _initialize(seconds, missing, **where):

@@ -29,12 +29,11 @@ def hold(workdir):
 
   On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however
   it ends; where another host cannot see that, an owner counts as gone when its heartbeat is older
-  than two minutes. On gs:// a job that finds the
-  lease of another host watches it: a heartbeat that moves refuses the job, one that stands still
-  for two minutes is taken over, so that a new VM goes on by itself after a preemption without
-  notice. A process of this host that is no more holds nothing. A job that finds at a heartbeat that
-  another has taken its place (it was suspended for longer) ends at once with exit code 3 and saves
-  nothing.
+  than two minutes. On gs:// a job that finds the lease of another host watches it: a heartbeat that
+  moves refuses the job, one that stands still for two minutes is taken over, so that a new VM goes
+  on by itself after a preemption without notice. A process of this host that is no more holds
+  nothing. A job that finds at a heartbeat that another has taken its place (it was suspended for
+  longer) ends at once with exit code 3 and saves nothing.
 
   Raises:
     TryAgain: another job has it, with host, process and since when. It may be about to end: a
@@ -91,9 +90,8 @@ def _take_local(workdir, owner):
     time.sleep(0.1)
   other = _read_fd(fd)
   if other:
-    if other.get('host') != owner['host'] and _alive(
-      other, owner
-    ):  # a disk whose flock does not reach the other host
+    # a disk whose flock does not reach the other host
+    if other.get('host') != owner['host'] and _alive(other, owner):
       os.close(fd)
       _refuse(workdir, other)
     _say_stale(other)

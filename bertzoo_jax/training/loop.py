@@ -59,11 +59,8 @@ class Loop:
   _nonfinite_before: int = 0
   _pending: Any = None
   _held_out: dict = dataclasses.field(default_factory=dict)
-  _evaluated: tuple = (
-    None,
-    None,
-    0,
-  )  # step, its held-out loss, first step of the phase it was evaluated in
+  # step, its held-out loss, first step of the phase it was evaluated in
+  _evaluated: tuple = (None, None, 0)
 
   def train(self, state, phase_run, later) -> dict:
     """Trains to the end of the run, or until interrupted.

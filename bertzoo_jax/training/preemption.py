@@ -35,9 +35,8 @@ class Preemption:
       yield self
     finally:
       for s, handler in old.items():
-        signal.signal(
-          s, signal.SIG_DFL if handler is None else handler
-        )  # None: a native one, which Python cannot put back
+        # None: a native one, which Python cannot put back
+        signal.signal(s, signal.SIG_DFL if handler is None else handler)
 
   def _notice(self, number, frame):
     del frame

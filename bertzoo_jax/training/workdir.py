@@ -1,9 +1,10 @@
 """What a workdir remembers of its run: the resolved config, the text, and every attempt.
 
-config.json       the resolved config; science never changes, machinery is that of the last attempt
+config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text
-attempts.jsonl    one line an attempt: command line, versions, commit, corpus hash, host, time,
-start step tokenizer/        a copy of the corpus's tokenizer
+attempts.jsonl    one line per attempt: command line, versions, commit, corpus hash, host, time,
+                  start step
+tokenizer/        a copy of the corpus's tokenizer
 """
 
 import contextlib

@@ -7,9 +7,8 @@ import unicodedata
 
 import numpy as np
 
-BLANK, LETTER, ALONE, OTHER = range(
-  4
-)  # ALONE: letters of scripts that part no words by blanks, each a symbol of its own
+# ALONE: letters of scripts that part no words by blanks, each a symbol of its own
+BLANK, LETTER, ALONE, OTHER = range(4)
 
 # Scripts without blanks between words (Unicode 16 blocks): Han, kana, bopomofo, yi, Thai, Lao,
 # Khmer, Burmese, Tibetan.

@@ -158,9 +158,8 @@ def _chains(dictionary, codes_C, inside_C):
   score_C[at], node_C[at] = score, node
   begin_N, end_N = _runs(inside_C)
   long_N = end_N - begin_N > _SHORT
-  left_C = np.full(
-    len(codes_C), -1, np.int64
-  )  # characters that follow in the stretch, where this is short
+  # characters that follow in the stretch, where this is short
+  left_C = np.full(len(codes_C), -1, np.int64)
   inside = np.flatnonzero(inside_C)
   left_C[inside] = np.where(
     np.repeat(long_N, end_N - begin_N), -1, np.repeat(end_N, end_N - begin_N) - 1 - inside

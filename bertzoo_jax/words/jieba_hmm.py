@@ -77,16 +77,14 @@ def tagged():
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # its strings are of another age
     from jieba import posseg
-  names = sorted(
-    posseg.emit_P, reverse=True
-  )  # of equal sums the greatest name wins there: here the first
+  # of equal sums the greatest name wins there: here the first
+  names = sorted(posseg.emit_P, reverse=True)
   number = {name: i for i, name in enumerate(names)}
   start_S = np.array([posseg.start_P[name] for name in names])
   step_SS = np.array([[posseg.trans_P[a].get(b, -np.inf) for b in names] for a in names])
   every = np.arange(len(names))
-  target_E, origin_E = np.nonzero(
-    step_SS.T > -np.inf
-  )  # steps there are, by target, a fraction of all pairs
+  # steps there are, by target, a fraction of all pairs
+  target_E, origin_E = np.nonzero(step_SS.T > -np.inf)
   weight_E = step_SS[origin_E, target_E]
   targets, group = np.unique(target_E, return_index=True)
   goes_on_S = (step_SS > -np.inf).any(axis=1)
@@ -130,9 +128,8 @@ def tagged():
       goes_on, next_S = follow(states.tobytes())
       before = states[goes_on]
       if not len(before):
-        return [
-          (at + i, at + i + 1, 'x') for i in range(len(text))
-        ]  # jieba stops with an error here
+        # jieba stops with an error here
+        return [(at + i, at + i + 1, 'x') for i in range(len(text))]
       emit_S, possible = seen(c)
       obs = possible[next_S[possible]]
       obs = obs if len(obs) else np.flatnonzero(next_S)

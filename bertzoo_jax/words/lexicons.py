@@ -2,10 +2,9 @@
 
 A text is a line of symbols: a run of letters and digits of a script that parts words by blanks is
 one, every other character is one (Han characters, kana, Thai, punctuation), blanks are none. An
-entry matches where its symbols stand one
-behind the other: 'New York' on borders of words, 北京 anywhere. Case: an entry without capitals
-matches in any case, an entry with capitals only as it is written ('white house' finds 'White
-House'; 'US' does not find 'us').
+entry matches where its symbols stand one behind the other: 'New York' on borders of words, 北京
+anywhere. Case: an entry without capitals matches in any case, an entry with capitals only as it is
+written ('white house' finds 'White House'; 'US' does not find 'us').
 """
 
 import re
@@ -96,9 +95,8 @@ class Lexicon:
     free_S, found = np.ones(len(begin_S), bool), []
     for n in range(len(levels), 0, -1):
       at = levels[n - 1][0] if len(levels[n - 1]) == 1 else np.union1d(*levels[n - 1])
-      at = _apart(
-        at[free_S[at] & free_S[at + n - 1]], n
-      )  # nothing shorter is taken yet: the ends tell
+      # nothing shorter is taken yet: the ends tell
+      at = _apart(at[free_S[at] & free_S[at + n - 1]], n)
       free_S[(at[:, None] + np.arange(n)).reshape(-1)] = False
       found.append((at, np.full(len(at), n)))
     at, size = (np.concatenate(x) for x in zip(*found)) if found else np.zeros((2, 0), np.int64)

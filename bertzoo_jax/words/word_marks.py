@@ -194,19 +194,16 @@ def _lay_out(text, texts, encoded) -> _Tokens:
     np.concatenate([np.asarray(e[i], np.int64) for e in encoded]) for i in range(3)
   )
   most = np.minimum(borders + np.array([len(t) for t in texts], np.int64), len(codes_C))[sentence]
-  start = np.minimum(
-    start + borders[sentence], np.maximum(most - 1, 0)
-  )  # a tokenizer may speak of a blank that it put there
+  # a tokenizer may speak of a blank that it put there
+  start = np.minimum(start + borders[sentence], np.maximum(most - 1, 0))
   end = np.clip(end + borders[sentence], start, np.maximum(most, start))
-  end += (end == start) & (
-    start < most
-  )  # the bytes of a character: only the last of them is said to stand for it
+  # the bytes of a character: only the last of them is said to stand for it
+  end += (end == start) & (start < most)
   place_C = np.where(
     characters.kinds(codes_C) == characters.BLANK, len(codes_C), np.arange(len(codes_C))
   )
-  solid_C = np.append(
-    np.minimum.accumulate(place_C[::-1])[::-1], len(codes_C)
-  )  # the first character from here on that is no blank
+  # the first character from here on that is no blank
+  solid_C = np.append(np.minimum.accumulate(place_C[::-1])[::-1], len(codes_C))
   blank = solid_C[start] >= end
   start = np.where(blank, start, solid_C[start])
   starts = np.cumsum(lengths) - lengths

@@ -19,8 +19,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   """Features before masking, and keys.
 
   Args:
-    rows: for each row its pieces, for each piece its runs of text (token counts): [CLS] run [SEP]
-      run [SEP] ….
+    rows: for each row its segments, for each segment its runs of text (token counts): [CLS] run
+      [SEP] run [SEP] ….
     length: L; a row must fit.
     seed: of tokens, marks and keys.
     long: share of tokens that continue a word.
@@ -32,9 +32,9 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
     np.full((len(rows), length), SPECIAL['pad'], np.int32),
     np.zeros((len(rows), length), np.int32),
   )
-  for r, pieces in enumerate(rows):
+  for r, segments in enumerate(rows):
     at = 0
-    for p, runs in enumerate(pieces):
+    for p, runs in enumerate(segments):
       first = at
       ids[r, at] = SPECIAL['cls']
       at += 1
@@ -50,9 +50,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   word = draw.random(ids.shape) < long
   phrase = draw.random(ids.shape) < 0.3
   continues_phrase = phrase & np.roll(phrase, 1, 1) & (draw.random(ids.shape) < 0.7)
-  word &= ~(phrase ^ np.roll(phrase, 1, 1)) & (
-    ~phrase | continues_phrase
-  )  # words do not cross the ends of phrases
+  # words do not cross the ends of phrases
+  word &= ~(phrase ^ np.roll(phrase, 1, 1)) & (~phrase | continues_phrase)
   units = (
     word * word_marks.CONTINUES_WORD
     + phrase * (word_marks.IN_PHRASE + word_marks.IN_ENTITY)
@@ -71,12 +70,12 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
 
 
 def some_layout(rows, length, seed=0, **fields):
-  """Rows of one to four pieces of one or two runs, of all sizes, empty ones and padding among
+  """Rows of one to four segments of one or two runs, of all sizes, empty ones and padding among
   them.
   """
   draw, out = np.random.default_rng(seed), []
   for _ in range(rows):
-    left, pieces = length if draw.random() < 0.5 else int(draw.integers(2, length + 1)), []
+    left, segments = length if draw.random() < 0.5 else int(draw.integers(2, length + 1)), []
     for _ in range(draw.integers(1, 5)):
       runs = []
       left -= 1
@@ -87,10 +86,10 @@ def some_layout(rows, length, seed=0, **fields):
         runs.append(min(run, left - 1))
         left -= runs[-1] + 1
       if runs:
-        pieces.append(runs)
+        segments.append(runs)
       if left < 2:
         break
-    out.append(pieces)
+    out.append(segments)
   return layout(out, length, seed, **dict(unknown=0.05) | fields)
 
 

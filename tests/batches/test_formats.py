@@ -138,9 +138,9 @@ def test_full_sentences_lose_and_repeat_no_token(
 def _doc_sentences_literally(documents, length, max_pieces, sentence_separators):
   alone, tails = [], []
   for document in documents:
-    pieces = _full_sentences_literally([document], length, False, sentence_separators)
-    alone += [[p] for p in pieces[:-1]]
-    tails.append(pieces[-1])
+    segments = _full_sentences_literally([document], length, False, sentence_separators)
+    alone += [[p] for p in segments[:-1]]
+    tails.append(segments[-1])
   rows = []
   for tail in tails:
     if rows and len(rows[-1]) < max_pieces and sum(map(len, rows[-1])) + len(tail) <= length:
@@ -159,14 +159,14 @@ def test_doc_sentences_never_cross_documents_and_pack_their_ends(
     lengths, length, 'doc_sentences', max_pieces=max_pieces, sentence_separators=sentence_separators
   )
   expected = _doc_sentences_literally(_documents(lengths), length, max_pieces, sentence_separators)
-  assert _tokens(features) == [[t for piece in row for t in piece] for row in expected]
-  for row, pieces in enumerate(expected):
-    used = sum(map(len, pieces))
+  assert _tokens(features) == [[t for segment in row for t in segment] for row in expected]
+  for row, segments in enumerate(expected):
+    used = sum(map(len, segments))
     assert features['pack_ids'][row, :used].tolist() == [
-      i + 1 for i, piece in enumerate(pieces) for _ in piece
+      i + 1 for i, segment in enumerate(segments) for _ in segment
     ]
     assert features['position_ids'][row, :used].tolist() == [
-      i for piece in pieces for i in range(len(piece))
+      i for segment in segments for i in range(len(segment))
     ]
 
 

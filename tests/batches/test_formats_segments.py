@@ -70,9 +70,8 @@ def test_swapping_falls_on_half_of_the_rows():
 
 def test_a_false_half_from_the_neighbours_is_the_second_half_of_the_next_row():
   fields = dict(negatives='neighbours', lone_sentences='skip', short_rate=0.0)
-  true, _ = _batch(
-    [[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.0, **fields
-  )  # of single tokens: nothing is cut
+  # of single tokens: nothing is cut
+  true, _ = _batch([[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.0, **fields)
   mixed, _ = _batch([[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.5, **fields)
   halves, labels = [_halves(row) for row in _tokens(true)], mixed['pair_labels']
   assert 0.35 < labels.mean() < 0.65

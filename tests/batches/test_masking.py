@@ -106,9 +106,8 @@ def test_nearest_rounding_masks_berts_number_of_tokens(rate):
   lengths = np.arange(2, 129)
   features, keys = _rows(lengths, 128)
   out, mask = _mask(features, keys, 128, **dict(BERT, rate=rate))
-  expected = [
-    min(max(1, round(n * rate)), n - 2) for n in lengths.tolist()
-  ]  # Python rounds halves to even, as Google's code does
+  # Python rounds halves to even, as Google's code does
+  expected = [min(max(1, round(n * rate)), n - 2) for n in lengths.tolist()]
   assert out['masked_weights'].sum(1).tolist() == expected
   assert mask.num_predictions == max(1, round(128 * rate))
 
@@ -173,9 +172,8 @@ def test_random_tokens_are_uniform_over_what_is_allowed(random_tokens, never):
   row, position, _ = _real(out)
   counts = np.bincount(out['input_ids'][row, position], minlength=V)
   allowed = np.setdiff1d(np.arange(V), never)
-  assert (
-    counts[never].sum() == 0 and counts[SPECIAL['mask']] > 0
-  )  # the mask token may stand there, as in fairseq
+  # the mask token may stand there, as in fairseq
+  assert counts[never].sum() == 0 and counts[SPECIAL['mask']] > 0
   expected = counts.sum() / len(allowed)
   statistic = ((counts[allowed] - expected) ** 2 / expected).sum()
   assert abs(statistic - len(allowed)) < 5 * (2 * len(allowed)) ** 0.5

@@ -56,9 +56,8 @@ def test_the_order_says_what_the_perm_mask_of_the_release_says(block):
   assert order.dtype == np.int32
   for r in range(60):
     index = np.zeros(LENGTH, int)
-    for b, low in enumerate(
-      range(0, LENGTH, block)
-    ):  # the random index of targets and special tokens, read off the order
+    # the random index of targets and special tokens, read off the order
+    for b, low in enumerate(range(0, LENGTH, block)):
       mine = order[r, low : low + block] - b * (block + 1) - 1
       drawn = mine[mine >= 0]
       assert len(set(drawn)) == len(drawn) and (drawn < block).all()
@@ -83,13 +82,11 @@ def test_the_consequences_that_the_paper_draws_hold():
       normal = ~t & ~f
       assert s[:, normal].all()  # text that is not predicted is seen by all of its block
       assert not s[np.ix_(normal, t | f)].any()  # and sees no prediction and no special token
-      assert (
-        not s.diagonal()[t].any() and s.diagonal()[~t].all()
-      )  # only a prediction does not see itself
+      # only a prediction does not see itself
+      assert not s.diagonal()[t].any() and s.diagonal()[~t].all()
       later = s[np.ix_(t, t)]
-      assert (
-        later ^ later.T | np.eye(t.sum(), dtype=bool)
-      ).all()  # of two predictions one sees the other
+      # of two predictions one sees the other
+      assert (later ^ later.T | np.eye(t.sum(), dtype=bool)).all()
       ranks = np.sort(later.sum(1))
       assert (ranks == np.arange(t.sum())).all()  # in one order for all
   assert not (target & special).any()
@@ -112,9 +109,8 @@ def test_full_rows_predict_exactly_what_is_declared_and_nothing_in_the_row_chang
   mask = _build()
   out = masking_rows.run(mask, features, keys)
   assert mask.num_predictions == 11 and (out['masked_weights'].sum(1) == 11).all()
-  assert (
-    masking_rows.chosen(out)[:, :BLOCK].sum(1) == 6
-  ).all()  # the first block has the odd one, as 43 and 42 of 85
+  # the first block has the odd one, as 43 and 42 of 85
+  assert (masking_rows.chosen(out)[:, :BLOCK].sum(1) == 6).all()
   np.testing.assert_array_equal(out['input_ids'], features['input_ids'])
   row, slot = np.nonzero(out['masked_weights'])
   np.testing.assert_array_equal(
@@ -126,9 +122,8 @@ def test_full_rows_predict_exactly_what_is_declared_and_nothing_in_the_row_chang
 def test_a_row_read_from_the_right_is_the_mirror_image_of_one_read_from_the_left():
   features, keys = _lane(300, 3)
   ids, units = features['input_ids'], features['units']
-  ids[:] = np.where(
-    np.isin(ids, [SPECIAL['sep'], SPECIAL['cls']]), 500, ids
-  )  # text only, so that single tokens are rare
+  # text only, so that single tokens are rare
+  ids[:] = np.where(np.isin(ids, [SPECIAL['sep'], SPECIAL['cls']]), 500, ids)
   units[:] = 0
   sections = dict(num_predictions=2, max_span=1, context=3)
   rightward = masking_rows.chosen(

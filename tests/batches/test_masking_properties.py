@@ -47,10 +47,10 @@ def _build(name, length=LENGTH):
 
 @st.composite
 def layouts(draw):
-  """One to five rows of pieces of runs of text, empty ones among them, that fit LENGTH."""
+  """One to five rows of segments of runs of text, empty ones among them, that fit LENGTH."""
   rows = []
   for _ in range(draw(st.integers(1, 5))):
-    left, pieces = LENGTH, []
+    left, segments = LENGTH, []
     while left >= 2 and draw(st.booleans()):
       left -= 1
       runs = []
@@ -59,8 +59,8 @@ def layouts(draw):
           min(left - 1, draw(st.one_of(st.sampled_from([0, 1, LENGTH]), st.integers(0, LENGTH))))
         )
         left -= runs[-1] + 1
-      pieces.append(runs)
-    rows.append(pieces)
+      segments.append(runs)
+    rows.append(segments)
   return rows
 
 
@@ -89,9 +89,8 @@ def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long
   row, slot = np.nonzero(weights)
   restored = ids.copy()
   restored[row, positions[row, slot]] = targets[row, slot]
-  np.testing.assert_array_equal(
-    restored, before
-  )  # putting the targets back restores the row, so nothing else was touched
+  # putting the targets back restores the row, so nothing else was touched
+  np.testing.assert_array_equal(restored, before)
   np.testing.assert_array_equal(targets[row, slot], before[row, positions[row, slot]])
   for name_kept in set(features) - {'units', 'input_ids'}:
     np.testing.assert_array_equal(out[name_kept], features[name_kept])

@@ -61,9 +61,8 @@ def test_what_one_draw_covers_becomes_all_the_same_and_the_shares_are_those_decl
       of.setdefault(starts[c], []).append(what[r, c])
     groups += of.values()
   mixed = np.mean([len(set(g)) > 1 for g in groups])
-  assert mixed < (
-    1e-9 if covers == 'pieces' else 0.02
-  )  # a random token may be the one that stood there
+  # a random token may be the one that stood there
+  assert mixed < (1e-9 if covers == 'pieces' else 0.02)
   first = np.array([max(set(g), key=g.count) for g in groups])
   n = len(first)
   for kind, share in ((1, 0.8), (2, 0.1), (3, 0.1)):
@@ -212,9 +211,8 @@ def test_words_become_similar_ones_of_as_many_pieces_or_random_ones(section):
     ((701, 702), (306, 307), 0.45),
   ):
     assert abs(share(word, value) - wanted) < deviation(word, wanted), (word, value)
-  assert len(set(seen[(703, 704, 705)])) > 0.8 * len(
-    seen[(703, 704, 705)]
-  )  # no word of three pieces: random tokens
+  # no word of three pieces: random tokens
+  assert len(set(seen[(703, 704, 705)])) > 0.8 * len(seen[(703, 704, 705)])
   assert not any(SPECIAL['mask'] in s for s in seen[(200,)])
 
 

@@ -89,9 +89,8 @@ def test_budgets_are_spent_and_never_exceeded_evenly_over_the_row(section, rows)
   assert count.max() <= most == (85 if section.name == 'permutation' else 77)
   assert count.mean() > 0.99 * most
   tenths = _tenths(found) / count.mean() * (LENGTH - 2)
-  assert abs(tenths - 1).max() < (
-    0.1 if section.name in ('permutation', 'ngram_windows') else 0.06
-  )  # a row's last window may be short
+  # a row's last window may be short
+  assert abs(tenths - 1).max() < (0.1 if section.name in ('permutation', 'ngram_windows') else 0.06)
 
 
 @pytest.mark.parametrize('max_gram,last', [(1, 0.010), (3, 0.020)])
@@ -135,6 +134,5 @@ def test_spans_hold_four_in_five_targets_of_a_permutation(span_units, long):
 
 def test_the_budget_of_spans_is_the_least_number_that_reaches_the_rate():
   assert contract.upwards(100, 0.15)[[0, 1, 20, 21, 40, 60, 100]].tolist() == [0, 1, 3, 4, 6, 9, 15]
-  assert (
-    contract.upwards(100, 0.07)[100] == 7
-  )  # 0.07 · 100 is a little more than 7 in floating point
+  # 0.07 · 100 is a little more than 7 in floating point
+  assert contract.upwards(100, 0.07)[100] == 7

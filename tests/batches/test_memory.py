@@ -124,9 +124,8 @@ def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
     if len(b) < 5:
       continue  # it could stand anywhere
     begin, seen = next(i for i in range(len(text)) if text[i : i + len(b)] == b), seen + 1
-    first = (row % 4 // 2 == 0) != bool(
-      direction
-    )  # the lane is the first half of the text as it is read
+    # the lane is the first half of the text as it is read
+    first = (row % 4 // 2 == 0) != bool(direction)
     assert begin in edge and (begin < half if first else begin > half - 6)
   assert seen > 100
 
@@ -154,10 +153,8 @@ def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run
     ]
     assert not marks[ids < 10].any()
     for run in runs:
-      tokens, mine = (
-        ids[run][:: -1 if direction else 1],
-        marks[run][:: -1 if direction else 1],
-      )  # in the order of the text
+      # in the order of the text
+      tokens, mine = (ids[run][:: -1 if direction else 1], marks[run][:: -1 if direction else 1])
       for i, token in enumerate(tokens):
         begins = i == 0 or tokens[i - 1] < 10
         assert token < 10 or mine[i] == (0 if begins else int((token - 10) % 3 > 0))
@@ -175,9 +172,8 @@ def test_too_little_text_for_the_lanes_is_refused_with_the_batch_that_would_do()
 )
 def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
   tokens = 10 + np.arange(6000)
-  marks = np.where(
-    (tokens - 10) % 3, word_marks.CONTINUES_WORD, 0
-  )  # words of three tokens, sentences of two words
+  # words of three tokens, sentences of two words
+  marks = np.where((tokens - 10) % 3, word_marks.CONTINUES_WORD, 0)
   text = corpus.in_memory(
     tokens, np.arange(0, 6001, 6), np.arange(0, 1001, 50), 6010, SPECIAL, units=marks
   )
@@ -201,10 +197,8 @@ def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
       ids, batch['masked_positions'], batch['masked_weights'], batch['direction']
     ):
       chosen = set(places[weights > 0].tolist())
-      for i in {*range(1, 62)} - {
-        23,
-        24,
-      }:  # the reused part ends at 24, and no word goes on over that
+      # the reused part ends at 24, and no word goes on over that
+      for i in {*range(1, 62)} - {23, 24}:
         word = row[i - 1 : i + 2][:: -1 if direction else 1]
         if (
           word.min() >= 10

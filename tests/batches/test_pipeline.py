@@ -93,8 +93,8 @@ def test_hosts_together_hold_the_same_global_batch(name, hosts):
   border = _border(whole)
   parts = [_build(name, host=(i, hosts)) for i in range(hosts)]
   for step in (0, border, border + 1):
-    pieces = [part.batch(step) for part in parts]
-    _same(whole.batch(step), {k: np.concatenate([p[k] for p in pieces]) for k in pieces[0]})
+    shares = [part.batch(step) for part in parts]
+    _same(whole.batch(step), {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
 
 
 @pytest.mark.parametrize('name', FORMATS)
@@ -129,9 +129,8 @@ def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number
       for host in ((0, 1), (1, 2))
     )
   step = _border(whole)
-  _same(
-    {k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step)
-  )  # another host, with other rows beside
+  # another host, with other rows beside
+  _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))
   for one, two in zip(
     whole.iterate(step - 1, step + 2),
     (whole.batch(s) for s in (step - 1, step, step + 1)),
@@ -190,9 +189,8 @@ def test_repeat_repeats_the_row_list_of_a_pair_format_too():
   ]
   assert epochs[0] == epochs[1]
   pipe = _build('segment_pairs', dict(repeat=0), batch_size=1)
-  assert (
-    len({len(pipe._lists.get(e)) for e in range(6)}) > 1
-  )  # lists differ in length, so the border is that of epoch 0
+  # lists differ in length, so the border is that of epoch 0
+  assert len({len(pipe._lists.get(e)) for e in range(6)}) > 1
 
 
 def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
@@ -206,9 +204,8 @@ def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
       tuple(b['input_ids'][0]) + tuple(b['masked_positions'][0])
       for b in pipe.iterate(epoch * n, (epoch + 1) * n)
     ]
-    assert (
-      len(rows) == n and len(set(rows)) >= min(n, lengths[epoch]) - 2
-    )  # two short rows may be equal by chance
+    # two short rows may be equal by chance
+    assert len(rows) == n and len(set(rows)) >= min(n, lengths[epoch]) - 2
 
 
 def test_seed_phase_and_split_change_the_batch_and_nothing_else_does():
@@ -252,19 +249,17 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   weights = np.concatenate([b['masked_weights'].sum(1) for b in batches])
   assert (weights[:n] > 0).all() and not weights[n:].any()
   tokens = np.concatenate([_unmasked(b) for b in batches])[:n]
-  assert (
-    tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
-  )  # in the order of the text, nothing lost
+  # in the order of the text, nothing lost
+  assert tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
   real = np.concatenate([b['pack_ids'] for b in batches]).sum(1)
-  assert (real[:n] > 0).all() and not real[
-    n:
-  ].any()  # what is counted by tokens counts no filler, whose masks nobody fills
+  # what is counted by tokens counts no filler, whose masks nobody fills
+  assert (real[:n] > 0).all() and not real[n:].any()
   halves = [
     _build('full_sentences', split='held_out', host=(i, 2)).evaluation_batches(1000)
     for i in range(2)
   ]
-  for whole, *pieces in zip(batches, *halves, strict=True):
-    _same(whole, {k: np.concatenate([p[k] for p in pieces]) for k in whole})
+  for whole, *shares in zip(batches, *halves, strict=True):
+    _same(whole, {k: np.concatenate([p[k] for p in shares]) for k in whole})
 
 
 def test_evaluation_is_the_same_for_every_seed_and_phase():
@@ -420,8 +415,8 @@ def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(
   hosts = [_in_parts(monkeypatch, name, host=(i, 2)) for i in range(2)]
   for step in (steps - 1, 0, steps // 2, steps // 3):
     _same(walked[step], _in_parts(monkeypatch, name).batch(step))
-    pieces = [host.batch(step) for host in hosts]
-    _same(walked[step], {k: np.concatenate([p[k] for p in pieces]) for k in pieces[0]})
+    shares = [host.batch(step) for host in hosts]
+    _same(walked[step], {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
 
 
 def test_an_epoch_visits_every_part_and_nearly_every_row_of_it(monkeypatch):

@@ -67,10 +67,8 @@ def test_every_byte_of_the_bits_is_uniform_along_positions_and_along_rows():
   for shift in (0, 8, 16, 24):
     byte = bits >> shift & 255
     assert abs(_chi_square(np.bincount(byte.reshape(-1), minlength=256))) < 5
-    for a, b in (
-      (byte[:, 1:], byte[:, :-1]),
-      (byte[1:], byte[:-1]),
-    ):  # neighbours in position, and in row number
+    # neighbours in position, and in row number
+    for a, b in ((byte[:, 1:], byte[:, :-1]), (byte[1:], byte[:-1])):
       pairs = np.bincount((a >> 4 << 4 | b >> 4).reshape(-1), minlength=256)
       assert abs(_chi_square(pairs)) < 5
 

@@ -260,7 +260,10 @@ def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy(name, words):
       dict(name='mine.device:constant'),
       'it is called as name(length, corpus) with the fields of the section by name',
     ),
-    (dict(name='permutation', context=6), "'permutation': it needs max_span, num_predictions"),
+    (
+      dict(name='permutation', context=6),
+      "'permutation': fields are missing: max_span, num_predictions",
+    ),
     (dict(name='permutation', contxt=6), 'Build the section with configs/parts.py'),
   ],
 )

@@ -44,9 +44,8 @@ def test_bits_of_neighbours_of_other_rows_heads_layers_and_steps_have_nothing_in
 
 
 def test_places_of_a_row_do_not_meet_however_wide_it_is():
-  wide = np.asarray(row_keys.bits(keys()[0], (80, 128_100))).reshape(
-    -1
-  )  # predictions by a large vocabulary
+  # predictions by a large vocabulary
+  wide = np.asarray(row_keys.bits(keys()[0], (80, 128_100))).reshape(-1)
   assert np.diff(np.sort(wide)).all()  # the hash is a bijection of places
 
 

@@ -316,9 +316,8 @@ def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(tmp_
     (tmp_path / 'verified.json').write_text(text)
     corpus.verify(tmp_path)
   assert len(hashed) == 13 + 2 * 11
-  shutil.copytree(
-    tmp_path, tmp_path.parent / 'copy'
-  )  # with its note: another disk is another matter
+  # with its note: another disk is another matter
+  shutil.copytree(tmp_path, tmp_path.parent / 'copy')
   corpus.verify(tmp_path.parent / 'copy')
   assert len(hashed) == 13 + 3 * 11
 

@@ -32,9 +32,8 @@ def test_the_synthetic_corpus_is_one_that_opens_and_repeats_its_first_shards(sca
 
 @pytest.mark.slow
 def test_any_step_is_reached_in_a_minute_and_16_gigabytes(scale, tmp_path):
-  shards = int(
-    os.environ.get('BERTZOO_SCALE_SHARDS', 300)
-  )  # of 16.7 M tokens; 3000 for 2 G sentences
+  # of 16.7 M tokens; 3000 for 2 G sentences
+  shards = int(os.environ.get('BERTZOO_SCALE_SHARDS', 300))
   results = scale.main([f'--folder={tmp_path / "c"}', f'--shards={shards}', '--rows=64'])
   assert [r['format'] for r in results] == list(scale.FORMATS)
   for r in results:

@@ -24,6 +24,7 @@ from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import joined
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import protocol
 
 
 class PreNorm(nn.Module):
@@ -40,10 +41,11 @@ class PreNorm(nn.Module):
   max_positions: int = 32
   activation: str = 'gelu'
   norm_eps: float = 1e-5
-  initializer: str = 'normal'
   initializer_range: float = 0.02
 
-  type_vocab_size = 0  # no field of the section
+  type_vocab_size, padding_side, use_bias = 0, 'right', True  # no fields of the section
+  kernel_init = property(lambda self: layers.initializer('normal', self.initializer_range))
+  predictions, row_vectors = protocol.gathered, protocol.first_token
 
   @property
   def hidden_size(self):
@@ -217,26 +219,46 @@ def logits(directory, batch):
   """The reference in torch, from the files alone."""
   import torch
 
-  directory = pathlib.Path(directory)
-  config = json.loads((directory / 'config.json').read_text())
-  tensors = safetensors.numpy.load_file(str(directory / 'model.safetensors'))
+  config, tensors = _files(directory)
   left = set(tensors)
 
   def take(name):
     left.discard(name)
     return torch.from_numpy(tensors[name])
 
-  def norm(x, weight, bias=None):
-    weight = take(f'{weight}.weight')
-    bias = None if bias is None else take(f'{bias}.bias')
-    eps = config['norm_eps']
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
+  x, norm = _body(config, take, batch)
+  x = torch.nn.functional.gelu(x @ take('head.dense.weight').T + take('head.dense.bias'))
+  x = norm(x, 'head.norm', take('head.norm.bias'))
+  words = take('model.embeddings.tok_embeddings.weight')
+  return {'mlm': (x @ words.T + take('decoder.bias')).numpy(), 'unloaded': sorted(left)}
 
-  act = torch.nn.functional.gelu
+
+def vectors(directory, batch):
+  """The same without the head."""
+  import torch
+
+  config, tensors = _files(directory)
+  return _body(config, lambda name: torch.from_numpy(tensors[name]), batch)[0].numpy()
+
+
+def _files(directory):
+  directory = pathlib.Path(directory)
+  return json.loads((directory / 'config.json').read_text()), safetensors.numpy.load_file(
+    str(directory / 'model.safetensors')
+  )
+
+
+def _body(config, take, batch):
+  import torch
+
+  def norm(x, name, bias=None):
+    weight = take(f'{name}.weight')
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, config['norm_eps'])
+
   ids, heads = torch.from_numpy(batch['input_ids']).long(), config['num_attention_heads']
   pad = torch.from_numpy(batch['pack_ids']) == 0
-  words = take('model.embeddings.tok_embeddings.weight')
-  x = words[ids] + take('model.embeddings.positions.weight')[: ids.shape[1]]
+  x = take('model.embeddings.tok_embeddings.weight')[ids]
+  x = x + take('model.embeddings.positions.weight')[: ids.shape[1]]
   for i in range(config['num_hidden_layers']):
     at = f'model.layers.{i}'
     y = norm(x, f'{at}.attn_norm') if i else x
@@ -245,10 +267,8 @@ def logits(directory, batch):
     o = torch.nn.functional.scaled_dot_product_attention(q, k, v, ~pad[:, None, None])
     x = x + o.transpose(1, 2).flatten(2) @ take(f'{at}.attn.Wo.weight').T
     a, gate = (norm(x, f'{at}.mlp_norm') @ take(f'{at}.mlp.Wi.weight').T).chunk(2, -1)
-    x = x + (act(a) * gate) @ take(f'{at}.mlp.Wo.weight').T
-  x = norm(x, 'model.final_norm')
-  x = norm(act(x @ take('head.dense.weight').T + take('head.dense.bias')), 'head.norm', 'head.norm')
-  return {'mlm': (x @ words.T + take('decoder.bias')).numpy(), 'unloaded': sorted(left)}
+    x = x + (torch.nn.functional.gelu(a) * gate) @ take(f'{at}.mlp.Wo.weight').T
+  return norm(x, 'model.final_norm'), norm
 
 
 def _build(name, rows, **changes):

@@ -198,9 +198,8 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
   architecture, _, _, special = CASES[case]
   params, encoder = network(case)
   groups = architecture.startswith('Albert')
-  if encoder.sharing != (
-    'all' if groups else 'none'
-  ):  # what layers share came to be written for each: read as parameters of their own
+  # what layers share came to be written for each: read as parameters of their own
+  if encoder.sharing != ('all' if groups else 'none'):
     sizes = architectures.choose(architecture).sizes(encoder, special)
     encoder = encoder.clone(
       sharing='all' if groups else 'none',
@@ -287,9 +286,8 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
   network.save_pretrained(tmp_path)
   params, report = hf.load(tmp_path)
   assert report.ignored == () and report.architecture == architecture
-  if (
-    fields.get('type_vocab_size') == 1
-  ):  # its segment row is not zero and lives on in the positions
+  # its segment row is not zero and lives on in the positions
+  if fields.get('type_vocab_size') == 1:
     assert 'type' not in params['encoder']['embeddings'] and report.encoder['type_vocab_size'] == 0
   segments = network.config.type_vocab_size
   batch = verify.random_batch(small.VOCAB, 40, segments, network.config.pad_token_id)

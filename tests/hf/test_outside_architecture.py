@@ -19,6 +19,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import card
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -85,6 +86,12 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
       export.export(str(run[0]), tmp_path / 'third')
   finally:
     (run[0] / 'config.json').write_text(json.dumps(config))
+
+
+def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
+  assert card._masking({'name': 'a:b', 'every': 3}) == 'a:b (every 3)'
+  known = {'name': 'token', 'rate': 0.15, 'corruption': (0.8, 0.1, 0.1), 'repeat': 0}
+  assert card._masking(known).startswith('token, 15% of the tokens: 80% mask token')
 
 
 def test_its_directory_is_read_by_the_run_that_names_it(run, tmp_path):
@@ -192,6 +199,48 @@ def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypat
     {**tensors, 'bert.embeddings.position_ids': np.arange(512, dtype=np.float32)[None]},
   )
   assert verify.logits(tmp_path, a, batch)['unloaded'] == ['bert.embeddings.position_ids']
+
+
+def test_a_class_without_a_head_has_its_vectors_compared(tmp_path):
+  network = small.objective('corruption_detection', activation='gelu').networks[0]
+  params = network.of(small.parameters(small.objective('corruption_detection', activation='gelu')))
+  assert set(params) == {'encoder', 'replaced_head'}
+  rows = tuple(
+    row._replace(theirs=row.theirs.removeprefix('electra.'))
+    for row in architectures.choose('ElectraForPreTraining').rows
+    if row.ours.startswith('encoder/')
+  )
+  bare = architectures.choose('ElectraForPreTraining')._replace(name='ElectraModel', rows=rows)
+  flat = weights.flatten(params)
+  with pytest.raises(errors.UserError, match="ElectraModel has no place for 'replaced_head"):
+    architecture.check(bare, flat)
+  bare = bare._replace(drops=('replaced_head/',))
+  tensors, content = export.convert(bare, flat, network.encoder, small.BERT_IDS)
+  weights.save(tmp_path / 'model.safetensors', tensors)
+  (tmp_path / 'config.json').write_text(json.dumps(content))
+  batch = verify.random_batch(small.VOCAB, 40, 2, 0)
+  ours = export.our_logits(network.encoder, {'encoder': params['encoder']}, batch)
+  theirs = verify.logits(tmp_path, bare, batch)
+  compared = verify.compare_logits(ours, theirs, batch['pack_ids'])
+  assert len(compared) == 2 and all(r.holds for r in compared), verify.table(compared)
+  assert compared[1].what.startswith('vectors (4, 40, 48)')
+  wrong = {**theirs, 'vectors': theirs['vectors'] + 0.01}
+  assert not verify.compare_logits(ours, wrong, batch['pack_ids'])[1].holds
+
+
+def test_parameters_without_a_place_are_left_out_aloud(run, tmp_path, monkeypatch, capsys):
+  changed(
+    monkeypatch,
+    rows=(*outside.body(), outside.POSITIONS),
+    drops=('mlm_head/',),
+    logits=lambda *args: {'vectors': outside.vectors(*args), 'unloaded': []},
+  )
+  rows = export.export(str(run[0]), tmp_path / 'hf')
+  assert rows[1].what.startswith('vectors') and all(r.holds for r in rows)
+  assert 'since PreNormForMaskedLM has no place for it: mlm_head' in capsys.readouterr().out
+  assert not [
+    k for k in safetensors.numpy.load_file(tmp_path / 'hf/model.safetensors') if 'head' in k
+  ]
 
 
 def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path, capsys):

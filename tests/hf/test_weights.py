@@ -123,9 +123,8 @@ def test_tied_copies_are_ignored_and_an_untied_decoder_is_reported(written, para
     **tensors,
     'cls.predictions.decoder.weight': tensors['bert.embeddings.word_embeddings.weight'].copy(),
   }
-  tied['cls.predictions.decoder.bias'] = tied.pop(
-    'cls.predictions.bias'
-  )  # some files have only this name
+  # some files have only this name
+  tied['cls.predictions.decoder.bias'] = tied.pop('cls.predictions.bias')
   weights.save(path / 'model.safetensors', tied)
   loaded, report = read(path)
   assert same(loaded, params) and report.ignored == ()

@@ -29,9 +29,8 @@ def value_and_gradients(f, x, y, weight, scale, shift):
   return [out, *pull(weight)]
 
 
-@pytest.mark.parametrize(
-  'shape', [(3, 40, 24), (2, 7, 128), (1, 96, 16384)]
-)  # the last parts into three blocks
+# the last parts into three blocks
+@pytest.mark.parametrize('shape', [(3, 40, 24), (2, 7, 128), (1, 96, 16384)])
 def test_it_equals_the_plain_one_in_value_and_gradient(shape):
   arrays = inputs(shape)
   ours = value_and_gradients(lambda *a: add_norm(*a, EPS), *arrays)

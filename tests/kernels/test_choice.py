@@ -56,7 +56,6 @@ def test_cudnn_s_call_hides_what_ours_hides():
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(2, 8, 2, 16)), jnp.bfloat16) for _ in range(3))
   ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0], [1] * 8], jnp.int32)
-  ours = cudnn.attend(q, k, v, ids, implementation='xla').astype(
-    jnp.float32
-  )  # the same call without a GPU
+  # the same call without a GPU
+  ours = cudnn.attend(q, k, v, ids, implementation='xla').astype(jnp.float32)
   np.testing.assert_allclose(ours, attention.attend(q, k, v, ids).astype(jnp.float32), atol=0.02)

@@ -203,9 +203,8 @@ def test_bfloat16_gives_the_gradients_of_float32(params):
   )
   errors_of = {}
   for path, x in jax.tree_util.tree_leaves_with_path(exact):
-    if (
-      path[-1].key == 'bias' and path[-2].key != 'key'
-    ):  # adding to all keys changes no share: that gradient is 0
+    # adding to all keys changes no share: that gradient is 0
+    if path[-1].key == 'bias' and path[-2].key != 'key':
       y = functools.reduce(lambda tree, k: tree[k.key], path, half)
       errors_of[jax.tree_util.keystr(path)] = float(jnp.linalg.norm(y - x) / jnp.linalg.norm(x))
   assert max(errors_of.values()) < 0.03, errors_of

@@ -53,9 +53,8 @@ def test_attention_dropout_is_unbiased():
 @pytest.mark.parametrize('features', [(8,), (2, 4)])
 def test_a_bias_s_gradient_of_many_rows_in_bfloat16_is_that_of_float32(features):
   x = np.random.default_rng(0).normal(size=(64, 1024, 4)).astype(np.float32)
-  above = np.ones(
-    (64, 1024, *features), np.float32
-  )  # a bfloat16 that counts one by one stops at 256
+  # a bfloat16 that counts one by one stops at 256
+  above = np.ones((64, 1024, *features), np.float32)
   gradients = {}
   for dtype in (jnp.float32, jnp.bfloat16):
     dense = layers.Dense(features, layers.initializer('normal', 0.1), dtype)

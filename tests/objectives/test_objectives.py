@@ -11,9 +11,8 @@ from bertzoo_jax import objectives
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import optimizers
 
-NAMES = sorted(
-  set(objectives.BY_NAME) - {'input_only'}
-)  # which has no loss (tests/test_systems.py)
+# which has no loss (tests/test_systems.py)
+NAMES = sorted(set(objectives.BY_NAME) - {'input_only'})
 
 
 @pytest.fixture(scope='module', params=NAMES)

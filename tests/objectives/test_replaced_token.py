@@ -137,9 +137,8 @@ def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
 
 
 def test_no_noise_is_large_enough_for_a_token_of_no_probability():
-  logits = (
-    jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)
-  )  # 90 million draws of noise: at 1 in 16 million it must not be infinite
+  # 90 million draws of noise: at 1 in 16 million it must not be infinite
+  logits = jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)
   assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1500)}))(logits) == 5).all()
 
 
@@ -294,7 +293,7 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   state = small.state(objective, tx, params, 4)
   state = state.replace(
     opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
-  )  # moments, as the stage before left them
+  )  # moments, as the phase before left them
   new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(
     state, small.batch()
   )
@@ -346,9 +345,8 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
     return float(-jax.nn.log_sigmoid(score if token != 1 else -score))
 
   rewards = jnp.array([reward(v) for v in range(3)])
-  wanted = jax.jit(jax.grad(lambda p: -jnp.sum(jnp.exp(log_shares(p)) * rewards)))(
-    params
-  )  # the generator climbs
+  # the generator climbs
+  wanted = jax.jit(jax.grad(lambda p: -jnp.sum(jnp.exp(log_shares(p)) * rewards)))(params)
   shares = np.exp(jax.jit(log_shares)(params))
   each = [gradients(objective, params, {**batch, 'sampled_ids': np.array([[v]])}) for v in range(3)]
   mean = jax.tree.map(lambda *g: sum(share * x for share, x in zip(shares, g)), *each)
@@ -400,9 +398,8 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   batch['sampled_ids'] = np.random.default_rng(1).integers(
     5, small.VOCAB, batch['masked_targets'].shape
   )
-  batch['sampled_ids'][::2, 0] = batch['masked_targets'][
-    ::2, 0
-  ]  # a correct guess is an original token
+  # a correct guess is an original token
+  batch['sampled_ids'][::2, 0] = batch['masked_targets'][::2, 0]
   normalizers = objective.normalizers(batch)
   value, sums = loss_of(objective, params, batch)
   found = objective.finalize_metrics(steps.means(sums, normalizers))

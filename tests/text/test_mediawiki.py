@@ -85,11 +85,8 @@ def test_of_many_revisions_the_last_counts(tmp_path):
 def test_dumps_are_known_by_content_packed_or_not(tmp_path, head, end):
   dump = (f'{head}\n{page("a")}{page("b")}</mediawiki>').replace('\n', end).encode()
   half = len(dump) // 2
-  for data in (
-    dump,
-    bz2.compress(dump),
-    bz2.compress(dump[:half]) + bz2.compress(dump[half:]),
-  ):  # the last is a multistream dump
+  # the last is a multistream dump
+  for data in (dump, bz2.compress(dump), bz2.compress(dump[:half]) + bz2.compress(dump[half:])):
     assert read(tmp_path / 'a', data)[:2] == ([['a'], ['b']], {})
 
 

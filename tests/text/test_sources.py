@@ -351,11 +351,8 @@ def test_a_paragraph_over_the_bound_is_a_document_and_no_empty_one_follows(tmp_p
   file = write(tmp_path / 'a.txt', 'a' * 30 + '\n')
   assert read(f'{file}#file') == ([['a' * 30]], {})
   words = write(tmp_path / 'b.txt', 'one two\nsix\nten of\n')
-  assert read(f'{words}#wrapped')[0] == [
-    ['one two'],
-    ['six'],
-    ['ten of'],
-  ]  # a paragraph is bounded like a document
+  # a paragraph is bounded like a document
+  assert read(f'{words}#wrapped')[0] == [['one two'], ['six'], ['ten of']]
 
 
 def test_an_odd_first_record_is_counted_not_the_end(tmp_path):
@@ -383,9 +380,8 @@ def test_a_source_without_the_key_is_refused_after_a_thousand_records_or_at_its_
   ):
     read(f'{tmp_path}/c/*')
   good = write(tmp_path / 'good.jsonl', '{"text": "good"}\n')
-  with pytest.raises(
-    errors.UserError, match="b.jsonl has no key 'text'"
-  ):  # another source's records do not count
+  # another source's records do not count
+  with pytest.raises(errors.UserError, match="b.jsonl has no key 'text'"):
     read(good, files[1])
 
 
@@ -589,10 +585,11 @@ _PEAK = """if True:
 
 @pytest.mark.parametrize('kind', ['txt', 'zst', 'jsonl', 'parquet', 'xml'])
 def test_ten_times_the_text_takes_the_same_memory(tmp_path, kind):
+  # 6 MB
   peaks, documents = (
     [],
     ['\n'.join(os.urandom(100).hex() for _ in range(20)) for _ in range(1500)],
-  )  # 6 MB
+  )
   for times in (1, 10):
     file = tmp_path / f'{times}.{kind}'
     if kind == 'parquet':  # one row group

@@ -98,9 +98,8 @@ def test_bare_files_are_read_without_a_config(folder, tmp_path):
     (tmp_path / name).mkdir()
     for file in files:
       (tmp_path / name / file).write_bytes((folder / f'hf_{name}' / file).read_bytes())
-    assert one(tmp_path / name, folder)[0].tokens == one(folder / name, folder)[0].tokens, (
-      name
-    )  # the text is in small letters
+    # the text is in small letters
+    assert one(tmp_path / name, folder)[0].tokens == one(folder / name, folder)[0].tokens, name
 
 
 def test_bytes_of_one_character_are_dots_in_the_sample(folder, tmp_path):
@@ -225,9 +224,8 @@ def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_aga
     try:
       raise reason
     except OSError as e:
-      raise ValueError(
-        f'the files were not found: {e}'
-      ) from e  # as that library says it also of a network that is down
+      # as that library says it also of a network that is down
+      raise ValueError(f'the files were not found: {e}') from e
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', nothing)
   with pytest.raises(

@@ -51,7 +51,7 @@ def get_config(argument=None):
 # word in.
 PROGRAM = """
 import os, runpy, time
-from bertzoo_jax.training import data, hosts
+from bertzoo_jax.training import data, distributed
 distributed.LOST_SECONDS = 10
 check = data.check_ids
 def slowly(batch, vocab_size, where):
@@ -319,6 +319,7 @@ def test_what_the_environment_says_wrongly_is_refused(monkeypatch, environment, 
       monkeypatch.setenv(k, v.replace('TAKEN', str(taken.getsockname()[1])))
     with pytest.raises(errors.UserError, match=words) as e:
       distributed.join()
+  # the other may end
   assert e.value.code == (
     os.EX_TEMPFAIL if 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS'] else 2
-  )  # the other may end
+  )

@@ -115,9 +115,8 @@ class Clock:
       self._at.pop(when)()
 
 
-@pytest.mark.parametrize(
-  'age', [-500, 5, 1000]
-)  # what the other host's clock says counts for nothing
+# what the other host's clock says counts for nothing
+@pytest.mark.parametrize('age', [-500, 5, 1000])
 def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
   tmp_path, monkeypatch, capsys, age
 ):

@@ -114,9 +114,8 @@ def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
     for tree in (state.params, state.opt_state):
       whole = sum(x.nbytes for x in jax.tree.leaves(tree))
       for device in jax.devices():
-        assert (
-          share <= bytes_on(device, tree) / whole < share + 0.05
-        )  # the rest are biases and norms, and heads along tensor
+        # the rest are biases and norms, and heads along tensor
+        assert share <= bytes_on(device, tree) / whole < share + 0.05
 
 
 def bytes_on(device, tree):

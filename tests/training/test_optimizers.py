@@ -198,9 +198,8 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
   )
   together = update('dense', jnp.stack(params), jnp.stack(grads))
   assert abs(together / jnp.stack(alone) - 1).max() > 0.1
-  np.testing.assert_allclose(
-    jnp.linalg.norm(alone[1]), 0.5 * jnp.linalg.norm(params[1]), rtol=1e-6
-  )  # the rate times the parameter's norm
+  # the rate times the parameter's norm
+  np.testing.assert_allclose(jnp.linalg.norm(alone[1]), 0.5 * jnp.linalg.norm(params[1]), rtol=1e-6)
 
 
 def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():

@@ -172,9 +172,8 @@ def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_other
   )
   monkeypatch.setattr(preemption, '_count', itertools.count(1))
   told = []
-  before = signal.signal(
-    signal.SIGTERM, lambda number, frame: told.append(number)
-  )  # in the place of jax's, which tells the other hosts
+  # in the place of jax's, which tells the other hosts
+  before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
   try:
     with preemption.Preemption().listening() as interrupt:
       signal.raise_signal(signal.SIGINT)

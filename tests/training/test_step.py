@@ -84,9 +84,8 @@ def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
   mesh = sharding.mesh((1, 2, 1), jax.devices()[:2])
   rows = np.arange(8)
   split = steps.split(rows, 2, mesh)
-  np.testing.assert_array_equal(
-    split, [[0, 1, 4, 5], [2, 3, 6, 7]]
-  )  # rows 0–3 live on the first device
+  # rows 0–3 live on the first device
+  np.testing.assert_array_equal(split, [[0, 1, 4, 5], [2, 3, 6, 7]])
   np.testing.assert_array_equal(steps.merge(split, 2, mesh), rows)
 
 

@@ -46,9 +46,8 @@ def test_the_place_names_with_bare_carriage_returns_are_all_there():
   lexicon = lexicons.read(file)
   assert lexicon.facts['entries'] == 44804 and lexicon.facts['too_long'] == 0
   text = '中国北京的海淀区'
-  assert '中国' in [
-    text[a:b] for a, b in zip(*lexicon.find(text))
-  ]  # the entry behind the byte-order mark
+  # the entry behind the byte-order mark
+  assert '中国' in [text[a:b] for a, b in zip(*lexicon.find(text))]
 
 
 @pytest.mark.parametrize(

@@ -181,13 +181,14 @@ def test_words_are_counted_over_blocks_and_shards_as_at_once(tmp_path, monkeypat
   sentences = ['甲乙 丙', 'abc 甲乙', '丁', '甲乙 未', '甲乙丙丁戊己庚辛壬 癸'] * 7
   stream = words_lib.Stream(written(tmp_path, sentences), TOKENIZER.word_starts, [1])
   whole = words_lib.count(stream)
+  # no unknown piece, none of nine
   assert dict(zip(text(whole.words), whole.counts)) == {
     '甲乙': 21,
     '丙': 7,
     'abc': 7,
     '丁': 7,
     '癸': 7,
-  }  # no unknown piece, none of nine
+  }
   assert whole.sentences == len(sentences) and text(whole.words)[0] == '甲乙'
   monkeypatch.setattr(words_lib, '_BLOCK', 5)
   parts_ = words_lib.count(stream)

@@ -240,9 +240,8 @@ def test_units_of_several_tokens_are_counted():
     multi_piece_entities=1,
   )
   starts = np.array([True, False, True])
-  plain = word_marks.count(
-    np.array([1, 1, 0, 1, 2, 1]), [0, 5, 6], None, starts
-  )  # a sentence begins a word
+  # a sentence begins a word
+  plain = word_marks.count(np.array([1, 1, 0, 1, 2, 1]), [0, 5, 6], None, starts)
   assert (plain['words'], plain['multi_piece_words'], plain['phrases']) == (4, 2, 0)
   assert word_marks.count(np.zeros(0, np.int64), [0], None, starts)['words'] == 0
 

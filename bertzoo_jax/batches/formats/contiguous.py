@@ -87,12 +87,13 @@ class Contiguous:
 def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentences):
   """As full_sentences within a document; the ends of documents share rows (Liu et al. 2019 §4.2).
 
-  A piece is [CLS] sentences … [SEP] of one document. A piece that ends a document is short: up to
-  max_pieces of these, of following documents, share a row while they fit, each with its own pack id
-  and positions from 0. The paper grows the batch instead; this is the static-shape form of it. With
-  one piece a row it is also SpanBERT's single segment (Joshi et al. 2019 §3.3). long_sentences: a
-  sentence that no row can hold is 'cut' into several, or 'drop'ped together with nothing else
-  (SpanBERT's release); the piece before it then ends there.
+  A packed segment is [CLS] sentences … [SEP] of one document. One that ends a document is short: up
+  to max_pieces of these, of following documents, share a row while they fit. Each has its own pack
+  id and positions from 0. The paper grows the batch instead; packing keeps the shapes static. With
+  one segment per row it is also SpanBERT's single segment (Joshi et al. 2019 §3.3).
+
+  long_sentences: a sentence that no row can hold is 'cut' into several, or 'drop'ped together with
+    nothing else (SpanBERT's release); the segment before it then ends there.
   """
   formats.check_length(length, 3, 'doc_sentences')
   if max_pieces < 1:
@@ -101,7 +102,7 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     text = rows_lib.cut_long(text, length - 2)
   starts, documents = text.sentence_starts, text.document_starts
 
-  def piece_lengths(first, last):
+  def segment_lengths(first, last):
     return starts[last] - starts[first] + 1 + (last - first if sentence_separators else 1)
 
   def successors(first, last):
@@ -121,27 +122,28 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     )
 
   def rows(key):
-    pieces = rows_lib.walk(text.num_sentences, successors, end=True)
-    is_tail = np.zeros(len(pieces) - 1, bool)
-    is_tail[np.searchsorted(pieces, documents[1:]) - 1] = True
-    whole = (
-      piece_lengths(pieces[:-1].astype(np.int64), pieces[1:].astype(np.int64)) <= length
-    )  # but for a long sentence to be dropped
-    tails = np.flatnonzero(is_tail & whole).astype(pieces.dtype)
+    borders = rows_lib.walk(text.num_sentences, successors, end=True)
+    is_tail = np.zeros(len(borders) - 1, bool)
+    is_tail[np.searchsorted(borders, documents[1:]) - 1] = True
+    # but for a long sentence to be dropped
+    whole = segment_lengths(borders[:-1].astype(np.int64), borders[1:].astype(np.int64)) <= length
+    tails = np.flatnonzero(is_tail & whole).astype(borders.dtype)
     filled = np.append(
       0,
-      np.cumsum(piece_lengths(pieces[tails].astype(np.int64), pieces[tails + 1].astype(np.int64))),
+      np.cumsum(
+        segment_lengths(borders[tails].astype(np.int64), borders[tails + 1].astype(np.int64))
+      ),
     )
     fits = lambda first, last: np.minimum(
       np.searchsorted(filled, filled[first:last] + length, 'right') - 1,
       np.arange(first, last) + max_pieces,
     )
     groups = rows_lib.walk(len(tails), fits, end=True)
-    alone = np.flatnonzero(~is_tail & whole).astype(pieces.dtype)
+    alone = np.flatnonzero(~is_tail & whole).astype(borders.dtype)
     return Packed(
-      pieces,
+      borders,
       np.append(alone, tails),
-      np.append(np.arange(len(alone), dtype=pieces.dtype), groups + len(alone)),
+      np.append(np.arange(len(alone), dtype=borders.dtype), groups + len(alone)),
     )
 
   def spans(key, rows, numbers):
@@ -149,12 +151,17 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
       rows.groups[numbers], rows.groups[numbers + 1] - rows.groups[numbers]
     )
     pack = place - rows.groups[numbers][row] + 1
-    piece = rows.order[place]
-    first, last = rows.pieces[piece].astype(np.int64), rows.pieces[piece + 1].astype(np.int64)
+    segment = rows.order[place]
+    first, last = rows.borders[segment].astype(np.int64), rows.borders[segment + 1].astype(np.int64)
     if sentence_separators:
-      of_piece, sentence = rows_lib.ragged(first, last - first)
-      row, pack, begin, end = row[of_piece], pack[of_piece], starts[sentence], starts[sentence + 1]
-      leading = sentence == first[of_piece]
+      of_segment, sentence = rows_lib.ragged(first, last - first)
+      row, pack, begin, end = (
+        row[of_segment],
+        pack[of_segment],
+        starts[sentence],
+        starts[sentence + 1],
+      )
+      leading = sentence == first[of_segment]
     else:
       begin, end, leading = starts[first], starts[last], np.ones(len(row), bool)
     ones = np.ones(len(row), np.int64)
@@ -167,12 +174,14 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """Pieces in rows: row r holds the pieces order[groups[r]] to order[groups[r + 1]]; piece p the
-  sentences pieces[p] to pieces[p + 1].
+  """Packed segments in rows.
+
+  Row r holds the segments order[groups[r]] to order[groups[r + 1]], segment s the sentences
+  borders[s] to borders[s + 1].
   """
 
-  pieces: np.ndarray  # [pieces + 1]
-  order: np.ndarray  # [pieces]
+  borders: np.ndarray  # [segments + 1]
+  order: np.ndarray  # [segments]
   groups: np.ndarray  # [N+1]
 
   def __len__(self):
@@ -253,9 +262,8 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
       hashing.bits(hashing.fold(key, purpose), first) < hashing.threshold(share)
     )
     half = (target - 3) // 2
-    border = (
-      np.searchsorted(starts, starts[first] + half, 'left') - 1
-    )  # the sentence before which A still is below half
+    # the sentence before which A still is below half
+    border = np.searchsorted(starts, starts[first] + half, 'left') - 1
     border = np.where(border <= first, first + 1, border + coin(hashing.CUT, 0.5))
     border = np.where(coin(hashing.COIN, single_rate), end, np.minimum(border, end))
     length_a = np.minimum(starts[border] - starts[first], length - 2)

@@ -16,15 +16,15 @@ class Format(NamedTuple):
     spans: (key, row list, row numbers [B]) -> rows.Spans.
     every_epoch: True if the list depends on the key; otherwise one list serves all epochs.
     has_pairs: rows have a pair label.
-    packed: several pieces may share a row, so positions restart.
+    packed: several packed segments may share a row, so positions restart (README.md).
     warnings: sentences the user should read at the start.
     needs_sentences: two segments are parted where a sentence ends, so the corpus must have been
       split.
     features: {name: (shape without B, numpy dtype)} beyond input_ids, segment_ids, pack_ids,
       position_ids, pair_labels.
     in_lanes: (rows of the global batch, whether the tokenizer has an end of documents) -> the
-      Format for them, where row b of every batch goes on in its own text; such
-      a list is visited in order, row t · B + b by row b of step t.
+      Format for them, where row b of every batch goes on in its own text; such a list is visited in
+      order, row t · B + b by row b of step t.
     assemble: in place of `spans`: (key, row list, row numbers, gather, special, gather_units) ->
       features before masking.
   """

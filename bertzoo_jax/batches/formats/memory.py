@@ -255,9 +255,8 @@ class Stream(NamedTuple):
     is_end = np.zeros(len(place), np.int64)
     is_end[at] = 1
     passed = np.cumsum(is_end)
-    passed -= (passed - is_end)[np.minimum(before, len(place) - 1)][
-      row
-    ]  # ends of the run up to here, this place included
+    # ends of the run up to here, this place included
+    passed -= (passed - is_end)[np.minimum(before, len(place) - 1)][row]
     total = np.bincount(owner, minlength=len(size))
     # Read forward, a document's tokens come before its end; mirrored, its end comes first.
     document = first[row] + np.where(mirrored[row], total[row] - passed, passed - is_end)

@@ -35,9 +35,8 @@ def replace(features, seen_BP, counts_BP=None):
   """
   ids_BL, positions_BP = features['input_ids'], features['masked_positions']
   real_BP = features['masked_weights'] > 0 if counts_BP is None else counts_BP
-  changes_BP = tf.where(
-    real_BP, seen_BP - features['masked_targets'], 0
-  )  # added: a filler may share its place with a prediction
+  # added: a filler may share its place with a prediction
+  changes_BP = tf.where(real_BP, seen_BP - features['masked_targets'], 0)
   flat_BP = positions_BP + ids_BL.shape[1] * tf.range(tf.shape(ids_BL)[0])[:, None]
   ids = tf.tensor_scatter_nd_add(
     tf.reshape(ids_BL, [-1]), tf.reshape(flat_BP, [-1, 1]), tf.reshape(changes_BP, [-1])
@@ -118,17 +117,15 @@ def _uniform(*excluded):
 
 
 def _unigrams(corpus):
-  counts = np.asarray(corpus.unigrams).astype(
-    object
-  )  # of any size: a large corpus times 2³² is no int64
+  # of any size: a large corpus times 2³² is no int64
+  counts = np.asarray(corpus.unigrams).astype(object)
   if not counts.any():
     raise errors.UserError(
       "config.masking.random_tokens is 'unigrams' and the corpus has no tokens: take "
       'random_tokens=all.'
     )
-  least = (np.cumsum(counts) * 2**32 // sum(counts)).astype(
-    np.int64
-  )  # bits below least[i] are tokens up to i
+  # bits below least[i] are tokens up to i
+  least = (np.cumsum(counts) * 2**32 // sum(counts)).astype(np.int64)
 
   def draw_token(random):
     flat = tf.searchsorted(

@@ -116,9 +116,8 @@ def _left_to_right(key, words, left_B, thresholds):
   def unfinished(word_B, rest_B, left_B, taken):
     return tf.reduce_any((left_B > 0) & (word_B < behind_B))
 
-  def step(
-    word_B, rest_B, left_B, taken
-  ):  # looks at some words, of which the first that begins a run counts
+  # looks at some words, of which the first that begins a run counts
+  def step(word_B, rest_B, left_B, taken):
     seen_BW = word_B[:, None] + look
     seen_BW = tf.where(seen_BW < behind_B[:, None], seen_BW, none)
     passed_BW = tf.cumsum(tf.gather(tokens_K, seen_BW), axis=1)

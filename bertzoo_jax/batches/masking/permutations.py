@@ -24,7 +24,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   Args:
     length: L.
-    corpus: input.corpus.Corpus, of which the special ids are read.
+    corpus: corpus.corpus.Corpus, of which the special ids are read.
     context: K of the paper: about one token of K is predicted.
     max_span: the longest span.
     num_predictions: P of a full row, divided over the blocks by their lengths; a block with padding
@@ -36,8 +36,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   Features:
     order int32 [B, L]: i sees j iff order_j < order_i + (i is no prediction), for i and j of one
-    piece. Text that is not predicted has a block's lowest number, which all of its block see;
-    predictions and special tokens have the others, in random order.
+    packed segment. Text that is not predicted has a block's lowest number, which all of its block
+    see; predictions and special tokens have the others, in random order.
 
   Raises:
     UserError: a field that is out of its range.
@@ -88,9 +88,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     )
     in_spans_RM = turn(_spans(key, words, goal_R, thresholds, context, extent))
     target_RM = tokens.choose(key, text_RM, goal_R, int(table.max()), first_BL=in_spans_RM)
-    place_RM = tf.math.top_k(
-      words_lib.ranks(key, hashing.PERMUTE, block), block
-    ).indices  # a random permutation of the block
+    # a random permutation of the block
+    place_RM = tf.math.top_k(words_lib.ranks(key, hashing.PERMUTE, block), block).indices
     order_RM = tf.where(text_RM & ~target_RM, 0, 1 + place_RM) + (number_R * (block + 1))[:, None]
     positions_BP, real_BP = corruptions.slots(united(target_RM), num_predictions)
     return {**corruptions.predict(features, positions_BP, real_BP), 'order': united(order_RM)}
@@ -118,9 +117,8 @@ def _spans(key, words, left_R, thresholds, context, extent):
   none, size = words_lib.stand_in(words), words.of.shape[1]
   row_R = tf.range(tf.shape(left_R)[0])
   begins_RM = (words.of < none) & (tf.gather(words.start, words.of) == tf.range(size))
-  next_RM = words.first[:, None] + tf.cumsum(
-    tf.cast(begins_RM, tf.int32), axis=1, exclusive=True
-  )  # the first word from a column on
+  # the first word from a column on
+  next_RM = words.first[:, None] + tf.cumsum(tf.cast(begins_RM, tf.int32), axis=1, exclusive=True)
   count_key, context_key = hashing.fold(key, hashing.COUNT), hashing.fold(key, hashing.CONTEXT)
 
   def unfinished(t, column_R, left_R, edges):

@@ -126,9 +126,8 @@ def _spans(key, words, text_BL, left_B, thresholds, cost):
 
 
 def _whole(new, left):
-  return tf.where(
-    new <= left, new, 0
-  )  # `left` has every word before paid for, so that nothing follows the first that does not fit
+  # `left` has every word before paid for, so that nothing follows the first that does not fit
+  return tf.where(new <= left, new, 0)
 
 
 def _cut(new, left):

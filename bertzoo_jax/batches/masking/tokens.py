@@ -16,7 +16,7 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
 
   Args:
     length: L.
-    corpus: input.corpus.Corpus, of which V, the special ids and unigram counts are read.
+    corpus: corpus.corpus.Corpus, of which V, the special ids and unigram counts are read.
     rate: share of a row's tokens, its specials counted and its padding not; a row with fewer
       maskable tokens masks all of these.
     corruption: shares of [MASK], of a random token, of the token kept, drawn for each token by
@@ -99,9 +99,8 @@ def _independent(key, candidates_BL, count_B, num_predictions):
   random_BP = corruptions.draw(key, hashing.SELECT, tf.range(num_predictions)[None])
   which_BP = tf.cast(hashing.below(random_BP, tf.cast(found_B, tf.int64)[:, None]), tf.int32)
   real_BP = tf.sequence_mask(tf.where(found_B > 0, count_B, 0), num_predictions)
-  drawn_BP = tf.where(
-    real_BP, tf.gather(columns_BL, which_BP, batch_dims=1), length
-  )  # fillers sort behind
+  # fillers sort behind
+  drawn_BP = tf.where(real_BP, tf.gather(columns_BL, which_BP, batch_dims=1), length)
   sorted_BP = tf.sort(drawn_BP, axis=1)
   first_BP = real_BP & (
     sorted_BP != tf.pad(sorted_BP, [[0, 0], [1, 0]], constant_values=-1)[:, :-1]
@@ -120,9 +119,8 @@ def choose(key, candidates_BL, count_B, most, first_BL=None):
   rank_BL = tf.where(candidates_BL, words.ranks(key, hashing.SELECT, length), tf.int32.min)
   if first_BL is not None:
     candidates_BL |= first_BL
-    rank_BL = tf.where(
-      first_BL, tf.range(length), tf.bitwise.bitwise_or(rank_BL, tf.int32.min)
-    )  # candidates below 0, those first from 0 on
+    # candidates below 0, those first from 0 on
+    rank_BL = tf.where(first_BL, tf.range(length), tf.bitwise.bitwise_or(rank_BL, tf.int32.min))
   count_B = tf.minimum(count_B, tf.reduce_sum(tf.cast(candidates_BL, tf.int32), axis=1))
   # NthElement takes one n for all rows: `most` − count stand-ins above every rank make the most-th
   # largest the count-th largest.

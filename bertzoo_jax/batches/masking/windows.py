@@ -17,7 +17,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
 
   Args:
     length, corpus, corruption, random_tokens, repeat: as for `token`; the three shares are drawn
-    for each piece by itself.
+    for each token by itself.
     rate: share of a row's tokens, specials counted: max(1, round(rate · n)). The windows hold more
       than that.
     max_gram: 1: single tokens; more: words of the corpus.
@@ -98,9 +98,8 @@ def _left_to_right(key, words, first_TB, size_TB, left_B, largest):
     tf.ones_like(inside_TBN),
   )
   chosen_BL = words_lib.tokens(words, taken & (tf.range(none + 1) < none))
-  behind_BL = (
-    tf.gather(words.end, words.of) - 1 - tf.range(words.of.shape[1])
-  )  # tokens of the same word that follow
+  # tokens of the same word that follow
+  behind_BL = tf.gather(words.end, words.of) - 1 - tf.range(words.of.shape[1])
   return chosen_BL & (
     tf.cumsum(tf.cast(chosen_BL, tf.int32), axis=1) + behind_BL <= left_B[:, None]
   )

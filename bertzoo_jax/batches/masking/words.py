@@ -1,9 +1,9 @@
 """Words of a batch, as flat lists: where each begins, how long it is, where the run of text that it
 lies in ends.
 
-A word here is whatever a masking takes whole: a word, phrase or entity. A run is text of one piece
-without a special token in it; nothing that is taken together reaches over its end. B rows, L
-length, K words of the whole batch, row after row; number K is a stand-in of no tokens, so that
+A word here is whatever a masking takes whole: a word, phrase or entity. A run is text of one packed
+segment without a special token in it; nothing that is taken together reaches over its end. B rows,
+L length, K words of the whole batch, row after row; number K is a stand-in of no tokens, so that
 lists [K+1] can be read with it.
 """
 
@@ -76,7 +76,8 @@ def continues(units_BL, level):
 
 
 def find(text_BL, pack_BL, continues_BL) -> Words:
-  """The words of a batch: of text only, none over a special token or the border of a piece,
+  """The words of a batch: of text only, none over a special token or the border of a packed
+  segment,
   whatever `continues_BL` says.
   """
   rows, length = tf.shape(text_BL)[0], text_BL.shape[1]

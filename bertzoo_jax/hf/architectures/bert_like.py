@@ -13,13 +13,14 @@ from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import POSITIONS
 from bertzoo_jax.hf.architecture import SAME
+from bertzoo_jax.hf.architecture import TYPE_TABLE
+from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Sizes
 
-POSITION_TABLE = 'encoder/embeddings/position/embedding'
-TYPE_TABLE = 'encoder/embeddings/type/embedding'
 PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
@@ -70,7 +71,7 @@ def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
   """
   at, theirs = 'encoder/embeddings', f'{prefix}.embeddings'
   return (
-    Row(f'{at}/word/embedding', f'{theirs}.word_embeddings.weight'),
+    Row(WORD_TABLE, f'{theirs}.word_embeddings.weight'),
     Row(POSITION_TABLE, f'{theirs}.position_embeddings.weight', POSITIONS),
     Row(
       TYPE_TABLE,

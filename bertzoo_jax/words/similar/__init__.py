@@ -163,9 +163,8 @@ def random_words(table: Table, sizes_K, random_K):
   import tensorflow as tf
 
   random_K = tf.convert_to_tensor(random_K)
-  sizes_K = tf.where(
-    (sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0
-  )  # there are no words of 0 pieces
+  # there are no words of 0 pieces
+  sizes_K = tf.where((sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0)
   first_K, count_K = tf.gather(table.offsets, sizes_K), tf.gather(np.diff(table.offsets), sizes_K)
   choice_K = tf.cast(hashing.below(random_K, tf.cast(tf.maximum(count_K, 1), tf.int64)), tf.int32)
   row_K = tf.gather(table.frequent, tf.minimum(first_K + choice_K, len(table.frequent) - 1))
