@@ -85,7 +85,7 @@ DEVICE = '''
 import jax
 import optax
 
-from bertzoo_jax.model.encoder import Transformer
+from bertzoo_jax.model.transformer import Transformer
 from bertzoo_jax.objectives import mlm
 
 

@@ -1,5 +1,5 @@
 """An encoder from outside the package: pre-norm, rotary positions, gated feed-forward, no biases,
-two local layers after each global one (Warner et al. 2024). `tests.outside.modern:Modern`.
+two local layers after each global one (Warner et al. 2024). Name: `tests.outside.modern:Modern`.
 """
 
 import dataclasses
