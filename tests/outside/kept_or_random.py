@@ -52,4 +52,5 @@ def kept_or_random(encoder, ops=operations.PLAIN, *, mask_id, weight=1.0) -> obj
 
   reads = (('kept_head', 'predictions'),)
   network = objective.Network('', encoder, lambda params: params, reads=reads)
-  return plain._replace(init=init, normalizers=normalizers, loss=loss, networks=(network,))
+  own = dict(networks=(network,), axes=((r'kept_head/', {}),))
+  return plain._replace(init=init, normalizers=normalizers, loss=loss, **own)
