@@ -125,6 +125,5 @@ class Modern(nn.Module):
       where = dict(norm_first=True, attention_norm=normed)
       return blocks.Block(heads, fed, norm, self.dropout, **where, parent=None)
 
-    far, near = self.thetas
-    whole, local = block(far, None), block(near, self.reach)
-    return block(far, None, normed=False), whole, local, local
+    whole, local = block(self.thetas[0], None), block(self.thetas[1], self.reach)
+    return block(self.thetas[0], None, normed=False), whole, local, local
