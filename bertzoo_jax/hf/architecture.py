@@ -235,6 +235,16 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   return sorted(homeless), sorted(empty)
 
 
+def placed(a: Architecture, params: Mapping[str, Any], own_heads) -> dict[str, Any]:
+  """A network's nested parameters without those of its own heads that no row has.
+
+  own_heads: names of heads that an objective brought along. Others stay, so that `check` refuses
+  a class that has no place for them.
+  """
+  places = {path.split('/')[0] for row in a.rows for path in _several(row.ours)}
+  return {name: x for name, x in params.items() if name in places or name not in own_heads}
+
+
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:
   """Raises UserError unless every parameter has a place in the architecture, and the architecture
   no place left empty.
