@@ -121,7 +121,7 @@ def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone(
   }
   found = hlo.read(phase_runs.train_step(split).lower(state, batch).compile().as_text()).collectives
   moved = lambda opcode: sum(
-    c.bytes * c.times for c in found if c.opcode == opcode and '/Layer/' in c.source
+    c.bytes * c.times for c in found if c.opcode == opcode and '/Block/' in c.source
   )
   layers = jax.tree_util.tree_leaves_with_path(state.params['encoder']['layers'])
   whole = sum(4 * x.size for path, x in layers if path[-1].key == 'kernel')
