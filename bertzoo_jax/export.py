@@ -107,8 +107,8 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     for name, text in hf_tokenizer.files(
       content,
       special,
-      shape=a.tokens,
-      max_length=encoder.max_positions,
+      shape=a.tokens._replace(padding=encoder.padding_side),
+      max_length=encoder.max_positions or 0,
       segments=encoder.type_vocab_size or a.segments,
       model=hf_tokenizer.sentencepiece_model(tokenizer),
     ).items():
@@ -122,6 +122,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     params,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
+    encoder.max_positions or config['length'],
   )
   _write(
     directory / 'README.md',
@@ -169,7 +170,7 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def _verify(directory, a, encoder, params, special, tokenizer):
+def _verify(directory, a, encoder, params, special, tokenizer, length):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not
   hold.
   """
@@ -181,7 +182,7 @@ def _verify(directory, a, encoder, params, special, tokenizer):
     return None
   batch = verify.random_batch(
     weights.vocabulary_size(params),
-    encoder.max_positions,
+    length,
     encoder.type_vocab_size,
     special['pad'],
   )

@@ -55,7 +55,7 @@ def text(
     '',
     f'{sizes.num_layers} layers of {encoder.hidden_size}, {sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32, '
-    f'at most {encoder.max_positions} tokens.',
+    + (f'at most {encoder.max_positions} tokens.' if encoder.max_positions else 'any length.'),
     '',
     *(_usage(task) if task else []),
     '## Training',

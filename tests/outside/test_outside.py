@@ -215,7 +215,7 @@ def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
 def test_losses_are_those_of_one_device_on_any_mesh(name, objective):
   _, alone = losses(name, (1, 1, 1), objective)
   assert len(set(alone)) == len(alone)
-  for mesh in ((2, 1, 2), (1, 4, 1), (1, 2, 2)):
+  for mesh in ((2, 1, 2), (1, 4, 1)):
     (state, notes), here = losses(name, mesh, objective)
     np.testing.assert_allclose(here, alone, rtol=1e-5, err_msg=str(mesh))
     assert not notes
