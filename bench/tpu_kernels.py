@@ -1,15 +1,14 @@
-"""Cycles of every kernel on every TPU, off its final schedule: docs/tpu_kernels.md, from which
-preflight takes them.
+"""Cycles of every kernel on every TPU, off its final schedule, for preflight: docs/tpu_kernels.md.
 
-    PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e,v6e] [--lengths 128,512] [--out
-    docs/tpu_kernels.md]
+    PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e,v6e] [--lengths 128,512]
+        [--heads 12x64] [--variants plain,window] [--out docs/tpu_kernels.md]
 
-Each kernel is compiled alone, for one row of the batch, in all shapes that the configs have;
-nothing runs. A bundle of instructions is a cycle; the programs of the grid are counted. On a chip
-of two cores (v4) the rows of a batch share them.
+Each kernel is compiled alone, for one row of the batch, in all shapes that the configs have.
+Nothing runs. A bundle of instructions is a cycle. Kernels have no loops inside, so cycles are
+bundles times programs of the grid. On a chip of two cores (v4) both share the programs, but for
+relative terms of one group of heads.
 """
 
-import functools
 import glob
 import json
 import os
@@ -22,26 +21,116 @@ from absl import app
 from absl import flags
 
 _CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v6e', 'Generations by comma.')
-_LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens a row, by comma.')
+_LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens per row, by comma.')
+_HEADS = flags.DEFINE_string('heads', '', 'Heads × width by comma (12x64). All if empty.')
+_VARIANTS = flags.DEFINE_string('variants', '', 'Of attention, by comma. All if empty.')
 _OUT = flags.DEFINE_string(
   'out', os.path.join(os.path.dirname(__file__), '../docs/tpu_kernels.md'), 'The table.'
 )
-_WORKER = flags.DEFINE_string(
-  'worker', '', 'CHIP: compiles and prints its rows as JSON lines; for this program itself.'
-)
+_WORKER = flags.DEFINE_string('worker', '', 'CHIP: compiles, prints JSON lines; for itself.')
 
 # (heads, width of one) of the networks in configs/, generators included.
 HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64, 64))
-# and the cores that share the rows
+FEW_HEADS = ((1, 64), (2, 64), (12, 64))  # base and tiny
+# Variants of attention: (relative terms, window, whether tokens have an order, heads).
+VARIANTS = {
+  'plain': ((), None, False, HEADS),
+  'window': ((), (64, 64), False, FEW_HEADS),
+  'c2p_p2c': (('c2p', 'p2c'), None, False, FEW_HEADS),
+  'bias': (('bias',), None, False, FEW_HEADS),
+  'c2p_order': (('c2p',), None, True, FEW_HEADS),
+}
+# And the cores that share the programs.
 TOPOLOGIES = {'v4': ('v4:2x2x1', 2), 'v5e': ('v5e:2x2', 1), 'v6e': ('v6e:2x2', 1)}
+_NAME = re.compile(r'((?:attention|add_norm)_(?:forward|backward)\w*?)_*\.\d+-\d+-schedule-')
 
 
-def _worker(chip, lengths):
+HEADER = """# Kernels on TPUs, by their final schedules
+
+Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Nothing here was
+measured on a chip.** Cycles are those of one row of the batch: bundles of a program (one is a
+cycle) times its programs, over the cores of a chip. Transfers from and to memory overlap with
+them, where they take less time. Shapes are tokens × width of the network; `k64` is the width of a
+head.
+
+| chip | kernel | shape | cycles per row | bundles per program |
+|---|---|---|---|---|"""
+
+
+def dump_schedules() -> str:
+  """A folder that the TPU compiler will write its schedules to. Call it before jax is imported."""
   folder = tempfile.mkdtemp(prefix='schedules_')
   os.environ['LIBTPU_INIT_ARGS'] = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
   os.environ.update(JAX_PLATFORMS='cpu', ALLOW_MULTIPLE_LIBTPU_LOAD='1', TPU_SKIP_MDS_QUERY='1')
+  return folder
+
+
+def bundles(folder, f, *shapes) -> dict[str, int]:
+  """{kernel: bundles of its program}, of all kernels in a function. shapes: for a TPU."""
+  import jax
+
+  for path in glob.glob(f'{folder}/*'):
+    os.remove(path)
+  jax.jit(f).trace(*shapes).lower(lowering_platforms=('tpu',)).compile()
+  found = {}
+  for path in glob.glob(f'{folder}/*schedule-analysis_final_bundles.txt'):
+    if name := _NAME.search(os.path.basename(path)):
+      with open(path, encoding='utf-8') as file:
+        count = re.search(r'total scheduled bundles:\s+(\d+)', file.read())
+      found[name[1]] = int(count[1])
+  return found
+
+
+def attention_of(
+  chip, place, heads, width, length, terms=(), window=None, ordered=False, rate=0.0, rows=1
+):
+  """(f, shapes): attention and its gradients, described for one device of a TPU."""
   import jax
   import jax.numpy as jnp
+
+  from bertzoo_jax.kernels import attention
+  from bertzoo_jax.model.attention import Relative
+  from bertzoo_jax.model.attention import Visibility
+
+  array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+  x, ids = array(rows, length, heads, width), array(rows, length, dtype=jnp.int32)
+  shape = lambda name: (2 * length - 1, heads) + (width,) * (name != 'bias')
+  tables = [
+    array(*shape(n), dtype=jnp.float32) if n in terms else None for n in ('c2p', 'p2c', 'bias')
+  ]
+
+  def f(grad, q, k, v, relative, ids, keys_B2):
+    visible = Visibility(ids, ids, window, *((ids, ids) if ordered else ()))
+    attend = lambda q, k, v, relative: attention.attend(
+      q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4'
+    )
+    out, pull = jax.vjp(attend, q, k, v, relative)
+    return out, pull(grad)
+
+  relative = Relative(*tables) if terms else None
+  return f, (x, x, x, x, relative, ids, array(rows, 2, dtype=jnp.uint32))
+
+
+def _norm_of(place, depth, length, rate, with_sum):
+  import jax
+  import jax.numpy as jnp
+
+  from bertzoo_jax.kernels import add_norm
+
+  array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+  x, vector = array(1, length, depth), array(depth, dtype=jnp.float32)
+
+  def f(x, y, scale, shift, keys_B2):
+    norm = lambda *learned: add_norm.add_norm(*learned, 1e-12, rate, keys_B2, with_sum)
+    out, pull = jax.vjp(norm, x, y, scale, shift)
+    return out, pull(jax.tree.map(lambda out: x, out))
+
+  return f, (x, x, vector, vector, array(1, 2, dtype=jnp.uint32))
+
+
+def _worker(chip, lengths, chosen, variants):
+  folder = dump_schedules()
+  import jax
 
   from bertzoo_jax.kernels import add_norm
   from bertzoo_jax.kernels import attention
@@ -49,87 +138,61 @@ def _worker(chip, lengths):
   from bertzoo_jax.tpu import program
 
   topology, cores = TOPOLOGIES[chip]
-  device = program.devices(chips.of_topology(topology))[0]
-  place = jax.sharding.SingleDeviceSharding(device)
-  array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-  keys_B2 = array(1, 2, dtype=jnp.uint32)
+  place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])
 
-  for heads, width in HEADS:
-    for length in lengths:
-      for rate in (0.0, 0.1):
-        depth = heads * width
-        x, ids, vector = (
-          array(1, length, heads, width),
-          array(1, length, dtype=jnp.int32),
-          array(depth, dtype=jnp.float32),
-        )
-        row = array(1, length, depth)
-        attend = lambda q, k, v, ids, keys, rate=rate: attention.attend(q, k, v, ids, rate, keys)
-        norm = lambda x, y, a, b, keys, rate=rate: add_norm.add_norm(x, y, a, b, 1e-12, rate, keys)
-        for f, shapes, learned, steps in (
-          (attend, (x, x, x, ids), 3, attention.steps(heads, width, length)),
-          (norm, (row, row, vector, vector), 4, add_norm.steps(length, depth)),
-        ):
+  def say(f, shapes, steps, length, depth, one_core=False):
+    for name, count in bundles(folder, f, *shapes).items():
+      cycles = count * steps['_backward' in name] / (1 if one_core else cores)
+      print(json.dumps([chip, name, f'[{length},{depth}]', cycles, count]), flush=True)
 
-          def grad(w, *args, f=f, learned=learned):
-            return jax.vjp(functools.partial(_first(f), args[learned:]), *args[:learned])[1](w)
-
-          for g, given, times in ((f, shapes, steps[0]), (grad, (shapes[0], *shapes), steps[1])):
-            for path in glob.glob(f'{folder}/*'):
-              os.remove(path)
-            jax.jit(g).trace(*given, keys_B2).lower(lowering_platforms=('tpu',)).compile()
-            for path in glob.glob(f'{folder}/*schedule-analysis_final_bundles.txt'):
-              if found := re.search(r'(attention|add_norm)_(forward|backward)', path):
-                name = found[0] + (f'_k{width}' if found[1] == 'attention' else '')
-                name += '_dropout' if rate else ''
-                bundles = int(re.search(r'total scheduled bundles:\s+(\d+)', open(path).read())[1])
-                print(
-                  json.dumps([chip, name, f'[{length},{depth}]', bundles * times / cores, bundles]),
-                  flush=True,
-                )
-
-
-def _first(f):
-  return lambda last, *args: f(*args, *last)
+  for variant in variants:
+    terms, window, ordered, all_heads = VARIANTS[variant]
+    for heads, width in [h for h in all_heads if not chosen or h in chosen]:
+      for length in lengths:
+        for rate in (0.0, 0.1):
+          depth, steps = heads * width, attention.steps(heads, width, length, relative=bool(terms))
+          say(
+            *attention_of(chip, place, heads, width, length, terms, window, ordered, rate),
+            steps,
+            length,
+            depth,
+            one_core=bool(terms) and steps[0] == 1,
+          )
+          with_sum = variant == 'window'  # of pre-norm networks
+          if with_sum or variant == 'plain':
+            say(
+              *_norm_of(place, depth, length, rate, with_sum),
+              add_norm.steps(length, depth),
+              length,
+              depth,
+            )
 
 
 def main(_):
   lengths = [int(n) for n in _LENGTHS.value.split(',')]
+  heads = [tuple(map(int, h.split('x'))) for h in _HEADS.value.split(',') if h]
   if _WORKER.value:
-    _worker(_WORKER.value, lengths)
+    variants = _VARIANTS.value.split(',') if _VARIANTS.value else VARIANTS
+    _worker(_WORKER.value, lengths, heads, variants)
     return
   lines = {}
   for chip in _CHIPS.value.split(','):
-    command = [sys.executable, __file__, f'--worker={chip}', f'--lengths={_LENGTHS.value}']
-    for line in subprocess.run(
-      command, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.splitlines():
+    command = [
+      sys.executable,
+      __file__,
+      f'--worker={chip}',
+      f'--lengths={_LENGTHS.value}',
+      f'--heads={_HEADS.value}',
+      f'--variants={_VARIANTS.value}',
+    ]
+    made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    for line in made.splitlines():
       if line.startswith('['):
-        kind, name, shape, cycles, bundles = json.loads(line)
-        lines[kind, name, shape] = (
-          f'| {kind} | `{name}` | `{shape}` | {cycles:,.0f} | {bundles:,} |'
-        )
+        kind, name, shape, cycles, count = json.loads(line)
+        lines[kind, name, shape] = f'| {kind} | `{name}` | `{shape}` | {cycles:,.0f} | {count:,} |'
     print(f'{chip}: {len(lines)} rows', flush=True)
   with open(_OUT.value, 'w', encoding='utf-8') as f:
-    f.write(
-      '\n'.join(
-        [
-          '# Kernels on TPUs, by their final schedules',
-          '',
-          'Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Nothing '
-          'here was measured on a chip.** Cycles are those of',
-          'one row of the batch: bundles of a program (one is a cycle) times its programs, over '
-          'the cores of a chip. What comes from and goes to',
-          'memory overlaps with them, where it takes less time. Shapes are tokens × width of the '
-          'network; `k64` is the width of a head.',
-          '',
-          '| chip | kernel | shape | cycles a row | bundles a program |',
-          '|---|---|---|---|---|',
-          *(lines[key] for key in sorted(lines)),
-        ]
-      )
-      + '\n'
-    )
+    f.write('\n'.join([HEADER, *(lines[key] for key in sorted(lines))]) + '\n')
 
 
 if __name__ == '__main__':

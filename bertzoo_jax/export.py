@@ -58,7 +58,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
-  trained = objectives.networks_of(phase, weights.vocabulary_size(params))
+  trained = list(objectives.networks_of(phase, weights.vocabulary_size(params)))
   rows, said = [], []
   with tempfile.TemporaryDirectory(**_near(out)) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
@@ -71,6 +71,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         if architecture and i == 0
         else _architecture(config.hf, network, params, aloud=i == 0)
       )
+      trained[i] = network = _with_placed_heads(network, wished)
       compared, tensors = _write_network(
         directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
       )
@@ -114,14 +115,11 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
-  held = {part: x for part, x in params.items() if not f'{part}/'.startswith(a.drops)}
-  if left := sorted(params.keys() - held.keys()):
-    print(f'not exported, since {a.name} has no place for it: {", ".join(left)}')
   rows = _verify(
     directory,
     a,
     encoder,
-    held,
+    params,
     special,
     tokenizers.load(tokenizer, config['tokenizer']),
     encoder.max_positions or config['length'],
@@ -204,11 +202,18 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
 
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
-  paths, activation = weights.flatten(network.of(params)), network.encoder.activation
+  activation = network.encoder.activation
+  paths = weights.flatten(_with_placed_heads(network, wished).of(params))
   name = architectures.fitting(wished, activation, paths)
   if name != wished and aloud:
     print(f'config.hf={architectures.fitting_note(wished, activation, paths)}')
   return name
+
+
+def _with_placed_heads(network, architecture):
+  """The network without those heads of its objective's own that the class has no place for."""
+  own = dict(network.reads)
+  return network._replace(of=lambda p: architectures.placed(architecture, network.of(p), own))
 
 
 def _reader(a) -> str:

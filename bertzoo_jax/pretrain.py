@@ -304,7 +304,11 @@ def _export_notes(config, objective) -> list[str]:
   """
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   notes = [
-    hf.fitting_note(config.hf, n.encoder.activation, hf.flatten(n.of(shapes)))
+    hf.fitting_note(
+      config.hf,
+      n.encoder.activation,
+      hf.flatten(hf.placed(config.hf, n.of(shapes), dict(n.reads))),
+    )
     for n in objective.networks[:1]
   ]
   return [f'config.hf={note}' for note in notes if note]

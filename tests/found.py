@@ -1,4 +1,6 @@
-"""The configs of the repository, found in configs/: no test lists them by hand."""
+"""The configs of the repository, found in configs/ and in tests/outside/: no test lists them by
+hand.
+"""
 
 import importlib
 import pathlib
@@ -33,6 +35,19 @@ def last_phase(config):
 def is_input_only(config) -> bool:
   """Whether the objective is still to be written."""
   return last_phase(config).objective.name == 'input_only'
+
+
+# Configs of parts that are not of the package, by the full names of their modules.
+OUTSIDE = tuple(
+  f'tests.outside.{p.stem}' for p in sorted((ROOT / 'tests/outside').glob('*_config.py'))
+)
+
+
+def counted():
+  """(full name of a module, size) where a config says the number of its parameters."""
+  for name in (*(f'configs.{system}' for system in SYSTEMS), *OUTSIDE):
+    for size in importlib.import_module(name).PARAMETERS:
+      yield name, size
 
 
 SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(system), 'SIZES', ()))

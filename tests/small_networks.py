@@ -1,5 +1,7 @@
 """Networks small enough to test, with every parameter moved off its initial value."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,6 +98,24 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
     masked_weights=weights.astype(np.float32),
     pair_labels=rng.integers(0, 2, rows).astype(np.int32),
   )
+
+
+def rows(**sizes):
+  """A batch as the step hands it to an objective."""
+  made = batch(**sizes)
+  keys_B2 = np.random.default_rng(5).integers(0, 2**32, (len(made['input_ids']), 2), np.uint32)
+  return {**made, 'row_keys': keys_B2}
+
+
+def evaluate(objective, params, batch, normalizers=None):
+  """((loss, (carry, sums)), gradients) without dropout."""
+  return _evaluate(objective.loss, objective.normalizers, params, batch, normalizers)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _evaluate(loss, count, params, batch, normalizers):
+  normalizers = count(batch) if normalizers is None else normalizers
+  return jax.value_and_grad(loss, has_aux=True)(params, batch, normalizers, (), None, False)
 
 
 def worst(a, b):

@@ -2,8 +2,11 @@
 pipeline.
 """
 
+import importlib
+
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import pytest
 
@@ -69,14 +72,13 @@ def test_every_feature_that_is_read_is_written_in_every_phase(system, size):
     assert set(_objective(phase.config, 1000).reads) <= set(pipe.features)
 
 
-@pytest.mark.parametrize(
-  'system, size', [(s, size) for s, size in found.SIZES if size in found.module(s).PARAMETERS]
-)
-def test_every_size_has_the_parameters_that_its_config_says(system, size):
-  config = found.last_phase(found.config(system, size))
+@pytest.mark.parametrize('name, size', found.counted())
+def test_every_size_has_the_parameters_that_its_config_says(name, size):
+  module = importlib.import_module(name)
+  config = found.last_phase(ml_collections.ConfigDict(module.get_config(size)).lock())
   shapes = jax.eval_shape(_objective(config, config.tokenizer.vocab_size).init, jax.random.key(0))
   count = sum(x.size for x in jax.tree.leaves(shapes))
-  assert count == found.module(system).PARAMETERS[size], f'{count:,}'
+  assert count == module.PARAMETERS[size], f'{count:,}'
 
 
 @pytest.mark.parametrize('system', sorted(set(found.SYSTEMS) - set(found.TRAINING)))

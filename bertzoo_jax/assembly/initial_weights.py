@@ -57,8 +57,7 @@ def parameters(
     if whole:
       merged, lines = hf.merge(fresh, loaded, report, encoder)
       return _with_frozen(merged, fresh, objective, init), lines
-    # where each of its parameters is among all
-    places = hf.flatten(network.of(hf.unflatten({path: path for path in flat})))
+    places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
       raise errors.UserError(
         f'--init {address} has no parameter of the {network.name or "network"}: give weights of '

@@ -3,6 +3,7 @@ card. numpy only.
 """
 
 from bertzoo_jax.hf.architectures import fitting_note
+from bertzoo_jax.hf.architectures import placed
 from bertzoo_jax.hf.vocabulary import vocabulary
 from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
@@ -18,6 +19,7 @@ __all__ = [
   'flatten',
   'load',
   'merge',
+  'placed',
   'unflatten',
   'vocabulary',
   'vocabulary_difference',

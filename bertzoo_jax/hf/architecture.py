@@ -39,8 +39,7 @@ Such a file says six things.
          without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
        )
 
-   `absent` says what is written where the encoder lacks the parameter. `drops` names the heads that
-   the class has no place for and that may be left out.
+   `absent` says what is written where the encoder lacks the parameter.
 2. `sizes(encoder, special)`: what the rows' functions get. Return a `Sizes`, or an object of your
    own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your rows
    read. `encoder` is the linen module; `special` has the ids of the special pieces by name.
@@ -53,7 +52,7 @@ Such a file says six things.
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
 and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
 reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
-not loaded, or if a head was not compared.
+not loaded, or if a head was not compared. Of a class without heads, vectors are compared.
 """
 
 from collections.abc import Callable
@@ -190,8 +189,6 @@ class Architecture(NamedTuple):
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
-    drops: beginnings of paths of parameters that are left out, since the class has no place for
-      them ('replaced_head/'). Without any head left, vectors are compared.
     tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
@@ -216,7 +213,6 @@ class Architecture(NamedTuple):
   segments: int = 1
   head_activation: str | None = None
   activations: Mapping[str, str] = ACTIVATIONS
-  drops: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None
@@ -229,7 +225,7 @@ def applies(a: Architecture, activation: str) -> bool:
 
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   """(paths without a place in the architecture, its places without a parameter), each sorted."""
-  paths = {path for path in paths if not path.startswith(a.drops)}
+  paths = set(paths)
   homeless = paths - {path for row in a.rows for path in _several(row.ours)}
   empty = set()
   for row in a.rows:
@@ -237,6 +233,16 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
     if row.absent is None or len(missing) < len(_several(row.ours)):
       empty |= missing
   return sorted(homeless), sorted(empty)
+
+
+def placed(a: Architecture, params: Mapping[str, Any], own_heads) -> dict[str, Any]:
+  """A network's nested parameters without those of its own heads that no row has.
+
+  own_heads: names of heads that an objective brought along. Others stay, so that `check` refuses
+  a class that has no place for them.
+  """
+  places = {path.split('/')[0] for row in a.rows for path in _several(row.ours)}
+  return {name: x for name, x in params.items() if name in places or name not in own_heads}
 
 
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:

@@ -61,9 +61,8 @@ def add_norm(
   rate = float(dropout_rate) if keys_B2 is not None else 0.0
   program = _Program(eps, rate, with_sum, hashed, interpret)
   vectors = (scale_D[None],) if shift_D is None else (scale_D[None], shift_D[None])
-  out = _add_norm(
-    program, x_BLD, y_BLD.astype(x_BLD.dtype), vectors, bits.seed(keys_B2, len(x_BLD))
-  )
+  seed = bits.seed(keys_B2, len(x_BLD))
+  out = _add_norm(program, x_BLD, y_BLD.astype(x_BLD.dtype), vectors, seed)
   return (out[1], out[0]) if with_sum else out[0]
 
 

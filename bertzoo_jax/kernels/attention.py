@@ -7,8 +7,8 @@ A program holds all scores of some queries and heads in fast memory, [M, L] per 
 queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
 of the batch; beyond, a block of them. Keys are always whole, so no softmax is corrected afterwards.
 Nothing of size L × M reaches main memory. The forward pass keeps the logarithm of each query's sum
-of exponentials; with it the backward pass computes the probabilities in one step, and draws the
-same dropout bits again. Softmax and sums are float32.
+of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
+dropout bits again. Softmax and sums are float32.
 
 Relative terms come from products with a window of the table, which slides.py puts into place. Their
 kernels go through all rows of the batch for a group of heads, and so sum the gradients of the
@@ -85,8 +85,10 @@ def attend(
     q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
-    keep: return (out_BLHK, kept): what the backward pass needs besides the arguments.
-    kept: from a call with the same arguments. The result is taken from it and not computed again.
+    keep: return (out_BLHK, lse_BH1L): the second is what the backward pass needs besides the
+      arguments.
+    kept: lse_BH1L of a call with the same arguments, for the backward pass alone: the result is not
+      computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
@@ -123,20 +125,17 @@ def attend(
     _table(name, table, length, rows, columns - k_BMHK.shape[1], rows + columns, q_BLHK.dtype)
     for name, table in tables.items()
   )
-  if kept is not None:
-    kept = flat(kept[0], rows), kept[1]
   out_BLD, lse_BH1L = _attend(program, *arrays, tables, marks, seed, kept)
   out_BLHK = out_BLD[:, :length].reshape(q_BLHK.shape)
-  return (out_BLHK, (out_BLHK, lse_BH1L)) if keep else out_BLHK
+  return (out_BLHK, lse_BH1L) if keep else out_BLHK
 
 
 def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
   """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
   up = lambda n: -(-n // _LANES) * _LANES
-  queries = (
-    up(length) if relative or length > _WHOLE or (keys > _WHOLE and length > _LANES) else length
-  )
-  return queries, up(keys) if relative or keys > _WHOLE else keys
+  if relative or length > _WHOLE or (keys > _WHOLE and length > _LANES):
+    length = up(length)
+  return length, up(keys) if relative or keys > _WHOLE else keys
 
 
 def _pad(x, size, axis, value=0):
@@ -169,19 +168,20 @@ def _table(name, table, length, rows, more_keys, size, dtype):
 def _attend(program, q_BLD, k_BMD, v_BMD, tables, marks, seed, kept):
   """(out_BLD, lse_BH1L). The second gets no gradient."""
   if kept is not None:
-    return kept
+    return jnp.zeros_like(q_BLD), kept
   return _call(_forward, program, (q_BLD, k_BMD, v_BMD), tables, marks, seed)
 
 
 def _attend_forward(program, *args):
-  # Policies of jax.checkpoint save both by the name: else the backward pass runs this again.
-  out_BLD, lse_BH1L = (checkpoint_name(x, 'attended') for x in _attend(program, *args))
-  return (out_BLD, lse_BH1L), (args[:-1], out_BLD, lse_BH1L)
+  out_BLD, lse_BH1L = _attend(program, *args)
+  # A policy of jax.checkpoint that saves what attention mixed saves this, too: else the backward
+  # pass would compute both again.
+  return (out_BLD, lse_BH1L), (args[:-1], checkpoint_name(lse_BH1L, 'attended'))
 
 
 def _attend_backward(program, kept, grads):
-  (q_BLD, k_BMD, v_BMD, tables, marks, seed), out_BLD, lse_BH1L = kept
-  arrays = q_BLD, k_BMD, v_BMD, grads[0], out_BLD, lse_BH1L
+  (q_BLD, k_BMD, v_BMD, tables, marks, seed), lse_BH1L = kept
+  arrays = q_BLD, k_BMD, v_BMD, grads[0], lse_BH1L
   dq, dk, dv, *of_tables = _call(_backward, program, arrays, tables, marks, seed)
   of_tables = tuple(x.astype(own.dtype) for x, own in zip(of_tables, tables))
   return dq, dk, dv, of_tables, None, None, None
@@ -193,7 +193,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 def _call(kernel, program, arrays, tables, marks, seed):
   """Runs a program for each row, group of heads and block of queries.
 
-  arrays: q, k, v and, for the backward pass, gradient, output and log-sum-exp.
+  arrays: q, k, v and, for the backward pass, gradient and log-sum-exp.
   """
   backward = kernel is _backward
   batch, length, depth = arrays[0].shape
@@ -201,11 +201,12 @@ def _call(kernel, program, arrays, tables, marks, seed):
   together = _heads_together(program.heads, program.width, keys, backward, bool(tables))
   queries = _block(length, keys)
   wide, blocks = together * program.width, length // queries
+
   # With tables the rows of the batch are inside, so that a group's gradients stay in fast memory.
-  place = lambda index: (
-    (lambda h, b, i, _: index(b, h, i)) if tables else (lambda b, h, i, _: index(b, h, i))
-  )
-  spec = lambda shape, index: pl.BlockSpec(shape, place(index))
+  def spec(shape, index):
+    order = (lambda h, b, i, _: index(b, h, i)) if tables else (lambda b, h, i, _: index(b, h, i))
+    return pl.BlockSpec(shape, order)
+
   of_queries = spec((1, queries, wide), lambda b, h, i: (b, i, h))
   of_keys = spec((1, keys, wide), lambda b, h, i: (b, 0, h))
   of_lse = spec((1, together, 1, queries), lambda b, h, i: (b, h, 0, i))
@@ -224,7 +225,7 @@ def _call(kernel, program, arrays, tables, marks, seed):
     out = [like(length), like(keys), like(keys)]
     out += [jax.ShapeDtypeStruct(t.shape, jnp.float32) for t in tables]
     places = [of_queries, of_keys, of_keys, *of_tables]
-    places_in = [of_queries, of_keys, of_keys, of_queries, of_queries, of_lse]
+    places_in = [of_queries, of_keys, of_keys, of_queries, of_lse]
     scratch = [pltpu.VMEM((keys, wide), jnp.float32)] * (2 if blocks > 1 else 0)
   else:
     out = [like(length), jax.ShapeDtypeStruct((batch, program.heads, 1, length), jnp.float32)]
@@ -262,9 +263,8 @@ def _variant(program, length, keys) -> str:
 
 
 def _cost(program, backward, batch, length, keys, arrays):
-  products = (5 if backward else 2) + (3 if backward else 1) * len(
-    {'c2p', 'p2c'} & {*program.terms}
-  )
+  slid = len({'c2p', 'p2c'} & {*program.terms})
+  products = 5 + 3 * slid if backward else 2 + slid
   scores = batch * program.heads * length * keys
   return pl.CostEstimate(
     flops=2 * products * scores * program.width,
@@ -278,21 +278,24 @@ def steps(
 ) -> tuple[int, int]:
   """Programs per row of the batch, forward and backward. keys: as many as queries if None."""
   length, keys = _padded(length, length if keys is None else keys, relative)
-  groups = (
-    heads // _heads_together(heads, width, keys, backward, relative) for backward in (False, True)
+  blocks = length // _block(length, keys)
+  return tuple(
+    heads // _heads_together(heads, width, keys, backward, relative) * blocks
+    for backward in (False, True)
   )
-  return tuple(n * (length // _block(length, keys)) for n in groups)
 
 
 def _heads_together(heads: int, width: int, keys: int, backward: bool, relative: bool) -> int:
   """Heads of a program: side by side they fill whole lanes, unless all of them do not.
 
-  Two or more groups remain where heads are the only axis that two cores can share.
+  With relative terms a program is longer, and groups of heads are all that two cores can share:
+  their number is even where it can be.
   """
   fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % _LANES == 0]
   most = (_BACKWARD if backward else _FORWARD) // (keys * width)
   if relative:
-    most = min(most, heads // 2)
+    most //= 2
+    fits = [n for n in fits if heads // n % 2 == 0] or fits
   return max((n for n in fits if n <= most), default=min(fits, default=heads))
 
 
@@ -319,9 +322,8 @@ class _Place(NamedTuple):
 
   @classmethod
   def of(cls, program, together, blocks, queries):
-    row, group, block = (
-      pl.program_id(axis) for axis in ((1, 0, 2) if program.terms else (0, 1, 2))
-    )
+    axes = (1, 0, 2) if program.terms else (0, 1, 2)
+    row, group, block = (pl.program_id(axis) for axis in axes)
     return cls(row, group * together, block, blocks, block * queries)
 
 
@@ -345,7 +347,7 @@ def _forward(program, together, blocks, seed, q, k, v, *refs):
     lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
 
-def _backward(program, together, blocks, seed, q, k, v, grad, out, lse, *refs):
+def _backward(program, together, blocks, seed, q, k, v, grad, lse, *refs):
   count = len(program.terms)
   tables, (query_marks, key_marks, dq, dk, dv) = refs[:count], refs[count : count + 5]
   of_tables, sums = refs[count + 5 : 2 * count + 5], refs[2 * count + 5 :]
@@ -363,17 +365,16 @@ def _backward(program, together, blocks, seed, q, k, v, grad, out, lse, *refs):
     own = slice(head * program.width, (head + 1) * program.width)
     q_LK, k_MK, grad_LK = q[0, :, own], k[0, :, own], grad[0, :, own]
     windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1], of_tables)
-    # Probabilities over 1 − rate, for where they are kept; their sum with dp is that of out · grad.
+    # Probabilities over 1 − rate: what is kept of them is scaled up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
     p_ML = jnp.exp(_scores(program, q_LK, k_MK, windows, hidden_ML) - to_subtract)
     dp_ML = _product(v[0, :, own], grad_LK, (1, 1))
-    product_LK = grad_LK.astype(jnp.float32) * out[0, :, own].astype(jnp.float32)
-    delta_1L = jnp.sum(product_LK.T, axis=0, keepdims=True) * (1.0 - program.rate)
     kept_ML = p_ML
     if program.rate:
       keep_ML = _keep(program, seed, place, head, p_ML.shape)
       kept_ML, dp_ML = (jnp.where(keep_ML, x, 0.0) for x in (p_ML, dp_ML))
-    ds_ML = p_ML * (dp_ML - delta_1L)
+    delta_1L = jnp.sum(p_ML * dp_ML, axis=0, keepdims=True)
+    ds_ML = p_ML * (dp_ML - (delta_1L * (1.0 - program.rate) if program.rate else delta_1L))
     dv_MK = _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
     low_ML = ds_ML.astype(q.dtype)
     dq_LK, dk_MK = _product(low_ML, k_MK, (0, 0)), _product(low_ML, q_LK, (1, 0))
@@ -511,9 +512,8 @@ class _Windows:
 
   def by_key(self, k_MK, c):
     """[128, L]: p2c of block c of the keys."""
-    rows_RM = _product(
-      self.tables['p2c'][self._window_by_key(c), self.own], k_MK[_block_of(c)], (1, 1)
-    )
+    table_RK = self.tables['p2c'][self._window_by_key(c), self.own]
+    rows_RM = _product(table_RK, k_MK[_block_of(c)], (1, 1))
     return slides.shear(rows_RM, self.program.gather).T
 
   def by_key_backward(self, k_MK, c, ds_ML):

@@ -1,5 +1,6 @@
-"""Random bits of kernels: of the rows' own keys (row_keys.py), so the same in the backward pass and
-on any mesh.
+"""Random bits of kernels, from the rows' own keys (row_keys.py).
+
+So they are the same in the backward pass and on any mesh.
 """
 
 import jax
@@ -10,14 +11,10 @@ from bertzoo_jax.common import row_keys
 
 
 def seed(keys_B2, rows: int, first_head=0) -> jax.Array:
-  """int32 [2·rows + 1]: two words a row (0 without keys), and the number of the first head that a
-  kernel is given.
-  """
-  words = (
-    jnp.zeros(2 * rows, jnp.int32)
-    if keys_B2 is None
-    else jax.lax.bitcast_convert_type(keys_B2, jnp.int32).reshape(-1)
-  )
+  """int32 [2·rows + 1]: two words per row (0 without keys), and a kernel's first head."""
+  words = jnp.zeros(2 * rows, jnp.int32)
+  if keys_B2 is not None:
+    words = jax.lax.bitcast_convert_type(keys_B2, jnp.int32).reshape(-1)
   return jnp.append(words, jnp.asarray(first_head, jnp.int32))
 
 
@@ -26,12 +23,12 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
 
   Args:
     rate: in (0, 1), rounded to 2^−32.
-    hashed: draw by row_keys.py, what plain XLA draws, and not by the generator of a TPU, which no
-      other machine has.
+    hashed: draw by row_keys.py, as plain XLA does. Else by the generator of a TPU, which no other
+      machine has.
     seed: as `seed` returns.
     row, head: of the arrays the kernel was given; None where heads are not apart.
-    block: number of the block among those of the row and head, and `first`, the place of its
-      corner.
+    block: number of the block among those of the row and head.
+    first: place of its corner.
     size: two numbers.
   """
   word, other = seed[2 * row], seed[2 * row + 1]
@@ -40,9 +37,8 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
     word, other = (jnp.asarray(n).astype(jnp.uint32) for n in (word, other))
     word, other = (word, other) if head is None else row_keys.folded(word, other, head)
     return row_keys.bits_at(word, other, first, size) >= row_keys.threshold(rate)
-  pltpu.prng_seed(
-    word, other ^ ((0 if head is None else head) * (1 << 16) + block)
-  )  # it takes two words
+  # A seed has two words.
+  pltpu.prng_seed(word, other ^ ((0 if head is None else head) * (1 << 16) + block))
   return pltpu.bitcast(pltpu.prng_random_bits(size), jnp.uint32) >= row_keys.threshold(rate)
 
 

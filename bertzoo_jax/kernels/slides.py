@@ -24,18 +24,16 @@ def shear(x, gather: bool):
     gather: move sublanes by indices. TPU v4 has no such instruction; it moves them bit by bit.
   """
   shift, size = _shift(), len(x) - _LANES
-  for bit, rows in ((64, 64), (32, 32), (16, 16), (8, 8)):
-    rows += size
-    x = jnp.where(shift & bit > 0, x[bit : bit + rows], x[:rows])
+  for bit in (64, 32, 16, 8):
+    x = jnp.where(shift & bit > 0, x[bit : bit + size + bit], x[: size + bit])
   if not gather:
     for bit in (4, 2, 1):
       x = jnp.where(shift & bit > 0, pltpu.roll(x, len(x) - bit, 0), x)
     return x[:size]
   sublane = _sublane() + (shift & 7)
   tiles = [jnp.take_along_axis(tile, sublane & 7, axis=0) for tile in _tiles(x)]
-  return jnp.concatenate(
-    [jnp.where(sublane > 7, after, tile) for tile, after in zip(tiles, tiles[1:])]
-  )
+  pairs = zip(tiles, tiles[1:])
+  return jnp.concatenate([jnp.where(sublane > 7, after, tile) for tile, after in pairs])
 
 
 def unshear(x, gather: bool):
@@ -46,17 +44,15 @@ def unshear(x, gather: bool):
     sublane = _sublane() - (shift & 7)
     tiles = [jnp.take_along_axis(tile, sublane & 7, axis=0) for tile in _tiles(x)]
     tiles = [zeros(_SUBLANES), *tiles, zeros(_SUBLANES)]
-    x = jnp.concatenate(
-      [jnp.where(sublane < 0, before, tile) for before, tile in zip(tiles, tiles[1:])]
-    )
+    pairs = zip(tiles, tiles[1:])
+    x = jnp.concatenate([jnp.where(sublane < 0, before, tile) for before, tile in pairs])
   else:
     x = jnp.concatenate([x, zeros(_SUBLANES)])
     for bit in (1, 2, 4):
       x = jnp.where(shift & bit > 0, pltpu.roll(x, bit, 0), x)
   for bit in (8, 16, 32, 64):
-    x = jnp.where(
-      shift & bit > 0, jnp.concatenate([zeros(bit), x]), jnp.concatenate([x, zeros(bit)])
-    )
+    moved, stayed = jnp.concatenate([zeros(bit), x]), jnp.concatenate([x, zeros(bit)])
+    x = jnp.where(shift & bit > 0, moved, stayed)
   return x
 
 

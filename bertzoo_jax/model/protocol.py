@@ -91,7 +91,9 @@ class Encoder(Protocol):
     """[B, D]: the vector that classifies a row."""
 
   def resized(self, width: float, depth: float, table_width: int | None = None):
-    """A copy with shares of its widths and depth, tables of another width if one is given."""
+    """A copy with shares of its widths and depth, with tables of another width if one is given.
+    An encoder whose tables are as wide as its layers ignores that.
+    """
 
   def flops(self, length: int) -> float | None:
     """Operations of a forward pass over one row, without heads; None if they are not known."""

@@ -168,8 +168,8 @@ class Transformer(nn.Module):
   def flops(self, length: int) -> float:
     """Operations of a forward pass over one row: of all blocks and of the projection."""
     projection = 2.0 * length * self.table_width * self.hidden_size
-    blocks = self.plan.blocks * self._block().flops(length, self.hidden_size)
-    return blocks + (projection if self.table_width != self.hidden_size else 0.0)
+    stacked = self.plan.blocks * self._block().flops(length, self.hidden_size)
+    return stacked + (projection if self.table_width != self.hidden_size else 0.0)
 
   @nn.nowrap
   def published_flops(self, length: int) -> float:

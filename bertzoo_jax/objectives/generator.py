@@ -102,7 +102,14 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       'objective.depth=1.0, or share less.'
     )
   table_width = None if shared == 'none' else encoder.table_width
-  return Generator(encoder.resized(width, depth, table_width), regexes)
+  resized = encoder.resized(width, depth, table_width)
+  if table_width not in (None, resized.table_width):
+    raise errors.UserError(
+      f'objective.shared={shared} needs a generator with tables of width {table_width}, and this '
+      f'encoder makes them of width {resized.table_width}: take objective.shared=none, or '
+      'objective.width=1.0.'
+    )
+  return Generator(resized, regexes)
 
 
 def logits(generator: Generator, params: dict, batch: dict, key, ops):

@@ -18,6 +18,7 @@ import re
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -232,7 +233,7 @@ def on_mesh(mesh, kernels):
       visible.key_order_BM,
     )
 
-    def part(learned, others):
+    def part(learned, others, kept):
       (q, k, v, *tables), (query_packs, key_packs, query_order, key_order, keys) = learned, others
       own = visible._replace(
         query_packs_BL=query_packs,
@@ -242,21 +243,32 @@ def on_mesh(mesh, kernels):
       )
       first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
       return kernels.attend(
-        q, k, v, own, dropout_rate, keys, structure.unflatten(tables), scale, first_head=first_head
+        q,
+        k,
+        v,
+        own,
+        dropout_rate,
+        keys,
+        structure.unflatten(tables),
+        scale,
+        first_head=first_head,
+        keep=kept is None,
+        kept=kept,
       )
 
+    arrays = (q, k, v, *tables), (*described, dropout_keys_B2)
     places = (heads, heads, heads, *(of_tables for _ in tables)), (rows,) * 5
-    return _on_parts(mesh, part, ((q, k, v, *tables), (*described, dropout_keys_B2)), places, heads)
+    of_sums = PartitionSpec(ROWS, 'tensor') if divides else rows
+    return _on_parts(mesh, part, arrays, places, heads, of_sums, 'attended')
 
   def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False):
     if inside_shard_map():
       return kernels.add_norm(x, y, scale, shift, eps, dropout_rate, dropout_keys_B2, with_sum)
-    part = lambda learned, others: kernels.add_norm(*learned, eps, dropout_rate, *others, with_sum)
-    arrays, places = (
-      ((x, y, scale, shift), (dropout_keys_B2,)),
-      ((rows, rows, whole, whole), (rows,)),
+    part = lambda learned, others, _: kernels.add_norm(
+      *learned, eps, dropout_rate, *others, with_sum
     )
-    return _on_parts(mesh, part, arrays, places, rows)
+    arrays = (x, y, scale, shift), (dropout_keys_B2,)
+    return _on_parts(mesh, part, arrays, ((rows, rows, whole, whole), (rows,)), rows)
 
   return attend, add_norm
 
@@ -292,8 +304,8 @@ def kernel_gradients(mesh, table):
   return summed
 
 
-def _on_parts(mesh, f, arrays, places, result):
-  """f(learned, others) with each device's part of the arrays; only the learned ones get a gradient.
+def _on_parts(mesh, f, arrays, places, result, kept=None, name=None):
+  """f(learned, others, None) of each device's part of the arrays. Only the learned get a gradient.
 
   Each device differentiates its part, and what it has in common with others is added up over those
   that have other parts of the result. Left to jax, all would be added up over all, also what
@@ -301,9 +313,12 @@ def _on_parts(mesh, f, arrays, places, result):
 
   Args:
     mesh: the mesh.
-    f: of two tuples.
+    f: of two tuples and None. With `kept`, it returns (result, what its gradient needs besides the
+      arrays); for the gradient it is handed that for None, and returns the result alone.
     arrays, places: the two tuples and their specs; None among the others stays None.
     result: spec of the result, or of each of several.
+    kept: spec of the second of the pair. None: f returns the result alone.
+    name: of what is kept, for policies of jax.checkpoint.
   """
   split = lambda f, ins, out: jax.shard_map(
     f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False
@@ -312,17 +327,23 @@ def _on_parts(mesh, f, arrays, places, result):
     axis for part in spec if part for axis in ((part,) if isinstance(part, str) else part)
   }
   apart = [tuple(sorted(axes(result) - axes(place))) for place in places[0]]
+  pair = lambda out: (out, None) if kept is None else out
+  forward = split(lambda learned, others: pair(f(learned, others, None)), places, (result, kept))
 
-  def backward(arrays, grad):
+  def forward_and_kept(*arrays):
+    out, rest = forward(*arrays)
+    return out, (*arrays, rest if kept is None else checkpoint_name(rest, name))
 
-    def of_part(learned, others, grad):
-      grads = jax.vjp(lambda *learned: f(learned, others), *learned)[1](grad)
+  def backward(saved, grad):
+
+    def of_part(learned, others, rest, grad):
+      grads = jax.vjp(lambda *learned: f(learned, others, rest), *learned)[1](grad)
       return tuple(jax.lax.psum(x, over) if over else x for x, over in zip(grads, apart))
 
-    return split(of_part, (*places, result), places[0])(*arrays, grad), None
+    return split(of_part, (*places, kept, result), places[0])(*saved, grad), None
 
-  on_parts = jax.custom_vjp(split(f, places, result))
-  on_parts.defvjp(lambda *arrays: (on_parts(*arrays), arrays), backward)
+  on_parts = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
+  on_parts.defvjp(forward_and_kept, backward)
   return on_parts(*arrays)
 
 

@@ -6,7 +6,6 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
-import outside_network as outside
 import pytest
 import safetensors.numpy
 import small_networks as small
@@ -22,41 +21,81 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.model import encoder as encoders
-from configs import bert
+from bertzoo_jax.hf.architecture import HEADS_BIAS
+from bertzoo_jax.hf.architecture import Row
 from configs import parts
+from tests.outside import convolved_config
+from tests.outside import convolved_hf
+from tests.outside import modern
+from tests.outside import modern_config
+from tests.outside import modern_hf
 
 transformers = pytest.importorskip('transformers', reason='verification needs transformers')
 torch = pytest.importorskip('torch', reason='verification needs torch')
 
-NAME = 'outside_network:MASKED_LM'
-SIZES = outside.Sizes(depth=3, heads=4, width=24)
+NAME = 'tests.outside.convolved_hf:MASKED_LM'
+MODERN = 'tests.outside.modern_hf:MASKED_LM'
 NORM = 'encoder/layers/attention_norm/scale'
+QKV = tuple(f'encoder/layers/attention/{x}' for x in ('query', 'key', 'value'))
+SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
+
+# Classes of this module, which names them itself.
+HERE = 'test_outside_architecture'
+MASKED_LM = modern_hf.MASKED_LM
+PRETRAINING = MASKED_LM._replace(
+  name='ModernBertForPreTraining',
+  rows=(*MASKED_LM.rows, Row('pair_head/pooler/kernel', 'pooler.weight', architecture.KERNEL)),
+)
+WITHOUT_TOKENIZER = convolved_hf.MASKED_LM._replace(tokens=None)
+# Several parameters in one tensor that an encoder may lack.
+BIASES = Row(
+  tuple(f'{x}/bias' for x in QKV),
+  'model.layers.{i}.attn.Wqkv.bias',
+  architecture.joined(HEADS_BIAS, HEADS_BIAS, HEADS_BIAS),
+  lambda sizes: None,
+)
+WITH_BIASES = MASKED_LM._replace(rows=(*MASKED_LM.rows, BIASES))
+
+
+def sizes_of(depth):
+  return architecture.Sizes(4, depth, depth, 24, 24)
+
+
+SIZES = sizes_of(3)
+
+
+def make_run(path, module, **sizes):
+  """(workdir, weights) of a run of an encoder from outside."""
+  config = module.get_config('tiny').unlock()
+  config.phases, config.tokenizer = ((1000, {}),), parts.wordpiece(vocab_size=600)
+  return path, make_workdir(path, config, sizes)
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  """(workdir, weights) of a run of the outside encoder."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(encoders.BY_NAME, 'outside', outside.PreNorm)
-    config = bert.get_config('tiny,objective=mlm,format=full_sentences').unlock()
-    config.phases, config.hf = ((1000, {}),), NAME
-    config.tokenizer = parts.wordpiece(vocab_size=600)
-    config.encoder = {'name': 'outside', 'depth': 3, 'activation': 'gelu'}
-    path = tmp_path_factory.mktemp('outside')
-    yield path, make_workdir(path, config, {})
+  sizes = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
+  return make_run(tmp_path_factory.mktemp('convolved'), convolved_config, **sizes)
+
+
+@pytest.fixture(scope='module')
+def modern_run(tmp_path_factory):
+  return make_run(tmp_path_factory.mktemp('modern'), modern_config, num_layers=3, reach=5, **SMALL)
 
 
 def params_of(depth=3):
-  """Flat random parameters of the encoder with an MLM head; no norm in layer 0."""
-  encoder = outside.PreNorm(vocab_size=small.VOCAB, dtype=jnp.float32, depth=depth)
+  """Flat random parameters of the modern encoder with an MLM head and biases of attention; no norm
+  in layer 0.
+  """
+  encoder = modern.Modern(small.VOCAB, jnp.float32, num_layers=depth, reach=5, **SMALL)
   params = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
   params[NORM][0] = 1
-  return params
+  draw = np.random.default_rng(1)
+  biases = {f'{x}/bias': draw.normal(size=(depth, 4, 6)).astype(np.float32) for x in QKV}
+  return params | biases
 
 
 def changed(monkeypatch, **changes):
-  monkeypatch.setattr(outside, 'MASKED_LM', outside.MASKED_LM._replace(**changes))
+  monkeypatch.setattr(convolved_hf, 'MASKED_LM', convolved_hf.MASKED_LM._replace(**changes))
 
 
 def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
@@ -72,11 +111,11 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
   assert NAME in said and 'no architecture' not in said
   tensors, _ = weights.load(tmp_path / 'hf', NAME)
   content = json.loads((tmp_path / 'hf/config.json').read_text())
-  assert content['model_type'] == 'pre-norm' and content['num_hidden_layers'] == 3
+  assert content['model_type'] == 'convolved' and content['num_layers'] == 2
   card = (tmp_path / 'hf/README.md').read_text()
-  for fact in ('# PreNormForMaskedLM', '3 layers of 24, 4 heads', 'It fills masks.', 'at most 32'):
+  for fact in ('# ConvolvedForMaskedLM', '2 layers of 32, 2 heads', 'It fills masks', 'at most 32'):
     assert fact in card, fact
-  assert 'Reloaded with the reference of PreNormForMaskedLM' in card and 'pipeline' not in card
+  assert 'Reloaded with the reference of ConvolvedForMaskedLM' in card and 'pipeline' not in card
   # Also where another class is the run's own.
   config = json.loads((run[0] / 'config.json').read_text())
   (run[0] / 'config.json').write_text(json.dumps({**config, 'hf': 'BertForMaskedLM'}))
@@ -94,24 +133,25 @@ def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
   assert card._masking(known).startswith('token, 15% of the tokens: 80% mask token')
 
 
-def test_its_directory_is_read_by_the_run_that_names_it(run, tmp_path):
-  export.export(str(run[0]), tmp_path / 'hf')
-  encoder = outside.PreNorm(vocab_size=600, dtype=jnp.float32, norm_eps=1e-6)
+def test_its_directory_is_read_by_the_run_that_names_it(modern_run, tmp_path):
+  export.export(str(modern_run[0]), tmp_path / 'hf')
+  assert 'any length.' in (tmp_path / 'hf/README.md').read_text()
+  encoder = modern.Modern(600, jnp.float32, num_layers=3, reach=4, **SMALL)
   objective = objectives.BY_NAME['mlm'](encoder=encoder)
   fresh = small.parameters(objective, seed=3)
   init = f'hf:{tmp_path / "hf"}'
-  with pytest.raises(errors.UserError, match="No readable model type is called 'pre-norm'"):
+  with pytest.raises(errors.UserError, match="No readable model type is called 'modernbert'"):
     initial_weights.parameters(fresh, init, objective, None)
-  with pytest.raises(errors.UserError, match="No readable model type is called 'pre-norm'"):
+  with pytest.raises(errors.UserError, match="No readable model type is called 'modernbert'"):
     initial_weights.parameters(fresh, init, objective, None, 'BertForMaskedLM')
-  for name in (NAME, 'outside_network:PRETRAINING'):
+  for name in (MODERN, f'{HERE}:PRETRAINING'):
     params, lines = initial_weights.parameters(fresh, init, objective, None, name)
-    params, trained = weights.flatten(params), weights.flatten(run[1])
+    params, trained = weights.flatten(params), weights.flatten(modern_run[1])
     assert params.keys() == trained.keys() and (params[NORM][0] == 1).all()
     assert all(np.array_equal(x, trained[k]) for k, x in params.items() if k != NORM)
     assert np.array_equal(params[NORM][1:], trained[NORM][1:])
     assert [line for line in lines if not line.startswith('loaded')] == [
-      'differs: encoder.norm_eps is 1e-06 in the config and 1e-05 in the checkpoint'
+      'differs: encoder.reach is 4 in the config and 5 in the checkpoint'
     ]
 
 
@@ -120,32 +160,35 @@ def test_other_model_types_are_read_by_the_table_also_then(tmp_path):
   assert architectures.reader(content, NAME).name == 'BertForPreTraining'
   content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
   assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
-  content = {'model_type': 'pre-norm', 'architectures': ['PreNormForPreTraining']}
-  assert architectures.reader(content, NAME) is outside.PRETRAINING
+  content = {'model_type': 'modernbert', 'architectures': ['ModernBertForPreTraining']}
+  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'ModernBertForPreTraining'
 
 
 def test_another_class_of_its_module_takes_its_place_where_it_does_not_fit():
-  paths = list(params_of())
-  wished = 'outside_network:PRETRAINING'
-  assert architectures.fitting(wished, 'gelu', paths) == NAME
-  assert hf.fitting_note(NAME, 'gelu', paths) is None
-  assert f'export writes {NAME}' in hf.fitting_note(wished, 'gelu', paths)
-  assert 'no activation relu' in hf.fitting_note(NAME, 'relu', paths)
+  paths = list(params_of().keys() - set(BIASES.ours))
+  wished, other = f'{HERE}:PRETRAINING', f'{HERE}:MASKED_LM'
+  assert architectures.fitting(wished, 'gelu', paths) == other
+  assert hf.fitting_note(other, 'gelu', paths) is None
+  assert f'export writes {other}' in hf.fitting_note(wished, 'gelu', paths)
+  assert 'no activation relu' in hf.fitting_note(other, 'relu', paths)
 
 
 @pytest.mark.parametrize(
-  'tensor, rows', [('layers.1.attn.Wqkv.weight', slice(24, 48)), ('layers.2.mlp.Wi.weight', 0)]
+  'tensor, rows',
+  [('1.query.weight', slice(8, 16)), ('0.convolution.weight', 0), ('1.in.weight', 3)],
 )
 def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows):
   honest = export.convert
 
   def wrong(*args):
     tensors, config = honest(*args)
-    tensors[f'model.{tensor}'][rows] *= 1.01
+    tensors[f'blocks.{tensor}'][rows] *= 1.01
     return tensors, config
 
   monkeypatch.setattr(export, 'convert', wrong)
-  with pytest.raises(errors.UserError, match='The reference of PreNorm.* differently .*mlm logits'):
+  with pytest.raises(
+    errors.UserError, match='The reference of Convolved.* differently .*mlm logits'
+  ):
     export.export(str(run[0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
 
@@ -162,7 +205,7 @@ def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows
   ],
 )
 def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch, change, message):
-  changed(monkeypatch, logits=lambda *args: change(outside.logits(*args)))
+  changed(monkeypatch, logits=lambda *args: change(convolved_hf.logits(*args)))
   with pytest.raises(errors.UserError, match=message):
     export.export(str(run[0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
@@ -211,10 +254,9 @@ def test_a_class_without_a_head_has_its_vectors_compared(tmp_path):
     if row.ours.startswith('encoder/')
   )
   bare = architectures.choose('ElectraForPreTraining')._replace(name='ElectraModel', rows=rows)
-  flat = weights.flatten(params)
   with pytest.raises(errors.UserError, match="ElectraModel has no place for 'replaced_head"):
-    architecture.check(bare, flat)
-  bare = bare._replace(drops=('replaced_head/',))
+    architecture.check(bare, weights.flatten(params))
+  flat = weights.flatten({'encoder': params['encoder']})
   tensors, content = export.convert(bare, flat, network.encoder, small.BERT_IDS)
   weights.save(tmp_path / 'model.safetensors', tensors)
   (tmp_path / 'config.json').write_text(json.dumps(content))
@@ -228,23 +270,8 @@ def test_a_class_without_a_head_has_its_vectors_compared(tmp_path):
   assert not verify.compare_logits(ours, wrong, batch['pack_ids'])[1].holds
 
 
-def test_parameters_without_a_place_are_left_out_aloud(run, tmp_path, monkeypatch, capsys):
-  changed(
-    monkeypatch,
-    rows=(*outside.body(), outside.POSITIONS),
-    drops=('mlm_head/',),
-    logits=lambda *args: {'vectors': outside.vectors(*args), 'unloaded': []},
-  )
-  rows = export.export(str(run[0]), tmp_path / 'hf')
-  assert rows[1].what.startswith('vectors') and all(r.holds for r in rows)
-  assert 'since PreNormForMaskedLM has no place for it: mlm_head' in capsys.readouterr().out
-  assert not [
-    k for k in safetensors.numpy.load_file(tmp_path / 'hf/model.safetensors') if 'head' in k
-  ]
-
-
 def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path, capsys):
-  name = 'outside_network:WITHOUT_TOKENIZER'
+  name = f'{HERE}:WITHOUT_TOKENIZER'
   rows = export.export(str(run[0]), tmp_path / 'hf', name)
   assert [r.what.split()[0] for r in rows] == ['tensors', 'mlm'] and all(r.holds for r in rows)
   assert {p.name for p in (tmp_path / 'hf').iterdir()} == {
@@ -254,11 +281,11 @@ def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path
   }
 
 
-@pytest.mark.parametrize('depth', [1, 3])
+@pytest.mark.parametrize('depth', [2, 3])
 def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
   params = params_of(depth)
-  sizes = outside.Sizes(depth, 4, 24)
-  tensors = architecture.to_hf(outside.MASKED_LM, params, sizes)
+  sizes = sizes_of(depth)
+  tensors = architecture.to_hf(WITH_BIASES, params, sizes)
   assert {k for k in tensors if 'attn_norm' in k} == {
     f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)
   }
@@ -268,13 +295,12 @@ def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
   bias = tensors['model.layers.0.attn.Wqkv.bias']
   assert np.array_equal(bias[24:48], params[f'{key}/bias'][0].reshape(-1))
   assert tensors['model.layers.0.mlp.Wi.weight'].shape == (80, 24)
-  again, unread = architecture.to_ours(outside.MASKED_LM, tensors, sizes)
+  again, unread = architecture.to_ours(WITH_BIASES, tensors, sizes)
   assert unread == [] and again.keys() == params.keys()
   assert all(np.array_equal(x, params[k]) for k, x in again.items())
   del tensors[f'model.layers.{depth - 1}.attn.Wqkv.weight']
-  if depth > 1:
-    with pytest.raises(errors.UserError, match='lacks .*layers.2.attn.Wqkv.weight'):
-      architecture.to_ours(outside.MASKED_LM, tensors, sizes)
+  with pytest.raises(errors.UserError, match=f'lacks .*layers.{depth - 1}.attn.Wqkv.weight'):
+    architecture.to_ours(WITH_BIASES, tensors, sizes)
 
 
 def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_for_bit():
@@ -290,18 +316,18 @@ def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_fo
   tensors = {
     k: np.asarray(x) + np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
     for k, x in theirs.items()
-    if k not in outside.TIED
+    if k not in MASKED_LM.tied
   }
-  params, unread = architecture.to_ours(outside.MODERN_BERT, tensors, SIZES)
+  params, unread = architecture.to_ours(MASKED_LM, tensors, SIZES)
   assert unread == [] and (params[NORM][0] == 1).all() and params[NORM].shape == (3, 24)
   assert params['encoder/layers/attention/value/kernel'].shape == (3, 24, 4, 6)
-  again = architecture.to_hf(outside.MODERN_BERT, params, SIZES)
+  again = architecture.to_hf(MASKED_LM, params, SIZES)
   assert again.keys() == tensors.keys()
   assert all(np.array_equal(x, tensors[k]) for k, x in again.items())
 
 
 def _only(*rows):
-  return outside.MASKED_LM._replace(rows=rows)
+  return MASKED_LM._replace(rows=rows)
 
 
 def test_one_parameter_may_be_several_tensors():
@@ -345,17 +371,17 @@ def test_a_part_of_a_row_s_parameters_is_refused():
   params = params_of()
   del params['encoder/layers/attention/key/bias']
   with pytest.raises(errors.UserError, match="needs 'encoder/layers/attention/key/bias'"):
-    architecture.check(outside.MASKED_LM, params)
+    architecture.check(WITH_BIASES, params)
   for x in ('query', 'value'):
     del params[f'encoder/layers/attention/{x}/bias']
-  architecture.check(outside.MASKED_LM, params)  # all absent may be
+  architecture.check(WITH_BIASES, params)  # all absent may be
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name():
-  tensors = architecture.to_hf(outside.MASKED_LM, params_of(), SIZES)
+  tensors = architecture.to_hf(WITH_BIASES, params_of(), SIZES)
   tensors['model.layers.1.attn.Wqkv.weight'] = np.zeros((71, 24), np.float32)
   with pytest.raises(errors.UserError, match=r'layers.1.attn.Wqkv.weight has the shape \(71, 24\)'):
-    architecture.to_ours(outside.MASKED_LM, tensors, SIZES)
+    architecture.to_ours(WITH_BIASES, tensors, SIZES)
 
 
 @pytest.mark.parametrize(
@@ -363,10 +389,10 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
   [
     ('BertForMaskedLn', "mean 'BertForMaskedLM'"),
     ('no_such_module:MASKED_LM', "no module 'no_such_module'"),
-    ('outside_network:MASKED', "outside_network has no 'MASKED'"),
-    ('outside_network:sizes', 'is no Architecture but of type function'),
+    ('tests.outside.modern_hf:MASKED', "modern_hf has no 'MASKED'"),
+    ('tests.outside.convolved_hf:logits', 'is no Architecture but of type function'),
     (':MASKED_LM', 'write package.module:name'),
-    ('outside_network:', 'write package.module:name'),
+    ('modern_hf:', 'write package.module:name'),
   ],
 )
 def test_a_name_that_is_no_architecture_is_refused_in_a_sentence(name, message):

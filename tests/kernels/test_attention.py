@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import partial_eval as pe
+from tpu import topologies
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.kernels import attention as fused
@@ -24,9 +26,8 @@ def inputs(batch, length, heads, width, keys=None, seed=0):
   draw = np.random.default_rng(seed)
   keys = keys or length
   sizes = length, keys, keys, length
-  *qkv, weight = (
-    jnp.asarray(draw.normal(size=(batch, n, heads, width)), jnp.float32) for n in sizes
-  )
+  drawn = (draw.normal(size=(batch, n, heads, width)) for n in sizes)
+  *qkv, weight = (jnp.asarray(x, jnp.float32) for x in drawn)
   ends = draw.integers(length // 2, length + 1, batch)[:, None]
   place = np.arange(keys)[None] - (keys - length)  # memory keys belong to the first pack
   packs_BM = jnp.asarray(np.where(place < ends, 1 + (place > length // 3), 0), jnp.int32)
@@ -62,16 +63,10 @@ def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None
   e = jnp.where(seen[:, None], jnp.exp(scores - jax.lax.stop_gradient(scores.max())), 0.0)
   probs = e / jnp.maximum(e.sum(-1, keepdims=True), 1e-30)
   if rate and keys_B2 is not None:
+    size = k.shape[1], q.shape[1]
+    of_head = lambda key, head: row_keys.keep(row_keys.fold_in(key, head), rate, size).T
     keep = jnp.stack(
-      [
-        jnp.stack(
-          [
-            row_keys.keep(row_keys.fold_in(key, head), rate, seen.shape[:0:-1]).T
-            for head in range(q.shape[2])
-          ]
-        )
-        for key in keys_B2
-      ]
+      [jnp.stack([of_head(key, head) for head in range(q.shape[2])]) for key in keys_B2]
     )
     probs = jnp.where(keep, probs / (1 - rate), 0.0)
   return jnp.einsum('BHLM,BMHK->BLHK', probs, v)
@@ -133,10 +128,20 @@ def case(name):
   return qkv, weight, visible, relative, scale
 
 
-@pytest.mark.parametrize('rate', [0.0, 0.3])
+DROPPED = (
+  'c2p',
+  'both in two blocks of keys',
+  'all in blocks of queries',
+  'memory',
+  'permutation',
+  'window in blocks of queries',
+)  # with dropout, the others without
+
+
 @pytest.mark.parametrize('name', CASES)
-def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name, rate):
+def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = case(name)
+  rate = 0.3 if name in DROPPED else 0.0
   keys_B2 = row_keys.of_batch(jax.random.key(3), 2) if rate else None
   results = [
     value_and_gradients(attend, qkv, weight, visible, rate, keys_B2, relative, scale)
@@ -181,17 +186,15 @@ def test_the_distances_of_a_table_are_those_of_queries_and_keys():
 
 
 def test_a_window_reaches_as_far_as_it_says_from_a_query_s_place():
-  seen = plain.mask(
-    plain.Visibility(jnp.ones((1, 2), int), jnp.ones((1, 6), int), (2, 1), first_query=3)
-  )
+  packs = jnp.ones((1, 6), int)
+  seen = plain.mask(plain.Visibility(packs[:, :2], packs, (2, 1), first_query=3))
   assert seen[0].astype(int).tolist() == [[0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
 
 
 def test_scores_are_not_gathered():
   qkv, weight, visible, relative, scale = case('memory')
-  f = lambda *qkv: value_and_gradients(
-    plain.attend, qkv, weight, visible, 0.0, None, relative, scale
-  )
+  rest = weight, visible, 0.0, None, relative, scale
+  f = lambda *qkv: value_and_gradients(plain.attend, qkv, *rest)
   names = {eqn.primitive.name for eqn in _equations(jax.make_jaxpr(f)(*qkv).jaxpr)}
   assert 'dot_general' in names and not names & {'gather', 'scatter', 'scatter-add', 'scatter_add'}
 
@@ -201,10 +204,8 @@ def test_slides_shift_columns_by_their_place_and_back(size):
   draw = np.random.default_rng(0)
   x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + 128, size))
   row, column = np.indices((size, 128))
-  sheared, unsheared = (
-    x[row + 127 - column, column],
-    jnp.zeros_like(x).at[row + 127 - column, column].set(y),
-  )
+  place = row + 127 - column, column
+  sheared, unsheared = x[place], jnp.zeros_like(x).at[place].set(y)
   for gather in (True, False):
     there, back = (
       jax.jit(functools.partial(f, gather=gather)) for f in (slides.shear, slides.unshear)
@@ -264,10 +265,8 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   qkv, _, packs, _ = inputs(4, 24, 4, 64)
   relative = tables(24, 24, 4, 64, terms) if terms else None
   own = jax.tree.map(lambda table: table[:, 2:], relative)
-  keys, attend = (
-    row_keys.of_batch(jax.random.key(0), 4),
-    functools.partial(fused_attend, hashed=True),
-  )
+  keys = row_keys.of_batch(jax.random.key(0), 4)
+  attend = functools.partial(fused_attend, hashed=True)
   whole = attend(*qkv, plain.same_pack(packs), 0.2, keys, relative)
   heads, visible = [x[2:, :, 2:] for x in qkv], plain.same_pack(packs[2:])
   part = functools.partial(attend, *heads, visible, 0.2)
@@ -276,42 +275,25 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   assert not np.allclose(part(keys[:2], own, first_head=2), whole[2:, :, 2:], atol=1e-3)
 
 
-def test_what_is_kept_spares_the_forward_pass_and_changes_nothing():
+def test_what_is_kept_spares_the_forward_pass_and_changes_no_gradient():
   qkv, weight, visible, relative, scale = case('memory')
   args = visible, 0.0, None, relative, scale
-  out, kept = fused_attend(*qkv, *args, keep=True)
+  _, kept = fused_attend(*qkv, *args, keep=True)
   again = lambda q, k, v, *args: fused_attend(q, k, v, *args, kept=kept)
-  assert_same(
-    value_and_gradients(again, qkv, weight, *args),
-    value_and_gradients(fused_attend, qkv, weight, *args),
-    0.0,
-  )
-  names = [
-    eqn.params['name']
-    for eqn in _equations(
-      jax.make_jaxpr(lambda *qkv: value_and_gradients(again, qkv, weight, *args))(*qkv).jaxpr
-    )
-    if 'name' in eqn.params
-  ]
-  assert any('backward' in name for name in names) and not any(
-    'attention_forward' in name for name in names
-  )
+  ours, theirs = (value_and_gradients(f, qkv, weight, *args)[1:] for f in (again, fused_attend))
+  assert_same(ours, theirs, 0.0)
+  jaxpr = jax.make_jaxpr(lambda *qkv: value_and_gradients(again, qkv, weight, *args))(*qkv).jaxpr
+  assert [name[:18] for name in _kernels(jaxpr)] == ['attention_backward']
 
 
-@pytest.mark.parametrize('policy,forward', [('attended', 1), ('nothing', 2)])
-def test_a_checkpoint_policy_that_saves_what_attention_returns_spares_its_forward_pass(
-  policy, forward
-):
+@pytest.mark.parametrize('policy,passes', [('attended', 1), ('nothing', 2)])
+def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pass(policy, passes):
   qkv, _, packs, _ = inputs(2, 16, 2, 16)
   saved = jax.checkpoint_policies.save_only_these_names(policy)
-  attend = jax.checkpoint(
-    lambda *qkv: jnp.sum(fused_attend(*qkv, plain.same_pack(packs)) ** 2), policy=saved
-  )
-  gradient = jax.make_jaxpr(jax.jit(jax.grad(attend, argnums=(0, 1, 2))))(*qkv)
-  calls = [
-    eqn.params['name'] for eqn in _equations(gradient.jaxpr) if eqn.primitive.name == 'pallas_call'
-  ]
-  assert sum('attention_forward' in str(name) for name in calls) == forward
+  loss = lambda *qkv: jnp.sum(3 * fused_attend(*qkv, plain.same_pack(packs)))
+  gradient = jax.value_and_grad(jax.checkpoint(loss, policy=saved), argnums=(0, 1, 2))
+  used, _ = pe.dce_jaxpr(jax.make_jaxpr(gradient)(*qkv).jaxpr, [True] * 4)
+  assert sum('attention_forward' in name for name in _kernels(used)) == passes
 
 
 def test_scores_never_leave_the_kernel():
@@ -319,9 +301,8 @@ def test_scores_never_leave_the_kernel():
   visible, keys = plain.same_pack(packs), row_keys.of_batch(jax.random.key(0), 2)
   attend = lambda *qkv: jnp.sum(fused_attend(*qkv, visible, 0.1, keys, hashed=True))
   gradient = jax.grad(attend, argnums=(0, 1, 2))
-  outside = [
-    v.aval for eqn in _equations(jax.make_jaxpr(gradient)(*qkv).jaxpr) for v in eqn.outvars
-  ]
+  jaxpr = jax.make_jaxpr(gradient)(*qkv).jaxpr
+  outside = [v.aval for eqn in _equations(jaxpr) for v in eqn.outvars]
   assert outside and all(np.prod(a.shape) < 2 * 2 * 128 * 128 for a in outside)
 
 
@@ -332,6 +313,11 @@ def _equations(jaxpr):
     if eqn.primitive.name != 'pallas_call':
       for inner in jax.core.jaxprs_in_params(eqn.params):
         yield from _equations(inner)
+
+
+def _kernels(jaxpr):
+  """Names of the kernels that are called."""
+  return [eqn.params['name'] for eqn in _equations(jaxpr) if eqn.primitive.name == 'pallas_call']
 
 
 def test_a_kernel_s_name_says_what_its_cost_depends_on():
@@ -355,15 +341,59 @@ def _name(terms, window, ordered, rate, hashed, dtype, keys):
   qkv, _, query_packs, key_packs = inputs(1, 128, 2, 16, keys)
   order = (query_packs, key_packs) if ordered else (None, None)
   visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)
-  rest = (
-    visible,
-    rate,
-    row_keys.of_batch(jax.random.key(0), 1),
-    tables(128, keys, 2, 16, terms) if terms else None,
+  keys_B2 = row_keys.of_batch(jax.random.key(0), 1)
+  relative = tables(128, keys, 2, 16, terms) if terms else None
+  attend = lambda *qkv: fused.attend(*qkv, visible, rate, keys_B2, relative, hashed=hashed)
+  return _kernels(jax.make_jaxpr(attend)(*(x.astype(dtype) for x in qkv)).jaxpr)[0]
+
+
+# name: (queries, keys, heads, relative terms, window, ordered, dropout rate, dtype)
+COMPILED = {
+  'plain': (512, 512, 4, (), None, False, 0.1, jnp.bfloat16),
+  'plain without dropout': (128, 128, 4, (), None, False, 0.0, jnp.bfloat16),
+  'plain in float32': (128, 128, 2, (), None, False, 0.1, jnp.float32),
+  'window and order in blocks': (1024, 1024, 2, (), (64, 64), True, 0.1, jnp.bfloat16),
+  'window': (128, 128, 2, (), (64, 64), False, 0.0, jnp.bfloat16),
+  'two terms': (512, 512, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
+  'two terms and dropout': (128, 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
+  'two terms in blocks': (1024, 1024, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
+  'bias': (128, 128, 2, ('bias',), None, False, 0.1, jnp.bfloat16),
+  'bias in float32': (128, 128, 2, ('bias', 'c2p'), None, False, 0.0, jnp.float32),
+  'memory, order and a term': (128, 640, 1, ('c2p',), None, True, 0.1, jnp.bfloat16),
+}
+TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v6e': 'v6e:2x2'}
+
+
+@topologies.needs_libtpu
+@pytest.mark.parametrize('chip', TOPOLOGIES)
+@pytest.mark.parametrize('name', COMPILED)
+def test_it_compiles_for_tpus_with_bits_of_the_hardware(name, chip):
+  length, keys, heads, terms, window, ordered, rate, dtype = COMPILED[name]
+  mesh, width = topologies.mesh_of(TOPOLOGIES[chip], 1), 64 if heads > 1 else 128
+  shaped = lambda *shape, dtype=dtype: topologies.shaped(mesh, shape, dtype)
+  integers = lambda *shape: shaped(*shape, dtype=jnp.int32)
+  q, k = shaped(2, length, heads, width), shaped(2, keys, heads, width)
+  table = functools.partial(shaped, length + keys - 1, heads, dtype=jnp.float32)
+  relative = (
+    plain.Relative(
+      *(table(*(width,) * (n != 'bias')) if n in terms else None for n in ('c2p', 'p2c', 'bias'))
+    )
+    if terms
+    else None
   )
-  jaxpr = jax.make_jaxpr(lambda *qkv: fused.attend(*qkv, *rest, hashed=hashed))(
-    *(x.astype(dtype) for x in qkv)
-  )
-  return next(
-    eqn.params['name'] for eqn in _equations(jaxpr.jaxpr) if eqn.primitive.name == 'pallas_call'
-  )
+
+  def both(q, k, v, relative, query_ids, key_ids, keys_B2):
+    order = (query_ids, key_ids) if ordered else (None, None)
+    visible = plain.Visibility(query_ids, key_ids, window, *order, first_query=keys - length)
+    f = lambda q, k, v, relative: fused.attend(
+      q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4'
+    )
+    out, pull = jax.vjp(f, q, k, v, relative)
+    return pull(out)
+
+  with jax.default_matmul_precision('highest'):  # as a float32 run sets it for the whole process
+    traced = jax.jit(both).trace(
+      q, k, k, relative, integers(2, length), integers(2, keys), shaped(2, 2, dtype=jnp.uint32)
+    )
+    text = traced.lower(lowering_platforms=('tpu',)).compile().as_text()
+  assert 'attention_forward' in text and 'attention_backward' in text

@@ -1,5 +1,6 @@
 """Which kernels a run gets."""
 
+import functools
 import types
 
 import jax.numpy as jnp
@@ -13,15 +14,13 @@ from bertzoo_jax.model import attention
 
 
 def device(kind):
-  return types.SimpleNamespace(
-    device_kind=kind, platform={'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
-  )
+  platform = {'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
+  return types.SimpleNamespace(device_kind=kind, platform=platform)
 
 
 @pytest.mark.parametrize(
   'kind,dropout,chosen',
   [
-    ('TPU v4', 0.1, 'fused'),
     ('TPU v5 lite', 0.0, 'fused'),
     ('TPU v3', 0.1, 'xla'),
     ('TPU v2', 0.1, 'xla'),
@@ -39,23 +38,56 @@ def test_auto_takes_what_a_device_is_fast_with(kind, dropout, chosen):
   [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused_hashed', 'TPU v2')],
 )
 def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
-  with pytest.raises(
-    errors.UserError, match=f'run.kernels={name} does not exist on {kind}: take auto or xla'
-  ):
+  said = f'run.kernels={name} does not exist on {kind}: take auto or xla'
+  with pytest.raises(errors.UserError, match=said):
     kernels.choose(name, device(kind), 0.1)
+
+
+def test_cudnn_refuses_what_it_lacks_and_auto_then_takes_xla():
+  gpu = device('NVIDIA H200')
+  wrong = {
+    'dropout of attention': (0.1,),
+    'relative terms': (0.0, True),
+    'float32': (0.0, False, jnp.float32),
+  }
+  for lacks, given in wrong.items():
+    with pytest.raises(errors.UserError, match=f'run.kernels=cudnn .*{lacks}.*take auto or xla'):
+      kernels.choose('cudnn', gpu, *given)
+    assert kernels.choose('auto', gpu, *given) is kernels.XLA
+  assert kernels.choose('cudnn', gpu, 0.0, False, jnp.float16) is kernels.BY_NAME['cudnn']
+  q, visible = jnp.ones((1, 4, 1, 2)), attention.same_pack(jnp.ones((1, 4), jnp.int32))
+  with pytest.raises(errors.UserError, match='float32'):
+    cudnn.attend(q, q, q, visible, implementation='xla')
+
+
+@pytest.mark.parametrize('name', ['auto', 'fused', 'fused_hashed'])
+def test_on_tpu_v4_sublanes_do_not_move_by_indices(name):
+  chosen = kernels.choose(name, device('TPU v4'), 0.1)
+  assert not chosen.attend.keywords['gather'] and not chosen.attend.keywords['interpret']
+  hashed = [kernel.keywords['hashed'] for kernel in chosen[:2]]
+  assert hashed == [name == 'fused_hashed'] * 2
+  assert kernels.BY_NAME['fused'].attend.keywords['gather']
 
 
 def test_fused_kernels_are_interpreted_where_there_is_no_tpu():
   rows, ids = jnp.ones((1, 4, 1, 2)), jnp.ones((1, 4), jnp.int32)
-  np.testing.assert_allclose(
-    kernels.choose('fused', device('cpu'), 0.1).attend(rows, rows, rows, ids), rows, atol=1e-6
-  )
+  attend = kernels.choose('fused', device('cpu'), 0.1).attend
+  np.testing.assert_allclose(attend(rows, rows, rows, attention.same_pack(ids)), rows, atol=1e-6)
 
 
 def test_cudnn_s_call_hides_what_ours_hides():
   draw = np.random.default_rng(0)
-  q, k, v = (jnp.asarray(draw.normal(size=(2, 8, 2, 16)), jnp.bfloat16) for _ in range(3))
+  q, k, v = (jnp.asarray(draw.normal(size=(2, n, 2, 16)), jnp.bfloat16) for n in (6, 8, 8))
   ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0], [1] * 8], jnp.int32)
-  # the same call without a GPU
-  ours = cudnn.attend(q, k, v, ids, implementation='xla').astype(jnp.float32)
-  np.testing.assert_allclose(ours, attention.attend(q, k, v, ids).astype(jnp.float32), atol=0.02)
+  order = jnp.asarray([draw.permutation(8) for _ in range(2)])
+  for visible in (
+    attention.Visibility(ids[:, 2:], ids, (2, 1), first_query=2),
+    attention.Visibility(ids[:, 2:], ids, None, order[:, 2:], order, 2),
+    attention.Visibility(ids[:, :6], 1 + ids),
+  ):
+    # The same call without a GPU.
+    ours, theirs = (
+      attend(q, k, v, visible, scale=0.3).astype(jnp.float32)
+      for attend in (functools.partial(cudnn.attend, implementation='xla'), attention.attend)
+    )
+    np.testing.assert_allclose(ours, theirs, atol=0.02)

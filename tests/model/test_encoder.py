@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
-from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
@@ -40,69 +39,9 @@ def params():
   return small.perturbed(initial(small.encoder()))
 
 
-def test_packed_pieces_equal_the_same_pieces_in_rows_of_their_own(params):
-  encoder, batch = small.encoder(), small.batch(rows=1)
-  lengths, ids, segments = (7, 12, 5), batch['input_ids'][0], np.arange(24) % 2
-  pack = np.repeat([1, 2, 3], lengths)[None]
-  positions = np.concatenate([np.arange(n) for n in lengths])[None]
-  packed = run(
-    encoder,
-    params,
-    dict(input_ids=ids[None], segment_ids=segments[None], pack_ids=pack, position_ids=positions),
-  )[0]
-  alone = [
-    run(
-      encoder,
-      params,
-      dict(
-        input_ids=ids[None, a : a + n],
-        segment_ids=segments[None, a : a + n],
-        pack_ids=np.ones((1, n), np.int32),
-      ),
-    )[0]
-    for a, n in zip(np.cumsum([0, *lengths]), lengths)
-  ]
-  assert small.worst(packed, np.concatenate(alone)) < 1e-5
-
-
-def test_padding_changes_no_token_and_is_finite(params):
-  encoder, batch = small.encoder(), small.batch(rows=2)
-  n = int(batch['pack_ids'][1].sum())
-  padded = run(encoder, params, batch)
-  other = run(
-    encoder,
-    params,
-    {**batch, 'input_ids': np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])},
-  )
-  alone = run(encoder, params, {name: batch[name][1:, :n] for name in ROW})
-  assert n < 24 and np.isfinite(padded).all()
-  assert small.worst(padded[1, :n], alone[0]) < 1e-5
-  assert small.worst(padded[1, :n], other[1, :n]) == 0
-
-
-def test_a_row_of_padding_alone_gives_finite_gradients(params):
-  encoder, batch = small.encoder(attention_dropout=0.5), small.batch()
-  batch['pack_ids'][1] = 0
-  gradients = jax.jit(jax.grad(lambda p: jnp.sum(run(encoder, p, batch, jax.random.key(0)) ** 2)))(
-    params
-  )
-  assert np.isfinite(ravel_pytree(gradients)[0]).all()
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def value_and_gradient(encoder, params, key):
   return jax.value_and_grad(lambda p: jnp.mean(run(encoder, p, small.batch(), key) ** 3))(params)
-
-
-@pytest.mark.parametrize('unroll', [2, 99])
-def test_unrolling_changes_nothing_with_dropout_on(params, unroll):
-  rolled, unrolled = (
-    value_and_gradient(
-      small.encoder(unroll=u, dropout=0.1, attention_dropout=0.1), params, jax.random.key(3)
-    )
-    for u in (1, unroll)
-  )
-  assert small.worst(rolled, unrolled) < 1e-5
 
 
 def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):

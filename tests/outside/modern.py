@@ -67,7 +67,7 @@ class Modern(nn.Module):
 
   max_positions, type_vocab_size, padding_side = None, 0, 'right'
   attention_dropout, relative_attention, use_bias = 0.0, False, False
-  activation, norm_eps = 'gelu', 1e-5
+  activation, norm_eps, thetas = 'gelu', 1e-5, (160_000.0, 10_000.0)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)
   table_width = property(lambda self: self.hidden_size)
@@ -125,5 +125,5 @@ class Modern(nn.Module):
       where = dict(norm_first=True, attention_norm=normed)
       return blocks.Block(heads, fed, norm, self.dropout, **where, parent=None)
 
-    whole, local = block(160_000.0, None), block(10_000.0, self.reach)
-    return block(160_000.0, None, normed=False), whole, local, local
+    whole, local = block(self.thetas[0], None), block(self.thetas[1], self.reach)
+    return block(self.thetas[0], None, normed=False), whole, local, local

@@ -2,6 +2,7 @@
 meshes. With dropout.
 """
 
+import functools
 import re
 
 import jax
@@ -10,11 +11,10 @@ import pytest
 import small_networks as small
 import toys
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
+from bertzoo_jax import objectives
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
@@ -23,22 +23,10 @@ ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
 def phase_run(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
   """Of a Transformer with all its dropouts."""
-  mesh = sharding.mesh(mesh)
-  objective = small.objective(
-    'mlm_pair',
-    assembly.operations_on(mesh, chosen),
-    dropout=0.1,
-    attention_dropout=0.1,
-    vocab_size=VOCAB,
-  )
-  make = lambda step: small.batch(rows=rows, length=16, seed=step, vocab_size=VOCAB)
-  features = {k: (v.shape, v.dtype) for k, v in make(0).items()}
-  plain = toys.phase_run(
-    objective=objective, mesh=mesh, accumulation=accumulation, learning_rate=2e-3
-  )
-  return plain._replace(
-    data=data.PhaseData(features, lambda a, b: map(make, range(a, b)), lambda: [], None)
-  )
+  encoder = small.encoder(dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
+  make = functools.partial(objectives.BY_NAME['mlm_pair'], pair_weight=1.0)
+  sizes = dict(rows=rows, length=16, accumulation=accumulation)
+  return toys.of_an_encoder(make, encoder, sharding.mesh(mesh), chosen, **sizes)
 
 
 @pytest.fixture(scope='module')

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import small_networks as small
 import toys
+from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import attention
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
@@ -116,10 +118,6 @@ def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits
       sharding.check_batch(size, accumulation, mesh, hosts)
 
 
-def position(q_LK, k_MK, first_query, table_LK):
-  return jnp.dot(k_MK, jax.lax.dynamic_slice_in_dim(table_LK, first_query, len(q_LK)).T)
-
-
 def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included():
   """Value and gradients of attention, with a term of its table, and of the sum with norm: every
   device with its own rows and heads.
@@ -127,7 +125,9 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
   scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
-  table = jnp.asarray(draw.normal(size=(5, 4, 3)), jnp.float32)
+  table = jnp.asarray(draw.normal(size=(9, 4, 3)), jnp.float32)
+  bias = jnp.asarray(draw.normal(size=(9, 4)), jnp.float32)
+  order = jnp.asarray([draw.permutation(5) for _ in range(8)])
   pack_ids, weight = (
     jnp.ones((8, 5), jnp.int32),
     jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32),
@@ -138,13 +138,15 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
     mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
     attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
 
-    def loss(q, k, v, scale, shift, table, attend=attend, add_norm=add_norm):
-      out = attend(q, k, v, pack_ids, 0.3, keys[0], position, (table,)).reshape(8, 5, 12)
-      return jnp.sum(weight * add_norm(q.reshape(8, 5, 12), out, scale, shift, 1e-12, 0.2, keys[1]))
+    def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
+      visible = attention.Visibility(pack_ids, pack_ids, None, order, order)
+      out = attend(q, k, v, visible, 0.3, keys[0], relative).reshape(8, 5, 12)
+      total, _ = add_norm(q.reshape(8, 5, 12), out, scale, None, 1e-12, 0.2, keys[1], with_sum=True)
+      return jnp.sum(weight * add_norm(total, out, scale, shift, 1e-12, 0.2, keys[1]))
 
-    results[shape] = jax.block_until_ready(
-      jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, table)
-    )
+    relative = attention.Relative(table, None, bias)
+    gradients = jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, relative)
+    results[shape] = jax.block_until_ready(gradients)
   one, *others = results.values()
   for other in others:
     for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one)):
@@ -162,18 +164,29 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   def both(x, y, scale, shift, grad):
     out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, keys), x, y, scale, shift)
     odd = lambda x: x.reshape(4, 8, 3, 8)  # heads that tensor does not divide
-    attended, pull_too = jax.vjp(
-      lambda q, k, v: attend(odd(q), odd(k), odd(v), jnp.ones((4, 8), jnp.int32), 0.1, keys),
-      x,
-      x,
-      y,
-    )
+    visible = attention.same_pack(jnp.ones((4, 8), jnp.int32))
+    attend_all = lambda q, k, v: attend(odd(q), odd(k), odd(v), visible, 0.1, keys)
+    attended, pull_too = jax.vjp(attend_all, x, x, y)
     return out, pull(grad), attended, pull_too(odd(grad))
 
   read = hlo.read(jax.jit(both).lower(rows, rows, whole, whole, rows).compile().as_text())
   assert read.collectives and all(
     (c.opcode, c.group) == ('all-reduce', 2) and c.bytes <= 2 * 24 * 4 for c in read.collectives
   ), read.collectives
+
+
+def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_pass_again():
+  mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
+  attend, _ = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+  x, visible = jnp.ones((2, 8, 2, 4)), attention.same_pack(jnp.ones((2, 8), jnp.int32))
+  policies = {'attended': 1, 'nothing': 2}  # what a policy of jax.checkpoint saves: forward passes
+  for saved, passes in policies.items():
+    policy = jax.checkpoint_policies.save_only_these_names(saved)
+    loss = jax.checkpoint(lambda *qkv: jnp.sum(3 * attend(*qkv, visible)), policy=policy)
+    gradient = jax.value_and_grad(loss, argnums=(0, 1, 2))
+    text = str(pe.dce_jaxpr(jax.make_jaxpr(gradient)(x, x, x).jaxpr, [True] * 4)[0])
+    assert text.count('name=attention_forward') == passes, saved
+    assert text.count('name=attention_backward') == 1
 
 
 def test_kernels_that_the_compiler_splits_are_handed_on():

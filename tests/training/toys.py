@@ -8,7 +8,10 @@ parameters with a stacked axis.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import small_networks as small
 
+from bertzoo_jax import assembly
+from bertzoo_jax import kernels
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import transformer
@@ -134,6 +137,18 @@ def phase_run(
     mesh or one_device(),
     0,
     accumulation,
+  )
+
+
+def of_an_encoder(make, encoder, mesh, chosen=kernels.XLA, *, rows, length, accumulation=1):
+  """A PhaseRun of random rows with a real encoder. make: (encoder, ops) → Objective."""
+  ops = assembly.operations_on(mesh, chosen, encoder.axes)
+  sizes = dict(rows=rows, length=length, vocab_size=encoder.vocab_size)
+  at = lambda step: small.batch(**sizes, seed=step)
+  features = {k: (v.shape, v.dtype) for k, v in at(0).items()}
+  how = dict(objective=make(encoder, ops), mesh=mesh, accumulation=accumulation)
+  return phase_run(**how, learning_rate=2e-3)._replace(
+    data=data.PhaseData(features, lambda a, b: map(at, range(a, b)), lambda: [], None)
   )
 
 

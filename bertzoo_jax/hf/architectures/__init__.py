@@ -73,6 +73,11 @@ def _beside(name: str) -> dict[str, Architecture]:
   return found
 
 
+def placed(name: str, params, own_heads) -> dict[str, Any]:
+  """`architecture.placed` of a name. Raises UserError if it is no architecture."""
+  return architecture.placed(choose(name), params, own_heads)
+
+
 def fitting(name: str, activation: str, paths) -> str:
   """The architecture to write: `name`, or if that does not fit one of its model type that does, or
   else any that does.

@@ -1,0 +1,64 @@
+"""Attention with relative terms: the fused kernels beside plain XLA, compiled for a TPU chip.
+
+    PYTHONPATH=. python bench/relative_attention.py [--chip v5e] [--length 512] [--rows 32]
+
+Forward and backward pass of 12 heads of 64 with c2p and p2c in bfloat16, without dropout. Nothing
+runs. XLA: the compiler's estimates (`estimate.step_time`). Kernels: final bundles × programs of the
+grid, and the rest of their program (padded and reversed tables) by the same estimates.
+"""
+
+import tpu_kernels
+from absl import app
+from absl import flags
+
+_CHIP = flags.DEFINE_enum('chip', 'v5e', list(tpu_kernels.TOPOLOGIES), 'Generation.')
+_LENGTH = flags.DEFINE_integer('length', 512, 'Tokens per row.')
+_ROWS = flags.DEFINE_integer('rows', 32, 'Rows of the batch.')
+HEADS, WIDTH, TERMS = 12, 64, ('c2p', 'p2c')
+
+
+def main(_):
+  folder = tpu_kernels.dump_schedules()
+  import jax
+
+  from bertzoo_jax.kernels import attention
+  from bertzoo_jax.model import attention as plain
+  from bertzoo_jax.tpu import chips
+  from bertzoo_jax.tpu import estimate
+  from bertzoo_jax.tpu import hlo
+  from bertzoo_jax.tpu import program
+
+  chip, length, rows = _CHIP.value, _LENGTH.value, _ROWS.value
+  topology, cores = tpu_kernels.TOPOLOGIES[chip]
+  slice_ = chips.of_topology(topology)
+  place = jax.sharding.SingleDeviceSharding(program.devices(slice_)[0])
+  fused, shapes = tpu_kernels.attention_of(chip, place, HEADS, WIDTH, length, TERMS, rows=rows)
+
+  def xla(grad, q, k, v, relative, ids, keys_B2):
+    visible = plain.same_pack(ids)
+    attend = lambda q, k, v, relative: plain.attend(q, k, v, visible, 0.0, keys_B2, relative)
+    out, pull = jax.vjp(attend, q, k, v, relative)
+    return out, pull(grad)
+
+  def milliseconds(f, kernels=None):
+    made = program.compiled(jax.jit(f), *shapes)
+    if not made.fits:
+      raise SystemExit(f'It needs {made.peak / 2**30:.1f} GiB: take fewer --rows.')
+    return 1e3 * estimate.step_time(hlo.read(made.text, kernels), slice_).likely
+
+  steps = attention.steps(HEADS, WIDTH, length, relative=True)
+  cycles = {
+    name: rows * count * steps['_backward' in name] / cores
+    for name, count in tpu_kernels.bundles(folder, fused, *shapes).items()
+  }
+  of_kernels = 1e3 * sum(cycles.values()) / slice_.chip.clock
+  of_fused, of_xla = milliseconds(fused, cycles), milliseconds(xla)
+  print(
+    f'{chip}, {rows} rows × {length}: plain XLA {of_xla:.2f} ms, kernels {of_kernels:.2f} ms, '
+    f'with what is around them {of_fused:.2f} ms'
+  )
+  print(f'kernels / XLA {of_kernels / of_xla:.3f}, whole / XLA {of_fused / of_xla:.3f}')
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,61 @@
+"""Encoders and objectives that the conformance tests hold to their protocols: those of the package,
+those of tests/outside, and those of configs given by hand:
+
+    python -m pytest tests/conformance --config my/config.py:tiny
+"""
+
+import importlib
+import importlib.util
+import pathlib
+
+from bertzoo_jax.model import encoder as encoders
+from configs import parts
+from tests import found
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    '--config',
+    action='append',
+    metavar='FILE.py[:SIZE]',
+    help='A config whose encoder and objective are tested, and no others.',
+  )
+
+
+def pytest_generate_tests(metafunc):
+  given = metafunc.config.getoption('--config', None) or ()
+  by_hand = {address: _of_file(address) for address in given}
+  if 'encoder_of' in metafunc.fixturenames:
+    cases = {name: config.encoder for name, config in (by_hand or _encoders()).items()}
+    metafunc.parametrize('encoder_of', list(cases.values()), ids=list(cases), scope='module')
+  if 'objective_of' in metafunc.fixturenames:
+    cases = {name: (config.encoder, config.objective) for name, config in by_hand.items()}
+    cases = cases or _objectives()
+    metafunc.parametrize('objective_of', list(cases.values()), ids=list(cases), scope='module')
+
+
+def _of_file(address):
+  path, _, argument = address.partition(':')
+  spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(argument) if argument else module.get_config()
+
+
+def _encoders():
+  """{name: tiny config} with each encoder of the package, once for each way in which its layers
+  share, and those of tests/outside.
+  """
+  tiny = [found.config(system, 'tiny') for system in found.SYSTEMS]
+  shared = lambda section: section.sharing if 'sharing' in section else 'none'
+  first = {f'{c.encoder.name}, sharing {shared(c.encoder)}': c for c in reversed(tiny)}
+  assert {c.encoder.name for c in first.values()} == set(encoders.BY_NAME)
+  outside = {name: importlib.import_module(name).get_config() for name in found.OUTSIDE}
+  return first | {name.split('.')[-1]: config for name, config in outside.items()}
+
+
+def _objectives():
+  """{name: (None for the encoder of small_networks, section)}."""
+  known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
+  kept = parts.part('tests.outside.kept_or_random:kept_or_random', mask_id=4)
+  return {f.__name__: (None, f()) for f in known} | {'kept_or_random': (None, kept)}

@@ -1,0 +1,291 @@
+"""Any encoder keeps what bertzoo_jax/model/protocol.py promises of it.
+
+python -m pytest tests/conformance --config my/config.py:tiny
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import objectives
+from bertzoo_jax.common import parts
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
+from bertzoo_jax.model import stack
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.training import sharding
+
+GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat')
+# Machinery that may change nothing but rounding.
+SAME = ({'unroll': 99}, {'unroll': 2, 'remat': 'full'}, {'remat': 'sublayers'})
+SHORT = 8  # tokens per row where operations are counted: windows are wider
+
+
+@pytest.fixture(scope='module')
+def make(encoder_of):
+  """(**changes) → the encoder. All its rates of dropout are 0.1."""
+  rates = {name: 0.1 for name in encoder_of if name == 'dropout' or name.endswith('_dropout')}
+  given = dict(vocab_size=small.VOCAB, dtype=jnp.float32)
+
+  @functools.cache
+  def build(**changes):
+    fields = {**encoder_of, **rates, **changes}
+    handed = {**given, **{k: fields.pop(k) for k in GIVEN if k in fields}}
+    return parts.build(fields, encoders.BY_NAME, 'encoder', **handed)
+
+  return build
+
+
+@pytest.fixture(scope='module')
+def params(make):
+  """Every leaf moved off its initial value."""
+  return small.parameters(objectives.BY_NAME['mlm'](make()))['encoder']
+
+
+def shapes_of(encoder):
+  return jax.eval_shape(lambda key: networks.init_encoder(encoder, key), jax.random.key(0))
+
+
+@functools.partial(jax.jit, static_argnames=('encoder', 'method'))
+def run(encoder, params, *args, method=None, **kwargs):
+  return encoder.apply({'params': params}, *args, **kwargs, method=method)
+
+
+def rows(batch, numbers=slice(None), tokens=slice(None)):
+  return {name: batch[name][numbers, tokens] for name in networks.ROW}
+
+
+def test_it_lacks_no_member(make):
+  assert protocol.lacking(make()) == []
+
+
+def test_vectors_have_the_shape_and_the_type_that_are_promised_and_parameters_are_float32(make):
+  for dtype in (jnp.float32, jnp.bfloat16):
+    encoder, batch = make(dtype=dtype), rows(small.batch())
+    shapes = shapes_of(encoder)
+    assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
+    word = shapes['embeddings']['word']['embedding']
+    assert word.shape == (small.VOCAB, encoder.table_width)
+    hidden_BLD = jax.eval_shape(functools.partial(run, encoder), shapes, batch)
+    assert (hidden_BLD.shape, hidden_BLD.dtype) == ((4, 24, encoder.hidden_size), dtype)
+    embed = functools.partial(run, encoder, method='embed')
+    embedded_BLE = jax.eval_shape(embed, shapes, batch)
+    assert (embedded_BLE.shape, embedded_BLE.dtype) == ((4, 24, encoder.table_width), jnp.float32)
+    assert encoder.type_vocab_size >= 0 and encoder.padding_side in ('right', 'left')
+    assert encoder.max_positions is None or encoder.max_positions >= 24
+
+
+def test_padding_changes_no_token_and_is_finite(make, params):
+  encoder, batch = make(), small.batch(rows=2)
+  n = int(batch['pack_ids'][1].sum())
+  padded = run(encoder, params, rows(batch))
+  other_ids = np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])
+  other = run(encoder, params, {**rows(batch), 'input_ids': other_ids})
+  alone = run(encoder, params, rows(batch, slice(1, 2), slice(n)))
+  assert n < 24 and np.isfinite(padded).all()
+  assert small.worst(padded[1, :n], alone[0]) < 1e-5
+  assert small.worst(padded[1, :n], other[1, :n]) == 0
+
+
+def test_a_row_of_padding_alone_gives_finite_gradients(make, params):
+  encoder, batch = make(), rows(small.batch())
+  batch['pack_ids'][1] = 0
+  keys_B2 = row_keys.of_batch(jax.random.key(0), 4)
+  loss = lambda p: jnp.sum(run(encoder, p, batch, keys_B2) ** 2)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(loss))(params)))
+
+
+def test_packed_segments_equal_the_same_segments_in_rows_of_their_own(make, params):
+  encoder, lengths = make(), (7, 12, 5)
+  batch = rows(small.batch(rows=1))
+  ends = np.cumsum([0, *lengths])
+  batch['segment_ids'] = np.arange(24, dtype=np.int32)[None] % max(1, encoder.type_vocab_size)
+  packs = np.repeat([1, 2, 3], lengths)[None].astype(np.int32)
+  positions = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
+  packed = run(encoder, params, {**batch, 'pack_ids': packs, 'position_ids': positions})[0]
+  alone = [run(encoder, params, rows(batch, tokens=slice(a, b)))[0] for a, b in zip(ends, ends[1:])]
+  assert small.worst(packed, np.concatenate(alone)) < 1e-5
+
+
+def test_it_takes_the_sum_of_its_embeddings(make, params):
+  encoder, batch = make(), rows(small.batch())
+  embedded_BLE = run(encoder, params, batch, method='embed')
+  plain = run(encoder, params, batch)
+  assert small.worst(run(encoder, params, batch, embedded_BLE=embedded_BLE), plain) < 1e-5
+  other = run(encoder, params, batch, embedded_BLE=embedded_BLE[:, ::-1])
+  assert small.worst(other, plain) > 1e-3
+
+
+def test_a_prediction_does_not_depend_on_the_others_asked_for(make, params):
+  encoder, batch = make(), small.batch()
+  ask = functools.partial(run, encoder, params, method='predictions')
+  found = ask(batch)
+  assert found.states_BPD.shape[:2] == batch['masked_positions'].shape
+  for i in (0, 3):
+    one = {k: x[:, i : i + 1] if k.startswith('masked_') else x for k, x in batch.items()}
+    assert small.worst(ask(one).states_BPD[:, 0], found.states_BPD[:, i]) < 1e-5
+  assert small.worst(found.hidden_BLD, run(encoder, params, rows(batch))) < 1e-5
+
+
+def test_the_vector_of_a_row_does_not_read_padding(make, params):
+  encoder, batch = make(), small.batch()
+  hidden_BLD = run(encoder, params, rows(batch))
+  row_BD = encoder.row_vectors(hidden_BLD, batch)
+  assert row_BD.shape == (4, encoder.hidden_size)
+  padding = batch['pack_ids'][:, :, None] == 0
+  other = encoder.row_vectors(jnp.where(padding, 1e3, hidden_BLD), batch)
+  assert small.worst(row_BD, other) == 0
+
+
+def test_half_of_it_can_be_built(make):
+  whole = make()
+  half = whole.resized(0.5, 0.5)
+  assert protocol.lacking(half) == []
+  assert half.hidden_size < whole.hidden_size and half.num_layers <= whole.num_layers
+  assert half.vocab_size == whole.vocab_size
+  size = lambda e: sum(x.size for x in jax.tree.leaves(shapes_of(e)))
+  assert size(half) < size(whole)
+
+
+def test_its_count_of_operations_is_that_of_its_products(make):
+  encoder = make()
+  told = encoder.flops(SHORT)
+  if told is None:
+    return
+  row = dict.fromkeys(networks.ROW, jnp.ones((1, SHORT), jnp.int32))
+  apply = lambda params, row: encoder.apply({'params': params}, row)
+  counted = products(jax.make_jaxpr(apply)(shapes_of(encoder), row).jaxpr)
+  assert abs(told / counted - 1) < 0.01, (told, counted)
+
+
+def products(jaxpr) -> float:
+  """Operations of the matrix products of a program: a scan's as often as it turns."""
+  total = 0.0
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'dot_general':
+      (contracted, _), _ = eqn.params['dimension_numbers']
+      of_one = np.prod([eqn.invars[0].aval.shape[axis] for axis in contracted])
+      total += 2.0 * np.prod(eqn.outvars[0].aval.shape) * of_one
+    times = eqn.params.get('length', 1) if eqn.primitive.name == 'scan' else 1
+    total += times * sum(map(products, _inner(eqn)))
+  return total
+
+
+def equations(jaxpr) -> int:
+  """Operations of a program as it is written: a scan's once."""
+  return len(jaxpr.eqns) + sum(equations(inner) for eqn in jaxpr.eqns for inner in _inner(eqn))
+
+
+def _inner(eqn):
+  for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns')):
+    value = getattr(value, 'jaxpr', value)
+    if hasattr(value, 'eqns'):
+      yield value
+
+
+def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, params):
+  encoder, batch = make(), rows(small.batch())
+  keys_B2 = row_keys.of_batch(jax.random.key(1), 4)
+  dropped, again = (run(encoder, params, batch, keys_B2) for _ in range(2))
+  assert small.worst(dropped, again) == 0
+  order = np.array([2, 0])
+  some = run(encoder, params, rows(batch, order), keys_B2[order])
+  assert small.worst(some, dropped[order]) < 1e-5
+  whole = run(encoder, params, batch)
+  none = {name: 0.0 for name in vars(encoder) if name in ('dropout', 'attention_dropout')}
+  assert small.worst(whole, run(make(**none), params, batch)) == 0
+  if any(getattr(encoder, name) for name in none):
+    other = run(encoder, params, batch, row_keys.of_batch(jax.random.key(2), 4))
+    for b in range(4):
+      assert small.worst(dropped[b], whole[b]) > 1e-3 < small.worst(dropped[b], other[b])
+
+
+@pytest.fixture(scope='module')
+def differentiate(params):
+  """encoder → (mean cube of its vectors, gradients), with dropout."""
+  batch, keys_B2 = rows(small.batch()), row_keys.of_batch(jax.random.key(3), 4)
+
+  def both(encoder):
+    loss = lambda p: jnp.mean(encoder.apply({'params': p}, batch, keys_B2) ** 3)
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  return functools.cache(both)
+
+
+@pytest.mark.parametrize('how', SAME, ids=str)
+def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, differentiate, how):
+  assert small.worst(differentiate(make(**how)), differentiate(make())) < 1e-5
+
+
+def test_what_is_recomputed_is_seen_in_the_program(make, params):
+  def count(remat):
+    loss = lambda p: jnp.sum(make(remat=remat).apply({'params': p}, rows(small.batch())))
+    return products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
+
+  counts = [count(remat) for remat in stack.REMAT]
+  assert counts == sorted(counts) and counts[0] < counts[-1], counts
+
+
+def test_a_rule_says_how_a_mesh_may_split_each_parameter(make):
+  objective = objectives.BY_NAME['mlm'](make())
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  placed, _ = sharding.of_parameters(shapes, sharding.mesh((2, 2, 2)), objective.all_axes)
+  kernels = [
+    not x.is_fully_replicated
+    for path, x in weights.flatten(placed['encoder']).items()
+    if path.startswith('layers/') and path.endswith('kernel')
+  ]
+  assert any(kernels), 'no kernel of the layers is split by any mesh'
+
+
+def test_every_parameter_gets_a_gradient(make, params):
+  """Of a parameter of the layers one copy may be without use, not all."""
+  objective = objectives.BY_NAME['mlm'](make())
+  everything = small.parameters(objective)
+  # Longer rows than a window, and all places of the table of positions that they have.
+  batch = {**small.batch(rows=4, length=24), 'row_keys': np.zeros((4, 2), np.uint32)}
+  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
+  for path, x in weights.flatten(jax.jit(jax.grad(loss))(everything)).items():
+    assert np.isfinite(x).all(), path
+    assert np.abs(x).max() > 0, f'{path} is not used'
+
+
+def test_the_program_does_not_grow_with_depth(make):
+  fields = {f.name for f in dataclasses.fields(make())}
+  if 'num_layers' not in fields:
+    pytest.skip('num_layers is no field of this encoder')
+
+  def size(num_layers):
+    encoder = make(num_layers=num_layers)
+    apply = lambda params, batch: encoder.apply({'params': params}, batch)
+    return equations(jax.make_jaxpr(apply)(shapes_of(encoder), rows(small.batch())).jaxpr)
+
+  # A multiple of any period more.
+  start = 12 + make().num_layers
+  assert size(start) == size(start + 12)
+
+
+def test_it_uses_the_operations_that_it_is_handed(make, params):
+  encoder, batch, seen = make(), rows(small.batch()), set()
+  plain = operations.PLAIN
+
+  def told(name):
+    def call(*args, **kwargs):
+      seen.add(name)
+      return getattr(plain, name)(*args, **kwargs)
+
+    return call
+
+  ops = operations.Operations(*map(told, plain._fields))
+  keys_B2 = row_keys.of_batch(jax.random.key(1), 4)
+  loss = lambda p: jnp.sum(encoder.apply({'params': p}, batch, keys_B2, ops))
+  jax.make_jaxpr(jax.grad(loss))(params)
+  assert seen >= {'constrain', 'kernel_gradients'}, seen

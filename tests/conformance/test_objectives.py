@@ -1,0 +1,158 @@
+"""Any objective keeps what bertzoo_jax/objectives/objective.py promises of it.
+
+python -m pytest tests/conformance --config my/config.py:tiny
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import objectives
+from bertzoo_jax.common import parts
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.training import optimizers
+
+
+@pytest.fixture(scope='module')
+def learned(objective_of):
+  """(objective, parameters moved off their initial values), on small_networks' encoder if the case
+  brings none.
+  """
+  section, own = objective_of
+  encoder = small.encoder()
+  if section is not None:
+    rates = {k: 0.0 for k in section if k == 'dropout' or k.endswith('_dropout')}
+    given = dict(vocab_size=small.VOCAB, dtype=jnp.float32)
+    encoder = parts.build({**section, **rates}, encoders.BY_NAME, 'encoder', **given)
+  objective = parts.build(own, objectives.BY_NAME, 'objective', encoder=encoder)
+  if unknown := set(objective.reads) - set(small.batch()):
+    pytest.skip(f'the batches of this test have no {", ".join(sorted(unknown))}')
+  return objective, small.parameters(objective)
+
+
+def test_parts_of_a_batch_add_up_to_the_whole_in_loss_metrics_and_gradient(learned):
+  objective, params = learned
+  batch = small.rows(rows=8)
+  normalizers = objective.normalizers(batch)
+  pieces = [
+    small.evaluate(objective, params, {k: v[i::2] for k, v in batch.items()}, normalizers)
+    for i in range(2)
+  ]
+  whole = small.evaluate(objective, params, batch, normalizers)
+  assert small.worst(jax.tree.map(lambda *x: sum(x), *pieces), whole) < 5e-5 * max(
+    1, abs(float(whole[0][0]))
+  )
+
+
+def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_position(learned):
+  objective, params = learned
+  batch = small.rows()
+  batch['masked_positions'][0, 0] = 0  # real, at the place that fillers point to
+  other = {
+    **batch,
+    'masked_targets': np.where(batch['masked_weights'] > 0, batch['masked_targets'], 17).astype(
+      np.int32
+    ),
+  }
+  assert (batch['masked_weights'] == 0).any()
+  assert (
+    small.worst(small.evaluate(objective, params, batch), small.evaluate(objective, params, other))
+    == 0
+  )
+
+
+def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):
+  objective, params = learned
+  (loss, _), gradients = small.evaluate(
+    objective, params, {**small.rows(), 'masked_weights': np.zeros((4, 5), np.float32)}
+  )
+  assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+  masked_only = [
+    gradients[name]
+    for name in ('mlm_head', 'generator')
+    if name in gradients and 'copy_head' not in gradients
+  ]
+  assert not any(np.asarray(x).any() for x in jax.tree.leaves(masked_only))
+  over_more = {'pair_head', 'replaced_head', 'copy_head'} & gradients.keys()
+  assert over_more or not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
+
+
+def test_an_objective_reads_the_features_it_says(learned):
+  objective, params = learned
+  batch = small.rows()
+  reads = (*objective.reads, 'row_keys')
+  assert (
+    small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
+    == small.evaluate(objective, params, batch)[0][0]
+  )
+  for name in objective.reads:
+    with pytest.raises(KeyError):
+      small.evaluate(objective, params, {k: v for k, v in batch.items() if k != name})
+
+
+def test_vocabulary_scores_are_computed_at_predicted_positions_only(learned):
+  objective, params = learned
+  predicts_all = [network.predicts_all_positions for network in objective.networks]
+  program = str(
+    jax.make_jaxpr(functools.partial(small.evaluate, objective))(
+      params, small.rows(length=24, predictions=5)
+    )
+  )
+  assert (f'f32[4,5,{small.VOCAB}]' in program) == any(
+    'mlm_head' in n.of(params) and not n.predicts_all_positions for n in objective.networks
+  )
+  assert (f'[4,24,{small.VOCAB}]' in program) == any(predicts_all)
+
+
+def test_every_parameter_gets_a_gradient(learned):
+  objective, params = learned
+  gradients = small.evaluate(objective, params, small.rows(length=40))[1]
+  for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+    if optimizers.matching(optimizers.path_of(path), objective.frozen):
+      assert not np.asarray(leaf).any(), path
+    elif path[-2].key != 'key':  # a bias of all keys alike moves no softmax
+      assert np.abs(leaf).max() > 1e-7, path
+
+
+def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
+  objective, params = learned
+  batch = {**small.rows(), 'masked_weights': np.zeros((4, 5), np.float32)}
+  if any(float(total) for total in objective.normalizers(batch).values()):
+    batch |= {'pack_ids': np.zeros((4, 24), np.int32)}
+  (loss, _), gradients = small.evaluate(objective, params, batch)
+  assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+  if not any(float(total) for total in objective.normalizers(batch).values()):
+    assert loss == 0 and not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
+
+
+def test_each_metric_is_a_sum_over_a_total_that_the_objective_counts(learned):
+  objective, params = learned
+  batch = small.rows()
+  _, sums = small.evaluate(objective, params, batch)[0][1]
+  totals = objective.normalizers(batch)
+  assert sums.keys() <= totals.keys()
+  assert all(x.shape == () and x.dtype == jnp.float32 for x in totals.values())
+  names = [metric for of_total in sums.values() for metric in of_total]
+  assert len(set(names)) == len(names) > 0
+  means = {m: x / totals[t] for t, of_total in sums.items() for m, x in of_total.items()}
+  final = objective.finalize_metrics(means)
+  assert all(np.shape(x) == () and np.isfinite(x) for x in final.values()), final
+
+
+def test_each_array_of_a_network_has_its_place_among_the_parameters(learned):
+  objective, params = learned
+  paths, trained = set(weights.flatten(params)), set()
+  for network in objective.networks:
+    places = network.places(params)
+    assert set(places.values()) <= paths
+    assert any(path.startswith('encoder/') for path in places)
+    trained |= set(places.values())
+  assert len({network.name for network in objective.networks}) == len(objective.networks)
+  features = {name: x.shape for name, x in small.rows().items()}
+  told = objective.flops(params, features)
+  assert told is None or told > 0

@@ -1,0 +1,132 @@
+"""Names of a Hugging Face directory for the encoder of convolved.py, and a reference in torch:
+transformers has no such class.
+"""
+
+import json
+import pathlib
+
+import safetensors.numpy
+
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
+from bertzoo_jax.hf.architecture import HEADS_BIAS
+from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import SAME
+from bertzoo_jax.hf.architecture import Row
+from tests.outside import convolved
+
+# [places, D, D] and torch's [out, in, places].
+CONVOLUTION = architecture.Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.T)
+
+
+def _dense(ours, theirs, kernel=KERNEL, bias=SAME):
+  return Row(f'{ours}/kernel', f'{theirs}.weight', kernel), Row(
+    f'{ours}/bias', f'{theirs}.bias', bias
+  )
+
+
+def _norm(ours, theirs):
+  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
+
+
+ROWS = (
+  Row('encoder/embeddings/word/embedding', 'words.weight'),
+  Row('encoder/embeddings/position/embedding', 'places.weight'),
+  *_norm('encoder/embeddings/norm', 'norm'),
+  *(
+    row
+    for name in ('query', 'key', 'value')
+    for row in _dense(f'encoder/layers/{name}', f'blocks.{{i}}.{name}', HEADS_KERNEL, HEADS_BIAS)
+  ),
+  *_dense('encoder/layers/output', 'blocks.{i}.output', FROM_HEADS_KERNEL),
+  *_dense('encoder/layers/convolution', 'blocks.{i}.convolution', CONVOLUTION),
+  *_norm('encoder/layers/first_norm', 'blocks.{i}.first_norm'),
+  *_dense('encoder/layers/feed_forward/in', 'blocks.{i}.in'),
+  *_dense('encoder/layers/feed_forward/out', 'blocks.{i}.out'),
+  *_norm('encoder/layers/second_norm', 'blocks.{i}.second_norm'),
+  *_dense('mlm_head/transform', 'head.dense'),
+  *_norm('mlm_head/norm', 'head.norm'),
+  Row('mlm_head/bias', 'head.bias'),
+)
+_FIELDS = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'reach')
+
+
+def logits(directory, batch):
+  """The reference, from the files alone."""
+  import torch
+  from torch.nn import functional
+
+  directory = pathlib.Path(directory)
+  config = json.loads((directory / 'config.json').read_text())
+  tensors = safetensors.numpy.load_file(str(directory / 'model.safetensors'))
+  left = set(tensors)
+
+  def take(name):
+    left.discard(name)
+    return torch.from_numpy(tensors[name])
+
+  def dense(x, name):
+    return functional.linear(x, take(f'{name}.weight'), take(f'{name}.bias'))
+
+  def norm(x, name):
+    scale, shift = take(f'{name}.weight'), take(f'{name}.bias')
+    return functional.layer_norm(x, scale.shape, scale, shift, config['norm_eps'])
+
+  ids, real = torch.from_numpy(batch['input_ids']).long(), torch.from_numpy(batch['pack_ids']) > 0
+  words, heads = take('words.weight'), config['num_heads']
+  x = norm(words[ids] + take('places.weight')[: ids.shape[1]], 'norm')
+  for i in range(config['num_layers']):
+    at = f'blocks.{i}'
+    q, k, v = (
+      dense(x, f'{at}.{name}').unflatten(-1, (heads, -1)).transpose(1, 2)
+      for name in ('query', 'key', 'value')
+    )
+    mixed = functional.scaled_dot_product_attention(q, k, v, real[:, None, None])
+    around = functional.conv1d(
+      (x * real[:, :, None]).transpose(1, 2),
+      take(f'{at}.convolution.weight'),
+      take(f'{at}.convolution.bias'),
+      padding=config['reach'],
+    )
+    y = dense(mixed.transpose(1, 2).flatten(2), f'{at}.output') + around.transpose(1, 2)
+    x = norm(x + y, f'{at}.first_norm')
+    y = dense(functional.relu(dense(x, f'{at}.in')), f'{at}.out')
+    x = norm(x + y, f'{at}.second_norm')
+  x = norm(functional.relu(dense(x, 'head.dense')), 'head.norm')
+  return {'mlm': (x @ words.T + take('head.bias')).numpy(), 'unloaded': sorted(left)}
+
+
+def _sizes(encoder, special=None):
+  n, width = encoder.num_layers, encoder.hidden_size
+  return architecture.Sizes(encoder.num_heads, n, n, width, width)
+
+
+def _to_config(encoder, special, vocab_size):
+  return {
+    'architectures': ['ConvolvedForMaskedLM'],
+    'model_type': 'convolved',
+    'vocab_size': vocab_size,
+    **{name: getattr(encoder, name) for name in _FIELDS},
+    'norm_eps': encoder.norm_eps,
+    'pad_token_id': special['pad'],
+  }
+
+
+def _to_encoder(content):
+  fields = {name: content[name] for name in _FIELDS}
+  return fields, _sizes(convolved.Convolved(content['vocab_size'], None, **fields))
+
+
+MASKED_LM = architecture.Architecture(
+  name='ConvolvedForMaskedLM',
+  model_type='convolved',
+  rows=ROWS,
+  sizes=_sizes,
+  to_config=_to_config,
+  to_encoder=_to_encoder,
+  heads='It fills masks. transformers has no such class: load the tensors by name.',
+  pipeline='',
+  activations={'relu': 'relu'},
+  logits=logits,
+)

@@ -1,0 +1,56 @@
+"""An objective from outside the package: MLM, and at predicted tokens that are shown without a mask
+whether the shown token is the original one. `tests.outside.kept_or_random:kept_or_random` in a
+config.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import mlm
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+
+def kept_or_random(encoder, ops=operations.PLAIN, *, mask_id, weight=1.0) -> objective.Objective:
+  """mlm + weight · binary cross-entropy. mask_id: the id of the mask token.
+
+  Metrics: those of `mlm`, and under the total 'shown': kept_loss (nats), kept_accuracy.
+  """
+  plain = mlm.mlm(encoder, ops)
+  head = layers.Dense((1,), encoder.kernel_init, encoder.dtype)
+
+  def init(key):
+    hidden_BPD = jnp.zeros((1, 1, encoder.hidden_size))
+    kept = head.init(jax.random.fold_in(key, 1), hidden_BPD)['params']
+    return {**plain.init(key), 'kept_head': kept}
+
+  def shown(batch):
+    """(tokens at the predictions, weights of those that are shown without a mask)."""
+    tokens_BP = jnp.take_along_axis(batch['input_ids'], batch['masked_positions'], axis=1)
+    return tokens_BP, batch['masked_weights'] * (tokens_BP != mask_id)
+
+  def normalizers(batch):
+    return {**plain.normalizers(batch), 'shown': jnp.sum(shown(batch)[1])}
+
+  def loss(params, batch, normalizers, carry, key, train):
+    states_BPD = networks.predictions(encoder, params['encoder'], batch, key, ops).states_BPD
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
+    masked = networks.masked_sums(logits_BPV, batch)
+    tokens_BP, weights_BP = shown(batch)
+    logits_BP = head.apply({'params': params['kept_head']}, states_BPD)[..., 0].astype(jnp.float32)
+    kept_BP = tokens_BP == batch['masked_targets']
+    nll_BP = jax.nn.softplus(jnp.where(kept_BP, -logits_BP, logits_BP))
+    sums = {
+      'kept_loss': jnp.sum(weights_BP * nll_BP),
+      'kept_accuracy': jnp.sum(weights_BP * ((logits_BP > 0) == kept_BP)),
+    }
+    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = masked['mlm_loss'] / totals['masked'] + weight * sums['kept_loss'] / totals['shown']
+    return value, (carry, {'masked': masked, 'shown': sums})
+
+  reads = (('kept_head', 'predictions'),)
+  network = objective.Network('', encoder, lambda params: params, reads=reads)
+  own = dict(networks=(network,), axes=((r'kept_head/', {}),))
+  return plain._replace(init=init, normalizers=normalizers, loss=loss, **own)

@@ -1,0 +1,256 @@
+"""Encoders and an objective from outside the package: each is a file, a config and a file of names,
+and all commands take them.
+"""
+
+# ruff: noqa: F811  a fixture of another file is an argument here
+
+import functools
+import importlib
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+from test_pretrain import here  # noqa: F401  a fixture
+from test_pretrain import state_of
+from test_pretrain import world  # noqa: F401
+
+from bertzoo_jax import evaluate
+from bertzoo_jax import export
+from bertzoo_jax import kernels
+from bertzoo_jax import objectives
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts as named_parts
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
+from configs import bert
+from configs import parts
+from tests.outside import kept_or_random
+from tests.outside import modern
+from tests.training import toys
+
+STEPS, KEPT_STEP, VOCAB = 36, 12, 104
+KEPT = 'tests.outside.kept_or_random:kept_or_random'
+SMALL = {
+  'modern': dict(num_layers=5, hidden_size=32, num_heads=4, intermediate_size=48, reach=3),
+  'convolved': dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48),
+  'bert': dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
+}
+RUNS = ('convolved', 'modern with kept_or_random', 'bert with kept_or_random')
+# Unused: the first layer has no norm before its attention.
+UNUSED = 'encoder/layers/attention_norm/scale'
+
+
+def config(name):
+  """The tiny config of a run, with the encoder made smaller still."""
+  system, _, objective = name.partition(' with ')
+  if system == 'bert':
+    made = bert.get_config('tiny,format=full_sentences')
+    made.hf = 'BertForMaskedLM'
+  else:
+    made = importlib.import_module(f'tests.outside.{system}_config').get_config('tiny')
+  if objective:
+    made.objective = parts.part(KEPT, mask_id=4)
+  made.encoder.update(SMALL[system])
+  return ml_collections.ConfigDict(made).lock()
+
+
+def encoder(name, **changes):
+  section = {**config(name).encoder, **changes}
+  given = dict(vocab_size=VOCAB, dtype=jnp.float32)
+  return named_parts.build(section, encoders.BY_NAME, 'encoder', **given)
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_it_trains_resumes_is_exported_evaluated_and_begins_another_run(
+  name, here, world, tmp_path, capsys
+):
+  made = config(name)
+  sections = ('format', 'masking', 'encoder', 'objective', 'hf')
+  changes = {section: made[section] for section in sections}
+  changes |= dict(
+    phases=((STEPS, {}),),
+    length=32,
+    run__keep_every=KEPT_STEP,
+    run__save_minutes=1000.0,
+    run__eval_every=STEPS,
+  )
+  whole, run, out = tmp_path / 'whole', tmp_path / 'run', tmp_path / 'hf'
+  assert here(whole, **changes)['step'] == STEPS
+  overview = capsys.readouterr().out
+  assert 'config.hf=' not in overview and 'FLOPs unknown' not in overview
+  losses = [row['loss'] for row in metrics.read(whole)]
+  assert np.mean(losses[-9:]) < np.mean(losses[:9]) - 0.1, losses
+
+  shutil.copytree(whole, run)
+  for step in [s for s in checkpoint.steps(run) if s > KEPT_STEP]:
+    shutil.rmtree(run / f'checkpoints/{step}')
+  assert checkpoint.steps(run)[-1] == KEPT_STEP
+  here(run, **changes)
+  assert state_of(run, STEPS) == state_of(whole, STEPS)
+
+  capsys.readouterr()
+  rows = export.export(str(run), out)
+  assert all(row.holds for row in rows) and rows[1].what.startswith('mlm logits')
+  said = capsys.readouterr().out
+  left_out = 'not exported, since no class has a place for it: kept_head'
+  assert (left_out in said) == ('kept_head' in checkpoint.load_params(str(run))[0])
+
+  still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
+  here(tmp_path / 'again', init=f'hf:{out}', **{**changes, **still})
+  trained, again = (
+    weights.flatten(checkpoint.load_params(str(w))[0]) for w in (run, tmp_path / 'again')
+  )
+  assert trained.keys() == again.keys()
+  for path, x in trained.items():
+    if path == UNUSED:
+      x, again[path] = x[1:], again[path][1:]
+    assert np.array_equal(x, again[path]) != path.startswith('kept_head'), path
+
+  scores = evaluate.evaluate(str(run), str(world / 'corpus'), batches=1).scores
+  assert {s.rows for s in scores} >= {'mlm'} and all(np.isfinite(s.value) for s in scores)
+
+
+def exported(folder, network, name, seed=0):
+  """(architecture, perturbed parameters) of a network whose names and config.json are written."""
+  params = small.parameters(objectives.BY_NAME['mlm'](encoder=network), seed)
+  a = architectures.choose(config(name).hf)
+  tensors, content = export.convert(a, weights.flatten(params), network, small.BERT_IDS)
+  weights.save(folder / 'model.safetensors', tensors)
+  (folder / 'config.json').write_text(json.dumps(content))
+  return a, params
+
+
+def compared(folder, a, network, params, length=40):
+  batch = verify.random_batch(VOCAB, length, 0, 0)
+  ours, theirs = export.our_logits(network, params, batch), verify.logits(folder, a, batch)
+  return verify.compare_logits(ours, theirs, batch['pack_ids'])
+
+
+@pytest.mark.parametrize('name', ['modern', 'convolved'])
+def test_all_parameters_perturbed_it_equals_its_reference_and_is_read_back_exactly(name, tmp_path):
+  network = encoder(name)
+  a, params = exported(tmp_path, network, name)
+  rows = compared(tmp_path, a, network, params)
+  print(verify.table(rows))
+  assert all(row.holds for row in rows)
+  loaded, report = weights.load(tmp_path, config(name).hf)
+  trained, loaded = weights.flatten(params), weights.flatten(loaded)
+  assert trained.keys() == loaded.keys() and not report.ignored
+  for path, x in trained.items():
+    first = int(path == UNUSED)
+    assert np.array_equal(x[first:], loaded[path][first:]), path
+  assert report.encoder == {**report.encoder, **SMALL[name]}
+
+
+class Swapped(modern.Modern):
+  thetas = modern.Modern.thetas[::-1]
+
+
+class NormedAtOnce(modern.Modern):
+  @modern.nn.nowrap
+  def _blocks(self):
+    _, whole, *local = super()._blocks()
+    return whole, whole, *local
+
+
+PLANTED = {
+  'reach one more': lambda e: e.clone(reach=e.reach + 1),
+  'reach one less': lambda e: e.clone(reach=e.reach - 1),
+  'thetas swapped': lambda e: _as(Swapped, e),
+  'first layer with a norm': lambda e: _as(NormedAtOnce, e),
+  'epsilon of another': lambda e: _as(type('Eps', (modern.Modern,), {'norm_eps': 1e-3}), e),
+}
+
+
+def _as(kind, e):
+  own = {k: v for k, v in config('modern').encoder.items() if k != 'name'}
+  return kind(vocab_size=e.vocab_size, dtype=e.dtype, **own)
+
+
+@pytest.mark.parametrize('error', PLANTED)
+def test_an_error_in_the_network_is_seen_by_the_comparison(error, tmp_path):
+  network = encoder('modern')
+  a, params = exported(tmp_path, network, 'modern')
+  row = compared(tmp_path, a, PLANTED[error](network), params)[1]
+  print(error, row.difference)
+  assert not row.holds
+
+
+def test_a_directory_of_modernbert_that_the_encoder_cannot_express_is_refused(tmp_path):
+  exported(tmp_path, encoder('modern'), 'modern')
+  path = tmp_path / 'config.json'
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps({**content, 'norm_bias': True}))
+  with pytest.raises(errors.UserError, match='says norm_bias=True'):
+    weights.load(tmp_path, config('modern').hf)
+
+
+def make(objective):
+  if objective == 'mlm':
+    return objectives.BY_NAME['mlm']
+  return functools.partial(kept_or_random.kept_or_random, mask_id=4)
+
+
+def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
+  """Of some steps with dropout on a mesh of the first devices."""
+  devices = jax.devices()[: int(np.prod(mesh))]
+  network = encoder(name, dropout=0.1)
+  sizes = dict(rows=8, length=24)
+  run = toys.of_an_encoder(make(objective), network, sharding.mesh(mesh, devices), chosen, **sizes)
+  return phase_runs.target(run), toys.run(run, steps)[1]
+
+
+@pytest.mark.parametrize('name, objective', [('modern', 'kept'), ('convolved', 'mlm')])
+def test_losses_are_those_of_one_device_on_any_mesh(name, objective):
+  _, alone = losses(name, (1, 1, 1), objective)
+  assert len(set(alone)) == len(alone)
+  for mesh in ((2, 1, 2), (1, 4, 1)):
+    (state, notes), here = losses(name, mesh, objective)
+    np.testing.assert_allclose(here, alone, rtol=1e-5, err_msg=str(mesh))
+    assert not notes
+    for path, x in weights.flatten(state.params).items():
+      if path.endswith('kernel') and 'head' not in path:
+        assert not x.sharding.is_fully_replicated, (mesh, path)
+
+
+def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():
+  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.0)
+  network = encoder('modern', dropout=0.1)
+  batch = {**small.batch(vocab_size=VOCAB), 'row_keys': np.arange(8, dtype=np.uint32).reshape(4, 2)}
+
+  def value_and_gradients(chosen):
+    ops = objectives.operations.PLAIN._replace(attend=chosen.attend, add_norm=chosen.add_norm)
+    objective = objectives.BY_NAME['mlm'](network, ops)
+    params = small.parameters(objective)
+    loss = lambda p: objective.loss(
+      p, batch, objective.normalizers(batch), (), jax.random.key(0), True
+    )[0]
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  plain, other = value_and_gradients(kernels.XLA), value_and_gradients(fused)
+  print('worst', small.worst(plain, other))
+  assert small.worst(plain, other) < 1e-4
+
+
+def test_operations_of_a_head_of_its_own_are_known_by_what_it_reads():
+  objective = make('kept')(encoder('modern'))
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  features = {'input_ids': (8, 24), 'masked_positions': (8, 5)}
+  plain = make('mlm')(encoder('modern')).flops(shapes, features)
+  assert plain is None  # the head is in the parameters, and nobody says what it reads
+  width = 32
+  known = objective.flops(shapes, features)
+  without = make('mlm')(encoder('modern'))
+  bare = without.flops(jax.eval_shape(without.init, jax.random.key(0)), features)
+  assert known - bare == 3 * 8 * 5 * 2 * width
