@@ -1,10 +1,9 @@
 """Makes a corpus of text: python -m bertzoo_jax.prepare --config C --source S [--source S2 …] --out
 CORPUS [--tokenizer T]
 
-Trains the tokenizer that the config wishes (or reads published files), splits documents into
-sentences, and writes the token arrays that `show` and `pretrain` read. Killed at any point, the
-same line goes on where it stopped, and the result is byte for byte that of an undisturbed run, with
-any number of workers.
+Trains the tokenizer of the config (or reads published files), splits documents into sentences, and
+writes the token arrays that `show` and `pretrain` read. If it is killed, run the same line again to
+resume. The result has the same bytes as that of an uninterrupted run, for any number of workers.
 """
 
 import contextlib
@@ -538,7 +537,7 @@ def main(_):
       'shards are kept.'
     ) from e
   except KeyboardInterrupt:
-    raise KeyboardInterrupt('Interrupted: the same line goes on where it stopped.') from None
+    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
 
 
 if __name__ == '__main__':

@@ -1,20 +1,25 @@
-"""Trains an encoder on a corpus, and goes on where it stopped when the same line is run again.
+"""Trains an encoder on a corpus. Run the same line again to resume.
 
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
                                    [--init W2[@STEP|@best] | hf:DIR | hf:ID]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
-all attempts. Ends with exit code 0 (done, or asked to stop by SIGTERM or Ctrl-C and saved), 2 (a
-mistake in the command, nothing overwritten), 3 (numbers that are not finite, a full disk, or
-another job that took the workdir over; the last good checkpoint is kept) or 75 (what may pass: a
-host that was late or lost, a bucket or network that failed, a workdir or port in
-use: run the same line again). A second Ctrl-C does not wait for the save (130). On several hosts
-any one may be asked to stop, and all stop at the same step; jax may end a host whose peer is lost
-with SIGABRT (134).
+all attempts. Exit codes:
 
-A resumed run is bitwise the uninterrupted one on CPU and TPU with the same mesh; a GPU needs
-XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+    0    done, or stopped by SIGTERM or Ctrl-C and saved
+    2    a mistake in the command; nothing is overwritten
+    3    numbers that are not finite, a full disk, or another job that took over the workdir; the
+         last good checkpoint is kept
+    75   run the same line again: a host was late or lost, a bucket or the network failed, the
+         workdir or the port is in use
+    130  a second Ctrl-C, which does not wait for the save
+    134  jax aborted this host, because a peer was lost
+
+On several hosts send the signal to any one: all stop at the same step.
+
+A resumed run is bitwise equal to the uninterrupted one on CPU and TPU with the same mesh. A GPU
+needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib
@@ -395,7 +400,7 @@ def _report(result, data, workdir, end, phases) -> dict:
         if result['step']
         else 'before the first step'
       )
-      print(f'stopped {saved}: run the same line to go on', flush=True)
+      print(f'stopped {saved}: run the same line to resume', flush=True)
     elif more := data.still_to_come(phases):
       print(more, flush=True)
     else:

@@ -11,8 +11,8 @@ A.2). Base took 4 days on 4 Cloud TPUs, large 4 days on 16.
 
 Not as there: the loss is normalised and the gradient clipped over the whole global batch (the
 released code does both on each TPU core); rows are drawn anew in every epoch (the release wrote 10
-copies: --config.masking.repeat=10). What the paper leaves open: the learning rate at 512 (here the
-one schedule goes on), the batch at 128 (here 256 throughout). No results of a full run yet.
+copies: --config.masking.repeat=10). What the paper leaves open: the learning rate at 512 (here one
+schedule continues), the batch at 128 (here 256 throughout). No results of a full run yet.
 """
 
 from configs import parts

@@ -1,5 +1,5 @@
-"""One constructor for each named part: what a config section may hold, complete, with the field's
-usual values.
+"""One constructor per named part. It returns a section of a config: all fields of the part, with
+the usual values.
 
 A part's arguments are those of the function or module of the same name in `bertzoo_jax` (a test
 holds the two together). Nothing here imports a framework, so a config can be read on any machine.
@@ -22,7 +22,7 @@ def part(name, **fields):
   """A section with a part of your own: a function or class that any module holds.
 
   name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
-  fields: its keyword arguments; what is left out has the part's own default.
+  fields: its keyword arguments; a field that is left out has the part's own default.
   """
   if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
     name.count(':') != 1
@@ -123,7 +123,7 @@ def sentencepiece(
     <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop> 8, and A <sep> B <sep> <cls>; XLNet) | mask_last
     ([PAD] 0, [CLS], [SEP], [UNK] 3, and [MASK] behind all others; DeBERTa v2).
 
-  What is done to a text, in this order:
+  Changes to a text, in this order:
   collapse_blanks: all white space to single blanks.
   straight_quotes: `` and '' become ".
   strip_accents: NFKD without combining marks.
@@ -167,13 +167,14 @@ def corpus(
   entities='none',
   similar='none',
 ):
-  """What of the text `prepare` keeps, and what it marks: sentences, words and larger units.
+  """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of words and of
+  larger units.
 
   splitter: rules:LANG | lines (one sentence per line) | regex:PATTERN (its match ends a sentence) |
     none.
   held_out: share of the documents, by content hash, kept out of training.
   min_chars: shorter documents are dropped.
-  duplicates, what is kept once only: documents+paragraphs | documents | keep.
+  duplicates: texts that are kept only once: documents+paragraphs | documents | keep (no texts).
   words: pieces (they begin where the tokenizer's pieces say so) | jieba (Chinese) | blanks (text
     segmented beforehand).
   phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba (parts of speech).
@@ -210,9 +211,9 @@ def full_sentences(*, document_separator=True, sentence_separators=False):
 
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
   """As full_sentences within one document; up to `max_pieces` short packed segments
-  share a row, blind to each other.
+  share a row and do not attend to each other.
 
-  Also SpanBERT's one segment a document.
+  Also SpanBERT's one segment per document.
   long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
   """
   return _part(
@@ -272,12 +273,12 @@ def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
 
 
 def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
-  """Rows that go on from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5;
-  code of XLNet).
+  """Rows that continue from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019
+  §2.5; code of XLNet).
 
   reuse_length: tokens by which a step moves on; the memory keeps their states.
   both_directions: every other lane is read from right to left.
-  random_rate: share of rows whose B is not what follows A.
+  random_rate: share of rows whose B does not follow A.
   """
   return _part(
     'memory_segments',
@@ -339,10 +340,11 @@ def whole_word(
   al. 2019 §3.2).
 
   level: word | phrase | entity (words where there is none).
-  selection: budget (random order, what exceeds it is skipped) | independent (a coin for each unit;
-    ERNIE's release).
-  corrupted, what one draw of mask, random and keep covers: pieces | units.
-  substitute, what the first share becomes: mask | similar (a word of the corpus's table, MacBERT).
+  selection: budget (random order, a unit that exceeds it is skipped) | independent (a coin per
+    unit; ERNIE's release).
+  corrupted: mask, random or keep is drawn once per piece (pieces) or once per unit (units).
+  substitute: replacement in the first of the three shares: mask | similar (a word of the corpus's
+    table, MacBERT).
   max_predictions: 0: from the rate.
   rate, random_tokens, repeat: see token.
   """
@@ -460,12 +462,12 @@ def ngram_windows(
 def permutation(
   *, context=6, max_span=5, num_predictions=85, block=256, span_units='words', repeat=0
 ):
-  """Spans to be said in random order, and who sees whom (Yang et al. 2019).
+  """Spans that are predicted in random order; a token sees the earlier ones (Yang et al. 2019).
 
   context: K, about one token of it is predicted.
   max_span: words (p ∝ 1/n).
   num_predictions: of a full row.
-  block: tokens permuted together, blind to later blocks.
+  block: tokens permuted together; they do not see later blocks.
   span_units: words (the paper) | pieces (n pieces from a word's first on; the release).
   repeat: see token.
   """
@@ -508,7 +510,7 @@ def transformer(
 
   embedding_size: of the tables, projected to hidden_size; 0: the same, and no projection.
   type_vocab_size: 0 for no segment table.
-  sharing, what the layers have in common: none | all | attention | feed_forward (Lan et al. 2019
+  sharing: parameters that layers share: none | all | attention | feed_forward (Lan et al. 2019
     §3.1, Table 4; each with its norm).
   num_groups: of consecutive layers; layers share in their group only.
   inner_group_num: blocks, each with its own parameters, that make a layer.
@@ -569,7 +571,7 @@ def replaced_token(
   (Clark et al. 2020 §2).
 
   width, depth: of the generator, as shares of the network's.
-  shared, what it has in common with the network: none | token (word vectors) | embeddings (the
+  shared: parameters that it shares with the network: none | token (word vectors) | embeddings (the
     release) | all.
   temperature, disallow_correct (never the true token): of sampling.
   loss_over: all | masked tokens.
@@ -601,7 +603,7 @@ def replaced_token_adversarial(
   generator_weight=1.0,
   discriminator_weight=50.0,
 ):
-  """As replaced_token, the generator learning to fool the discriminator (REINFORCE; Clark et al.
+  """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
   2020, appendix F).
   """
   return _part(
@@ -642,8 +644,8 @@ def replaced_token_frozen(
 
 
 def corruption_detection(*, loss_over='all'):
-  """Telling the tokens that the masking put in: with masking.corruption=(0, 1, 0) and random_tokens
-  'all' or 'unigrams' the uniform and the unigram generator.
+  """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
+  'all' or 'unigrams' gives the uniform or the unigram generator.
   """
   return _part('corruption_detection', dict(loss_over=loss_over))
 
@@ -657,7 +659,7 @@ def replace_mlm(
   disallow_correct=False,
   generator_weight=1.0,
 ):
-  """Masked language modelling where a generator's tokens stand in place of masks (Clark et al. 2020
+  """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
   §3.4).
   """
   return _part(
@@ -697,7 +699,8 @@ def all_tokens_mlm(
 
 
 def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
-  """Stands where an objective is still to be written: prepare and show work, pretrain refuses.
+  """Placeholder for an objective that is still to be written: prepare and show work, pretrain
+  refuses.
 
   reads: features it will need.
   """
@@ -724,8 +727,8 @@ def adamw(
   clip_norm: largest gradient norm, 0 for no clipping.
   rates: ordered (path regex, multiplier of the learning rate), first match wins; see
     `layerwise_rates`.
-  clip_groups: ordered path regexes; what matches each is clipped by its own norm, and so is the
-    rest; () clips all together.
+  clip_groups: ordered path regexes. Parameters that match the same one first are clipped together
+    by their own norm, and so is the rest; () clips all together.
   A regex may name a layer: encoder/layers/11/.
   """
   return _part(
@@ -880,12 +883,12 @@ def run(
   compile_cache='~/.cache/bertzoo_jax/xla',
   corpus_cache='disk',
 ):
-  """Machinery: how a run is carried out. Changing it changes nothing beyond rounding, and what
-  dropout draws where kernels differ.
+  """Machinery: how a run is executed. It changes only rounding and, with other kernels, the draw of
+  dropout.
 
-  mesh: devices along (data, fsdp, tensor); -1 takes what is left. data and fsdp split the rows of a
-    batch, fsdp also the parameters and the optimizer's state (a network too large for one device),
-    tensor the heads, the feed-forward and the vocabulary.
+  mesh: devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the
+    rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too large
+    for one device). tensor splits the heads, the feed-forward and the vocabulary.
   dtype: of matrix products.
   accumulation: microbatches per step.
   unroll: layers per turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
@@ -900,7 +903,7 @@ def run(
   keep_every: steps between checkpoints that are kept for good; 0: none.
   on_nonfinite: stop | skip (leave the update out and count it).
   wandb: project name, empty for none.
-  compile_cache: where compiled programs are kept, unless JAX_COMPILATION_CACHE_DIR says.
+  compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.
   corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
   return ml_collections.ConfigDict(
@@ -1006,14 +1009,14 @@ def argument(text, build):
   """The config for `FILE.py:SIZE[,section=part][,steps=N]`.
 
   Args:
-    text: what stands after the colon.
+    text: the part after the colon.
     build: {size: function that returns an experiment}.
 
   Returns:
     The experiment, with sections swapped and phases scaled.
 
   Raises:
-    ValueError: an unknown size, section or part, with what there is.
+    ValueError: an unknown size, section or part; the message lists those that exist.
   """
   size, *changes = (text or '').split(',')
   if size not in build:

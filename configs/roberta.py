@@ -7,7 +7,7 @@ larger batches, no pairs.
 Sizes: tiny (for a laptop and the tests), base, large. Hyperparameters of Table 9: 500,000 steps of
 8,192 rows of 512 tokens; peak 6e-4 and warmup 24,000 (base), 4e-4 and 30,000 (large); Adam with b2
 0.98 and eps 1e-6, decay 0.01 on every parameter as fairseq applies it, no clipping. 160 GB of text;
-large took about a day a 100,000 steps on 1,024 V100s.
+large took about a day per 100,000 steps on 1,024 V100s.
 
 The paper's own studies (Tables 1 to 3) keep BERT-base's shape and settings, so they start from
 `configs/bert.py:base,tokenizer=byte_bpe`: see the README. Static masking is

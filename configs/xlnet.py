@@ -4,9 +4,9 @@ still to be written.
     python -m bertzoo_jax.show --config configs/xlnet.py:tiny --corpus CORPUS
 
 Cased SentencePiece of 32,000 pieces; rows of a reused part and two segments, [reused] A [SEP] B
-[SEP] [CLS], each lane of the batch one stream that goes on from row to row, half of the lanes read
-from right to left (§2.5, §3.1; code of the release). One in six tokens is predicted, in spans of up
-to 5 words, in a random order that goes on within each half.
+[SEP] [CLS]. Each lane of the batch is one stream, which continues from row to row; half of the
+lanes are read from right to left (§2.5, §3.1; code of the release). One in six tokens is predicted,
+in spans of up to 5 words, in a random order within each half.
 
 Not as in the released code: every other lane is mirrored, not the second half of a host's rows; a
 separator or classifier is never picked as a target; a span is n words, not n pieces from a word's

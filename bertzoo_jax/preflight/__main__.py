@@ -1,5 +1,4 @@
-"""Will it fit, how long will it take, what will it cost, and what is wrong: of a run on TPUs, asked
-without one.
+"""Checks a TPU run without a TPU: whether it fits, how long it takes, its cost, and its errors.
 
     python -m bertzoo_jax.preflight --config configs/bert.py:base
                                     (--tpu v4-32 | --topology v4:2x2x4)
@@ -9,8 +8,8 @@ without one.
 
 Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
-and --workdir also everything that `pretrain` would refuse there. Every problem is listed, with a
-code (bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written.
+and --workdir it also finds every error that `pretrain` would report. Every problem is listed, with
+a code (bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written.
 
 Memory is the compiler's own verdict. Times are its estimates, with bounds
 (bertzoo_jax/tpu/estimate.py): none was measured on a chip. Ends with exit code 0 if everything fits

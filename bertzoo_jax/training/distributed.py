@@ -97,7 +97,7 @@ def last_words():
   line = (
     f'host {jax.process_index()} of {jax.process_count()} ended without saving: it was killed, or '
     'another host was lost, whose own log says '
-    'why. Run the same line on all hosts again; they go on from the last checkpoint.'
+    'why. Run the same line on all hosts again; they resume at the last checkpoint.'
   )
   # A shell outlives this process, and reads the end of its input when it dies. Out of the way of
   # Ctrl-C.
