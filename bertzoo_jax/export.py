@@ -82,10 +82,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         f'in {len(tensors)} tensors'
       )
     _install(root, out)
-  held = {id(x) for network in trained for x in weights.flatten(network.of(params)).values()}
-  if left := sorted(
-    {path.split('/')[0] for path, x in weights.flatten(params).items() if id(x) not in held}
-  ):
+  held = {place for network in trained for place in network.places(params).values()}
+  if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
     said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
   print('\n'.join(said))
   return rows

@@ -43,7 +43,7 @@ def parameters(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
       'give one, or one for each by comma.'
     )
-  flat, lines, taken = hf.flatten(fresh), [], {}
+  flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
   for address, network in zip(addresses, objective.networks):
     loaded, report, folder, whole = _weights(
       address, network, objective if len(addresses) == 1 else None, architecture
@@ -63,14 +63,25 @@ def parameters(
         f'--init {address} has no parameter of the {network.name or "network"}: give weights of '
         'such a network.'
       )
-    merged, said = hf.merge(network.of(hf.unflatten(flat)), loaded, report, encoder)
-    merged = hf.flatten(merged)
-    flat |= {place: merged[path] for path, place in places.items() if place not in taken}
+    own = network.of(hf.unflatten(flat))
+    merged, said = hf.merge(own, loaded, report, encoder)
+    own, merged = hf.flatten(own), hf.flatten(merged)
+    found = {
+      path: merged[path]
+      for path, place in places.items()
+      if merged[path] is not own[path] and place not in taken
+    }
+    if network.into is None:
+      flat |= {places[path]: x for path, x in found.items()}
+    else:
+      computed.append((network, found))
     said += [
       f'shared: {path} is as in {taken[place]}' for path, place in places.items() if place in taken
     ]
     taken |= {place: address for path, place in places.items() if place not in taken}
     lines += [f'{network.name}: {line}' if network.name else line for line in said]
+  for network, found in computed:  # of what all other networks have loaded
+    flat |= network.into(found, flat)
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
   return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
 
@@ -103,7 +114,8 @@ def _weights(address, network, objective, architecture):
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
   loaded = loaded if whole else chosen.of(loaded)
-  section = {k: getattr(chosen.encoder, k) for k in config.encoder if k != 'name'}
+  fields = [k for k in config.encoder if k != 'name' and hasattr(chosen.encoder, k)]
+  section = {k: getattr(chosen.encoder, k) for k in fields}
   return (
     loaded,
     hf.Report(f'{workdir} at step {step}', config.hf, section, ()),

@@ -49,9 +49,9 @@ def outside(name: str, what: str):
   part = _module(module_name, what)
   for step in attribute.split('.'):
     if not hasattr(part, step):
-      known = [k for k, v in vars(part).items() if callable(v) and not k.startswith('_')]
+      known = [k for k in dir(part) if k[0] != '_' and callable(getattr(part, k, None))]
       raise errors.UserError(
-        f'config.{what} names {name!r}, and {part.__name__} has no {step!r}.'
+        f'config.{what} names {name!r}, and {getattr(part, "__name__", name)} has no {step!r}.'
         f'{errors.did_you_mean(step, known)}'
       )
     part = getattr(part, step)

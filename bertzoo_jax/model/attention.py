@@ -79,6 +79,14 @@ def same_pack(pack_ids_BL, window=None) -> Visibility:
   return Visibility(pack_ids_BL, pack_ids_BL, window)
 
 
+def of_batch(batch) -> Visibility:
+  """Self-attention of a batch: tokens see their own pack, and no token that comes after them in
+  `order` [B, L] if the batch has one (places for left to right, ranks for a permutation).
+  """
+  packs_BL, order_BL = batch['pack_ids'], batch.get('order')
+  return Visibility(packs_BL, packs_BL, None, order_BL, order_BL)
+
+
 def distances(queries: int, keys: int, first_query: int = 0) -> np.ndarray:
   """int32 [R]: the distance first_query + i − j that each row of a table in Relative belongs to.
 

@@ -6,10 +6,11 @@ An encoder builds a block of parts; those shipped here are a choice, not a base:
 
     Block(attention=SelfAttention(…), feed_forward=FeedForward(…), norm=…, dropout=0.1)
 
-    attention: (x_BLD, visible, dropout_keys_B2, ops) → y_BLD
+    attention: (x_BLD, visible, dropout_keys_B2, ops, *context) → y_BLD
     feed_forward: (x_ND, ops) → y_ND
     norm: name= → a module like layers.Norm
 
+`context` is what an encoder hands to its attention besides: a table that layers share, a memory.
 Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of a block
 that is scanned are made with parent=None, or they would belong to the module that makes them.
 """
@@ -87,10 +88,16 @@ class SelfAttention(nn.Module):
     return output(ops.constrain('heads', out_BLHK))
 
   @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Four products, and scores and their mixture over the keys that a token sees."""
+  def flops(self, length: int, width: int) -> float | None:
+    """Four products, and scores and their mixture over the keys that a token sees.
+
+    `positions` that are a module tell theirs by `flops(length, width)`; a function has no products.
+    """
+    of_positions = flops_of(self.positions, length, width)
+    if of_positions is None:
+      return None
     keys = length if self.window is None else min(length, sum(self.window) + 1)
-    return 8.0 * length * width**2 + 4.0 * length * keys * width
+    return 8.0 * length * width**2 + 4.0 * length * keys * width + of_positions
 
 
 class FeedForward(nn.Module):
@@ -143,14 +150,16 @@ class Block(nn.Module):
   attention_norm: bool = True
 
   @nn.compact
-  def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
+  def __call__(self, x_BLD, visible, dropout_keys_B2, ops, *context):
+    if not (self.attention_norm or self.norm_first):
+      raise ValueError('attention_norm=False is for blocks with norm_first')
     keys = split_keys(dropout_keys_B2, 3)
     add = functools.partial(ops.add_norm, dropout_rate=self.dropout)
     pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
     norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
 
     def attend(x_BLD):
-      y_BLD = self.attention(x_BLD, visible, keys[0], ops)
+      y_BLD = self.attention(x_BLD, visible, keys[0], ops, *context)
       return checkpoint_name(y_BLD, 'attention_output')
 
     def feed(x_ND):
@@ -163,7 +172,8 @@ class Block(nn.Module):
       y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
       join = functools.partial(add, dropout_keys_B2=keys[1], with_sum=True)
       x_BLD, h_BLD = pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
-      return pin(x_BLD + layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2]))
+      y_BLD = layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2])
+      return pin((x_BLD + y_BLD).astype(x_BLD.dtype))
     y_BLD = attend(x_BLD)
     x_BLD = pin(
       norms['attention'](x_BLD, y_BLD, norm=functools.partial(add, dropout_keys_B2=keys[1]))
@@ -174,15 +184,25 @@ class Block(nn.Module):
     return pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
 
   @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Those of its parts."""
-    return self.attention.flops(length, width) + self.feed_forward.flops(length, width)
+  def flops(self, length: int, width: int) -> float | None:
+    """Those of its parts; None if one does not tell them."""
+    parts = [flops_of(part, length, width) for part in (self.attention, self.feed_forward)]
+    return None if None in parts else sum(parts)
 
 
-def init(block, key, plan: stack.Plan, width: int):
-  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D."""
+def flops_of(part, length: int, width: int) -> float | None:
+  """Operations that a part tells; None of a module that does not, 0 of a function or of nothing."""
+  if hasattr(part, 'flops'):
+    return part.flops(length, width)
+  return None if isinstance(part, nn.Module) else 0.0
+
+
+def init(block, key, plan: stack.Plan, width: int, *context):
+  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D. context:
+  an example of what the attention is handed.
+  """
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
-  one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN)['params']
+  one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
   return stack.init(one, key, plan)
 
 

@@ -25,8 +25,6 @@ READS = {
   'mlm_head': 'predictions',
   'pair_head': 'rows',
   'replaced_head': 'tokens',
-  'copy_head': 'tokens',
-  'baseline_head': 'predictions',
 }
 
 

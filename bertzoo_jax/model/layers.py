@@ -193,7 +193,7 @@ def neighbours(x_BLD, pack_ids_BL, size: int):
 
 class Norm(nn.Module):
   """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in
-  `dtype`. use_bias False: scale alone.
+  `dtype`; a sum keeps its own. use_bias False: scale alone.
 
   norm: (*inputs, scale, shift or None, eps) → normalised, or (sum, normalised); `add_norm` for a
   sum of two.
@@ -209,7 +209,9 @@ class Norm(nn.Module):
     scale = self.param('scale', nn.initializers.ones_init(), width)
     shift = self.param('bias', nn.initializers.zeros_init(), width) if self.use_bias else None
     out = (norm or normalize)(*inputs, scale, shift, self.eps)
-    return jax.tree.map(lambda x: x.astype(self.dtype), out)
+    if isinstance(out, tuple):
+      return out[0], out[1].astype(self.dtype)
+    return out.astype(self.dtype)
 
 
 def normalize(x, scale_D, shift_D, eps):

@@ -52,7 +52,10 @@ class Encoder(Protocol):
     attention_dropout, relative_attention: what its attention needs of a kernel: the rate of dropout
       of attention probabilities, and whether scores have terms by distance.
     activation, norm_eps, kernel_init, use_bias: heads are made alike: name in layers.ACTIVATIONS,
-      epsilon, (key, shape) → float32, and whether products and norms have biases.
+      epsilon, (key, shape) → float32, and whether the vocabulary head's product and norm have
+      biases.
+    reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
+      where a format writes them.
     padding_side: 'right' or 'left', where `export` tells the tokenizer to pad.
     axes: what a mesh may split of its parameters, an ordered table as blocks.AXES.
   """
@@ -72,12 +75,13 @@ class Encoder(Protocol):
   norm_eps: float
   kernel_init: Callable
   use_bias: bool
+  reads: tuple[str, ...]
   padding_side: str
   axes: tuple
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`. batch: input_ids, segment_ids, pack_ids, and position_ids if a format
-    writes them. dropout_keys_B2: keys of the rows; None without dropout. embedded_BLE: the sum of
+    """hidden_BLD in `dtype`. batch: the features of `reads`, and position_ids if a format writes
+    them. dropout_keys_B2: keys of the rows; None without dropout. embedded_BLE: the sum of
     embeddings before its norm; None for `embed(batch)`.
     """
 
@@ -95,12 +99,16 @@ class Encoder(Protocol):
     An encoder whose tables are as wide as its layers ignores that.
     """
 
-  def flops(self, length: int) -> float | None:
-    """Operations of a forward pass over one row, without heads; None if they are not known."""
+  def flops(self, length: int, predictions: int = 0) -> float | None:
+    """Operations of a forward pass over one row, without heads, with the states of some predictions
+    where these cost more than a gather; None if they are not known.
+    """
 
 
 def lacking(encoder) -> list[str]:
   """Members of the protocol that an encoder does not have."""
+  if not isinstance(encoder, nn.Module):
+    return ['the methods of a linen module']
   methods = [name for name, value in vars(Encoder).items() if callable(value) and name[0] != '_']
   return [m for m in (*Encoder.__annotations__, *methods) if not hasattr(encoder, m)]
 

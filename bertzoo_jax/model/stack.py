@@ -153,6 +153,8 @@ def scan(
   whole = repeats * inner
   if not 0 <= first < end <= plan.blocks:
     raise ValueError(f'blocks {first} to {end} of a stack of {plan.blocks}')
+  if first % inner or end % inner:
+    raise ValueError(f'blocks {first} to {end} break a layer of {inner}')
   if plan.num_groups > 1 and (first % whole or end % whole):
     raise ValueError(f'blocks {first} to {end} break a group of {whole}')
   if period > 1 and (inner > 1 or (plan.num_groups > 1 and repeats % period)):
@@ -194,7 +196,8 @@ def scan(
     per_block, shared = turn
     if period > 1:
       return _alternate(block, x, per_block, shared, first % period, period, unroll)
-    layer = lambda x, turn: _scan(block(0), x, (turn, shared), inside)
+    one = block(0, looped=end - first > 1)
+    layer = lambda x, turn: _scan(one, x, (turn, shared), inside)
     return _scan(layer, x, per_block, unroll)
 
   turns = shaped(per_block, groups, repeats, inner), shaped(shared, groups, inner)
@@ -219,7 +222,8 @@ def _alternate(block, x, per_block, shared, offset, period, unroll):
   def body(x, turn):
     outs = []
     for i in range(period):
-      x, out = block(i)(x, (jax.tree.map(lambda leaf, i=i: leaf[i], turn), shared))
+      own = jax.tree.map(lambda leaf, i=i: leaf[i], turn)
+      x, out = block(i, looped=end - begin > period)(x, (own, shared))
       outs.append(out)
     return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
 

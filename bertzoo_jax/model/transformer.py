@@ -62,6 +62,7 @@ class Transformer(nn.Module):
 
   use_bias = True
   relative_attention = False
+  reads = ('input_ids', 'segment_ids', 'pack_ids')
   padding_side = 'right'
   axes = (*AXES, *blocks.AXES)
   row_vectors = protocol.first_token
@@ -124,7 +125,7 @@ class Transformer(nn.Module):
     x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)
     if self.table_width != self.hidden_size:
       x_BLD = self.embedding_projection(x_BLD)
-    block, visible = self._block(), attention.same_pack(batch['pack_ids'])
+    block, visible = self._block(), attention.of_batch(batch)
 
     def apply(params, x_BLD, turn):
       return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
@@ -151,8 +152,8 @@ class Transformer(nn.Module):
     num_layers = max(1, round(self.num_layers * depth))
     if hidden_size % num_heads:
       raise errors.UserError(
-        f'objective.width={width} makes a generator of {hidden_size} units, which {num_heads} '
-        'heads do not divide: take another.'
+        f'width={width} makes {hidden_size} units of {self.hidden_size}, which {num_heads} heads '
+        'do not divide: take another.'
       )
     return self.clone(
       parent=None,
@@ -165,8 +166,9 @@ class Transformer(nn.Module):
     )
 
   @nn.nowrap
-  def flops(self, length: int) -> float:
+  def flops(self, length: int, predictions: int = 0) -> float:
     """Operations of a forward pass over one row: of all blocks and of the projection."""
+    del predictions  # gathered
     projection = 2.0 * length * self.table_width * self.hidden_size
     stacked = self.plan.blocks * self._block().flops(length, self.hidden_size)
     return stacked + (projection if self.table_width != self.hidden_size else 0.0)

@@ -55,7 +55,7 @@ def replace_mlm(
     normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED,
+    encoder.reads + networks.MASKED,
     _both(encoder, generator, False),
   )
 
@@ -121,7 +121,7 @@ def all_tokens_mlm(
     normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED,
+    encoder.reads + networks.MASKED,
     _both(encoder, generator, True),
   )
 

@@ -35,7 +35,7 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     )
 
   return objective.Objective(
-    init, normalizers, lambda batch_size: (), loss, networks.ROW + networks.MASKED, _whole(encoder)
+    init, normalizers, lambda batch_size: (), loss, encoder.reads + networks.MASKED, _whole(encoder)
   )
 
 
@@ -76,7 +76,7 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
     normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED + ('pair_labels',),
+    encoder.reads + networks.MASKED + ('pair_labels',),
     _whole(encoder),
   )
 

@@ -10,7 +10,6 @@ from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 
-ROW = ('input_ids', 'segment_ids', 'pack_ids')
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
@@ -29,9 +28,10 @@ def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
 
 
 def init_encoder(encoder, key):
-  """The encoder's parameters, float32."""
-  row_BL = jnp.zeros((1, 1), jnp.int32)
-  return encoder.init({'params': key}, dict.fromkeys(ROW, row_BL))['params']
+  """The encoder's parameters, float32; those that only `predictions` uses are among them."""
+  names = (*encoder.reads, 'masked_positions')
+  batch = dict.fromkeys(names, jnp.zeros((1, 1), jnp.int32))
+  return encoder.init({'params': key}, batch, method='predictions')['params']
 
 
 def mlm_head(encoder):

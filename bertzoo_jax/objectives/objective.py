@@ -29,8 +29,12 @@ class Network(NamedTuple):
     predicts_all_positions: whether its vocabulary head sees all positions, not the predictions
       alone.
     trained: whether it learns.
-    reads: {head: 'predictions' | 'tokens' | 'rows'} of heads that heads.READS lacks: the vectors
-      that go through them.
+    reads: ((head, 'predictions' | 'tokens' | 'rows'), …) of heads that heads.READS lacks: the
+      vectors that go through them.
+    tied: heads that decode by the word table.
+    into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
+      array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
+      place.
   """
 
   name: str
@@ -40,6 +44,8 @@ class Network(NamedTuple):
   predicts_all_positions: bool = False
   trained: bool = True
   reads: tuple[tuple[str, str], ...] = ()
+  tied: tuple[str, ...] = ('mlm_head',)
+  into: Callable | None = None
 
   def places(self, params) -> dict[str, str]:
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
@@ -60,16 +66,17 @@ class Network(NamedTuple):
     rows, length = features['input_ids']
     predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
     known = {**heads.READS, **dict(self.reads)}
-    own, forward = jax.eval_shape(self.of, params), self.encoder.flops(length)
+    own, forward = jax.eval_shape(self.of, params), self.encoder.flops(length, predictions)
     if forward is None or any(head not in known for head in own if head != 'encoder'):
       return None
     positions = {'predictions': predictions, 'tokens': length, 'rows': 1}
     for head in own.keys() - {'encoder'}:
       seen = positions[known[head]]
       weights = sum(x.size for path, x in _flat(own[head]).items() if path.endswith('kernel'))
-      if head == 'mlm_head':
-        seen = length if self.predicts_all_positions else seen
-        weights += own['encoder']['embeddings']['word']['embedding'].size  # the tied decoder
+      if head == 'mlm_head' and self.predicts_all_positions:
+        seen = length
+      if head in self.tied:
+        weights += own['encoder']['embeddings']['word']['embedding'].size
       forward += 2.0 * seen * weights
     return rows * forward * self._passes(backward=2.0)
 
@@ -131,10 +138,10 @@ class Objective(NamedTuple):
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
-    """What a mesh may split of each parameter: the tables of the objective, of its encoders, of
-    heads and of vectors, in this order.
+    """What a mesh may split of each parameter: the tables of the objective, of heads, of its
+    encoders and of vectors, in this order.
     """
-    tables = [self.axes, *(n.encoder.axes for n in self.networks), heads.AXES, layers.AXES]
+    tables = [self.axes, heads.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
     return tuple(rule for table in tables for rule in table)
 
   def flops(self, params, features: dict) -> float | None:

@@ -128,7 +128,7 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED,
+    encoder.reads + networks.MASKED,
     (generator.network(),),
   )
 
@@ -228,7 +228,7 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objecti
     _normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED,
+    encoder.reads + networks.MASKED,
     (objective.Network('', encoder, _discriminator_of),),
     finalize_metrics,
   )
@@ -268,7 +268,7 @@ def _objective(encoder, generator, loss):
     _normalizers,
     lambda batch_size: (),
     loss,
-    networks.ROW + networks.MASKED,
+    encoder.reads + networks.MASKED,
     both,
     finalize_metrics,
   )

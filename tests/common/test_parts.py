@@ -234,6 +234,8 @@ MASKING = (maskings.BY_NAME, 'masking')
     ('mine.broken:f', 'AttributeError in '),
     ('mine.broken:f', "broken.py:2: 'int' object has no attribute 'z'): mend it first"),
     ('mine.garbled:f', 'fails when it is imported (SyntaxError: '),
+    ('math:pi.foo', "math:pi.foo', and math:pi.foo has no 'foo'"),
+    ('os:environ.x', "has no 'x'"),
     ('mine.host:single_sentence', "has no 'single_sentence'. Did you mean 'single_sentences'?"),
     ('mine.host:Family.frist_tokens', "has no 'frist_tokens'. Did you mean 'first_tokens'?"),
     ('mine.host:VERSION', 'is a int and cannot be called: name a function or class'),

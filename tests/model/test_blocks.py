@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
+from flax import linen as nn
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -98,18 +99,55 @@ def test_a_block_without_its_first_norm_has_no_parameter_for_it():
 
 
 @pytest.mark.parametrize('norm_first', [False, True])
-def test_both_sublayers_drop_and_each_other_units(norm_first):
-  b = block(dropout=0.5, norm_first=norm_first)
+def test_each_sublayer_drops_units_of_its_own(norm_first, monkeypatch):
+  b, drawn = block(dropout=0.5, norm_first=norm_first), []
   params, keys = parameters(b), row_keys.of_batch(jax.random.key(0), 2)
-  for part in ('attention', 'feed_forward'):
-    silent = jax.tree_util.tree_map_with_path(
-      lambda path, x, part=part: (
-        x if path[0].key in (part, f'{part}_norm') else 0 * x + ('norm' in path[0].key) * x
-      ),
-      params,
-    )
-    assert not np.allclose(run(b, silent), run(b, silent, keys=keys))
-  assert np.allclose(run(b, params, keys=keys), run(b, params, keys=keys))
+  dropped = layers._dropped
+  monkeypatch.setattr(
+    layers,
+    '_dropped',
+    lambda rate, x, keys: drawn.append(np.asarray(keys)) or dropped(rate, x, keys),
+  )
+  with jax.disable_jit():
+    out = run(b, params, keys=keys)
+  assert not np.allclose(out, run(b, params))
+  rows = [tuple(row) for keys in drawn for row in keys.tolist()]
+  assert len(drawn) == 2 and len(set(rows)) == len(rows) == 4
+
+
+@pytest.mark.parametrize('norm_first', [False, True])
+def test_the_stream_keeps_its_own_precision(norm_first):
+  b = block(norm_first=norm_first)
+  params = parameters(b)
+  half = b.clone(norm=functools.partial(layers.Norm, 1e-5, jnp.bfloat16))
+  out = run(half, params)
+  assert out.dtype == (jnp.float32 if norm_first else jnp.bfloat16)
+  # Small steps on a large stream: in bfloat16 they would be lost.
+  if norm_first:
+    assert small.worst(run(half, params, 64 * X), textbook(params, 64 * X, True)) < 0.15
+
+
+def test_a_first_block_without_its_norm_is_a_pre_norm_block():
+  b = block(attention_norm=False)
+  with pytest.raises(ValueError, match='norm_first'):
+    b.init(jax.random.key(0), X, attention.same_pack(PACKS), None, operations.PLAIN)
+
+
+def test_what_an_encoder_hands_on_reaches_the_attention():
+  class Shifted(nn.Module):
+    @nn.compact
+    def __call__(self, x_BLD, visible, dropout_keys_B2, ops, table_D):
+      return x_BLD * 0 + table_D
+
+  b = block().clone(attention=Shifted(parent=None), parent=None)
+  table = jnp.arange(1.0 * D)
+  stacked = blocks.init(b, jax.random.key(0), stack.Plan(1), D, table)
+  params = jax.tree.map(lambda x: x[0], stacked)
+  visible = attention.same_pack(jnp.asarray(PACKS))
+  one, two = (
+    b.apply({'params': params}, X, visible, None, operations.PLAIN, t) for t in (table, 2 * table)
+  )
+  assert not np.allclose(one, two)
 
 
 def test_what_attention_does_with_places_is_a_part():
@@ -164,3 +202,14 @@ def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
 def test_operations_of_a_block_are_its_products_and_the_keys_that_a_token_sees():
   assert block().flops(100, D) == 100 * (8 * D * D + 4 * 100 * D + 4 * D * F)
   assert block(window=(3, 4)).flops(100, D) == 100 * (8 * D * D + 4 * 8 * D + 4 * D * F)
+
+
+def test_a_part_that_does_not_tell_its_operations_makes_those_of_the_block_unknown():
+  class Silent(nn.Module):
+    @nn.compact
+    def __call__(self, q_BLHK, k_BLHK):
+      return q_BLHK, k_BLHK, None
+
+  assert block(positions=Silent(parent=None)).flops(100, D) is None
+  assert block(positions=lambda q, k: (q, k, None)).flops(100, D) == block().flops(100, D)
+  assert block().clone(feed_forward=Silent(parent=None), parent=None).flops(100, D) is None

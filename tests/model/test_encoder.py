@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
+from bertzoo_jax.model import transformer
 from configs import albert
 from configs import bert
 from configs import electra
@@ -301,3 +304,37 @@ def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, gen
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
   assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)
+
+
+def test_a_batch_with_an_order_is_read_from_left_to_right(params):
+  encoder, batch = small.encoder(), {k: v for k, v in small.batch(rows=2).items() if k in ROW}
+  order = np.broadcast_to(np.arange(24), (2, 24))
+  causal = run(encoder, params, {**batch, 'order': order})
+  for length in (5, 24):
+    part = {name: x[:, :length] for name, x in batch.items()}
+    part['order'] = order[:, :length]
+    assert small.worst(causal[:, :length], run(encoder, params, part)) < 1e-5
+  assert small.worst(causal, run(encoder, params, batch)) > 0.1
+
+
+def test_parameters_that_only_predictions_need_are_initialised_and_learn():
+  class Enhanced(transformer.Transformer):
+    def setup(self):
+      super().setup()
+      self.more = layers.Dense((self.hidden_size,), self.kernel_init, self.dtype)
+
+    def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
+      found = protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
+      return found._replace(states_BPD=self.more(found.states_BPD))
+
+  encoder = Enhanced(
+    vocab_size=small.VOCAB,
+    dtype=jnp.float32,
+    **{k: v for k, v in small.SECTION.items() if k != 'name'},
+  )
+  objective, batch = objectives.BY_NAME['mlm'](encoder), small.batch()
+  params = objective.init(jax.random.key(0))
+  plain = small.objective('mlm').init(jax.random.key(0))
+  assert small.worst(params['encoder']['layers'], plain['encoder']['layers']) == 0
+  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
+  assert np.abs(jax.grad(loss)(params)['encoder']['more']['kernel']).max() > 0

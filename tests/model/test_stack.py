@@ -241,3 +241,25 @@ def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, perio
     return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
 
   assert lines(13) == lines(25) == lines(49)
+
+
+def test_a_part_of_a_layer_cannot_run():
+  plan, params = stack.Plan(2, stack.SHARING['all'], 1, 2), {'w': jnp.ones((2, 1))}
+  for first, end in ((1, 3), (0, 3), (1, 4)):
+    with pytest.raises(ValueError, match='break a layer'):
+      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(4), first=first, end=end)
+
+
+@pytest.mark.parametrize('which', [dict(end=1), dict(period=2), dict(first=1, period=2)])
+def test_what_runs_outside_a_loop_is_computed_again_too(which):
+  def apply(params, x, turn):
+    return jnp.tanh(x @ params['w']), None
+
+  def tanhs(remat):
+    plan = stack.Plan(2 + which.get('first', 0))
+    params = {'w': jnp.ones((plan.num_layers, 8, 8))}
+    loss = lambda p, x: stack.scan(apply, p, x, None, plan, remat=remat, **which)[0].sum()
+    program = jax.jit(jax.value_and_grad(loss)).lower(params, jnp.ones((4, 8))).compile().as_text()
+    return len([line for line in program.splitlines() if ' tanh(' in line])
+
+  assert tanhs('full') > tanhs('none')

@@ -77,6 +77,7 @@ class Convolved(nn.Module):
   dropout: float = 0.1
 
   type_vocab_size, padding_side, relative_attention = 0, 'right', False
+  reads = ('input_ids', 'pack_ids')
   activation, norm_eps, use_bias = 'relu', 1e-6, True
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
@@ -99,7 +100,7 @@ class Convolved(nn.Module):
     keys, block = blocks.split_keys(dropout_keys_B2, 2), self._block()
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
-    visible = attention.same_pack(batch['pack_ids'])
+    visible = attention.of_batch(batch)
 
     def apply(params, x_BLD, turn):
       return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
@@ -114,7 +115,7 @@ class Convolved(nn.Module):
     return self.clone(parent=None, num_layers=max(1, round(self.num_layers * depth)), **sizes)
 
   @nn.nowrap
-  def flops(self, length):
+  def flops(self, length, predictions=0):
     return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap

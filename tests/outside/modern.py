@@ -88,7 +88,7 @@ class Modern(nn.Module):
     keys, (first, *others) = blocks.split_keys(dropout_keys_B2, 2), self._blocks()
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
-    visible = attention.same_pack(batch['pack_ids'])
+    visible = attention.of_batch(batch)
 
     def run(turns, x_BLD, **which):
       def apply(params, x_BLD, turn):
@@ -108,7 +108,7 @@ class Modern(nn.Module):
     return self.clone(parent=None, num_layers=max(2, round(self.num_layers * depth)), **sizes)
 
   @nn.nowrap
-  def flops(self, length):
+  def flops(self, length, predictions=0):
     each = [block.flops(length, self.hidden_size) for block in self._blocks()[1:]]
     return sum(each[i % 3] for i in range(self.num_layers))
 

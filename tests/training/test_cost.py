@@ -113,8 +113,24 @@ def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
   told = strange._replace(reads=(('span_head', 'predictions'),))
   extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
   assert told.flops(shapes, features) == network.flops(shapes, features) + extra
-  silent = type('Silent', (), {'flops': lambda self, length: None})()
+  silent = type('Silent', (), {'flops': lambda self, length, predictions: None})()
   assert network._replace(encoder=silent).flops(shapes, features) is None
   assert network._replace(encoder=silent).published_flops(shapes, 64) is None
   both = objective._replace(networks=(network, strange))
   assert both.flops(shapes, features) is None
+
+
+def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table():
+  config, features = electra.get_config('tiny'), {'input_ids': (2, 64), 'masked_positions': (2, 9)}
+  config.objective = parts.replace_mlm(width=1.0, shared='none')
+  few = flops(config, features)
+  config.objective = parts.all_tokens_mlm(width=1.0, shared='none')
+  d, v = config.encoder.hidden_size, config.tokenizer.vocab_size
+  e = config.encoder.embedding_size or d
+  extra = 3 * 2 * 2 * (64 - 9) * (d * e + e * v)
+  assert flops(config, features) == few + extra
+  objective, shapes = costed(bert.get_config('tiny'))
+  [network] = objective.networks
+  free = network._replace(tied=())
+  d, v = 128, 4096
+  assert network.flops(shapes, features) - free.flops(shapes, features) == 3 * 2 * 2 * 9 * d * v
