@@ -193,7 +193,11 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     raise errors.UserError(
       f'{_reader(a)} reads the export differently ({"; ".join(failed)}), so nothing was written: '
-      'please report it with the versions of torch and transformers.'
+      + (
+        'please report it with the versions of torch and transformers.'
+        if a.logits is None
+        else 'mend its file or the encoder.'
+      )
     )
   return rows
 

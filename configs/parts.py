@@ -1024,6 +1024,9 @@ def argument(text, build):
       f'no size {size!r}: write FILE.py:SIZE with SIZE one of '
       f'{", ".join(build)}.{_near(size, build)}'
     )
+  swapped = [change.partition('=')[0] for change in changes]
+  if twice := [key for key in swapped if swapped.count(key) > 1]:
+    raise ValueError(f'{twice[0]} is set twice in {text!r}: write it once.')
   config = build[size]()
   # scaling comes last: it also scales a new schedule's warmup
   for change in sorted(changes, key=lambda c: c.startswith('steps=')):

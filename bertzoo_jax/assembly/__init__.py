@@ -13,6 +13,7 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.objectives.objective import Objective
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
@@ -93,6 +94,11 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     encoder=network,
     ops=operations_on(mesh, chosen, network.axes),
   )
+  if not isinstance(objective, Objective):
+    raise errors.UserError(
+      f'objective={phase.config.objective.name} gives a {type(objective).__name__}: return an '
+      'Objective (bertzoo_jax/objectives/objective.py).'
+    )
   if missing := [name for name in objective.reads if name not in phase_data.features]:
     raise errors.UserError(
       f'objective={phase.config.objective.name} needs {", ".join(missing)}, which '

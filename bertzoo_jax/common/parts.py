@@ -39,8 +39,11 @@ def resolve(name: str, table: dict, what: str):
   return part
 
 
-def outside(name: str, what: str):
-  """What `package.module:name` names. Raises UserError if there is no such module or name."""
+def outside(name: str, what: str, fits=callable):
+  """What `package.module:name` names. Raises UserError if there is no such module or name.
+
+  fits: object → whether it may have been meant, for "did you mean".
+  """
   module_name, _, attribute = name.partition(':')
   if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
     raise errors.UserError(
@@ -49,7 +52,7 @@ def outside(name: str, what: str):
   part = _module(module_name, what)
   for step in attribute.split('.'):
     if not hasattr(part, step):
-      known = [k for k in dir(part) if k[0] != '_' and callable(getattr(part, k, None))]
+      known = [k for k in dir(part) if k[0] != '_' and fits(getattr(part, k, None))]
       raise errors.UserError(
         f'config.{what} names {name!r}, and {getattr(part, "__name__", name)} has no {step!r}.'
         f'{errors.did_you_mean(step, known)}'

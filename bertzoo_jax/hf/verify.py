@@ -200,6 +200,8 @@ def compare_tokens(
   """
   import transformers
 
+  transformers.utils.logging.set_verbosity_error()  # a class of one's own is no model type there
+
   tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]
   theirs = [tokenizer(p, add_special_tokens=False)['input_ids'] for p in PROBES]

@@ -8,7 +8,8 @@ An encoder builds a block of parts; those shipped here are a choice, not a base:
 
     attention: (x_BLD, visible, dropout_keys_B2, ops, *context) → y_BLD
     feed_forward: (x_ND, ops) → y_ND
-    norm: name= → a module like layers.Norm
+    norm: name= → a module x → normalised x. layers.Norm is fused with the sum before it; another
+      norm (RMSNorm) is called with the sum
 
 `context` is what an encoder hands to its attention besides: a table that layers share, a memory.
 Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of a block
@@ -154,9 +155,17 @@ class Block(nn.Module):
     if not (self.attention_norm or self.norm_first):
       raise ValueError('attention_norm=False is for blocks with norm_first')
     keys = split_keys(dropout_keys_B2, 3)
-    add = functools.partial(ops.add_norm, dropout_rate=self.dropout)
     pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
     norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
+
+    def join(name, x_BLD, y_BLD, keys_B2):
+      """The norm of x + dropout(y); with norm_first the sum, too."""
+      norm, drop = norms[name], dict(dropout_rate=self.dropout, dropout_keys_B2=keys_B2)
+      if getattr(norm, 'joins', False):
+        add = functools.partial(ops.add_norm, with_sum=self.norm_first, **drop)
+        return pin(norm(x_BLD, y_BLD, norm=add))
+      sum_BLD = (x_BLD + layers.dropout(y_BLD, self.dropout, keys_B2)).astype(x_BLD.dtype)
+      return pin((sum_BLD, norm(sum_BLD)) if self.norm_first else norm(sum_BLD))
 
     def attend(x_BLD):
       y_BLD = self.attention(x_BLD, visible, keys[0], ops, *context)
@@ -170,18 +179,13 @@ class Block(nn.Module):
     tokens = lambda x_BLD: x_BLD.reshape(-1, x_BLD.shape[-1])
     if self.norm_first:
       y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
-      join = functools.partial(add, dropout_keys_B2=keys[1], with_sum=True)
-      x_BLD, h_BLD = pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
+      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, keys[1])
       y_BLD = layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2])
       return pin((x_BLD + y_BLD).astype(x_BLD.dtype))
-    y_BLD = attend(x_BLD)
-    x_BLD = pin(
-      norms['attention'](x_BLD, y_BLD, norm=functools.partial(add, dropout_keys_B2=keys[1]))
-    )
+    x_BLD = join('attention', x_BLD, attend(x_BLD), keys[1])
     x_ND = tokens(x_BLD)
     y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
-    join = functools.partial(add, dropout_keys_B2=keys[2])
-    return pin(norms['feed_forward'](x_BLD, y_BLD, norm=join))
+    return join('feed_forward', x_BLD, y_BLD, keys[2])
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float | None:

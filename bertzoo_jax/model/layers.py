@@ -203,6 +203,8 @@ class Norm(nn.Module):
   dtype: Any
   use_bias: bool = True
 
+  joins = True  # takes the sum of two inputs itself, by `norm`
+
   @nn.compact
   def __call__(self, *inputs, norm=None):
     width = inputs[0].shape[-1:]

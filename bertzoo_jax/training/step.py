@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
@@ -156,7 +157,14 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
 
 def means(sums: dict, normalizers: dict) -> dict:
-  """{metric: sum / total}; 0 where there was nothing to count."""
+  """{metric: sum / total}; 0 where there was nothing to count. Raises UserError for a sum whose
+  total the objective does not have.
+  """
+  if strange := sorted(sums.keys() - normalizers.keys()):
+    raise errors.UserError(
+      f'The objective has sums under {strange[0]!r}, and its normalizers are '
+      f'{", ".join(sorted(normalizers))}: sums go under the name of the total that divides them.'
+    )
   return {
     name: value / jnp.maximum(normalizers[total], 1.0)
     for total, group in sums.items()

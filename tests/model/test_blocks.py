@@ -213,3 +213,28 @@ def test_a_part_that_does_not_tell_its_operations_makes_those_of_the_block_unkno
   assert block(positions=Silent(parent=None)).flops(100, D) is None
   assert block(positions=lambda q, k: (q, k, None)).flops(100, D) == block().flops(100, D)
   assert block().clone(feed_forward=Silent(parent=None), parent=None).flops(100, D) is None
+
+
+@pytest.mark.parametrize('norm_first', [False, True])
+def test_another_norm_is_called_with_the_sum(norm_first):
+  class RMSNorm(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
+      return x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-5) * scale
+
+  b = block(norm_first=norm_first).clone(norm=RMSNorm, parent=None)
+  params = parameters(b)
+  p = {name: np.asarray(params[f'{name}_norm']['scale']) for name in ('attention', 'feed_forward')}
+  norm = lambda x, name: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p[name]
+  visible = attention.same_pack(jnp.asarray(PACKS))
+  bound = b.bind({'params': params})
+  attend = lambda x: np.asarray(bound.attention(jnp.asarray(x), visible, None, operations.PLAIN))
+  feed = lambda x: np.asarray(bound.feed_forward(jnp.asarray(x), operations.PLAIN))
+  if norm_first:
+    x = X + attend(norm(X, 'attention'))
+    expected = x + feed(norm(x, 'feed_forward'))
+  else:
+    x = norm(X + attend(X), 'attention')
+    expected = norm(x + feed(x), 'feed_forward')
+  assert np.allclose(run(b, params), expected, atol=1e-4)

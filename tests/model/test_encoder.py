@@ -182,7 +182,7 @@ def test_operations_are_used_where_they_are_given(params):
     return x
 
   attend = lambda q, k, v, visible, rate, key, relative: jnp.zeros_like(q)
-  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2: x + y
+  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2, with_sum: x + y
   outs = [
     run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
     for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))

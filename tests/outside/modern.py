@@ -66,8 +66,8 @@ class Modern(nn.Module):
   dropout: float = 0.0
 
   max_positions, type_vocab_size, padding_side = None, 0, 'right'
-  attention_dropout, relative_attention, use_bias = 0.0, False, False
-  activation, norm_eps, thetas = 'gelu', 1e-5, (160_000.0, 10_000.0)
+  attention_dropout, relative_attention, reads = 0.0, False, ('input_ids', 'pack_ids')
+  activation, norm_eps, use_bias, thetas = 'gelu', 1e-5, False, (160_000.0, 10_000.0)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)
   table_width = property(lambda self: self.hidden_size)

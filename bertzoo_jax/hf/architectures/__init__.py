@@ -27,7 +27,7 @@ def choose(name: str) -> Architecture:
   """
   if not parts.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  found = parts.outside(name, 'hf')
+  found = parts.outside(name, 'hf', lambda x: isinstance(x, Architecture))
   if not isinstance(found, Architecture):
     raise errors.UserError(
       f'{name!r} is no Architecture but of type {type(found).__name__}: see '
