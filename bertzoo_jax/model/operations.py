@@ -1,5 +1,5 @@
-"""What a model is handed, since only who knows the devices can choose it: how it attends, joins,
-places and sums.
+"""Operations that depend on the devices and are passed to a model: attention, the norm of a
+residual sum, placement, gradients of kernels.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from bertzoo_jax.model import layers
 
 
 class Operations(NamedTuple):
-  """The defaults are plain XLA, anywhere; `assembly.operations_on` has those of a mesh.
+  """The defaults are plain XLA and run anywhere. `assembly.operations_on` makes those of a mesh.
 
   Attributes:
     attend: as model.attention.attend.
