@@ -1,0 +1,62 @@
+"""Weights of --init for networks whose arrays are sums of parameters."""
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+from flax import traverse_util
+
+from bertzoo_jax import hf
+from bertzoo_jax.assembly import initial_weights
+
+WORDS = 'encoder/embeddings/word/embedding'
+
+
+def flat(tree):
+  return traverse_util.flatten_dict(tree, sep='/')
+
+
+def summed():
+  """Replaced token detection whose discriminator reads E_G + Δ (He et al. 2021 §3.3)."""
+  objective = small.objective('replaced_token', width=1.0, shared='none')
+  detector, generator = objective.networks
+
+  def of(params):
+    own = flat(detector.of(params))
+    other = flat(params)[f'generator/{WORDS}']
+    return traverse_util.unflatten_dict({**own, WORDS: own[WORDS] + other}, sep='/')
+
+  def into(loaded, params):
+    rest = {path: x for path, x in loaded.items() if path != WORDS}
+    if WORDS in loaded:
+      rest[WORDS] = loaded[WORDS] - params[f'generator/{WORDS}']
+    return rest
+
+  return objective._replace(networks=(detector._replace(of=of, into=into), generator))
+
+
+@pytest.mark.parametrize('whose', [('d', 'g'), ('d',)])
+def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(whose, monkeypatch):
+  objective = summed()
+  fresh = small.parameters(objective, seed=1)
+  trained = small.parameters(objective, seed=2)
+  found = dict(zip('dg', (network.of(trained) for network in objective.networks)))
+  report = hf.Report('a directory', 'SomeClass', {}, ())
+  monkeypatch.setattr(
+    initial_weights, '_weights', lambda address, *_: (found[address], report, None, False)
+  )
+  monkeypatch.setattr(initial_weights, '_check_vocabulary', lambda *_: None)
+  params, _ = initial_weights.parameters(fresh, ','.join(whose), objective, None)
+  for name, network in zip('dg', objective.networks):
+    ours, theirs = network.of(params), found[name] if name in whose else network.of(fresh)
+    for path, x in flat(theirs).items():
+      np.testing.assert_allclose(flat(ours)[path], x, atol=1e-6, err_msg=path)
+  assert jax.tree.structure(params) == jax.tree.structure(fresh)
+
+
+def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():
+  objective = summed()
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  detector, generator = (network.places(shapes) for network in objective.networks)
+  assert detector[WORDS] == WORDS and generator[WORDS] == f'generator/{WORDS}'
+  assert {*detector.values(), *generator.values()} == set(flat(shapes))
