@@ -266,24 +266,24 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
     ):
       original[row, at] = target if weight else original[row, at]
   np.testing.assert_allclose(
-    evaluate.first_vectors(encoder, own, batches),
+    evaluate.row_vectors(encoder, own, batches),
     hidden(own, {**batches[0], 'input_ids': original})[:, 0],
     atol=1e-5,
   )
   np.testing.assert_allclose(
-    evaluate.first_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
+    evaluate.row_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
   )
-  assert np.abs(masked - evaluate.first_vectors(encoder, own, batches)).max() > 1e-3
+  assert np.abs(masked - evaluate.row_vectors(encoder, own, batches)).max() > 1e-3
 
 
 def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
   batches = evaluate.rows_of(
     corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2
   )
-  whole = evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
+  whole = evaluate.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
   monkeypatch.setattr(evaluate, '_ROWS', 3)
   np.testing.assert_allclose(
-    evaluate.first_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
+    evaluate.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
     whole,
     atol=1e-5,
   )
@@ -325,7 +325,7 @@ def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
   params = {
     'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']
   }
-  assert np.isfinite(evaluate.first_vectors(encoder, params, batches)).all()
+  assert np.isfinite(evaluate.row_vectors(encoder, params, batches)).all()
 
 
 def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax.hf import architectures as hf_architectures
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -267,10 +268,9 @@ def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
   for architecture, network in zip(
     architectures if isinstance(architectures, tuple) else (architectures,), objective.networks
   ):
-    section = {k: getattr(network.encoder, k) for k in small.SECTION if k != 'name'}
-    tensors, config = export.convert(
-      architecture, weights.flatten(network.of(params)), section, special
-    )
+    arrays = weights.flatten(network.of(params))
+    a = hf_architectures.choose(architecture)
+    tensors, config = export.convert(a, arrays, network.encoder, special)
     folders.append(tmp_path / architecture)
     folders[-1].mkdir()
     weights.save(folders[-1] / 'model.safetensors', tensors)
