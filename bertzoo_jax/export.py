@@ -189,6 +189,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   )
   if a.tokens is not None:
     rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, a.tokens)
+  rows += uncompared(params)
   print(verify.table(rows))
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     raise errors.UserError(
@@ -200,6 +201,15 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
       )
     )
   return rows
+
+
+def uncompared(params: dict) -> list[verify.Comparison]:
+  """A failed comparison for each head that is written and that nothing compares."""
+  heads = sorted(params.keys() - {'encoder', *networks.HEADS})
+  return [
+    verify.Comparison(head, 'it is written and nothing compares it', 'compared', False)
+    for head in heads
+  ]
 
 
 def _architecture(wished, network, params, aloud) -> str:

@@ -10,6 +10,9 @@ from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 
+# The heads that `predict` reads, and the names of what they say.
+HEADS = {'mlm_head': 'mlm', 'pair_head': 'pair', 'replaced_head': 'replaced'}
+
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
