@@ -82,7 +82,7 @@ def prepare(
       one on the text.
     workers: processes; None for one per core.
     say: takes a line of text.
-    phrases, entities: lexicon files (input/lexicons.py), where config.corpus asks for them.
+    phrases, entities: lexicon files (words/lexicons.py), where config.corpus asks for them.
     similar: word vectors or a thesaurus (words/similar), where config.corpus asks for it.
     where: list of 'key=value' that a record must have; values of one key are alternatives.
     exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are

@@ -19,7 +19,7 @@ def input_only(*, encoder, ops=None, reads) -> objective.Objective:
     raise errors.UserError(
       'This config is input ready: prepare and show work, its network and objective are still to '
       'be written. '
-      "BERT's network trains on the rows of maskings that hide what they ask for: add "
+      'encoder=transformer trains on rows whose masking hides what it asks for: add '
       ',objective=mlm to --config, and '
       '--config.hf=BertForMaskedLM.'
     )
