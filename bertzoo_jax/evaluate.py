@@ -166,10 +166,10 @@ def segment_pairs(pairs: str) -> dict:
 
 
 def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
-  """At most so many batches of config.batch_size rows, each row once; smaller ones where the split
+  """At most `batches` batches of config.batch_size rows, each row once; smaller ones if the split
   has fewer rows.
 
-  Of 'held_out' they are those of pretraining's evaluation, spread over the split; of 'train' the
+  'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
   first ones of an epoch, at most what a probe is fitted on.
 
   Args:

@@ -14,7 +14,7 @@ from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import workdir as workdirs
 
-_WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # what is wanted of a directory of the hub
+_WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # files to fetch from the hub
 
 
 def parameters(

@@ -335,7 +335,7 @@ class Pipeline:
     return tokens
 
   def _units(self, split, positions, tokens):
-    """The marks of tokens: those of the corpus, or word starts as the pieces tell them."""
+    """The marks of tokens: from the corpus, or word starts as the pieces tell them."""
     if self._has_marks:
       return split.gather_units(positions)
     return np.where(self._word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)

@@ -1,7 +1,7 @@
 """Random bits of a row of the batch: a hash of the row's key and of a place in the row.
 
 So they are the same for a row alone and among others, on any mesh and in any microbatch; a device
-draws those of its own rows and no others, in passing, and again in a backward pass.
+draws the bits of its own rows only, where it uses them, and again in the backward pass.
 
 A row's key is two uint32s, keys [..., 2]. The hash mixes each of them by a bijection of 32 bits
 whose every bit depends on all (shifts and odd factors; constants of Wellons' hash prospector,

@@ -29,7 +29,7 @@ def conditions(where) -> tuple[tuple[str, str], ...]:
 
 
 class Text:
-  """The documents of a plan: those of the sources, without what comes again or is to be excluded.
+  """The documents of a plan: from the sources, without repeated and excluded texts.
 
   Attributes:
     bytes: of the sources' files.

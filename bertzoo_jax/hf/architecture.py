@@ -185,7 +185,7 @@ class Architecture(NamedTuple):
     tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
-    settle: (params, sizes) → params: what is left to do after the rows have been read.
+    settle: (params, sizes) → params, applied after the rows have been read.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
@@ -194,7 +194,7 @@ class Architecture(NamedTuple):
     reads: whether it reads checkpoints of its model type. A class that another one of the type
       contains does not.
     logits: (directory, batch) → what verification compares with our logits, as
-      `verify.logits` has it; None for those of the transformers class called `name`.
+      `verify.logits` has it; None: the logits of the transformers class called `name`.
   """
 
   name: str
@@ -236,7 +236,7 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
 
 
 def placed(a: Architecture, params: Mapping[str, Any], own_heads) -> dict[str, Any]:
-  """A network's nested parameters without those of its own heads that no row has.
+  """A network's nested parameters, without its own heads that no row names.
 
   own_heads: names of heads that an objective brought along. Others stay, so that `check` refuses
   a class that has no place for them.

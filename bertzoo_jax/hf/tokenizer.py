@@ -1,4 +1,4 @@
-"""Tokenizer files of a Hugging Face directory, from those of a corpus (tokenizer.json,
+"""Tokenizer files of a Hugging Face directory, from a corpus' files (tokenizer.json,
 bertzoo.json). json only.
 
 Two traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the

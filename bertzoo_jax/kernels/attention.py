@@ -365,7 +365,7 @@ def _backward(program, together, blocks, seed, q, k, v, grad, lse, *refs):
     own = slice(head * program.width, (head + 1) * program.width)
     q_LK, k_MK, grad_LK = q[0, :, own], k[0, :, own], grad[0, :, own]
     windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1], of_tables)
-    # Probabilities over 1 − rate: what is kept of them is scaled up.
+    # Probabilities divided by 1 − rate: dropout scales the kept ones up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
     p_ML = jnp.exp(_scores(program, q_LK, k_MK, windows, hidden_ML) - to_subtract)
     dp_ML = _product(v[0, :, own], grad_LK, (1, 1))

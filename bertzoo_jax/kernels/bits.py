@@ -27,7 +27,7 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
       machine has.
     seed: as `seed` returns.
     row, head: of the arrays the kernel was given; None where heads are not apart.
-    block: number of the block among those of the row and head.
+    block: number of the block within its row and head.
     first: place of its corner.
     size: two numbers.
   """

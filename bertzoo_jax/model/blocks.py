@@ -133,7 +133,7 @@ class Block(nn.Module):
   """Attention and feed-forward, each with dropout, a residual connection and a norm.
 
   The norm follows the sum (Vaswani et al. 2017 §3.1), or stands before the sublayer (Xiong et al.
-  2020 §2.2): then the sum is what goes on, and the encoder ends with a norm of its own.
+  2020 §2.2). Then the sum is passed on, and the encoder ends with a norm of its own.
 
   Attributes:
     attention, feed_forward, norm: the parts, see the module.

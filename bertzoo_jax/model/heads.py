@@ -119,7 +119,7 @@ class PairHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-  """Dense, activation, and one number a token: the logit that it was replaced (Clark et al. 2020
+  """Dense, activation, and one number per token: the logit that it was replaced (Clark et al. 2020
   §2; code of the release).
   """
 
@@ -137,7 +137,7 @@ class ReplacedHead(nn.Module):
 
 
 class TokenScore(nn.Module):
-  """One number a token, linear in its vector.
+  """One number per token, linear in its vector.
 
   Its kernel starts uniform after Glorot, as in ELECTRA's release: from 0.02 a small network does
   not leave the base rate.

@@ -115,7 +115,7 @@ class Transformer(nn.Module):
     Args:
       batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
       dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: what depends on the devices.
+      ops: operations that depend on the devices.
       embedded_BLE: the sum to begin with; None for `embed(batch)`.
 
     Raises UserError for rows longer than the position table.

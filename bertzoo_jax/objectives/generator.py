@@ -82,7 +82,7 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
     width, depth: sizes of layers and their number, as shares of the main network's; a head keeps
       its width if it can.
     shared: a name in SHARED. Tables that are not shared are as wide as the generator's layers;
-      those of a generator of the network's own size, and shared ones, as wide as the network's.
+      a generator of the network's own size, and shared tables, have the network's width.
 
   Raises:
     UserError: an unknown name, shares out of range, or networks of two sizes that are to share all.

@@ -71,7 +71,7 @@ def init_replaced_head(encoder, key):
 
 
 def token_score(encoder):
-  """One number a token."""
+  """One number per token."""
   return heads.TokenScore(encoder.dtype)
 
 

@@ -1,6 +1,4 @@
-"""What is learned, as pure functions in the manner of optax: one train step serves all
-objectives.
-"""
+"""Objectives: pure functions, as in optax. One train step serves all of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -116,9 +114,8 @@ class Objective(NamedTuple):
       Rows have keys of their own in `row_keys` of the batch, which the step adds: what is dropped
       depends on both, what is sampled on those alone.
     reads: names of the batch features it needs.
-    networks: the networks it trains, for those who look from outside.
-    finalize_metrics: {metric: mean} → {metric: scalar}, what is made of means that are not yet
-      metrics.
+    networks: the networks it trains; costs, export and evaluation read them.
+    finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
       path the first matching regex makes of its own, if the phase before has it.

@@ -250,7 +250,7 @@ def bucket_location(path: str) -> str | None:
 
 
 def check_recipe(findings: Findings, config, recipe) -> None:
-  """Warns where the batch or all tokens are far from those of the config file itself (W01): its
+  """Warns if the batch or the number of tokens is far from the config file's own (W01): its
   learning rate was chosen for these.
   """
   tokens = lambda c: sum(

@@ -470,7 +470,7 @@ class _Walk:
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call, which may stand inside those of its
+  """The name given to the kernel: the scope around its call, which may stand inside the scopes of its
   differentiation.
   """
   scopes = instruction.source.split('/')

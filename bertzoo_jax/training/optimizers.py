@@ -119,7 +119,7 @@ def lamb(
   p − lr·(‖p‖/‖u‖)·u.
 
   No bias correction. The ratio is 1 where either norm is 0, and for what `no_adaptation` names. The
-  norms are those of one layer's parameter where several are stacked; of a parameter that layers
+  norms are taken per layer where several are stacked; of a parameter that layers
   share, there is one.
 
   Args:

@@ -318,7 +318,7 @@ def _on_parts(mesh, f, arrays, places, result, kept=None, name=None):
     arrays, places: the two tuples and their specs; None among the others stays None.
     result: spec of the result, or of each of several.
     kept: spec of the second of the pair. None: f returns the result alone.
-    name: of what is kept, for policies of jax.checkpoint.
+    name: of the kept arrays, for policies of jax.checkpoint.
   """
   split = lambda f, ins, out: jax.shard_map(
     f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False
@@ -379,7 +379,7 @@ def inside_shard_map() -> bool:
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
-  """Raises UserError if a batch of so many rows cannot be split over microbatches, devices and
+  """Raises UserError if `batch_size` rows cannot be split over microbatches, devices and
   hosts.
   """
   rows = rows_over(mesh)

@@ -233,7 +233,7 @@ def _with_row_keys(batch, key):
 
 
 def _except(updates, frozen):
-  """The updates with those of frozen parameters at 0."""
+  """The updates, 0 for frozen parameters."""
   if not frozen:
     return updates
   return jax.tree_util.tree_map_with_path(

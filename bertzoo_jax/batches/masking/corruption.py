@@ -28,7 +28,7 @@ def replace(features, seen_BP, counts_BP=None):
   """The features with `seen_BP` in the places of the predictions.
 
   Args:
-    features: those of `predict`.
+    features: as in `predict`.
     seen_BP: what the network is to see.
     counts_BP: bool, False for a position that another slot already replaces; None where positions
       differ.

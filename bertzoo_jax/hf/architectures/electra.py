@@ -27,7 +27,7 @@ PRETRAINING = _build(
   'ElectraForPreTraining',
   *bert_like.dense('replaced_head/dense', 'discriminator_predictions.dense'),
   *bert_like.dense('replaced_head/score/classifier', 'discriminator_predictions.dense_prediction'),
-  heads='This is the discriminator: its logits, one a token, are above 0 where it takes a token '
+  heads='This is the discriminator: its logits, one per token, are above 0 where it takes a token '
   'for replaced. Fine-tune this one. There is no pooler; the classes for fine-tuning start their '
   'heads at random.',
   pipeline='feature-extraction',
