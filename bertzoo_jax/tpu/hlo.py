@@ -470,8 +470,8 @@ class _Walk:
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call, which may stand inside the scopes of its
-  differentiation.
+  """The name given to the kernel: the scope around its call, which may stand inside the scopes of
+  its differentiation.
   """
   scopes = instruction.source.split('/')
   scope = scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1]
