@@ -1,5 +1,10 @@
-"""What the README tells people to type is typed here."""
+"""What the README, docs/ and the other pages tell people is so: commands, flags, files, links,
+messages and the names of tests.
+"""
 
+import ast
+import functools
+import json
 import os
 import pathlib
 import re
@@ -9,17 +14,75 @@ import sys
 
 import pytest
 
+from tests import found
+
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
-BY_HAND = re.search(r'### The same by hand\n+```bash\n(.*?)```', README, re.S).group(1).splitlines()
-COMMANDS = [
-  c.strip(' `')
-  for c in re.findall(r'python (-m bertzoo_jax\.[^\n`\']*(?:\'[^\n\']*\'[^\n`\']*)*)', README)
-]
-MY_LANGUAGE, MY_ENCODER = re.findall(r'```python\n(.*?)```', README, re.S)
+MOST_WORDS = 1200
+PAGES = (
+  *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'data/README.md', 'bench/README.md')),
+  ROOT / 'bertzoo_jax/batches/README.md',
+  *sorted((ROOT / 'docs').glob('*.md')),
+)
+# What readers make themselves, so that nothing has such a name here.
+THEIRS = re.compile(r'(^|/)(my_|yours|estonian|tpu\.env$)|LANG|^(run|corpus|hf|mine|FOLDER)/')
 
 
-def _run(arguments, cwd, **environment):
+def _page(name):
+  return (ROOT / name).read_text()
+
+
+def _block(name, heading, language):
+  """The first block of code below a line of a page."""
+  return _page(name).split(f'\n{heading}', 1)[1].split(f'```{language}\n', 1)[1].split('```')[0]
+
+
+BY_HAND = _block('README.md', 'The same by hand, in five commands:', 'bash').splitlines()
+MY_LANGUAGE = _block('docs/my_language.md', '1. Write a config', 'python')
+MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
+
+
+def _commands():
+  """Every `python -m bertzoo_jax.… --flags` of a page, without those that leave something out."""
+  for page in PAGES:
+    for line in page.read_text().replace('\\\n', ' ').splitlines():
+      for before, command in re.findall(r'(.*?)python (-m bertzoo_jax\.\S+ --[^`]+)', line):
+        if before.count("'") % 2:  # inside --command='…'
+          command = command.rpartition("'")[0]
+        if '…' not in command and '[--' not in command:
+          yield ' '.join(shlex.quote(word) for word in shlex.split(command, comments=True))
+
+
+COMMANDS = sorted(set(_commands()))
+
+# One process imports the libraries; a fork of it parses each command.
+_PARSER = """
+import json, os, runpy, shlex, sys
+import bertzoo_jax.evaluate, bertzoo_jax.export, bertzoo_jax.prepare, bertzoo_jax.pretrain
+import bertzoo_jax.preflight.__main__, bertzoo_jax.show.__main__
+
+said = {}
+for command in json.load(sys.stdin):
+  read, write = os.pipe()
+  if not (child := os.fork()):
+    os.dup2(write, 2)
+    _, module, *flags = shlex.split(command)
+    sys.argv = [module, *flags, '--only_check_args']
+    try:
+      runpy.run_module(module, run_name='__main__', alter_sys=True)
+    except SystemExit as e:
+      sys.stderr.flush()
+      os._exit(e.code or 0)
+    os._exit(99)
+  os.close(write)
+  with open(read, errors='replace') as f:
+    error = f.read()
+  said[command] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), error
+json.dump(said, sys.stdout)
+"""
+
+
+def _run(arguments, cwd, text=None, **environment):
   # compiled as quickly as here; `make demo` has none
   flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
   env = {
@@ -30,7 +93,13 @@ def _run(arguments, cwd, **environment):
     **environment,
   }
   return subprocess.run(
-    [sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=540
+    [sys.executable, *arguments],
+    cwd=cwd,
+    env=env,
+    input=text,
+    capture_output=True,
+    text=True,
+    timeout=540,
   )
 
 
@@ -56,36 +125,187 @@ def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
   assert done.stdout.count('%') == 5  # five fillings with their shares
 
 
-def test_my_own_language_is_ten_lines_on_top_of_another_config(tmp_path):
-  assert len(MY_LANGUAGE.strip().splitlines()) <= 10
+def _config(source, argument=None):
   namespace = {}
-  exec(MY_LANGUAGE, namespace)
-  config = namespace['get_config']()
-  assert (
-    config.tokenizer.vocab_size == 50_000 and sum(steps for steps, _ in config.phases) == 100_000
-  )
+  exec(source, namespace)
+  return namespace['get_config'](*([argument] if argument else []))
+
+
+def test_my_own_language_is_ten_lines_on_top_of_another_config():
+  assert len(MY_LANGUAGE.strip().splitlines()) <= 12  # ten, and two blank ones
+  config = _config(MY_LANGUAGE)
+  assert not config.tokenizer.lowercase and sum(steps for steps, _ in config.phases) == 100_000
+  small = _config(MY_LANGUAGE, 'tiny')  # what the page says of little text
+  assert not small.tokenizer.strip_accents
+  assert small.tokenizer.vocab_size == found.config('bert', 'tiny').tokenizer.vocab_size
 
 
 def test_an_encoder_of_my_own_is_ten_lines_on_top_of_another_config():
   assert len(MY_ENCODER.strip().splitlines()) <= 10
-  namespace = {}
-  exec(MY_ENCODER, namespace)
-  config = namespace['get_config']()
+  config = _config(MY_ENCODER)
   assert (config.objective.name, config.format.name) == ('mlm', 'full_sentences')
   assert config.encoder.name == 'my_package.encoder:MyEncoder'
 
 
-@pytest.mark.parametrize('command', sorted({c for c in COMMANDS}))
-def test_every_command_of_the_readme_has_flags_that_exist(command, tmp_path):
-  module, *flags = shlex.split(command)[1:]
-  (tmp_path / 'configs').mkdir()
+@pytest.fixture(scope='module')
+def parsed(tmp_path_factory):
+  """{command: (exit code, what it said)}, where readers' own configs exist."""
+  folder = tmp_path_factory.mktemp('clone')
+  (folder / 'configs').mkdir()
   for path in (ROOT / 'configs').glob('*.py'):
-    (tmp_path / 'configs' / path.name).symlink_to(path)
-  (tmp_path / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
-  (tmp_path / 'my_config.py').write_text(MY_ENCODER)
-  flags = ['configs/bert.py:tiny' if f == 'C' else f for f in flags]
-  done = _run(['-m', module, *flags, '--only_check_args'], tmp_path)
-  assert done.returncode == 0, done.stderr[-2000:]
+    (folder / 'configs' / path.name).symlink_to(path)
+  (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
+  (folder / 'my_config.py').write_text(MY_ENCODER)
+  done = _run(['-c', _PARSER], folder, text=json.dumps(COMMANDS))
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_every_command_has_flags_that_exist(command, parsed):
+  code, said = parsed[command]
+  assert code == 0, said[-2000:]
+
+
+def test_a_command_with_a_flag_that_does_not_exist_is_noticed(tmp_path):
+  command = '-m bertzoo_jax.export --workdir W --outt hf'
+  done = _run(['-c', _PARSER], tmp_path, text=json.dumps([command]))
+  assert json.loads(done.stdout)[command][0] == 2
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+  assert len(README.split()) <= MOST_WORDS
+  first = README.split('\n## ')[0]
+  for shown in ('make demo', *BY_HAND, '| system |'):
+    assert shown in first
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_resolves(page):
+  for target in re.findall(r'\]\(([^)\s]+)\)', page.read_text()):
+    if '://' in target:
+      continue
+    file, _, anchor = target.partition('#')
+    path = page.parent / file if file else page
+    assert path.exists(), target
+    assert not anchor or anchor in _anchors(path), target
+
+
+def _anchors(page):
+  """The anchors that GitHub gives headings."""
+  headings = re.findall(r'^#+ (.*)$', page.read_text(), re.M)
+  return {re.sub(r'[^\w\- ]', '', h.lower()).replace(' ', '-') for h in headings}
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_file_named_exists(page):
+  for code in re.findall(r'`([^`\n]+)`', page.read_text()):
+    for name in re.findall(r'(?<![\w/.:~*])((?:[\w.-]+/)+[\w-]+\.(?:py|md|sh|txt|example))\b', code):
+      places = (ROOT, ROOT / 'bertzoo_jax', page.parent)
+      assert THEIRS.search(name) or any((p / name).exists() for p in places), name
+
+
+@functools.cache
+def _flags():
+  """Every flag of a command or a script, and every --config.field of a shipped config."""
+  sources = [p.read_text() for p in (ROOT / 'bertzoo_jax').rglob('*.py')]
+  out = {f for s in sources for f in re.findall(r"DEFINE_\w+\(\s*'(\w+)'", s)}
+  out |= {f'no{f}' for f in out} | {'help', 'config', 'dry-run', 'verbosity', 'only_check_args'}
+  for script in (ROOT / 'tpu_scripts').glob('*.sh'):
+    out |= set(re.findall(r'--([a-z-]+)', script.read_text()))
+  for script in (ROOT / 'bench').glob('*.py'):
+    out |= set(re.findall(r"'(?:--)?(\w+)'", script.read_text()))
+  for system, size in found.SIZES:
+    config = found.config(system, size)
+    out |= {f'config.{k}' for k in config} | {
+      f'config.{k}.{field}' for k in config if hasattr(config[k], 'keys') for field in config[k]
+    }
+  return out
+
+
+def test_every_field_that_a_page_names_exists():
+  known = _flags()
+  wrong = [
+    (page.name, field)
+    for page in PAGES
+    for field in re.findall(r'--(config\.[a-z_.]*[a-z_])\b', page.read_text())
+    if field not in known and field not in ('config.steps',)  # a mistake that a page explains
+  ]
+  assert not wrong
+
+
+@pytest.mark.parametrize('name', ['README.md', *(f'docs/{n}.md' for n in (
+  'commands', 'electra', 'my_language', 'my_parts', 'preflight', 'tokenizers', 'troubleshooting',
+  'word_masking', 'without_tensorflow'))])  # fmt: skip
+def test_every_flag_that_a_page_names_exists(name):
+  known = _flags()
+  inline = re.findall(r'`([^`\n]+)`', _page(name))
+  for code in inline:
+    if not code.startswith(('pip ', 'iconv ')):
+      for flag in re.findall(r'(?<![\w-])--([a-zA-Z_-]+(?:\.[a-z_.]*[a-z_])?)', code):
+        assert flag in known or flag in ('name', 'config.steps'), code
+
+
+@functools.cache
+def _templates():
+  """What the source may print: its strings, with … for what is filled in."""
+  return tuple(_strings())
+
+
+def _strings():
+  for path in (ROOT / 'bertzoo_jax').rglob('*.py'):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+      elif isinstance(node, ast.JoinedStr):
+        yield ''.join(v.value if isinstance(v, ast.Constant) else '…' for v in node.values)
+  for path in (ROOT / 'configs' / 'parts.py', *(ROOT / 'tpu_scripts').glob('*.sh')):
+    yield path.read_text()
+
+
+def _messages():
+  """The first column of the tables of messages."""
+  for table in re.findall(r'\| message \|.*\n\|[-|]+\n((?:\|.*\n)+)', _page('docs/troubleshooting.md')):
+    for row in table.splitlines():
+      yield re.match(r'\| `([^`]+)` \|', row)[1]
+
+
+MESSAGES = list(_messages())
+
+
+@pytest.mark.parametrize('message', MESSAGES)
+def test_every_message_of_the_troubleshooting_page_is_in_the_source(message):
+  fragments = [re.escape(f.strip()) for f in message.split('…') if f.strip()]
+  wanted = re.compile('.*'.join(fragments), re.S if len(fragments) < 2 else 0)
+  assert max(map(len, fragments)) > 8
+  assert any(wanted.search(t) for t in _templates()), 'no message of the source has these words'
+
+
+def test_every_code_of_preflight_is_explained():
+  from bertzoo_jax.preflight import readiness
+
+  codes = set(re.findall(r'\b[PW]\d\d\b', readiness.__doc__))
+  assert codes == set(re.findall(r'\| ([PW]\d\d) \|', _page('docs/preflight.md')))
+
+
+def _tests_of(page):
+  return re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', _page(page))
+
+
+@pytest.mark.parametrize('page', ['docs/reliability.md', 'docs/verified.md'])
+def test_every_test_that_a_page_names_exists(page):
+  named = _tests_of(page)
+  assert len(named) > 10
+  for path, name in named:
+    tree = ast.parse((ROOT / path).read_text())
+    assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, f'{path}::{name}'
+
+
+def test_every_fault_has_its_test():
+  rows = re.findall(r'^\| (\d+) \|(.*)$', _page('docs/reliability.md'), re.M)
+  assert [int(number) for number, _ in rows] == list(range(1, 28))
+  for number, row in rows:
+    assert '::test_' in row, f'fault {number} has no test'
 
 
 def test_the_makefile_has_the_two_commands():
