@@ -10,7 +10,7 @@ Sizes: tiny (for a laptop and the tests), base, large. Hyperparameters of Table 
 large took about a day per 100,000 steps on 1,024 V100s.
 
 The paper's own studies (Tables 1 to 3) keep BERT-base's shape and settings, so they start from
-`configs/bert.py:base,tokenizer=byte_bpe`: see the README. Static masking is
+`configs/bert.py:base,tokenizer=byte_bpe`: see docs/systems.md. Static masking is
 --config.masking.repeat=10.
 Not as there: sentences inside a document are not separated (fairseq's lines are:
 --config.format.sentence_separators=True). No results of a full run yet.

@@ -1,5 +1,5 @@
-"""What docs/preparing_at_scale.md tells people to type is known to Beam; tests/test_readme.py checks
-its commands.
+"""What docs/preparing_at_scale.md tells people to type is known to Beam (tests/test_readme.py: to
+`prepare`).
 """
 
 import pathlib
