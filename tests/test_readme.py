@@ -57,12 +57,13 @@ COMMANDS = sorted(set(_commands()))
 
 # One process imports the libraries; a fork of it parses each command.
 _PARSER = """
-import json, os, runpy, shlex, sys
-import bertzoo_jax.evaluate, bertzoo_jax.export, bertzoo_jax.prepare, bertzoo_jax.pretrain
-import bertzoo_jax.preflight.__main__, bertzoo_jax.show.__main__
+import importlib, json, os, runpy, shlex, sys
 
-said = {}
-for command in json.load(sys.stdin):
+commands, said = json.load(sys.stdin), {}
+for module in {command.split()[1] for command in commands}:
+  package = hasattr(importlib.import_module(module), '__path__')
+  importlib.import_module(f'{module}.__main__' if package else module)
+for command in commands:
   read, write = os.pipe()
   if not (child := os.fork()):
     os.dup2(write, 2)
