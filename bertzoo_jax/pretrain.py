@@ -35,6 +35,7 @@ from absl import flags
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -113,6 +114,7 @@ def pretrain(
       config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
     )
     phase_run = assembly.phase_run(config, here, data, mesh, end)
+    memory.check(phase_run)
     later = [
       lambda p=p: assembly.phase_run(config, p, data, mesh, end)
       for p in phases

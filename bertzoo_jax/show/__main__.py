@@ -30,6 +30,7 @@ from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import cli  # noqa: E402
 from bertzoo_jax.common import config as config_lib  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import ranges  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.corpus import mirror  # noqa: E402
@@ -71,6 +72,7 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
+  ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(
