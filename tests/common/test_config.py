@@ -1,5 +1,6 @@
 """Phases, the argument of a config file, and what counts as science."""
 
+import inspect
 import json
 import re
 
@@ -93,6 +94,10 @@ def test_a_phase_may_give_a_list_for_a_tuple():
 def test_a_misspelt_argument_says_what_was_meant(argument, words):
   with pytest.raises(ValueError, match=words):
     bert.get_config(argument)
+
+
+def test_the_fields_of_an_experiment_are_those_of_its_constructor():
+  assert set(configuration.FIELDS) == set(inspect.signature(parts.experiment).parameters)
 
 
 def test_machinery_is_not_science():
