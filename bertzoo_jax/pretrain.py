@@ -194,9 +194,7 @@ def _open(config, corpus, cache_dir, batches) -> training_data.Data:
 
 
 def _from_corpus(config, path, cache_dir, host):
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  # it says three lines at import, and nothing here uses it
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  cli.quiet_tensorflow()
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import (
     corpus as corpora,  # here, so that --batches works where TensorFlow is not installed

@@ -44,6 +44,12 @@ def define_config(required: bool = True):
   return flag
 
 
+def quiet_tensorflow():
+  """Keeps TensorFlow from what it prints when it is imported: called before that."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
+
+
 def run(main, leave=None, also=None):
   """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one
   sentence on stderr and an exit code.

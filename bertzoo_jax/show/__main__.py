@@ -22,12 +22,12 @@ import rich.console
 import rich.table
 from absl import flags
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-# it says three lines at import, and nothing here uses it
-os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+from bertzoo_jax.common import cli
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import cli  # noqa: E402
 from bertzoo_jax.common import config as config_lib  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import ranges  # noqa: E402

@@ -17,7 +17,7 @@ from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import ranges
-from bertzoo_jax.preflight import __main__ as preflight
+from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show
 from configs import bert
 from configs import parts
@@ -122,7 +122,7 @@ def test_every_command_refuses_a_seed_whose_weights_another_seed_has(refused, tm
 
 
 def test_preflight_lists_a_number_outside_its_range_as_a_problem_of_the_config():
-  found = preflight.preflight(changed(seed=2**32), tpu='v5e-4')
+  found = verdict.preflight(changed(seed=2**32), tpu='v5e-4')
   assert [f.code for f in found.findings] == ['P01'] and 'config.seed' in found.findings[0].sentence
 
 
