@@ -28,16 +28,39 @@ help:
 
 env: $(READY)  ## the environment in .venv, with the tested versions
 
+# The extras of setup.py that the environment has besides dev, as ',tpu,wandb': those whose packages are all there.
+define EXTRAS
+from importlib import metadata
+from pip._vendor.packaging.requirements import Requirement
+
+def there(package, extra):
+  asked = [Requirement(line) for line in metadata.requires(package) or ()]
+  asked = [r for r in asked if r.marker and r.marker.evaluate({'extra': extra}) and not r.marker.evaluate({'extra': ''})]
+  return all(installed(r.name) and all(there(r.name, inner) for inner in r.extras) for r in asked)
+
+def installed(package):
+  return any(metadata.distributions(name=package))
+
+if installed('bertzoo_jax'):
+  extras = metadata.metadata('bertzoo_jax').get_all('Provides-Extra')
+  print(*('', *(e for e in extras if e != 'dev' and there('bertzoo_jax', e))), sep=',')
+endef
+export EXTRAS
+
 $(READY): setup.py constraints.txt
 	@recent() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 	if [ -n "$$(ls -A "$(VENV)" 2>/dev/null)" ] && [ ! -e "$(VENV)/pyvenv.cfg" ]; then
 	  echo 'error: VENV=$(VENV) holds other files and is no environment: choose another folder.' >&2; exit 2
 	fi
-	python=
+	python= extras=
 	for p in $(PYTHON) python3 python3.11 python3.12 python3.13; do
 	  if recent "$$p"; then python=$$p; break; fi
 	done
-	if [ -n "$$python" ]; then
+	same() { [ -z "$(PYTHON)" ] || [ "$$("$(PY)" --version)" = "$$("$(PYTHON)" --version)" ]; }
+	if [ -e $@ ] && recent "$(PY)" && same; then
+	  extras=$$("$(PY)" -c "$$EXTRAS")
+	  echo "environment: $(VENV) is updated; what else is installed there stays"
+	elif [ -n "$$python" ]; then
 	  echo "environment: $(VENV), with $$($$python --version)"
 	  "$$python" -m venv --clear "$(VENV)"
 	else
@@ -50,7 +73,7 @@ $(READY): setup.py constraints.txt
 	  "$$uv" venv --quiet --seed --clear --python 3.11 "$(VENV)"
 	fi
 	echo 'environment: installing the tested versions (a minute or two)'
-	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev$$extras]"
 	touch $@
 
 demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face directory that fills a mask

@@ -23,7 +23,6 @@ the same numbers.
 """
 
 import json
-import os
 import warnings
 from typing import NamedTuple
 
@@ -32,14 +31,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-# it says three lines at import, and nothing here uses it
-os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+from bertzoo_jax.common import cli
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
 
 from bertzoo_jax import hf  # noqa: E402
 from bertzoo_jax import objectives  # noqa: E402
 from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import cli  # noqa: E402
 from bertzoo_jax.common import config as configuration  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402

@@ -19,6 +19,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
@@ -98,11 +99,7 @@ def prepare(
     UserError: whatever the user can mend; nothing is overwritten then.
   """
   out = storage.path(out)
-  if not 0 <= config.corpus.held_out < 1:
-    raise errors.UserError(
-      f'config.corpus.held_out is {config.corpus.held_out}: it is a share of the documents, from 0 '
-      'to below 1.'
-    )
+  ranges.check(config)
   splitter = sentences.splitter(config.corpus.splitter, say).name
   files = dict(phrases=phrases, entities=entities, similar=similar)
   errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')

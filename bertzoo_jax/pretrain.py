@@ -35,6 +35,7 @@ from absl import flags
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -113,6 +114,7 @@ def pretrain(
       config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
     )
     phase_run = assembly.phase_run(config, here, data, mesh, end)
+    memory.check(phase_run)
     later = [
       lambda p=p: assembly.phase_run(config, p, data, mesh, end)
       for p in phases
@@ -192,9 +194,7 @@ def _open(config, corpus, cache_dir, batches) -> training_data.Data:
 
 
 def _from_corpus(config, path, cache_dir, host):
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  # it says three lines at import, and nothing here uses it
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  cli.quiet_tensorflow()
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import (
     corpus as corpora,  # here, so that --batches works where TensorFlow is not installed

@@ -1,7 +1,10 @@
 """What a wheel of this repository installs."""
 
+import os
 import pathlib
 import runpy
+import subprocess
+import sys
 
 import pytest
 import setuptools
@@ -40,3 +43,40 @@ def test_a_wheel_has_every_module_and_every_file_that_a_module_reads(setup):
     if p.is_file() and p.suffix not in ('.py', '.pyc', '.md') and '__pycache__' not in p.parts
   }
   assert packed == others and len(packed) > 0
+
+
+IMPORTS = """
+import importlib, os, pathlib, sys
+
+root, changed = pathlib.Path(sys.argv[1]), []
+
+def recorded(change):
+  def record(environment, *arguments):
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith('<frozen '):  # os, collections.abc
+      frame = frame.f_back
+    if frame.f_code.co_filename.startswith(str(root / 'bertzoo_jax')):
+      changed.append(f'{frame.f_code.co_filename}:{frame.f_lineno} {arguments[0]}')
+    change(environment, *arguments)
+  return record
+
+environment = type(os.environ)
+environment.__setitem__ = recorded(environment.__setitem__)
+environment.__delitem__ = recorded(environment.__delitem__)
+for path in sorted((root / 'bertzoo_jax').rglob('*.py')):
+  importlib.import_module('.'.join(path.relative_to(root).with_suffix('').parts))
+print(len(sys.modules) > 500, *changed, sep=chr(10))
+"""
+
+
+def test_no_module_changes_the_environment_when_it_is_imported():
+  """What libraries that it imports do there is theirs."""
+  done = subprocess.run(
+    [sys.executable, '-c', IMPORTS, str(ROOT)],
+    env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)},  # what is set already is not set
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines() == ['True']

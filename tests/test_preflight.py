@@ -7,17 +7,22 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import ml_collections
 import pytest
 import rich.console
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.preflight import __main__ as preflight
+from bertzoo_jax.preflight import __main__ as command
+from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight import verdict
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
@@ -153,15 +158,15 @@ def test_a_reading_that_missed_something_is_doubted():
   time = estimate.Time(1.0, 1.0, 1.0, 0.0, ())
   once = hlo.Cost('a', 'fusion', '', 12, 1, 1, 10.0, '')
   whole = hlo.Reading([once], [], [], [], 10.0)
-  assert not preflight.doubts(whole, time, {'flops': 12.0}, 120.0)
-  [said] = preflight.doubts(
+  assert not compiling.doubts(whole, time, {'flops': 12.0}, 120.0)
+  [said] = compiling.doubts(
     whole._replace(costs=[once._replace(times=1)]), time, {'flops': 12.0}, 120.0
   )
   assert 'the model needs 120' in said, 'a loop counted once'
-  [said] = preflight.doubts(whole._replace(visited=5.0), time, {'flops': 12.0}, 120.0)
+  [said] = compiling.doubts(whole._replace(visited=5.0), time, {'flops': 12.0}, 120.0)
   assert 'own count' in said, 'a computation that was not reached'
-  assert 'attend' in preflight.doubts(whole, time._replace(unknown=('attend',)), {}, 1.0)[0]
-  assert '1 loops' in preflight.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
+  assert 'attend' in compiling.doubts(whole, time._replace(unknown=('attend',)), {}, 1.0)[0]
+  assert '1 loops' in compiling.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
 
 
 def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
@@ -177,11 +182,9 @@ def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
   for n in range(warnings):
     findings.add('W01', f'warning {n}')
   fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
-  phase = preflight.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
+  phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
   return printed(
-    preflight.Preflight(
-      config(), slice_, {}, [phase], run, None, preemptions, '', [], None, findings
-    )
+    verdict.Preflight(config(), slice_, {}, [phase], run, None, preemptions, '', [], None, findings)
   )
 
 
@@ -207,8 +210,8 @@ def test_warnings_are_counted_at_the_end():
 
 @needs_libtpu
 def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
-  monkeypatch.setattr(preflight, 'doubts', lambda *_: ['a loop'])
-  found = preflight.preflight(config(phases=((60, {'length': 32}), (40, {}))), topology='v5e:2x2')
+  monkeypatch.setattr(compiling, 'doubts', lambda *_: ['a loop'])
+  found = verdict.preflight(config(phases=((60, {'length': 32}), (40, {}))), topology='v5e:2x2')
   assert [f.sentence for f in found.findings] == [
     'Phases 0, 1: a loop; take the times as lower bounds.'
   ]
@@ -240,6 +243,35 @@ def test_a_wrong_command_line_is_json_too(flags):
   )
 
 
+@needs_libtpu
+def test_what_needs_no_compiler_is_said_before_the_compilation_and_sigterm_ends_it_with_one_line(
+  tmp_path,
+):
+  process = subprocess.Popen(
+    [
+      *(sys.executable, '-m', 'bertzoo_jax.preflight', '--config=configs/bert.py:base'),
+      *('--tpu=v5e-8', '--json', f'--corpus={tmp_path}/none', f'--workdir={tmp_path}/run'),
+    ],
+    env={**os.environ, 'XLA_FLAGS': ''},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=ROOT,
+  )
+  said = []
+  while not said or 'compiling' not in said[-1]:
+    said.append(process.stderr.readline())
+    assert said[-1], said
+  assert 'P06' in said[0] and 'phase 0: compiling' in said[-1] and len(said) == 2, said
+  time.sleep(1)  # into the compilation, which takes half a minute
+  process.send_signal(signal.SIGTERM)
+  out, rest = process.communicate(timeout=30)
+  assert process.returncode == 143
+  assert rest == 'error: Ended by SIGTERM before all was compiled. Nothing was written.\n'
+  [problem] = json.loads(out)['problems']
+  assert problem['code'] == 'P00' and 'SIGTERM' in problem['sentence']
+
+
 # --- memory ---
 
 
@@ -250,12 +282,12 @@ def test_each_side_of_the_limit_of_memory():
   wide = lambda words: config(
     tokenizer__vocab_size=words, encoder__hidden_size=1024, phases=((50, {}),), batch_size=4
   )
-  fits = preflight.preflight(wide(500_000), topology='v5e:2x2')
+  fits = verdict.preflight(wide(500_000), topology='v5e:2x2')
   assert fits.ready and 0.5 < fits.phases[0].program.peak / fits.slice_.chip.usable < 1.0
   assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(
     12 * 1024 * 500_000, rel=0.02
   )
-  beyond = preflight.preflight(wide(1_000_000), topology='v5e:2x2')
+  beyond = verdict.preflight(wide(1_000_000), topology='v5e:2x2')
   assert not beyond.fits and codes(beyond) == ['P09'] and beyond.run is None
   assert beyond.phases[0].program.peak > beyond.slice_.chip.usable
   assert 'no smaller batch fits' in beyond.findings[0].sentence
@@ -263,6 +295,23 @@ def test_each_side_of_the_limit_of_memory():
   text = printed(beyond)
   assert 'P09' in text and 'to make it fit' in text and '1 problem' in text
   json.dumps(report.as_dict(beyond))
+
+
+@needs_libtpu
+def test_a_state_that_no_batch_makes_fit_is_said_without_a_compilation(monkeypatch):
+  asked = linear(monkeypatch, per_row=0)
+  found = verdict.preflight(
+    config(encoder__num_layers=1000, encoder__hidden_size=8192), topology='v5e:2x2'
+  )
+  assert codes(found) == ['P09'] and not asked
+  assert 'no smaller batch fits' in found.findings[0].sentence and found.remedies
+  assert '1 problem' in printed(found)
+  json.dumps(report.as_dict(found))
+
+
+def test_a_huge_network_is_a_problem_of_the_config_and_nothing_is_built():
+  found = verdict.preflight(config(encoder__num_layers=10**9, batch_size=-8), tpu='v5e-4')
+  assert codes(found)[0] == 'P01' and 'config.batch_size is -8' in found.findings[0].sentence
 
 
 def linear(monkeypatch, per_row, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable, bend=1.0):
@@ -278,7 +327,7 @@ def linear(monkeypatch, per_row, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable
       return program.Program(None, {}, None, int(usable + bend * (need - usable)), 1.0)
     return program.Program(None, {}, program.Memory(0, need), None, 1.0)
 
-  monkeypatch.setattr(preflight, '_program', compiled)
+  monkeypatch.setattr(compiling, '_program', compiled)
   return asked
 
 
@@ -286,7 +335,7 @@ def linear(monkeypatch, per_row, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable
 @pytest.mark.parametrize('bend', [1.0, 0.2])
 def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
   asked = linear(monkeypatch, per_row=1 << 24, bend=bend)
-  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2')
+  found = verdict.preflight(config(batch_size=4096), topology='v5e:2x2')
   most = int((found.slice_.chip.usable - (1 << 30)) / (1 << 24)) // 4 * 4
   assert (
     found.phases[0].largest == (most, None) and f'about {most:,} rows' in found.findings[0].sentence
@@ -315,7 +364,7 @@ def test_the_largest_batch_is_found_from_two_smaller_ones(monkeypatch, bend):
 @needs_libtpu
 def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeypatch):
   asked = linear(monkeypatch, per_row=1 << 24)
-  line, said = preflight._program, []
+  line, said = compiling._program, []
 
   def found(compiled, **options):
     def interrupted(config, phase_run):
@@ -324,8 +373,8 @@ def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeyp
       return line(config, phase_run)
 
     asked.clear()
-    monkeypatch.setattr(preflight, '_program', interrupted)
-    return preflight.preflight(
+    monkeypatch.setattr(compiling, '_program', interrupted)
+    return verdict.preflight(
       config(batch_size=4096), topology='v5e:2x2', say=said.append, **options
     )
 
@@ -353,7 +402,7 @@ def test_a_search_that_is_not_waited_for_loses_nothing_of_what_was_found(monkeyp
 def test_only_the_phase_that_needs_most_is_looked_at_for_a_batch(monkeypatch):
   asked = linear(monkeypatch, per_row=1 << 24)
   said = []
-  found = preflight.preflight(
+  found = verdict.preflight(
     config(batch_size=4096, phases=((60, {'length': 32}), (40, {}))),
     topology='v5e:2x2',
     say=said.append,
@@ -369,13 +418,13 @@ def test_only_the_phase_that_needs_most_is_looked_at_for_a_batch(monkeypatch):
 @needs_libtpu
 def test_what_cannot_be_enough_is_not_advised(monkeypatch):
   linear(monkeypatch, per_row=1 << 24)
-  found = preflight.preflight(
+  found = verdict.preflight(
     config(batch_size=1 << 18, run__dtype='float32', run__accumulation=2), topology='v5e:2x2'
   )
   text = '\n'.join(found.remedies)
   assert 'remat' not in text and 'bfloat16' not in text and 'mesh' not in text
   assert 'microbatches in turn, not 2' in text and 'exchange grows' not in text
-  split = preflight.preflight(
+  split = verdict.preflight(
     config(batch_size=1 << 18, run__dtype='float32', run__accumulation=2, run__mesh=(1, 4, 1)),
     topology='v5e:2x2',
   )
@@ -390,7 +439,7 @@ def test_what_cannot_be_enough_is_not_advised(monkeypatch):
 )
 def test_a_state_that_does_not_fit_is_split_over_as_many_devices_as_that_takes(needed, shape, said):
   refused = program.Program(None, {}, None, needed * chips.GIB, 1.0)
-  phase = preflight.Phase(
+  phase = compiling.Phase(
     0, 1, 8, 64, refused, 4 * chips.GIB, 8 * chips.GIB, 1, None, None, 1.0, [], [], (0, None), None
   )
   mesh = type('Mesh', (), dict(shape=dict(data=4, fsdp=1, tensor=1), size=4))
@@ -400,7 +449,7 @@ def test_a_state_that_does_not_fit_is_split_over_as_many_devices_as_that_takes(n
 
 def test_there_is_always_something_to_try_and_never_what_keeps_more():
   refused = program.Program(None, {}, None, 20 * chips.GIB, 1.0)
-  phase = preflight.Phase(
+  phase = compiling.Phase(
     0, 1, 8, 64, refused, 5 * chips.GIB, 10 * chips.GIB, 1, None, None, 1.0, [], [], (0, None), None
   )
   mesh = type('Mesh', (), dict(shape=dict(data=1, fsdp=4, tensor=1)))
@@ -420,7 +469,7 @@ def test_there_is_always_something_to_try_and_never_what_keeps_more():
 
 
 def test_no_larger_slice_is_named_for_a_mesh_that_would_not_grow_with_it():
-  phase = preflight.Phase(
+  phase = compiling.Phase(
     0,
     1,
     64,
@@ -449,7 +498,7 @@ def test_no_larger_slice_is_named_for_a_mesh_that_would_not_grow_with_it():
 @needs_libtpu
 def test_with_confirm_the_batch_is_one_that_was_seen_to_fit(monkeypatch):
   asked = linear(monkeypatch, per_row=1 << 24)
-  found = preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True)
+  found = verdict.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True)
   estimated, seen = found.phases[0].largest
   assert seen == estimated == asked[-1] and 'compiled and seen' in found.findings[0].sentence
 
@@ -458,7 +507,7 @@ def test_with_confirm_the_batch_is_one_that_was_seen_to_fit(monkeypatch):
 def test_a_line_that_promised_too_much_is_corrected_by_confirm(monkeypatch):
   asked = linear(monkeypatch, per_row=1 << 24, usable=chips.CHIPS['v5e'].usable - (1 << 28))
   estimated, seen = (
-    preflight.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True).phases[0].largest
+    verdict.preflight(config(batch_size=4096), topology='v5e:2x2', confirm=True).phases[0].largest
   )
   assert seen < estimated and seen in asked and estimated in asked
 
@@ -471,7 +520,7 @@ def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_no_such_flag=true')
   wrong = config(run__mesh=(3, 1, 1), run__dtype='float17', objective=parts.replaced_token())
-  found = preflight.preflight(
+  found = verdict.preflight(
     wrong,
     tpu='v5e-4',
     corpus=str(tmp_path / 'none'),
@@ -488,8 +537,24 @@ def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
   assert not found.ready and not report.as_dict(found)['phases']
 
 
+@pytest.mark.parametrize(
+  'flag, name, meant',
+  [
+    ('tpu', 'v5e8', '--tpu=v5e-8'),
+    ('tpu', 'v5litepod8', '--tpu=v5litepod-8'),
+    ('tpu', 'v4_32', '--tpu=v4-32'),
+    ('tpu', 'v4-33', '--tpu=v4-32'),
+    ('topology', 'v5e8', '--tpu=v5e-8'),
+    ('topology', 'v4-2x2x4', '--topology=v4:2x2x4'),
+  ],
+)
+def test_a_misspelt_slice_is_told_which_one_was_meant(flag, name, meant):
+  [problem] = verdict.preflight(config(), **{flag: name}).findings.problems
+  assert problem.code == 'P02' and f'Did you mean {meant}?' in problem.sentence
+
+
 def test_a_misspelt_type_is_a_problem_beside_the_others(tmp_path):
-  found = preflight.preflight(config(), tpu='v5e-5', corpus=str(tmp_path))
+  found = verdict.preflight(config(), tpu='v5e-5', corpus=str(tmp_path))
   assert (
     codes(found) == ['P02', 'P06']
     and 'v5e-4' in found.findings[0].sentence
@@ -500,7 +565,7 @@ def test_a_misspelt_type_is_a_problem_beside_the_others(tmp_path):
 
 def test_without_the_compiler_one_sentence_says_where_to_run(monkeypatch):
   monkeypatch.setattr(program.platform, 'system', lambda: 'Darwin')
-  found = preflight.preflight(config(), tpu='v5e-4')
+  found = verdict.preflight(config(), tpu='v5e-4')
   assert (
     codes(found) == ['P03']
     and 'Linux on x86-64 only' in found.findings[0].sentence
@@ -510,7 +575,7 @@ def test_without_the_compiler_one_sentence_says_where_to_run(monkeypatch):
 
 def test_parts_that_do_not_go_together_are_said_without_chips(monkeypatch):
   monkeypatch.setattr(program.platform, 'system', lambda: 'Darwin')
-  found = preflight.preflight(config(objective=parts.mlm_pair()), tpu='v5e-4')
+  found = verdict.preflight(config(objective=parts.mlm_pair()), tpu='v5e-4')
   assert codes(found) == ['P03', 'P08'] and 'pair_labels' in found.findings[1].sentence
 
 
@@ -528,7 +593,7 @@ def test_parts_that_do_not_go_together_are_said_without_chips(monkeypatch):
   ],
 )
 def test_what_pretrain_refuses_is_refused_here(changes, code, words):
-  found = preflight.preflight(config(**changes), tpu='v5e-4')
+  found = verdict.preflight(config(**changes), tpu='v5e-4')
   assert codes(found)[0] == code and words in found.findings[0].sentence
 
 
@@ -540,7 +605,7 @@ def test_flags_that_libtpu_does_not_take_are_found_in_another_process():
 def test_one_of_type_and_topology_is_needed():
   for both in ({}, dict(tpu='v5e-4', topology='v5e:2x2')):
     with pytest.raises(errors.UserError, match='either --tpu'):
-      preflight.preflight(config(), **both)
+      verdict.preflight(config(), **both)
 
 
 # --- text, workdir, recipe ---
@@ -558,7 +623,7 @@ def test_one_of_type_and_topology_is_needed():
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found = readiness.Findings()
   text = readiness.text(found, ml_collections.ConfigDict(made).lock(), None, 1)
-  for phase in preflight.configuration.phases(made):
+  for phase in configuration.phases(made):
     features = text.data.phase(phase).features
     assert (
       features['input_ids'][0] == (made.batch_size, phase.config.length)
@@ -651,14 +716,14 @@ def test_the_recipe_is_the_file_without_what_the_command_sets():
     '--config=configs/bert.py:tiny,steps=26,masking=span',
     '--config.batch_size=512',
   ]
-  made = preflight.recipe(line)
+  made = command.recipe(line)
   assert (
     made.batch_size == 64
     and made.masking.name == 'token'
     and made.phases == bert.get_config('tiny').phases
   )
   assert (
-    preflight.recipe(['preflight', '--config', 'configs/bert.py:base', '--tpu=v4-8']).batch_size
+    command.recipe(['preflight', '--config', 'configs/bert.py:base', '--tpu=v4-8']).batch_size
     == 256
   )
   found = readiness.Findings()

@@ -374,6 +374,11 @@ def everything(workdir):
     ({'run.remat': 'half'}, 'remat'),
     ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
     ({'run.log_every': 0}, 'run.log_every'),
+    ({'batch_size': -8}, 'config.batch_size is -8: a whole number'),
+    (
+      {'encoder.hidden_size': 2**18, 'encoder.num_layers': 1000},
+      r'has 275,034,580,483,630 parameters.* take 3,300,415.0 GB per device, and a device here has',
+    ),
     ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
     ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
     ({'phases': ()}, 'at least one phase'),

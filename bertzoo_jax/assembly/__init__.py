@@ -9,6 +9,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
+from bertzoo_jax.common import ranges
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
@@ -24,6 +25,7 @@ DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 def check(config):
   """What can be known from the config alone."""
+  ranges.check(config)
   run = config.run
   for key, known in (
     ('dtype', DTYPES),
@@ -34,15 +36,6 @@ def check(config):
       raise errors.UserError(
         f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}'
       )
-  for key, least in (
-    ('log_every', 1),
-    ('eval_every', 0),
-    ('eval_batches', 1),
-    ('save_minutes', 0),
-    ('unroll', 0),
-  ):
-    if run[key] < least:
-      raise errors.UserError(f'run.{key} is {run[key]}: at least {least} is needed.')
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import traceback
 import warnings
 
@@ -25,6 +26,10 @@ from bertzoo_jax.common import storage
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
 
 _LISTED = 'configs/parts.py lists the fields of every section.'
+_STEPS = (
+  'The steps are those of config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
+  '--config.phases.'
+)
 
 
 def define_config(required: bool = True):
@@ -37,6 +42,12 @@ def define_config(required: bool = True):
   if required:
     flags.mark_flag_as_required('config')
   return flag
+
+
+def quiet_tensorflow():
+  """Keeps TensorFlow from what it prints when it is imported: called before that."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
 
 
 def run(main, leave=None, also=None):
@@ -63,48 +74,158 @@ def run(main, leave=None, also=None):
 
 
 def _parse(argv):
+  if set(argv[1:]) & {'--help', '-help', '-h'}:
+    print(_help())
+    sys.exit(0)
   try:
     rest = flags.FLAGS(argv)
   except SystemExit as e:
-    sys.exit(0 if e.code == 1 else e.code)  # absl ends with 1 after --help, which is no mistake
-  except flags.UnrecognizedFlagError as e:
-    near = re.search(r'Did you mean: (\w+)', str(e))
-    raise errors.UserError(
-      f'--{e.flagname} is no flag (see --help).' + (f' Did you mean --{near[1]}?' if near else '')
-    ) from e
-  except flags.Error as e:
-    missing = re.search(r'Flag --(\w+) must have a value other than None', str(e))
-    raise errors.UserError(
-      f'--{missing[1]} is missing (see --help).' if missing else _sentence(e)
-    ) from e
-  # a locked config was asked for a field that it does not have
-  except (AttributeError, KeyError) as e:
-    raise errors.UserError(_unknown_field(e)) from e
-  except (TypeError, ValueError, OSError, SyntaxError) as e:
-    raise errors.UserError(f'--config: {_sentence(e)}') from e
+    sys.exit(0 if e.code == 1 else e.code)  # absl ends with 1 after --helpfull: no mistake
+  except Exception as e:
+    raise errors.UserError(_mistake(e)) from e
   if len(rest) > 1:
     raise errors.UserError(
       f'{rest[1]!r} is not a flag: every argument is --name=value (see --help).'
     )
+  if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
+    _check_config()
+  return rest
+
+
+def _check_config():
+  """Raises UserError if the config file is not there, or returns no experiment."""
   try:
-    flags.FLAGS.config.is_locked  # noqa: B018  a config file that is not there is reported at the first use
-  except AttributeError:
-    pass  # an entry point without --config, or without a value for it
+    config = flags.FLAGS.config
+    lacking = [field for field in configuration.FIELDS if field not in config]
+  # a config file that is not there, or reads such a file, is reported at the first use
   except OSError as e:
     raise errors.UserError(
-      f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).'
+      _in_config_file(e)
+      or f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).'
     ) from e
-  return rest
+  if lacking:
+    raise errors.UserError(_no_experiment(f'a {type(config).__name__} without {lacking[0]!r}'))
+
+
+def _no_experiment(returned):
+  return (
+    f'{_path(sys.argv)}: get_config() returns {returned}: return parts.experiment(…) of '
+    'configs/parts.py.'
+  )
+
+
+def config_file(argv: list[str]) -> str | None:
+  """'FILE.py:ARGUMENT' that a command line gives as --config; None without one."""
+  for argument, following in zip(argv[1:], [*argv[2:], None]):
+    if match := re.fullmatch(r'--?config(=(.*))?', argument):
+      return match[2] if match[1] else following
+  return None
+
+
+def _path(argv) -> str:
+  return (config_file(argv) or '').partition(':')[0]
+
+
+def _help() -> str:
+  """The help of the main program: what it does, its own flags, the rest of its docstring."""
+  doc = (sys.modules['__main__'].__doc__ or '').strip().split('\n\n')
+  usage = 1 + next((i for i, block in enumerate(doc[1:]) if not block.startswith(' ')), len(doc))
+  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  lines = [
+    textwrap.fill(
+      f'--{flag.name:<14} {" ".join(flag.help.split())}',
+      width=100,
+      initial_indent='  ',
+      subsequent_indent=19 * ' ',
+    )
+    for flag in sorted(own, key=lambda flag: flag.name)
+  ]
+  last = 'Flags of the libraries: --helpfull.'
+  return '\n\n'.join([*doc[:usage], '\n'.join(['Flags:', *lines]), *doc[usage:], last])
+
+
+# --- what was wrong with a command line ---
+
+
+def _mistake(e: Exception) -> str:
+  """The sentence about what the flags, or the config file, raised. Raises what has none."""
+  if sentence := _in_config_file(e):
+    return sentence
+  if isinstance(e, flags.UnrecognizedFlagError):
+    return _unknown_flag(e)
+  if isinstance(e, flags.Error):
+    missing = re.search(r'Flag --(\w+) must have a value other than None', str(e))
+    if missing and missing[1] == 'config' and config_file(sys.argv):
+      return _no_experiment('None')
+    if 'get_config() takes' in str(e):
+      return f'{_path(sys.argv)}: {_sentence(e)}: write def get_config(argument=None).'
+    return f'--{missing[1]} is missing (see --help).' if missing else _sentence(e)
+  if isinstance(e, AttributeError) and "has no attribute 'get_config'" in str(e):
+    return f'{_path(sys.argv)} has no function get_config(argument): configs/bert.py shows one.'
+  if isinstance(e, (AttributeError, KeyError)):  # the locked config has no such field
+    return _unknown_field(e)
+  if isinstance(e, (TypeError, ValueError, OSError)):
+    return f'--config: {_sentence(e)}'
+  raise e
+
+
+def _in_config_file(e: BaseException | None) -> str | None:
+  """'FILE:LINE: error' for what a config file raised; None for other errors.
+
+  A ValueError or UserError that a function called by the file raises on purpose is a sentence
+  already.
+  """
+  path = os.path.abspath(_path(sys.argv))
+  while e is not None:
+    if isinstance(e, SyntaxError) and e.filename:
+      return f'{e.filename}:{e.lineno}: {type(e).__name__}: {e.msg}. Mend the config file.'
+    frames = traceback.extract_tb(e.__traceback__)
+    inside = [i for i, frame in enumerate(frames) if os.path.abspath(frame.filename) == path]
+    if inside:
+      on_purpose = type(e) is ValueError or isinstance(e, errors.UserError)
+      if on_purpose and inside[-1] < len(frames) - 1:
+        return f'--config: {_sentence(e)}'
+      libraries = (sys.prefix, sys.base_prefix, '<')
+      own = [
+        frame
+        for i, frame in enumerate(frames)
+        if i in inside or (i > inside[0] and not frame.filename.startswith(libraries))
+      ]
+      return (
+        f'{own[-1].filename}:{own[-1].lineno}: {type(e).__name__}: {_sentence(e)}. Mend the config '
+        'file.'
+      )
+    e = e.__cause__ or e.__context__
+  return None
+
+
+def _unknown_flag(e: flags.UnrecognizedFlagError) -> str:
+  """What a misspelt flag is near to: a flag of the program, else a field of the config."""
+  if e.flagname == 'steps':
+    return f'--steps is no flag. {_STEPS}'
+  own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+  near = _near(e.flagname, own)
+  known = _fields()
+  for alike in (_near, _with_word):
+    if not near:
+      fields = alike(e.flagname, [key.rpartition('.')[2] for key in known])
+      near = [f'config.{key}' for key in known if key.rpartition('.')[2] in fields]
+  if near:
+    return (
+      f'--{e.flagname} is no flag (see --help). Did you mean '
+      f'{" or ".join(f"--{flag}" for flag in near)}?'
+    )
+  return (
+    f'--{e.flagname} is no flag: --help lists the flags, and what the config has is set by '
+    '--config.section.field=value.'
+  )
 
 
 def _unknown_field(e: Exception) -> str:
   words = re.findall(r"""["'](\w+)\\?["']""", str(e))
   field = words[0] if words else '?'
   if field == 'steps':
-    return (
-      'steps stand in config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
-      '--config.phases.'
-    )
+    return _STEPS
   known = _fields()
   sections = {key.rpartition('.')[0] for key in known}
   given = [m[1] for m in (re.match(r'--?(?:no)?config\.([\w.]+)', a) for a in sys.argv) if m]
@@ -122,8 +243,15 @@ def _unknown_field(e: Exception) -> str:
   )
 
 
-def _near(word, known):
-  return difflib.get_close_matches(word, known, n=1)
+def _near(word, known) -> list:
+  """The name that a word misspells or abbreviates by its initials ('lr'), or none."""
+  initials = [name for name in known if ''.join(w[:1] for w in name.split('_')) == word]
+  return difflib.get_close_matches(word, known, n=1) or (initials[:1] if len(word) > 1 else [])
+
+
+def _with_word(word, known) -> list:
+  """The names that have a word, or its singular, among theirs ('layers': num_layers)."""
+  return [name for name in known if {word, word.removesuffix('s')} & set(name.split('_'))]
 
 
 def _meant(key: str, known: list[str], sections: set[str]) -> str:
@@ -155,7 +283,7 @@ def _fields() -> dict:
   try:
     alone(sys.argv, known_only=True)
     return configuration.flatten(alone.config)
-  except (flags.Error, AttributeError, OSError, ValueError):
+  except Exception:  # it was or will be reported
     return {}
   finally:
     sys.argv = argv

@@ -11,6 +11,24 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
+# The fields of an experiment, in the order of configs/parts.py.
+FIELDS = (
+  'seed',
+  'length',
+  'batch_size',
+  'phases',
+  'tokenizer',
+  'corpus',
+  'format',
+  'masking',
+  'encoder',
+  'objective',
+  'optimizer',
+  'schedule',
+  'hf',
+  'run',
+)
+
 # What a phase may set (a shape of a parameter never changes inside a run).
 _PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
 

@@ -22,14 +22,15 @@ import rich.console
 import rich.table
 from absl import flags
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-# it says three lines at import, and nothing here uses it
-os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+from bertzoo_jax.common import cli
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import cli  # noqa: E402
 from bertzoo_jax.common import config as config_lib  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import ranges  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.corpus import mirror  # noqa: E402
@@ -71,6 +72,7 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
+  ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(

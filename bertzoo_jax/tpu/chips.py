@@ -6,6 +6,7 @@ vendor's system architecture pages (links of v2 and v3: Jouppi et al. 2020); clo
 which a generation's matrix units reach its published peak.
 """
 
+import difflib
 import math
 import re
 from typing import NamedTuple
@@ -223,8 +224,11 @@ def of_type(name: str) -> Slice:
   shapes = {math.prod(shape) * chip.counts: shape for shape in _shapes(chip)}
   if not match or int(match[2]) not in shapes:
     what = 'TensorCores, 2 a chip' if chip.counts == 2 else 'chips'
+    nearest = min(shapes, key=lambda n: abs(n - int(match[2]))) if match else None
     raise errors.UserError(
-      f'--tpu={name} is no accelerator type: of {chip.name} there is '
+      f'--tpu={name} is no accelerator type.'
+      + (f' Did you mean --tpu={chip.name}-{nearest}?' if nearest else '')
+      + f' Of {chip.name} there is '
       f'{", ".join(f"{chip.name}-{n}" for n in shapes)} '
       f'(the number counts {what}); other shapes with --topology.'
     )
@@ -257,12 +261,27 @@ def of_topology(name: str) -> Slice:
 def _chip(name, flag):
   name = _ALIASES.get(name, name)
   if name not in CHIPS:
+    meant = _near(flag.partition('=')[2].lower())
     raise errors.UserError(
-      f'{flag}: no TPU generation is called {name!r}.{errors.did_you_mean(name, CHIPS)} Write '
-      '--tpu=v4-32 or '
-      '--topology=v4:2x2x4.'
+      f'{flag}: no TPU generation is called {name!r}. '
+      + (f'Did you mean {meant}?' if meant else f'There is: {", ".join(CHIPS)}.')
+      + ' Write --tpu=v4-32 or --topology=v4:2x2x4.'
     )
   return CHIPS[name]
+
+
+def _near(name) -> str | None:
+  """The flag with the usual slice that a name misspells."""
+  flags = {}
+  for chip in CHIPS.values():
+    for shape in _shapes(chip):
+      slice_ = Slice(chip, shape)
+      flags[slice_.topology] = f'--topology={slice_.topology}'
+      for called in (chip.name, *(alias for alias, own in _ALIASES.items() if own == chip.name)):
+        type_ = f'{called}-{slice_.chips * chip.counts}'
+        flags[type_] = f'--tpu={type_}'
+  near = difflib.get_close_matches(name, flags, n=1, cutoff=0.8)
+  return flags[near[0]] if near else None
 
 
 def _shapes(chip) -> list[tuple[int, ...]]:

@@ -8,8 +8,10 @@ import importlib.util
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import NamedTuple
 
@@ -131,6 +133,7 @@ def devices(slice_: chips.Slice) -> list:
   """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as
   `prepare`, or where the compiler knows no such slice."""
   prepare()
+  handler = signal.getsignal(signal.SIGTERM)
   try:
     return list(
       topologies.get_topology_desc(
@@ -142,6 +145,9 @@ def devices(slice_: chips.Slice) -> list:
       f'The TPU compiler here does not take {slice_.topology} ({_line(e)}): take another shape, or '
       'another libtpu.'
     ) from e
+  finally:  # libtpu takes SIGTERM over, to print the stacks of its threads
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGTERM, handler)
 
 
 def train_step(phase_run: phase_runs.PhaseRun) -> Program:

@@ -50,7 +50,7 @@ def _run(*flags):
       'Did you mean --config.format.name?\n',
     ),
     (('--config', 'configs/bert.py:tiny', '--config.fromat=a'), 'Did you mean --config.format?'),
-    (('--config', 'configs/bert.py:tiny', '--config.steps=5'), 'steps stand in config.phases'),
+    (('--config', 'configs/bert.py:tiny', '--config.steps=5'), 'steps are those of config.phases'),
     (('--config', 'configs/bert.py:tinny'), "Did you mean 'tiny'?"),
     (('--config', 'configs/bret.py:tiny'), 'there is no config file configs/bret.py'),
     (
@@ -72,6 +72,102 @@ def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
 def test_help_speaks_of_the_config():
   done = _run('--help')
   assert done.returncode == 0 and '--config.section.key=value' in ' '.join(done.stdout.split())
+
+
+PROGRAM = """'''What this does.
+
+    usage: one line
+
+Exit codes: many.
+'''
+from absl import flags
+from bertzoo_jax.common import cli
+
+cli.define_config()
+flags.DEFINE_string('corpus', None, 'Of a run.')
+cli.run(lambda _: print('ran'))
+"""
+
+
+def _small(*flags, **options):
+  """A program that only reads its flags."""
+  return subprocess.run(
+    [sys.executable, '-c', PROGRAM, *flags],
+    capture_output=True,
+    text=True,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    **{'cwd': ROOT, **options},
+  )
+
+
+@pytest.mark.parametrize(
+  'flag, words',
+  [
+    ('--lr=1', '--lr is no flag (see --help). Did you mean --config.schedule.learning_rate?'),
+    ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?'),
+    ('--batch_size=1', 'Did you mean --config.batch_size?'),
+    ('--layers=1', 'Did you mean --config.encoder.num_layers?'),
+    ('--corpu=a', 'Did you mean --corpus?'),
+    ('--steps=10', 'write --config FILE.py:SIZE,steps=N'),
+    ('--qqq=1', '--config.section.field=value'),
+  ],
+)
+def test_a_field_of_the_config_given_as_a_flag_is_told_its_name(flag, words):
+  done = _small('--config=configs/bert.py:tiny', flag)
+  assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
+
+
+def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
+  done = _small('--help')
+  assert done.returncode == 0
+  assert done.stdout == (
+    'What this does.\n\n    usage: one line\n\nFlags:\n'
+    '  --config         Experiment: configs/FILE.py:SIZE[,section=part,…], then\n'
+    '                   --config.section.key=value.\n'
+    '  --corpus         Of a run.\n\n'
+    'Exit codes: many.\n\nFlags of the libraries: --helpfull.\n'
+  )
+
+
+@pytest.mark.parametrize(
+  'body, words',
+  [
+    ('  return 1 // 0', ':4: ZeroDivisionError: integer division'),
+    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'configs.bert' has no"),
+    ('  return nothing', ":4: NameError: name 'nothing' is not defined"),
+    ('  import nowhere', ":4: ModuleNotFoundError: No module named 'nowhere'"),
+    ('  return parts.transformer(num_layer=3)', ':4: TypeError: transformer() got an unexpected'),
+    ("  return {}['masking']", ':4: KeyError: masking'),
+    ("  import json\n  json.loads('{')", ':5: JSONDecodeError'),
+    ("  open('missing.txt')", ':4: FileNotFoundError'),
+    ("  return int('many')", ':4: ValueError'),
+    ('  return (', ':4: SyntaxError'),
+    ('  return None', 'get_config() returns None: return parts.experiment(…)'),
+    ('  return dict(seed=1)', "get_config() returns a dict without 'length'"),
+    ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
+  ],
+)
+def test_an_error_inside_a_config_file_is_one_sentence_with_its_file_and_line(
+  body, words, tmp_path
+):
+  head = 'from configs import bert, parts\n\ndef get_config(argument):\n'
+  (tmp_path / 'mine.py').write_text(f'{head}{body}\n')
+  done = _small('--config=mine.py:tiny', cwd=tmp_path)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+  assert done.stderr.startswith('error: ') and words in done.stderr
+  assert 'mine.py' in done.stderr or '--config' in words
+
+
+def test_an_error_in_a_module_that_a_config_file_imports_has_the_place_in_that_module(tmp_path):
+  (tmp_path / 'sizes.py').write_text('def double(x):\n  return 2 * x[1]\n')
+  (tmp_path / 'mine.py').write_text(
+    'import sizes\n\ndef get_config(argument):\n  return sizes.double([])\n'
+  )
+  done = _small('--config=mine.py:tiny', cwd=tmp_path)
+  assert (done.returncode, done.stderr) == (
+    2,
+    f'error: {tmp_path}/sizes.py:2: IndexError: list index out of range. Mend the config file.\n',
+  )
 
 
 def library(name, message, base=Exception):

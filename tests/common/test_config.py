@@ -1,6 +1,8 @@
 """Phases, the argument of a config file, and what counts as science."""
 
+import inspect
 import json
+import re
 
 import ml_collections
 import pytest
@@ -94,6 +96,10 @@ def test_a_misspelt_argument_says_what_was_meant(argument, words):
     bert.get_config(argument)
 
 
+def test_the_fields_of_an_experiment_are_those_of_its_constructor():
+  assert set(configuration.FIELDS) == set(inspect.signature(parts.experiment).parameters)
+
+
 def test_machinery_is_not_science():
   a = _config()
   b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))
@@ -102,6 +108,24 @@ def test_machinery_is_not_science():
   assert configuration.differences(configuration.science(a), configuration.science(c)) == [
     'optimizer.eps: 1e-06 → 1e-08'
   ]
+
+
+def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_at_resume(tmp_path):
+  stored = json.loads(configuration.to_json(_config()))
+  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  for key in configuration.flatten(_config()):
+    changed = _config().unlock()
+    *section, field = key.split('.')
+    part = changed[section[0]] if section else changed
+    with part.ignore_type():
+      part[field] = 'another'
+    if section in (['run'], ['hf']) or key == 'hf':
+      workdir.check_same_run(tmp_path, changed, 'hash')
+    else:
+      with pytest.raises(
+        errors.UserError, match=rf'another config: {re.escape(key)}: .* → another'
+      ):
+        workdir.check_same_run(tmp_path, changed, 'hash')
 
 
 def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():

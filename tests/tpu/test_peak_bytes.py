@@ -6,7 +6,7 @@ import jax
 import ml_collections
 import pytest
 
-from bertzoo_jax.preflight import __main__ as preflight
+from bertzoo_jax.preflight import verdict
 from bertzoo_jax.tpu import chips
 
 # MiB per device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
@@ -44,7 +44,7 @@ QUICK = ('albert:tiny', 'electra:tiny')
 def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   name, size = config.split(':')
-  found = preflight.preflight(
+  found = verdict.preflight(
     ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock(),
     tpu=kind,
     largest=False,
@@ -64,6 +64,6 @@ def test_what_is_computed_again_is_not_kept(monkeypatch):
   for remat, bound in bounds.items():
     config = ml_collections.ConfigDict(importlib.import_module('configs.bert').get_config('base'))
     config.update(dict(length=512, phases=((100_000, {}),), run=dict(remat=remat, unroll=0)))
-    [phase] = preflight.preflight(config.lock(), tpu='v5e-8', largest=False).phases
+    [phase] = verdict.preflight(config.lock(), tpu='v5e-8', largest=False).phases
     jax.clear_caches()
     assert (peak := phase.program.peak / chips.GIB * 1024) <= bound, f'{remat}: {peak} MiB'

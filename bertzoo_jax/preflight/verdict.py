@@ -1,0 +1,191 @@
+"""The verdict on a TPU run: everything that needs no compiler first, then the compilation."""
+
+import os
+from typing import NamedTuple
+
+import jax
+
+from bertzoo_jax import assembly
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import ranges
+from bertzoo_jax.preflight import compiling
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.preflight import report
+from bertzoo_jax.tpu import chips
+from bertzoo_jax.tpu import estimate
+from bertzoo_jax.tpu import kernel_costs
+from bertzoo_jax.tpu import program
+from bertzoo_jax.training import sharding
+
+
+class Preflight(NamedTuple):
+  """All that was found.
+
+  Attributes:
+    config: the experiment.
+    slice_: the chips; None where their name names nothing.
+    mesh: {axis: devices}, {} without one.
+    phases: compiled ones, [] where nothing could be.
+    run: days and dollars; None where a time is missing.
+    price, preemptions: as given.
+    flags: LIBTPU_INIT_ARGS of the environment.
+    remedies: what would make it fit, what is enough alone first.
+    region: of the bucket of the workdir; None where it is not known.
+    findings: problems and warnings.
+  """
+
+  config: object
+  slice_: chips.Slice | None
+  mesh: dict
+  phases: list[compiling.Phase]
+  run: estimate.Run | None
+  price: float | None
+  preemptions: int
+  flags: str
+  remedies: list[str]
+  region: str | None
+  findings: readiness.Findings
+
+  @property
+  def fits(self) -> bool:
+    return bool(self.phases) and all(p.program is not None and p.program.fits for p in self.phases)
+
+  @property
+  def ready(self) -> bool:
+    return self.fits and not self.findings.problems
+
+
+def preflight(
+  config,
+  *,
+  tpu: str | None = None,
+  topology: str | None = None,
+  corpus: str | None = None,
+  workdir: str | None = None,
+  recipe=None,
+  price: float | None = None,
+  preemptions: int = 0,
+  largest: bool = True,
+  confirm: bool = False,
+  kernels: dict[str, int] | None = None,
+  say=lambda line: None,
+) -> Preflight:
+  """Compiles every phase for a slice and looks for everything that would fail.
+
+  Args:
+    config: an experiment.
+    tpu: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
+    corpus, workdir: of the run, local or gs://; None: not looked at.
+    recipe: the config file's own experiment, to compare with; None for none.
+    price: dollars per chip and hour. preemptions: of the whole run.
+    largest: where a phase does not fit, look for the largest batch that does, for the phase that
+      needs most (two more compilations).
+    confirm: compile that batch, and say what was true.
+    kernels: cycles of Pallas kernels, as of `hlo.read`; those of docs/tpu_kernels.md if None.
+    say: takes a line about what is being done.
+
+  Raises:
+    UserError: not exactly one of tpu and topology. All else is a finding.
+  """
+  if (tpu is None) == (topology is None):
+    raise errors.UserError(
+      'Give either --tpu (as Cloud names it: v4-32) or --topology (chips along each axis: '
+      'v4:2x2x4).'
+    )
+  findings, slice_, mesh = readiness.Findings(), None, None
+  with findings.collecting('P02'):
+    slice_ = chips.of_type(tpu) if tpu is not None else chips.of_topology(topology)
+  planned = sound = False
+  with findings.collecting('P01'):
+    ranges.check(config)
+    planned = True
+    assembly.check(config)
+    sound = True
+  libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
+  devices = _devices(findings, slice_, libtpu_flags)
+  if recipe is not None and planned:
+    readiness.check_recipe(findings, config, recipe)
+  if devices and planned:
+    with findings.collecting('P04'):
+      mesh = sharding.mesh(config.run.mesh, devices)
+      sharding.check_batch(config.batch_size, config.run.accumulation, mesh, slice_.hosts)
+  fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
+  text, described = None, []
+  if planned:
+    text = readiness.text(findings, config, corpus, slice_.hosts if fitting else 1)
+  if sound:
+    described = _described(findings, config, text, mesh if fitting else None)
+  if workdir is not None and planned:
+    readiness.check_workdir(
+      findings, config, workdir, text, max((p.state for p, _ in described), default=None)
+    )
+
+  phases = []
+  if described and fitting:
+    for finding in findings.problems:  # a compilation takes minutes
+      say(f'{finding.code}  {finding.sentence}')
+    phases = compiling.phases(
+      findings,
+      config,
+      text,
+      mesh,
+      slice_,
+      described,
+      kernels=kernel_costs.of(slice_.chip.name) if kernels is None else kernels,
+      search=largest,
+      confirm=confirm,
+      say=say,
+    )
+  run = None
+  if phases and all(p.time for p in phases):
+    run = estimate.run(
+      [(p.steps, p.time) for p in phases],
+      slice_,
+      price=price,
+      preemptions=preemptions,
+      save_minutes=config.run.save_minutes,
+      compile_seconds=max(p.program.seconds for p in phases),
+    )
+  return Preflight(
+    config,
+    slice_,
+    dict(mesh.shape) if mesh is not None else {},
+    phases,
+    run,
+    price,
+    preemptions,
+    libtpu_flags,
+    report.remedies(config, phases, mesh, slice_),
+    readiness.bucket_location(workdir or ''),
+    findings,
+  )
+
+
+def _devices(findings, slice_, libtpu_flags):
+  """The devices of a slice, to compile for; None without the compiler or a slice."""
+  with findings.collecting('P03'):
+    program.prepare()
+    if libtpu_flags and (complaint := program.check_flags(libtpu_flags)):
+      findings.add(
+        'P05',
+        f'libtpu does not take LIBTPU_INIT_ARGS ({complaint}): mend or unset it; everything below '
+        'is without it.',
+      )
+      del os.environ['LIBTPU_INIT_ARGS']  # with it this process would end when libtpu is loaded
+    return slice_ and program.devices(slice_)
+  return None
+
+
+def _described(findings, config, text, mesh):
+  """What `compiling.described` returns, if all phases go together; without a mesh to compile for,
+  that of one device.
+  """
+  mesh = sharding.mesh((1, 1, 1), jax.devices()[:1]) if mesh is None else mesh
+  found, phases = compiling.described(findings, config, text, mesh), configuration.phases(config)
+  if len(found) < len(phases):
+    return []
+  with findings.collecting('P08'):
+    assembly.check_phases(config, phases, text.data, mesh, phases[-1].end_step)
+    return found
+  return []

@@ -1,0 +1,151 @@
+"""Every number of a config has a range, and a number outside it is refused before anything is
+built.
+"""
+
+import inspect
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+
+from bertzoo_jax import assembly
+from bertzoo_jax import prepare
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import ranges
+from bertzoo_jax.preflight import verdict
+from bertzoo_jax.show import __main__ as show
+from configs import bert
+from configs import parts
+from tests import found
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def changed(**changes):
+  config = bert.get_config('tiny')
+  for key, value in changes.items():
+    *sections, field = key.split('__')
+    section = config[sections[0]] if sections else config
+    with section.ignore_type():
+      section[field] = value
+  return config
+
+
+def sections():
+  """(section, its fields with the usual values) of every constructor of configs/parts.py."""
+  for section, constructors in parts.SECTIONS.items():
+    for constructor in constructors:
+      yield section, dict(constructor())
+  yield from (('corpus', parts.corpus()), ('run', parts.run()))
+
+
+def test_every_number_of_every_part_has_a_range_and_every_range_a_field():
+  numbers, in_tuples = {'seed', 'length', 'batch_size'}, set()
+  for section, fields in sections():
+    for field, value in fields.items():
+      if isinstance(value, (int, float)) and not isinstance(value, bool):
+        numbers.add(f'{section}.{field}')
+      if isinstance(value, tuple) and value and isinstance(value[0], (int, float)):
+        in_tuples.add(f'{section}.{field}')
+  assert set(ranges.NUMBERS) == numbers
+  assert set(ranges.IN_TUPLES) == in_tuples | {'optimizer.rates'}
+  assert inspect.signature(parts.experiment).parameters['seed'].default == 0
+
+
+@pytest.mark.parametrize('system, size', found.SIZES)
+def test_every_config_is_within_all_ranges(system, size):
+  ranges.check(found.config(system, size))
+
+
+OUTSIDE = [
+  (dict(seed=2**32), 'config.seed is 4294967296: a whole number from 0 to 4,294,967,295'),
+  (dict(seed=-1), 'config.seed is -1'),
+  (dict(run__save_minutes=math.nan), 'config.run.save_minutes is nan: a finite number is needed.'),
+  (dict(schedule__learning_rate=math.inf), 'config.schedule.learning_rate is inf: a finite'),
+  (dict(schedule__learning_rate=1e39), 'config.schedule.learning_rate is 1e+39: a finite'),
+  (dict(optimizer__rates=(('norm/', math.nan),)), "config.optimizer.rates is (('norm/', nan),)"),
+  (dict(optimizer__eps=-1e-6), 'config.optimizer.eps is -1e-06'),
+  (dict(encoder__norm_eps=1e-50), 'config.encoder.norm_eps is 1e-50: a number of at least 1.2e-38'),
+  (dict(encoder__dropout=1.0), 'config.encoder.dropout is 1.0: a number from 0 to below 1'),
+  (dict(batch_size=-8), 'config.batch_size is -8: a whole number from 1'),
+  (dict(batch_size=8.0), 'config.batch_size is 8.0: a whole number'),
+  (dict(batch_size=None), 'config.batch_size is None: a whole number'),
+  (dict(batch_size=True), 'config.batch_size is True: a whole number'),
+  (dict(batch_size=2**20, length=2**10), '1,048,576 rows × 1,024 tokens per batch'),
+  (dict(length=0), 'config.length is 0'),
+  (dict(run__accumulation=0), 'config.run.accumulation is 0'),
+  (dict(run__mesh=(-2, 1, 1)), 'config.run.mesh is (-2, 1, 1): each of its numbers'),
+  (dict(encoder__num_layers=10**9), 'config.encoder.num_layers is 1000000000'),
+  (dict(encoder__hidden_size=10**12), 'config.encoder.hidden_size is 1000000000000'),
+  (dict(tokenizer__vocab_size=10**10), 'config.tokenizer.vocab_size is 10000000000'),
+  (dict(phases=((2**31, {}),)), 'config.phases have 2,147,483,648 steps'),
+  (
+    dict(phases=((5, {}), (5, {'schedule.learning_rate': math.nan}))),
+    'in phase 1, config.schedule.learning_rate is nan',
+  ),
+  (
+    dict(phases=((5, {'masking': parts.token(rate=-0.1)}),)),
+    'in phase 0, config.masking.rate is -0.1: a number above 0 and below 1 is needed.',
+  ),
+  (dict(masking=parts.part('a.b:c', odd=math.nan)), 'config.masking.odd is nan: a finite number'),
+]
+
+
+@pytest.mark.parametrize('changes, words', OUTSIDE)
+def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes, words):
+  with pytest.raises(errors.UserError) as e:
+    assembly.check(changed(**changes))
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+def test_the_numbers_of_a_part_of_ones_own_mean_what_they_mean_there():
+  config = changed(masking=parts.part('tests.outside.kept_or_random:kept_or_random', rate=15.0))
+  ranges.check(config)
+
+
+@pytest.mark.parametrize(
+  'refused',
+  [
+    lambda config, out: prepare.prepare(config, ['README.md'], str(out)),
+    lambda config, out: show.show(config, str(out)),
+  ],
+)
+def test_every_command_refuses_a_seed_whose_weights_another_seed_has(refused, tmp_path):
+  with pytest.raises(errors.UserError, match='config.seed is 4294967301'):
+    refused(changed(seed=2**32 + 5), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_preflight_lists_a_number_outside_its_range_as_a_problem_of_the_config():
+  found = verdict.preflight(changed(seed=2**32), tpu='v5e-4')
+  assert [f.code for f in found.findings] == ['P01'] and 'config.seed' in found.findings[0].sentence
+
+
+def test_pretrain_refuses_save_minutes_that_never_come_and_writes_nothing(tmp_path):
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'bertzoo_jax.pretrain',
+      '--config=configs/bert.py:tiny',
+      '--config.run.save_minutes=nan',
+      f'--corpus={tmp_path}/corpus',
+      f'--workdir={tmp_path}/run',
+    ],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2 and not (tmp_path / 'run').exists()
+  assert done.stderr == 'error: config.run.save_minutes is nan: a finite number is needed.\n'
+
+
+def test_a_config_that_a_run_wrote_is_within_the_same_ranges():
+  stored = configuration.from_json(configuration.to_json(changed(seed=2**32 - 1)))
+  ranges.check(ml_collections.ConfigDict(stored))
