@@ -88,7 +88,8 @@ def merge(
   from where.
 
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
-  single texts stays. A position table of another length gives the rows that both have; the rest
+  single texts stays. A segment table that only the new encoder has begins with zeros, so the output
+  stays for all texts. A position table of another length gives the rows that both have; the rest
   stay fresh.
 
   Args:
@@ -108,6 +109,9 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
+  if TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0:
+    loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
+    lines.append('segment table: zeros, since the checkpoint tells no segments apart')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
