@@ -134,6 +134,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       corpus=_corpus(workdir),
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
+      init=_init(workdir),
       checked=_said(rows, a),
     ),
   )
@@ -251,7 +252,9 @@ def _said(rows, a) -> str:
 
 
 def _corpus(workdir) -> dict:
-  """What the run recorded of its corpus: hash, and sizes where it has them."""
+  """What the run recorded of its corpus: hash, and sizes, sources, language and licence where it
+  has them.
+  """
   path = workdir / 'corpus.json'
   return storage.read_json(path) if path.exists() else {}
 
@@ -260,6 +263,12 @@ def _commits(workdir, step: int) -> list[str]:
   """Commits of the attempts that led to a step, each once, in order."""
   before = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
   return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
+
+
+def _init(workdir) -> str | None:
+  """The address that the run's weights came from: of the last attempt that began at step 0."""
+  fresh = [a.get('init') for a in workdirs.attempts(workdir) if not a.get('start_step', 0)]
+  return fresh[-1] if fresh else None
 
 
 def _metrics(workdir, step: int) -> dict:

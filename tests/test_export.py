@@ -51,8 +51,12 @@ def make_workdir(path, config, sizes=SIZES):
   )
   (path / 'attempts.jsonl').write_text(
     ''.join(
-      json.dumps({'start_step': s, 'commit': c}) + '\n'
-      for s, c in ((0, 'aa11'), (3, 'aa11'), (9, 'bb22'))
+      json.dumps({'start_step': s, 'commit': c, 'init': i}) + '\n'
+      for s, c, i in (
+        (0, 'aa11', 'hf:/home/me/checkpoint'),
+        (3, 'aa11', None),
+        (9, 'bb22', None),
+      )
     )
   )
   record = metrics.Record(path, 0, 1)
@@ -129,7 +133,9 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   for fact in (
     'c0ffee',
     '| corpus tokens | 12,345 |',
-    r'| corpus sources | a\|b.txt, c.txt |',
+    r'| sources of the text | a\|b.txt, c.txt |',
+    '| licence of the text | not recorded |',
+    '| began with | checkpoint |',
     'commit aa11 |',
     'same masking rate',
     'UNEXPECTED or MISSING',
@@ -138,7 +144,8 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
     config.hf,
     'AutoTokenizer',
     '| steps | 7 of 1,000',
-    '15%',
+    'rate 0.15',
+    'replaced 80% by the mask token, 10% by a random token; 10% stay',
     'Reloaded with transformers',
   ):
     assert fact in card, fact
