@@ -75,6 +75,11 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     raise errors.UserError(
       f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
     )
+  if content.get('vocab_size', len(params[WORD_TABLE])) != len(params[WORD_TABLE]):
+    raise errors.UserError(
+      f'{directory / "config.json"} says vocab_size={str(content["vocab_size"])[:40]}, and the '
+      f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
+    )
   unread = [key for key in unread if not key.endswith(a.buffers)]
   return unflatten(params), Report(
     str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
@@ -189,15 +194,33 @@ def unflatten(flat: dict) -> dict:
 
 def _read_json(path: pathlib.Path) -> dict:
   try:
-    return json.loads(path.read_text(encoding='utf-8'))
+    content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
     raise errors.UserError(
       f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
     ) from e
-  except (ValueError, OSError) as e:
+  except (ValueError, OSError, RecursionError) as e:
     raise errors.UserError(
       f'{path} is no readable JSON ({e}): download or export the directory again.'
     ) from e
+  if not isinstance(content, dict):
+    raise errors.UserError(
+      f'{path} holds {type(content).__name__} where a JSON object is needed: download or export '
+      'the directory again.'
+    )
+  return content
+
+
+def _parts(index: pathlib.Path) -> list[pathlib.Path]:
+  """The files that an index of weights names, all beside it."""
+  names = _read_json(index).get('weight_map')
+  if not isinstance(names, dict) or not all(
+    isinstance(name, str) and pathlib.PurePath(name).name == name for name in names.values()
+  ):
+    raise errors.UserError(
+      f'{index} does not name the files of the weights: download the directory again.'
+    )
+  return [index.parent / name for name in sorted(set(names.values()))]
 
 
 def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -205,7 +228,7 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
   if single.exists():
     files = [single]
   elif index.exists():
-    files = [directory / f for f in sorted(set(_read_json(index)['weight_map'].values()))]
+    files = _parts(index)
   elif any(directory.glob('*.bin')):
     raise errors.UserError(
       f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load '
