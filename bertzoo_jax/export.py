@@ -7,7 +7,12 @@ transformers before it gets its name, and logits and token ids are compared with
 is not exported.
 """
 
+import contextlib
+import errno
+import fcntl
+import glob
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -53,14 +58,14 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   """
   out = storage.path(out)
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
-    raise errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
+    raise _taken(out)
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = list(objectives.networks_of(phase, weights.vocabulary_size(params)))
   rows, said = [], []
-  with tempfile.TemporaryDirectory(**_near(out)) as scratch:
+  with _scratch(out) as scratch:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
     root = pathlib.Path(scratch) / 'model'
     for i, network in enumerate(trained):
@@ -134,6 +139,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       corpus=_corpus(workdir),
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
+      init=_init(workdir),
       checked=_said(rows, a),
     ),
   )
@@ -251,7 +257,9 @@ def _said(rows, a) -> str:
 
 
 def _corpus(workdir) -> dict:
-  """What the run recorded of its corpus: hash, and sizes where it has them."""
+  """What the run recorded of its corpus: hash, and sizes, sources, language and licence where it
+  has them.
+  """
   path = workdir / 'corpus.json'
   return storage.read_json(path) if path.exists() else {}
 
@@ -260,6 +268,12 @@ def _commits(workdir, step: int) -> list[str]:
   """Commits of the attempts that led to a step, each once, in order."""
   before = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
   return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
+
+
+def _init(workdir) -> str | None:
+  """The address that the run's weights came from: of the last attempt that began at step 0."""
+  fresh = [a.get('init') for a in workdirs.attempts(workdir) if not a.get('start_step', 0)]
+  return fresh[-1] if fresh else None
 
 
 def _metrics(workdir, step: int) -> dict:
@@ -279,14 +293,46 @@ def _metrics(workdir, step: int) -> dict:
   return newest
 
 
-def _near(out) -> dict:
-  """Where to build: beside a local directory, so that it can be renamed; in the temporary folder
-  for gs://.
+@contextlib.contextmanager
+def _scratch(out):
+  """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
+  folder for gs://. Those that killed exports to `out` left there are removed.
+
+  An export holds a lock on its folder as long as it lives. The folder above is locked while folders
+  are looked at and made, so none is seen before its lock.
   """
-  if storage.is_remote(out):
-    return {}
-  out.parent.mkdir(parents=True, exist_ok=True)
-  return {'dir': str(out.parent), 'prefix': f'.{out.name}.'}
+  parent = pathlib.Path(tempfile.gettempdir() if storage.is_remote(out) else str(out.parent))
+  parent.mkdir(parents=True, exist_ok=True)
+  prefix = f'.{out.name}.export-'
+  with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as briefly:
+      alone = _lock(parent, briefly)
+      for left in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
+        with contextlib.ExitStack() as dead:
+          if _lock(left, dead, fcntl.LOCK_NB):
+            print(f'removed: {left}, which an export that was killed left there')
+            shutil.rmtree(left, ignore_errors=True)
+      scratch = tempfile.mkdtemp(dir=parent, prefix=prefix)
+      _lock(scratch, held)
+      held.callback(shutil.rmtree, scratch, ignore_errors=True)  # before its lock is given up
+    yield scratch
+
+
+def _lock(folder, stack, mode=0) -> bool:
+  """Whether a folder was locked, until `stack` is closed or the process ends. Not every network
+  file system can.
+  """
+  try:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, handle)
+    fcntl.flock(handle, fcntl.LOCK_EX | mode)
+  except OSError:
+    return False
+  return True
+
+
+def _taken(out):
+  return errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
 
 
 def _copy(source, target: pathlib.Path) -> pathlib.Path:
@@ -309,8 +355,12 @@ def _install(directory: pathlib.Path, out) -> None:
   """Gives the finished directory its name; to gs:// the weights go last."""
   if not storage.is_remote(out):
     directory.chmod(0o755)  # a temporary folder is private
-    shutil.rmtree(out) if out.exists() else None  # it was empty
-    directory.rename(out)
+    try:
+      directory.rename(out)  # also over an empty folder
+    except OSError as e:
+      if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        raise
+      raise _taken(out) from e
     return
   files = [path for path in directory.rglob('*') if path.is_file()]
   for path in sorted(files, key=lambda p: p.name == 'model.safetensors'):

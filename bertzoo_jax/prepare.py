@@ -72,6 +72,8 @@ def prepare(
   only=None,
   runner='local',
   beam_args=(),
+  language=None,
+  license=None,
 ) -> dict:
   """Makes (or finishes) the corpus `out`.
 
@@ -90,6 +92,8 @@ def prepare(
       left out.
     runner: 'local', processes of this machine, or 'beam', with beam_args as of a Beam pipeline; the
       bytes are the same.
+    language, license: of the text, recorded in the manifest and told by model cards. They may be
+      added to a finished corpus, and change nothing else.
     only: 'tokenizer' writes nothing but the tokenizer, into `out`.
 
   Returns:
@@ -118,7 +122,7 @@ def prepare(
       corpus.open(out).tokenizer()  # a corpus that lost a file is not finished
     say(f'{out} is finished already, from the same sources and settings: nothing to do.')
     _tidy(out)
-    return done
+    return _about(out, done, language, license)
   with _locked(out):
     _tokenizer(out, plan, loaded, config, text, say)
     for folder in (shards.PARTS, *corpus.SPLITS):
@@ -136,6 +140,7 @@ def prepare(
     manifest = dict(
       manifest,
       splitter=splitter,
+      about=dict(language=language, license=license),
       units=marker and marker.facts,
       similar=_similar(out, config, similar, say),
     )
@@ -198,6 +203,16 @@ def _same_plan(out, plan) -> dict | None:
       f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose '
       'another --out, or delete it.'
     )
+  return manifest
+
+
+def _about(out, manifest, language, license) -> dict:
+  """The manifest of a finished corpus with the language and the licence that are given now."""
+  given = {k: v for k, v in dict(language=language, license=license).items() if v is not None}
+  about = {**manifest.get('about', {}), **given}
+  if about != manifest.get('about', {}):
+    manifest = {**manifest, 'about': about}
+    storage.write_json(out / 'manifest.json', manifest)
   return manifest
 
 
@@ -525,6 +540,8 @@ def main(_):
       only=_ONLY.value,
       runner=_RUNNER.value,
       beam_args=shlex.split(_BEAM_ARGS.value),
+      language=_LANGUAGE.value,
+      license=_LICENSE.value,
     )
   except OSError as e:
     if e.errno not in _STORAGE:
@@ -581,6 +598,14 @@ if __name__ == '__main__':
     'beam_args',
     '',
     "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.",
+  )
+  _LANGUAGE = flags.DEFINE_string(
+    'language',
+    None,
+    'Language of the text for model cards, by its code: et, or en,de. Nothing is derived from it.',
+  )
+  _LICENSE = flags.DEFINE_string(
+    'license', None, 'Licence of the text for model cards, such as cc-by-sa-4.0.'
   )
   _WORKERS = flags.DEFINE_integer(
     'workers', None, 'Processes; one per core if not given.', lower_bound=1

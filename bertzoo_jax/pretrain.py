@@ -245,7 +245,7 @@ def _from_corpus(config, path, cache_dir, host):
   train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
   sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   return training_data.Data(
-    corpus={'hash': corpus.hash, **sizes},
+    corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest)},
     vocab_size=corpus.vocab_size,
     last_step=None,
     entropy=training_data.entropy(corpus.unigrams),

@@ -6,11 +6,11 @@ mask decoder are still to be written.
 GPT-2's byte-level BPE; contiguous full sentences; n-grams of up to 3 words, p(n) ∝ 1/n, one in each
 window of 6n words (A.3; code of the release).
 
-Not as in the released code: windows are taken in random order until 15 % are chosen (the release
-walks from left to right, so that the tail of a full row is hardly ever masked:
---config.masking.scan=left_to_right); an n-gram that would exceed the 15 % is left out; rows end
-with a sentence and have a separator between documents (…,format=token_blocks cuts one stream of
-tokens).
+Not as in the released code: windows go round the row from a random word and are taken in random
+order until 15 % are chosen (the release walks from left to right, so that the tail of a full row is
+hardly ever masked: --config.masking.scan=left_to_right); an n-gram that would exceed the 15 % loses
+its last words; rows end with a sentence and have a separator between documents
+(…,format=token_blocks cuts one stream of tokens).
 """
 
 from configs import parts

@@ -443,7 +443,7 @@ def ngram_windows(
 
   max_gram: 1: single tokens.
   scan, which windows are used up to the budget: left_to_right (the release; the end of a row is
-    hardly ever masked) | spread (in random order).
+    hardly ever masked) | spread (in random order, round the row from a random word).
   The others: see token.
   """
   return _part(

@@ -21,6 +21,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import phase_run
 from bertzoo_jax.training import step as steps
 from configs import parts
 
@@ -189,6 +190,34 @@ def test_masked_tokens_score_what_numpy_computes_over_the_same_rows(run, corpus,
     [np.mean(losses), np.std(losses) / np.sqrt(len(losses))],
     rtol=1e-4,
   )
+
+
+def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
+  made = config(
+    masking=parts.token(rounding='random', maskable='all_but_padding'),
+    format=parts.full_sentences(),
+    objective=parts.mlm(),
+  )
+  opened = corpora.open(corpus)
+  batches = evaluate.rows_of(opened, made, made.format, 'held_out', 1000)
+  objective = small.objective('mlm', vocab_size=VOCAB, **SIZES)
+  # says <cls> and <sep> everywhere, and all other tokens alike
+  params = jax.tree.map(np.zeros_like, small.parameters(objective))
+  frame = [opened.special['cls'], opened.special['sep']]
+  params['mlm_head']['bias'][frame] = 3.0
+  accuracy, loss = evaluate.masked_scores(
+    'network', small.encoder(vocab_size=VOCAB, **SIZES), params, batches
+  )
+  nats = np.log(VOCAB - 2 + 2 * np.exp(3.0))
+  assert accuracy.value == 0.0 and accuracy.count == sum(
+    (~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches
+  )
+  assert abs(loss.value - nats) < 1e-5
+  held_out = opened.manifest['splits']['held_out']
+  total = phase_run.bits_per_byte(loss.value, held_out['tokens'] / held_out['bytes'])
+  tokens = opened.splits['held_out'].gather(np.arange(held_out['tokens']))
+  assert not np.isin(tokens, frame).any()  # the text that bits are counted over has none either
+  assert abs(total - nats / np.log(2) * len(tokens) / held_out['bytes']) < 1e-5
 
 
 def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):

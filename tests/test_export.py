@@ -3,9 +3,13 @@ says why not.
 """
 
 import json
+import os
 import pathlib
+import random
 import shutil
+import subprocess
 import sys
+import time
 import types
 
 import jax
@@ -33,7 +37,8 @@ from configs import bert
 from configs import parts
 from configs import roberta
 
-SAMPLE = (pathlib.Path(__file__).parents[1] / 'data/sample/time_machine.txt').read_text()[:60_000]
+ROOT = pathlib.Path(__file__).parents[1]
+SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:60_000]
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
 
 
@@ -51,8 +56,12 @@ def make_workdir(path, config, sizes=SIZES):
   )
   (path / 'attempts.jsonl').write_text(
     ''.join(
-      json.dumps({'start_step': s, 'commit': c}) + '\n'
-      for s, c in ((0, 'aa11'), (3, 'aa11'), (9, 'bb22'))
+      json.dumps({'start_step': s, 'commit': c, 'init': i}) + '\n'
+      for s, c, i in (
+        (0, 'aa11', 'hf:/home/me/checkpoint'),
+        (3, 'aa11', None),
+        (9, 'bb22', None),
+      )
     )
   )
   record = metrics.Record(path, 0, 1)
@@ -129,7 +138,9 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   for fact in (
     'c0ffee',
     '| corpus tokens | 12,345 |',
-    r'| corpus sources | a\|b.txt, c.txt |',
+    r'| sources of the text | a\|b.txt, c.txt |',
+    '| licence of the text | not recorded |',
+    '| began with | checkpoint |',
     'commit aa11 |',
     'same masking rate',
     'UNEXPECTED or MISSING',
@@ -138,7 +149,8 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
     config.hf,
     'AutoTokenizer',
     '| steps | 7 of 1,000',
-    '15%',
+    'rate 0.15',
+    'replaced 80% by the mask token, 10% by a random token; 10% stay',
     'Reloaded with transformers',
   ):
     assert fact in card, fact
@@ -158,6 +170,110 @@ def test_a_mask_is_filled_by_name_of_the_mask_or_its_token(run, tmp_path):
   assert all(0 < p <= 1 for g in guesses for _, p in g) and guesses[0][0][1] >= guesses[0][1][1]
   with pytest.raises(errors.UserError, match='(?i)has no .*mask'):
     fill_mask.fill(str(out), 'no mask', 3)
+
+
+# An export in a process of its own. With a marker, it stops before its folder gets its name.
+DRIVER = """
+import os, sys, time
+from bertzoo_jax import export
+workdir, out, marker = sys.argv[1:]
+finish = export._install
+def stop(*args):
+  open(marker, 'w').close()
+  time.sleep(600)
+export._install = stop if marker else finish
+export.export(workdir, out)
+"""
+
+
+def drive(workdir, out, marker=''):
+  return subprocess.Popen(
+    [sys.executable, '-c', DRIVER, str(workdir), str(out), str(marker)],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def hidden(folder):
+  return sorted(p.name for p in folder.iterdir() if p.name.startswith('.'))
+
+
+def content(folder):
+  return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.fixture(scope='module')
+def one_run(tmp_path_factory):
+  """A workdir, and what an export of it that nobody disturbs is."""
+  path, config = tmp_path_factory.mktemp('one'), RUNS['bert without pairs']()
+  config.tokenizer = parts.wordpiece(vocab_size=600)
+  make_workdir(path / 'run', config)
+  export.export(str(path / 'run'), path / 'whole')
+  return path / 'run', content(path / 'whole')
+
+
+def test_what_a_killed_export_left_is_removed_and_what_a_live_one_builds_is_not(
+  one_run, tmp_path, capsys
+):
+  workdir, whole = one_run
+  other = tmp_path / '.other.export-12345678'  # of another --out
+  other.mkdir()
+  live = drive(workdir, tmp_path / 'hf', tmp_path / 'marker')
+  try:
+    while not (tmp_path / 'marker').exists():
+      assert live.poll() is None, live.communicate()[0]
+      time.sleep(0.05)
+    before = hidden(tmp_path)
+    assert len(before) == 2
+    export.export(str(workdir), tmp_path / 'hf')
+    assert hidden(tmp_path) == before and content(tmp_path / 'hf') == whole
+  finally:
+    live.kill()
+    live.wait()
+  shutil.rmtree(tmp_path / 'hf')
+  capsys.readouterr()
+  export.export(str(workdir), tmp_path / 'hf')
+  assert hidden(tmp_path) == [other.name] and content(tmp_path / 'hf') == whole
+  assert capsys.readouterr().out.count('removed: ') == 1
+
+
+@pytest.mark.slow
+def test_five_kills_of_export_end_in_the_same_bytes(one_run, tmp_path):
+  workdir, whole = one_run
+  start = time.monotonic()
+  first = drive(workdir, tmp_path / 'timed')
+  assert first.wait() == 0, first.communicate()[0]
+  took, seed = time.monotonic() - start, os.getpid()
+  print(f'seed {seed}')
+  for share in random.Random(seed).choices([0.3, 0.5, 0.7, 0.8, 0.9, 0.95], k=5):
+    run = drive(workdir, tmp_path / 'hf')
+    time.sleep(share * took)
+    run.kill()
+    run.wait()
+    shutil.rmtree(tmp_path / 'hf', ignore_errors=True)  # it may have ended before the kill
+  last = drive(workdir, tmp_path / 'hf')
+  assert last.wait() == 0, last.communicate()[0]
+  assert not hidden(tmp_path) and content(tmp_path / 'hf') == whole
+
+
+def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(
+  one_run, tmp_path, monkeypatch
+):
+  written = export.weights.save
+
+  def meanwhile(*args):
+    (tmp_path / 'hf').mkdir()
+    (tmp_path / 'hf' / 'theirs').write_text('x')
+    written(*args)
+
+  monkeypatch.setattr(export.weights, 'save', meanwhile)
+  with pytest.raises(errors.UserError, match='not empty'):
+    export.export(str(one_run[0]), tmp_path / 'hf')
+  assert [p.name for p in tmp_path.iterdir()] == ['hf']
+  assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['theirs']
 
 
 def test_nothing_is_overwritten(run, tmp_path):

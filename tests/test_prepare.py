@@ -191,6 +191,22 @@ def test_a_finished_corpus_is_left_alone_and_another_plan_is_refused(text, clean
   assert contents(clean[0]) == before
 
 
+def test_language_and_licence_are_recorded_also_of_a_finished_corpus(
+  text, clean, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))  # as DRIVER
+  shutil.copytree(clean[0], tmp_path / 'corpus')
+  bare = corpus.read_manifest(tmp_path / 'corpus')
+  assert corpus.origin(bare) == {'sources': [text], 'language': None, 'license': None}
+  again = lambda **about: prepare_lib.prepare(tiny(), [text], tmp_path / 'corpus', **about)
+  again(language='en', license='cc-by-sa-4.0')
+  again()  # which leaves it as it is
+  told = corpus.read_manifest(tmp_path / 'corpus')
+  assert told == bare | {'about': {'language': 'en', 'license': 'cc-by-sa-4.0'}}
+  assert corpus.identity(told) == bare['hash']
+  assert corpus.origin(told) == {'sources': [text], 'language': 'en', 'license': 'cc-by-sa-4.0'}
+
+
 def test_a_folder_with_other_files_is_refused(text, tmp_path):
   (tmp_path / 'thesis.tex').write_text('years of work')
   with pytest.raises(errors.UserError, match='holds other files'):

@@ -50,7 +50,7 @@ def build(
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
     seed: of the run; phase: index of the phase, whose rows and masks are its own. Held-out rows
-      depend on neither.
+      depend on neither, and predict no special token (masking.of_text).
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
@@ -100,9 +100,9 @@ def build(
   notes = word_marks.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
-  # evaluation asks the same of every seed and phase, so that their losses compare
+  # evaluation asks the same of every seed and phase, and nothing but text: so losses compare
   if split != 'train':
-    seed, phase = 0, 0
+    seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
   return Pipeline(

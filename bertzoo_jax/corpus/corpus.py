@@ -425,6 +425,15 @@ def write_shard(
   )
 
 
+def origin(manifest: dict) -> dict:
+  """{'sources': names, 'language', 'license'}: where the text is from, as far as it is recorded."""
+  about = manifest.get('about', {})
+  return {
+    'sources': [source['source'] for source in manifest.get('sources', ())],
+    **{key: about.get(key) for key in ('language', 'license')},
+  }
+
+
 def identity(manifest: dict) -> str:
   """SHA-256 of what identifies a corpus: tokenizer, sections, and the bytes of every shard (not
   where the text lay).

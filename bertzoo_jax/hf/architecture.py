@@ -70,6 +70,8 @@ WORD_TABLE = 'encoder/embeddings/word/embedding'
 POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
+_LARGEST = 1 << 31  # above all numbers of a config.json
+
 # Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
 # approximation by tanh.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
@@ -294,13 +296,42 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
   """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
   cannot express.
   """
-  fields, sizes = a.to_encoder({**a.defaults, **content})
+  content = {**a.defaults, **content}
+  for key, usual in a.defaults.items():
+    _check_value(key, content[key], usual)
+  fields, sizes = a.to_encoder(content)
   if 'activation' in fields and not applies(a, fields['activation']):
     raise errors.UserError(
       f'config.json says the activation {fields["activation"]}, but the head of {a.name} always '
       f'applies {a.head_activation}: an encoder here has one activation and cannot express that.'
     )
   return fields, sizes
+
+
+def _check_value(key, value, usual) -> None:
+  """Raises UserError for a value of config.json of another kind than the usual one, or a number out
+  of range.
+  """
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  least = 0 if usual is None or not usual else 1
+  holds, needed = {
+    bool: (isinstance(value, bool), 'true or false is'),
+    int: (
+      isinstance(value, int) and number and least <= value < _LARGEST,
+      f'a whole number from {least} to {_LARGEST - 1:,} is',
+    ),
+    float: (number and 0 <= value < _LARGEST, 'a number of at least 0 is'),
+    str: (isinstance(value, str), 'a text is'),
+    type(None): (
+      value is None or isinstance(value, int) and number and 0 <= value < _LARGEST,
+      'an id or null is',
+    ),
+  }.get(type(usual), (True, ''))
+  if not holds:
+    raise errors.UserError(
+      f'config.json says {key}={str(value)[:40]}: {needed} needed; download or export the '
+      'directory again.'
+    )
 
 
 def activation(hidden_act: str) -> str:
@@ -335,9 +366,14 @@ def to_ours(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
   """Parameters by path, float32, and the names of the tensors that no row reads.
 
-  Raises UserError for a tensor that only some of its layers have, and for a shape that the sizes do
-  not allow.
+  Raises UserError for a tensor that only some of its layers have, for a shape that the sizes do not
+  allow, and for more layers than tensors.
   """
+  if sizes.blocks > len(tensors):
+    raise errors.UserError(
+      f'config.json says {sizes.blocks:,} layers, and the weights are {len(tensors):,} tensors: '
+      'download or export the directory again.'
+    )
   params, used = {}, set()
   for row in a.rows:
     places = _places(row, sizes)

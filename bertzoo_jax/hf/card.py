@@ -1,8 +1,9 @@
 """The model card (README.md) of an exported directory: what it is, of what, how long, and what is
-not in it.
+not in it. Every fact is from the config, the corpus manifest and the record of the run.
 """
 
 import json
+import re
 from typing import Any
 
 from bertzoo_jax.hf.architecture import Architecture
@@ -19,6 +20,7 @@ def text(
   corpus: dict[str, Any],
   metrics: dict[str, Any],
   commits: list[str],
+  init: str | None,
   checked: str,
 ) -> str:
   """The card, Markdown with a YAML head.
@@ -33,29 +35,31 @@ def text(
     corpus: what the run recorded of its corpus; may be empty.
     metrics: the newest value of each metric; may be empty.
     commits: of the program, in order; may be empty.
+    init: the address of --init that the run began with; None for random weights.
     checked: what was compared after export.
   """
   task = architecture.pipeline
   parameters = sum(x.size for x in tensors.values())
+  corpus = dict(corpus)
+  licence, language = corpus.pop('license', None), corpus.pop('language', None)
+  sources = corpus.pop('sources', None)
+  codes = [c for c in re.split(r'[\s,]+', language or '') if re.fullmatch('[a-z]{2,3}', c)]
   head = [
     '---',
     *(['library_name: transformers', f'pipeline_tag: {task}'] if task else []),
+    *(['language:', *(f'- "{code}"' for code in codes)] if codes else []),
     'tags:',
     '- bertzoo_jax',
-    '- masked-language-modeling',
+    *(['- masked-language-modeling'] if task == 'fill-mask' else []),
     '---',
     '',
   ]
-  lengths = ', '.join(
-    f'{overrides.get("length", config["length"])} tokens for {steps:,} steps'
-    for steps, overrides in config['phases']
-  )
+  lengths = _lengths(config, step)
   lines = [
     f'# {architecture.name}, pretrained with bertzoo_jax',
     '',
     f'{sizes.num_layers} layers of {encoder.hidden_size}, {sizes.num_heads} heads, '
-    f'{parameters:,} parameters in float32, '
-    + (f'at most {encoder.max_positions} tokens.' if encoder.max_positions else 'any length.'),
+    f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
     '',
     *(_usage(task) if task else []),
     '## Training',
@@ -64,8 +68,9 @@ def text(
     '|---|---|',
     f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
     f'| batch | {config["batch_size"]:,} rows |',
-    f'| lengths | {lengths} |',
-    f'| input | {config["format"]["name"]} |',
+    f'| lengths | {", ".join(f"{n} tokens for {steps:,} steps" for n, steps in lengths)} |',
+    f'| began with | {_public(init.split(",")) if init else "random weights"} |',
+    f'| input | {_fields(config["format"])} |',
     f'| masking | {_masking(config["masking"])} |',
     f'| objective | {_fields(config["objective"])} |',
     f'| optimizer | {_fields(config["optimizer"])} |',
@@ -73,8 +78,12 @@ def text(
     f'| tokenizer | {_fields(config["tokenizer"])} |',
     f'| seed | {config["seed"]} |',
     *(f'| program | bertzoo_jax at commit {commit} |' for commit in commits),
+    f'| language of the text | {_value(language or _NOT_RECORDED)} |',
+    f'| licence of the text | {_value(licence or _NOT_RECORDED)} |',
+    f'| sources of the text | {_public(sources) if sources else _NOT_RECORDED} |',
     *(f'| corpus {key} | {_value(value)} |' for key, value in corpus.items()),
     '',
+    *([_LAST_PHASE, ''] if any(overrides for _, overrides in config['phases']) else []),
   ]
   if metrics:
     lines += [
@@ -97,6 +106,7 @@ def text(
   lines += ['## What is here, and what is not', '']
   lines += [
     architecture.heads,
+    *([_labels(config['format'])] if _has_pair_head(architecture) else []),
     'The state of the optimizer is not part of the export.',
     '',
     *(_UNUSED if task else []),
@@ -106,19 +116,76 @@ def text(
   return '\n'.join(head + lines)
 
 
+_NOT_RECORDED = 'not recorded'
+_LAST_PHASE = (
+  'The run had several phases. The table has the fields of the last one that was trained, and all '
+  'lengths that were trained.'
+)
+_PAIRS = {
+  'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
+  'sop': 'label 0: the two texts are in their order, 1: they are swapped',
+  'neighbours': 'label 0: the second text follows the first, 1: it belongs to another row',
+}
+_ALONE = '; a text of a single sentence got a random one behind it, and label 1'
+
+
+def _lengths(config: dict[str, Any], step: int) -> list[tuple[int, int]]:
+  """(tokens per row, steps trained) of each phase that has begun."""
+  out = []
+  for steps, overrides in config['phases']:
+    if (trained := min(steps, step)) > 0:
+      out.append((overrides.get('length', config['length']), trained))
+    step -= trained
+  return out
+
+
+def _longest(encoder, lengths) -> str:
+  """The sentence about the lengths that the network can read, and that it has read."""
+  trained = max((n for n, _ in lengths), default=0)
+  if not encoder.max_positions:
+    return f'It reads any length; the longest rows in training had {trained} tokens.'
+  if trained >= encoder.max_positions:
+    return f'It reads at most {encoder.max_positions} tokens.'
+  return (
+    f'It was trained on rows of at most {trained} tokens: cut texts there. Its position table has '
+    f'{encoder.max_positions} rows; this run did not train those from {trained} on.'
+  )
+
+
+def _public(names: list[str]) -> str:
+  """Addresses and sources as the user named them, without the folders of absolute paths."""
+  return _value([re.sub(r'^(hf:)?[/~.].*/', '', name) for name in names])
+
+
+def _has_pair_head(a: Architecture) -> bool:
+  return any('pair_head/' in str(row.ours) for row in a.rows)
+
+
+def _labels(format: dict[str, Any]) -> str:
+  """The labels of pairs, as the format made them."""
+  kind = format.get('pairs', 'nsp')
+  if kind == 'nsp' and format.get('negatives') == 'neighbours':
+    kind = 'neighbours'
+  alone = kind == 'sop' and format.get('lone_sentences') == 'random'
+  return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{_ALONE * alone}.'
+
+
 def _masking(section: dict[str, Any]) -> str:
-  if not {'rate', 'corruption', 'repeat'} <= set(section):  # a part with fields of its own
+  """The fields of a masking, with what becomes of the predicted tokens in words."""
+  shares = section.get('corruption', ())
+  if (
+    isinstance(shares, str) or len(shares) != 3
+  ):  # nothing is replaced, or a part with fields of its own
     return _fields(section)
-  shares = ', '.join(
-    f'{share:.0%} {what}'
-    for share, what in zip(section['corruption'], ('mask token', 'random token', 'unchanged'))
+  similar = section.get('substitute') == 'similar'
+  becomes = (
+    ('by a similar word (a random word where there is none)', 'by a random word')
+    if similar
+    else ('by the mask token', 'by a random token')
   )
-  again = (
-    f'the masks of {section["repeat"]} epochs repeat'
-    if section['repeat']
-    else 'drawn anew in every epoch'
-  )
-  return f'{section["name"]}, {section["rate"]:.0%} of the tokens: {shares}; {again}'
+  told = ', '.join(f'{share:.0%} {what}' for share, what in zip(shares, becomes))
+  rest = {k: v for k, v in section.items() if k not in ('corruption', 'substitute')}
+  return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
 
 
 def _usage(task: str) -> list[str]:
@@ -143,7 +210,7 @@ _UNUSED = [
 
 
 def _fields(section: dict[str, Any]) -> str:
-  fields = ', '.join(f'{k} {json.dumps(v)}' for k, v in section.items() if k != 'name')
+  fields = ', '.join(f'{k} {_value(json.dumps(v))}' for k, v in section.items() if k != 'name')
   return f'{section["name"]} ({fields})' if fields else section['name']
 
 

@@ -22,7 +22,7 @@ def vocabulary(folder) -> dict[str, int] | None:
   if (folder / 'tokenizer.json').exists():
     try:
       return ids(json.loads((folder / 'tokenizer.json').read_bytes()))
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
       raise errors.UserError(
         f'{folder / "tokenizer.json"} is no readable tokenizer ({type(e).__name__}: {e}): download '
         'or prepare it again.'

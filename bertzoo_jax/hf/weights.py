@@ -75,6 +75,11 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     raise errors.UserError(
       f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
     )
+  if content.get('vocab_size', len(params[WORD_TABLE])) != len(params[WORD_TABLE]):
+    raise errors.UserError(
+      f'{directory / "config.json"} says vocab_size={str(content["vocab_size"])[:40]}, and the '
+      f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
+    )
   unread = [key for key in unread if not key.endswith(a.buffers)]
   return unflatten(params), Report(
     str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
@@ -88,7 +93,8 @@ def merge(
   from where.
 
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
-  single texts stays. A position table of another length gives the rows that both have; the rest
+  single texts stays. A segment table that only the new encoder has begins with zeros, so the output
+  stays for all texts. A position table of another length gives the rows that both have; the rest
   stay fresh.
 
   Args:
@@ -108,6 +114,11 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
+  if (
+    TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
+  ):
+    loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
+    lines.append('segment table: zeros, since the checkpoint tells no segments apart')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
@@ -183,15 +194,33 @@ def unflatten(flat: dict) -> dict:
 
 def _read_json(path: pathlib.Path) -> dict:
   try:
-    return json.loads(path.read_text(encoding='utf-8'))
+    content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
     raise errors.UserError(
       f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
     ) from e
-  except (ValueError, OSError) as e:
+  except (ValueError, OSError, RecursionError) as e:
     raise errors.UserError(
       f'{path} is no readable JSON ({e}): download or export the directory again.'
     ) from e
+  if not isinstance(content, dict):
+    raise errors.UserError(
+      f'{path} holds {type(content).__name__} where a JSON object is needed: download or export '
+      'the directory again.'
+    )
+  return content
+
+
+def _parts(index: pathlib.Path) -> list[pathlib.Path]:
+  """The files that an index of weights names, all beside it."""
+  names = _read_json(index).get('weight_map')
+  if not isinstance(names, dict) or not all(
+    isinstance(name, str) and pathlib.PurePath(name).name == name for name in names.values()
+  ):
+    raise errors.UserError(
+      f'{index} does not name the files of the weights: download the directory again.'
+    )
+  return [index.parent / name for name in sorted(set(names.values()))]
 
 
 def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -199,7 +228,7 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
   if single.exists():
     files = [single]
   elif index.exists():
-    files = [directory / f for f in sorted(set(_read_json(index)['weight_map'].values()))]
+    files = _parts(index)
   elif any(directory.glob('*.bin')):
     raise errors.UserError(
       f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load '

@@ -41,12 +41,12 @@ class Row:
   def bits(self, purpose, counter):
     return int(hashing.bits(hashing.fold(self.key, purpose), np.array([counter]))[0])
 
-  def ranked(self, columns, purpose=hashing.SELECT, length=None):
+  def ranked(self, columns):
     """Columns in random order: largest rank first, as signed numbers whose low bits are the column
     + 1.
     """
-    low = ((length or self.length) + 1).bit_length()
-    rank = {c: self.bits(purpose, c) >> low << low | c + 1 for c in columns}
+    low = (self.length + 1).bit_length()
+    rank = {c: self.bits(hashing.SELECT, c) >> low << low | c + 1 for c in columns}
     return sorted(columns, key=lambda c: rank[c] - (rank[c] >> 31 << 32), reverse=True)
 
   def draw_length(self, thresholds, counter, most=None):
@@ -143,18 +143,21 @@ def span(row, rate, p, most, cut):
 def windows(row, rate, max_gram, spread):
   thresholds = contract.cumulative([1 / n for n in range(1, max_gram + 1)], '')
   offset, runs, t, budget = 0, [], 0, nearest(row.used, rate)
-  while offset < len(row.words):
+  count = len(row.words)
+  while offset < count * (2 if spread else 1):
     n = row.draw_length(thresholds, t)
-    context = min(n * int(1 / rate), len(row.words) - offset)
+    context = min(n * int(1 / rate), count * (2 if spread else 1) - offset)
     begin = offset + (row.bits(hashing.CONTEXT, t) * context >> 32)
     runs.append((begin, n))
     offset = max(offset + context, begin + n)
     t += 1
   if spread:
-    count = -(-row.length // int(1 / rate))
-    return take(
-      row, [runs[i] for i in row.ranked(list(range(len(runs))), hashing.SPREAD, count)], budget
-    )
+    windows = -(-2 * row.length // int(1 / rate))
+    low, shift = (windows + 1).bit_length(), row.bits(hashing.SELECT, 0) * count >> 32
+    rank = {t: (row.bits(hashing.SPREAD, t) >> low << low | t + 1) % 2**31 for t in range(windows)}
+    first_lap = [t for t, (begin, _) in enumerate(runs) if begin < count]
+    order = sorted(first_lap, key=rank.get, reverse=True) + list(range(len(first_lap), len(runs)))
+    return take(row, [((runs[t][0] + shift) % count, runs[t][1]) for t in order], budget)
   taken = set()
   for begin, n in runs:
     for w in range(begin, begin + n):

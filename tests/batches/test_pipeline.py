@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.batches import epochs
+from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
 from configs import parts
+from tests.batches import masking_rows
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASKING = dict(
@@ -270,6 +272,27 @@ def test_evaluation_is_the_same_for_every_seed_and_phase():
   ):
     _same(one, two)
   assert not np.array_equal(_build().batch(0)['input_ids'], _build(phase=1).batch(0)['input_ids'])
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
+  changes = dict(maskable='all_but_padding', sampling='independent', rate=0.3)
+  pipe = _build(name, changes, split='held_out')
+  features, keys = pipe._rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
+  fields = MASKING | changes
+  mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
+  wished = masking_rows.run(mask, features, keys)  # as in training
+  here = pipe.evaluation_batches(1000)[0]
+  text = ~np.isin(features['input_ids'], [i for role, i in SPECIAL.items() if role != 'unk'])
+  counts = np.take_along_axis(text, wished['masked_positions'], axis=1)
+  counts &= np.arange(8)[:, None] < pipe.rows_per_epoch
+  assert (wished['masked_weights'] > counts).any()
+  np.testing.assert_array_equal(here['masked_weights'], wished['masked_weights'] * counts)
+  np.testing.assert_array_equal(
+    here['input_ids'], np.where(text, wished['input_ids'], features['input_ids'])
+  )
+  for same in ('masked_positions', 'masked_targets'):
+    np.testing.assert_array_equal(here[same], wished[same])
 
 
 def test_documents_of_one_sentence_are_remarked_on_where_pairs_are_made():

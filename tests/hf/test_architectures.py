@@ -13,6 +13,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import hf
+from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
@@ -295,6 +296,31 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
   ours = export.our_logits(encoder, params, batch)
   theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
   assert worst_logits(verify.compare_logits(ours, theirs, batch['pack_ids'])) < TOLERANCE
+
+
+@pytest.mark.parametrize('segments', [0, 1, 2])
+def test_a_run_that_begins_with_one_segment_begins_at_transformers_own_loss(tmp_path, segments):
+  theirs = their_network(
+    'RobertaForMaskedLM', max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5
+  )
+  theirs.save_pretrained(tmp_path)
+  objective = small.objective('mlm', **{**ROBERTA, 'type_vocab_size': segments})
+  fresh = small.parameters(objective, seed=1)
+  params, lines = initial_weights.parameters(fresh, f'hf:{tmp_path}', objective, None)
+  batch = small.batch()
+  assert batch['segment_ids'].any()
+  loss = small.evaluate(objective, params, batch)[0][0]
+  labels = np.full(batch['input_ids'].shape, -100)
+  row, slot = np.nonzero(batch['masked_weights'])
+  labels[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
+  with torch.no_grad():
+    wished = theirs(
+      input_ids=torch.tensor(batch['input_ids']),
+      attention_mask=torch.tensor(batch['pack_ids']),
+      labels=torch.tensor(labels),
+    ).loss
+  assert abs(float(loss) - float(wished)) < TOLERANCE
+  assert any(line.startswith('segment table: zeros') for line in lines) == (segments > 0)
 
 
 @pytest.mark.parametrize('case', CASES)

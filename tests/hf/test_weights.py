@@ -254,6 +254,18 @@ def test_another_shape_is_refused_with_both_shapes(written, params):
     hf.merge(fresh, loaded, report)
 
 
+def says(path, **fields):
+  """Changes config.json."""
+  content = json.loads((path / 'config.json').read_text())
+  (path / 'config.json').write_text(json.dumps({**content, **fields}))
+
+
+def in_parts(path, index):
+  """Puts an index in the place of the weights."""
+  (path / 'model.safetensors').unlink()
+  (path / 'model.safetensors.index.json').write_text(index)
+
+
 @pytest.mark.parametrize(
   'break_it, message',
   [
@@ -271,6 +283,37 @@ def test_another_shape_is_refused_with_both_shapes(written, params):
       lambda p: (p / 'config.json').write_text('{"model_type": "bert", "is_decoder": true}'),
       'decoder',
     ),
+    (lambda p: (p / 'config.json').write_text('null'), 'holds NoneType where a JSON object'),
+    (lambda p: (p / 'config.json').write_text('[{}]'), 'holds list where a JSON object'),
+    (lambda p: (p / 'config.json').write_text('[' * 100_000), 'no readable JSON'),
+    (lambda p: (p / 'config.json').write_bytes(b'\xff\xfe{}'), 'no readable JSON'),
+    (lambda p: says(p, model_type=['bert']), 'does not say its model_type'),
+    (lambda p: says(p, architectures=3), 'architectures=3: a list of names'),
+    (lambda p: says(p, architectures=[None]), 'a list of names'),
+    (lambda p: says(p, num_hidden_layers=None), 'num_hidden_layers=None: a whole number'),
+    (lambda p: says(p, num_hidden_layers='3'), 'num_hidden_layers=3: a whole number'),
+    (lambda p: says(p, num_hidden_layers=3.5), 'a whole number'),
+    (lambda p: says(p, num_hidden_layers=0), 'a whole number from 1'),
+    (lambda p: says(p, num_hidden_layers=10**9), '1,000,000,000 layers, and the weights are'),
+    (lambda p: says(p, num_hidden_layers=10**400), 'a whole number from 1'),
+    (lambda p: says(p, vocab_size=10**12), 'vocab_size=1000000000000, and the word table has'),
+    (lambda p: says(p, vocab_size={}), 'vocab_size={}, and the word table has'),
+    (lambda p: says(p, hidden_size=[48]), r'hidden_size=\[48\]: a whole number'),
+    (lambda p: says(p, num_attention_heads=7), 'does not fit config.json'),
+    (lambda p: says(p, layer_norm_eps=float('nan')), 'layer_norm_eps=nan: a number'),
+    (lambda p: says(p, hidden_act=None), 'hidden_act=None: a text'),
+    (lambda p: says(p, pad_token_id=-1), 'pad_token_id=-1: an id or null'),
+    (
+      lambda p: says(p, model_type='roberta', hidden_act='gelu', pad_token_id=60),
+      'none is left',
+    ),
+    (
+      lambda p: says(p, model_type='albert', num_hidden_groups=0),
+      'num_hidden_groups=0: a whole number from 1',
+    ),
+    (lambda p: in_parts(p, '{}'), 'does not name the files'),
+    (lambda p: in_parts(p, '{"weight_map": {"x": "../else.safetensors"}}'), 'does not name'),
+    (lambda p: in_parts(p, '{"weight_map": {"x": 3}}'), 'does not name'),
     (lambda p: (p / 'model.safetensors').rename(p / 'pytorch_model.bin'), 'pickles'),
     (lambda p: (p / 'model.safetensors').unlink(), 'no model.safetensors'),
     (
@@ -278,7 +321,9 @@ def test_another_shape_is_refused_with_both_shapes(written, params):
       'cannot be read',
     ),
     (
-      lambda p: safetensors.numpy.save_file({'x': np.ones(2)}, str(p / 'model.safetensors')),
+      lambda p: safetensors.numpy.save_file(
+        dict.fromkeys('xyz', np.ones(2)), str(p / 'model.safetensors')
+      ),
       'no word embeddings',
     ),
   ],

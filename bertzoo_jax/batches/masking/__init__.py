@@ -7,6 +7,7 @@ loops over steps, all rows of the batch in each.
 
 from bertzoo_jax.batches.masking.contract import Masking
 from bertzoo_jax.batches.masking.contract import keeping_units
+from bertzoo_jax.batches.masking.contract import of_text
 from bertzoo_jax.batches.masking.ngrams import ngram
 from bertzoo_jax.batches.masking.permutations import permutation
 from bertzoo_jax.batches.masking.spans import span
@@ -14,7 +15,7 @@ from bertzoo_jax.batches.masking.tokens import token
 from bertzoo_jax.batches.masking.whole_words import whole_word
 from bertzoo_jax.batches.masking.windows import ngram_windows
 
-__all__ = ['BY_NAME', 'Masking', 'keeping_units']
+__all__ = ['BY_NAME', 'Masking', 'keeping_units', 'of_text']
 
 BY_NAME = {
   'token': token,

@@ -46,6 +46,29 @@ def keeping_units(masking, length):
   )
 
 
+def of_text(masking, special):
+  """The same masking, without its predictions of special tokens: the row shows these, and their
+  slots have weight 0. For held-out rows, whose loss and accuracy are then those of the text.
+
+  special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask' | …: id}; an unknown token is text.
+  """
+  import tensorflow as tf
+
+  ids = sorted({i for name, i in special.items() if name != 'unk'})
+
+  def apply(features, keys_B2):
+    before_BL, out = features['input_ids'], masking.apply(features, keys_B2)
+    special_BL = tf.reduce_any(before_BL[..., None] == tf.constant(ids, before_BL.dtype), axis=-1)
+    special_BP = tf.gather(special_BL, out['masked_positions'], batch_dims=1)
+    return {
+      **out,
+      'input_ids': tf.where(special_BL, before_BL, out['input_ids']),
+      'masked_weights': tf.where(special_BP, 0.0, out['masked_weights']),
+    }
+
+  return masking._replace(apply=apply)
+
+
 def row_key(keys_B2):
   """The key of each row, as a pair of uint32 [B]."""
   return keys_B2[:, 0], keys_B2[:, 1]

@@ -17,13 +17,15 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
 
   Args:
     length, corpus, corruption, random_tokens, repeat: as for `token`; the three shares are drawn
-    for each token by itself.
-    rate: share of a row's tokens, specials counted: max(1, round(rate · n)). The windows hold more
-      than that.
+      for each token by itself.
+    rate: share of a row's tokens, specials counted: max(1, round(rate · n)), the row's budget.
     max_gram: 1: single tokens; more: words of the corpus.
-    scan: which windows count until the budget is spent. 'left_to_right': from the row's start, up
-      to the word that does not fit any more (the release, which leaves the end of full rows
-      unmasked). 'spread': in random order; a run that exceeds the budget loses its last words.
+    scan: where the windows lie, and which ones count until the budget is spent. 'left_to_right':
+      from the row's start, up to the word that does not fit any more. So is the release, which
+      leaves the end of a full row unmasked. 'spread': ours. The windows begin at a random word and
+      go on at the row's front; they count in random order. If the row's windows hold less than
+      the budget, the windows of a second lap follow. A run that exceeds the budget loses its last
+      words.
     repeat: see Masking.
 
   Raises:
@@ -34,6 +36,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
   select = errors.choose(
     scan, {'left_to_right': _left_to_right, 'spread': _spread}, 'config.masking.scan'
   )
+  window = int(1 / rate)
   corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
   thresholds = contract.cumulative([1 / n for n in range(1, max_gram + 1)], 'max_gram')
   counts = contract.nearest(length, rate)
@@ -50,8 +53,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
     )
     words = words_lib.find(text_BL, pack_BL, continues_BL)
     left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
-    first_TB, size_TB = _windows(key, words, thresholds, int(1 / rate), length)
-    chosen_BL = select(key, words, first_TB, size_TB, left_B, max_gram)
+    chosen_BL = select(key, words, thresholds, window, left_B)
     positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
     features = corruptions.predict(features, positions_BP, real_BP)
     return corruptions.replace(
@@ -61,33 +63,40 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
   return contract.Masking(num_predictions, repeat, apply, reads_units=max_gram > 1)
 
 
-def _windows(key, words, thresholds, window, length):
-  """The first word (K for none) and the number of words of each window's run, int32 [T, B]; T
-  windows hold any row.
+def _windows(key, words, thresholds, window, laps=1):
+  """The runs of the windows that lie one after the other over a row, or over `laps` laps round it.
+
+  Returns:
+    (places, sizes) of T runs, int32 [T, B]: the word of the first lap that a run begins at, counted
+    on from lap to lap (the end of the last lap for no run); its number of words. T windows hold any
+    row.
   """
-  none, count = words_lib.stand_in(words), math.ceil(length / window)
+  count = math.ceil(laps * words.of.shape[1] / window)
   numbers = tf.range(count)[None]
   size_TB = contract.draw_length(
     tf.transpose(corruptions.draw(key, hashing.COUNT, numbers)), thresholds
   )
-  place_TB = tf.transpose(corruptions.draw(key, hashing.CONTEXT, numbers))
+  random_TB = tf.transpose(corruptions.draw(key, hashing.CONTEXT, numbers))
+  end_B = laps * words.count
 
-  def step(t, offset_B, first):
-    size_B, rest_B = tf.gather(size_TB, t), words.count - offset_B
-    context_B = tf.minimum(window * size_B, rest_B)
+  def step(t, offset_B, place):
+    size_B = tf.gather(size_TB, t)
+    context_B = tf.minimum(window * size_B, end_B - offset_B)
     begin_B = offset_B + tf.cast(
-      hashing.below(tf.gather(place_TB, t), tf.cast(context_B, tf.int64)), tf.int32
+      hashing.below(tf.gather(random_TB, t), tf.cast(context_B, tf.int64)), tf.int32
     )
-    first = first.write(t, tf.where(rest_B > 0, words.first + begin_B, none))
-    return t + 1, tf.minimum(tf.maximum(offset_B + context_B, begin_B + size_B), words.count), first
+    place = place.write(t, tf.where(offset_B < end_B, begin_B, end_B))
+    return t + 1, tf.minimum(tf.maximum(offset_B + context_B, begin_B + size_B), end_B), place
 
   start = (0, tf.zeros_like(words.count), tf.TensorArray(tf.int32, count))
-  first = tf.while_loop(lambda t, *_: t < count, step, start, parallel_iterations=1)[-1]
-  return first.stack(), size_TB
+  place = tf.while_loop(lambda t, *_: t < count, step, start, parallel_iterations=1)[-1]
+  return place.stack(), size_TB
 
 
-def _left_to_right(key, words, first_TB, size_TB, left_B, largest):
-  none = words_lib.stand_in(words)
+def _left_to_right(key, words, thresholds, window, left_B):
+  place_TB, size_TB = _windows(key, words, thresholds, window)
+  none, largest = words_lib.stand_in(words), len(thresholds) - 1
+  first_TB = tf.where(place_TB < words.count, words.first + place_TB, none)
   word_TBN = tf.minimum(first_TB[..., None] + tf.range(largest), none)
   inside_TBN = (
     word_TBN < tf.minimum(first_TB + size_TB, tf.gather(words.last, first_TB) + 1)[..., None]
@@ -105,13 +114,22 @@ def _left_to_right(key, words, first_TB, size_TB, left_B, largest):
   )
 
 
-def _spread(key, words, first_TB, size_TB, left_B, largest):
-  none, count = words_lib.stand_in(words), first_TB.shape[0]
-  first_BT = tf.transpose(first_TB)
-  order_BT = tf.math.top_k(
-    tf.where(first_BT < none, words_lib.ranks(key, hashing.SPREAD, count), tf.int32.min), count
-  ).indices
-  shuffle = lambda x_BT: tf.transpose(tf.gather(x_BT, order_BT, batch_dims=1))
-  return words_lib.tokens(
-    words, words_lib.take(words, shuffle(first_BT), shuffle(tf.transpose(size_TB)), left_B, largest)
+def _spread(key, words, thresholds, window, left_B):
+  place_TB, size_TB = _windows(key, words, thresholds, window, laps=2)
+  none, count = words_lib.stand_in(words), place_TB.shape[0]
+  shift_B = hashing.below(
+    corruptions.draw(key, hashing.SELECT, tf.zeros_like(words.count)),
+    tf.cast(words.count, tf.int64),
   )
+  word_TB = (place_TB + tf.cast(shift_B, tf.int32)) % tf.maximum(words.count, 1)
+  first_TB = tf.where(place_TB < 2 * words.count, words.first + word_TB, none)
+  # the first lap's runs in random order; below 0 those of the second, one after the other
+  rank_BT = tf.where(
+    tf.transpose(place_TB < words.count),
+    tf.bitwise.bitwise_and(words_lib.ranks(key, hashing.SPREAD, count), tf.int32.max),
+    -1 - tf.range(count),
+  )
+  order_BT = tf.math.top_k(rank_BT, count).indices
+  ordered = lambda x_TB: tf.transpose(tf.gather(tf.transpose(x_TB), order_BT, batch_dims=1))
+  taken = words_lib.take(words, ordered(first_TB), ordered(size_TB), left_B, len(thresholds) - 1)
+  return words_lib.tokens(words, taken)

@@ -48,15 +48,20 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
   Raises:
     UserError: no model type, or one without an architecture.
   """
-  if 'model_type' not in content:
+  model_type, names = content.get('model_type'), content.get('architectures') or []
+  if not isinstance(model_type, str):
     raise errors.UserError('config.json does not say its model_type: it is no Hugging Face model.')
-  model_type = content['model_type']
+  if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    raise errors.UserError(
+      f'config.json says architectures={str(names)[:40]}: a list of names is needed; download or '
+      'export the directory again.'
+    )
   own = [a for a in _beside(wished or '').values() if a.model_type == model_type]
   readers = {a.model_type: [] for a in ARCHITECTURES.values()}
   for a in ARCHITECTURES.values():
     readers[a.model_type] += [a] if a.reads else []
   candidates = own or errors.choose(model_type, readers, 'readable model type')
-  named = [a for name in content.get('architectures') or () for a in candidates if a.name == name]
+  named = [a for name in names for a in candidates if a.name == name]
   return (named or candidates)[0]
 
 

@@ -95,8 +95,6 @@ PRETRAINING = _build(
   'AlbertForPreTraining',
   *dense('pair_head/pooler', 'albert.pooler'),
   *dense('pair_head/classifier', 'sop_classifier.classifier'),
-  heads='The pair head (`sop_classifier`) tells how the second text relates to the first, as the '
-  'input above says: label 0 it follows, 1 it does not (they are swapped, or it was drawn at '
-  'random).',
+  heads='The pair head (`sop_classifier`) tells how the second text relates to the first.',
 )
 MASKED_LM = _build('AlbertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)

@@ -25,7 +25,6 @@ PRETRAINING = _build(
   'BertForPreTraining',
   *bert_like.dense('pair_head/pooler', 'bert.pooler.dense'),
   *bert_like.dense('pair_head/classifier', 'cls.seq_relationship'),
-  heads='The pair head (`cls.seq_relationship`) tells whether the second text follows the first: '
-  'label 0 it does, 1 it was drawn at random.',
+  heads='The pair head (`cls.seq_relationship`) tells how the second text relates to the first.',
 )
 MASKED_LM = _build('BertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)

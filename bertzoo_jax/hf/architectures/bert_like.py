@@ -196,6 +196,11 @@ def build(
       **more_fields(content),
     }
     size = sizes(types.SimpleNamespace(**fields), special)
+    if size.position_offset >= fields['max_positions']:
+      raise errors.UserError(
+        f'config.json says pad_token_id={pad} and max_position_embeddings='
+        f'{fields["max_positions"]}: positions begin behind the id of padding, so none is left.'
+      )
     return {**fields, 'max_positions': fields['max_positions'] - size.position_offset}, size
 
   return architecture.Architecture(

@@ -1,0 +1,162 @@
+"""Model cards say what the config, the corpus and the record of the run say, and nothing else."""
+
+import functools
+
+import pytest
+import small_networks as small
+
+from bertzoo_jax import export
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import card
+from bertzoo_jax.hf import weights
+from configs import parts
+
+OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective'] if c is not parts.input_only]
+OWN = 'of another package'
+MASKINGS = {
+  **{c.__name__: c() for c in parts.SECTIONS['masking']},
+  'similar words': parts.ngram(
+    weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
+  ),
+  'all masked': parts.token(corruption=(1.0, 0.0, 0.0)),
+  OWN: {'name': 'mine:masking', 'corruption': 'some', 'odd': [1, 'a|b']},
+}
+WISHED = {'mlm_pair': 'BertForPreTraining', 'mlm': 'BertForMaskedLM'}
+
+
+@functools.lru_cache
+def exported(name):
+  """[(architecture, encoder, tensors)] of an objective's networks."""
+  objective = small.objective(name)
+  params, out = small.parameters(objective), []
+  for network in objective.networks:
+    wished = WISHED.get(name, 'ElectraForPreTraining')
+    own = export._with_placed_heads(network, wished)
+    chosen = architectures.fitting(
+      wished, network.encoder.activation, weights.flatten(own.of(params))
+    )
+    a = architectures.choose(chosen)
+    own = export._with_placed_heads(network, chosen)
+    tensors, _ = export.convert(a, weights.flatten(own.of(params)), network.encoder, small.BERT_IDS)
+    out.append((a, network.encoder, tensors))
+  return out
+
+
+def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, **config):
+  made = dict(
+    parts.experiment(
+      tokenizer=parts.wordpiece(),
+      corpus=parts.corpus(),
+      format=parts.full_sentences(),
+      masking=parts.token(),
+      encoder=parts.transformer(),
+      objective=parts.mlm(),
+      optimizer=parts.adamw(),
+      schedule=parts.linear_from_start(),
+      length=16,
+      batch_size=8,
+      phases=((1000, {}), (1000, {'length': 24}), (1000, {'length': 40})),
+      hf='',
+      run=parts.run(),
+    ).to_dict()
+  )
+  made.update({k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()})
+  return card.text(
+    architecture=a,
+    encoder=encoder,
+    sizes=a.sizes(encoder, small.BERT_IDS),
+    config=made,
+    step=step,
+    tensors=tensors,
+    corpus=dict(corpus),
+    metrics={},
+    commits=[],
+    init=init,
+    checked='Compared.',
+  )
+
+
+@pytest.mark.parametrize('masking', MASKINGS)
+@pytest.mark.parametrize('objective', OBJECTIVES)
+def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
+  section = MASKINGS[masking]
+  pairs = parts.segment_pairs() if objective == 'mlm_pair' else parts.full_sentences()
+  for a, encoder, tensors in exported(objective):
+    said = read(
+      a,
+      encoder,
+      tensors,
+      masking=section,
+      objective=getattr(parts, objective)(),
+      format=pairs,
+    )
+    row = next(line for line in said.splitlines() if line.startswith('| masking |'))
+    assert row.startswith(f'| masking | {section["name"]}')
+    assert ('mask token' in row) == (masking not in ('permutation', 'similar words', OWN))
+    assert ('similar word' in row) == (masking == 'similar words')
+    assert ('replaced 80%' in row) == (masking not in ('permutation', 'all masked', OWN))
+    for field in ('rate', 'weights', 'context', 'scan', 'odd'):
+      assert (f'{field} ' in row.partition('(')[2]) == (field in section), field
+    assert row.replace('\\|', '').count('|') == 3
+    assert f'| objective | {objective}' in said
+    assert ('Its labels in training' in said) == (a.name == 'BertForPreTraining')
+    assert ('- masked-language-modeling' in said) == a.name.endswith('MaskedLM') or (
+      a.name == 'BertForPreTraining'
+    )
+
+
+@pytest.mark.parametrize(
+  'format,says,never',
+  [
+    (parts.segment_pairs(), '1: it was drawn at random.', 'swapped'),
+    (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
+    (parts.segment_pairs(negatives='neighbours'), '1: it belongs to another row.', 'swapped'),
+    (
+      parts.segment_pairs(pairs='sop', lone_sentences='skip'),
+      '1: they are swapped.',
+      'random one',
+    ),
+    (
+      parts.segment_pairs(pairs='sop'),
+      'swapped; a text of a single sentence got a random one behind it, and label 1.',
+      'drawn',
+    ),
+  ],
+)
+def test_a_card_tells_the_labels_of_pairs_as_the_format_made_them(format, says, never):
+  labels = read(*exported('mlm_pair')[0], format=format).partition('Its labels in training')[2]
+  assert says in labels.split('\n')[0] and never not in labels.split('\n')[0]
+
+
+def test_a_card_tells_the_longest_row_that_was_trained_and_no_phase_to_come():
+  a, encoder, tensors = exported('mlm')[0]
+  assert encoder.max_positions == 40
+  said = read(a, encoder, tensors, step=1500)
+  assert 'trained on rows of at most 24 tokens' in said and 'did not train those from 24 on' in said
+  assert '| lengths | 16 tokens for 1,000 steps, 24 tokens for 500 steps |' in said
+  assert 'It reads at most 40 tokens.' in read(a, encoder, tensors, step=3000)
+  assert '40 tokens for' not in said and 'at most 40' not in said
+
+
+def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
+  network = exported('mlm')[0]
+  said = read(
+    *network,
+    corpus=dict(
+      hash='c0ffee', language='et', license='cc-by-sa-4.0', sources=['/home/me/wiki.xml', 'tfds:x']
+    ),
+    init='hf:org/name,/home/me/runs/W@best',
+  )
+  for fact in (
+    '- "et"',
+    '| language of the text | et |',
+    '| licence of the text | cc-by-sa-4.0 |',
+    '| sources of the text | wiki.xml, tfds:x |',
+    '| began with | hf:org/name, W@best |',
+  ):
+    assert fact in said, fact
+  assert '/home/me' not in said
+  bare = read(*network)
+  for kind in ('language', 'licence', 'sources'):
+    assert (f'| {kind} of the text | not recorded |') in bare
+  assert '| began with | random weights |' in bare and 'language:' not in bare
