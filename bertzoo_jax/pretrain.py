@@ -82,19 +82,23 @@ def pretrain(
       workdir.
     loop.Stopped: numbers that are not finite, or storage that is full.
   """
-  _start_devices(config)
+  distributed.join()
+  with preemption.Preemption().listening() as notice:
+    _start_devices(config)
+    return _train(config, workdir, corpus, cache_dir, batches, init, notice)
+
+
+def _train(config, workdir, corpus, cache_dir, batches, init, notice):
   assembly.check(config)
   if (storage.path(workdir) / 'manifest.json').exists():
     raise errors.UserError(
       f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.'
     )
-  notice = preemption.Preemption()
   own = lock.hold(workdir) if _first() else contextlib.nullcontext()
   with (
     workdirs.writable(workdir),
     distributed.last_words(),
     distributed.watched(),
-    notice.listening(),
     own,
   ):
     data = _open(config, corpus, cache_dir, batches)
@@ -160,10 +164,7 @@ def pretrain(
 
 
 def _start_devices(config):
-  """Joins the other hosts and opens the cache of compiled programs; before anything touches a
-  device.
-  """
-  distributed.join()
+  """Sets the precision of products and opens the cache of compiled programs."""
   # otherwise an accelerator multiplies in fewer bits than it was asked for
   if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')
