@@ -16,6 +16,7 @@ a child process. The last checkpoint remains.
 import contextlib
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -32,6 +33,9 @@ TRY_AGAIN = errors.TryAgain.code
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
 _LAST_SECONDS = 5.0
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
+
+# What hosts do together, as errors name it.
+_TOGETHER = re.compile(r'\b(gloo|nccl|barrier|coordination ?service)\b', re.I)
 
 # Not sys.exit: jax would wait at exit for the process that is gone.
 _exit = os._exit
@@ -116,8 +120,8 @@ def watched():
   """
   try:
     yield
-  except jax.errors.JaxRuntimeError as e:
-    if jax.process_count() == 1:
+  except Exception as e:  # of whatever library waited for the computation
+    if not comes_from_another(e):
       raise
     print(
       f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}',
@@ -125,6 +129,15 @@ def watched():
       flush=True,
     )
     _exit(TRY_AGAIN)
+
+
+def comes_from_another(e: Exception) -> bool:
+  """Whether an error says that the hosts cannot go on together. A library that waits for a
+  computation, as one that saves an array does, raises an error of its own with jax's words in it.
+  """
+  if jax.process_count() == 1 or isinstance(e, errors.UserError):
+    return False
+  return isinstance(e, jax.errors.JaxRuntimeError) or bool(_TOGETHER.search(str(e)))
 
 
 def _by_hand(address, seconds):

@@ -16,6 +16,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
+from bertzoo_jax.training import distributed
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
@@ -197,7 +198,7 @@ class Loop:
     try:
       action()
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
-      if isinstance(e, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+      if distributed.comes_from_another(e):
         raise
       raise _unwritten('A checkpoint', 'the ones before', e) from e
 

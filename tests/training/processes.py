@@ -38,12 +38,16 @@ def get_config(argument=None):
                     save_minutes=1000.0, tensorboard=False))
 """
 
-# pretrain, but that a lost host is noticed soon, that steps take time where a test must get a word
-# in, and that the batch of one step may never come: a thread reads a pipe that nobody writes to.
+# pretrain, but that a lost host is noticed soon, and that steps and saves take time where a test
+# must get a word in. The batch of one step may never come: a thread reads a pipe that nobody writes
+# to.
 PROGRAM = """
 import os, queue, runpy, threading, time
-from bertzoo_jax.training import data, distributed
-distributed.LOST_SECONDS = float(os.environ['LOST_SECONDS'])
+from bertzoo_jax.training import checkpoint, data, distributed
+seal = checkpoint.Checkpoints._seal
+checkpoint.Checkpoints._seal = lambda self: (
+    time.sleep(float(os.environ.get('SEAL_SECONDS', 0))), seal(self))
+distributed.LOST_SECONDS = int(os.environ['LOST_SECONDS'])
 check, from_file = data.check_ids, data.from_file
 def slowly(batch, vocab_size, where):
   check(batch, vocab_size, where)

@@ -75,6 +75,53 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   ), both[1 - victim].said
 
 
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
+  run = tmp_path / 'run'
+  # Every step is saved, so that the save before is under way or is waited for.
+  with two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
+    wait_for_step(run, 2, both)
+    _wait_for_a_save(run, both)
+    both[victim].process.kill()
+    code = both[1 - victim].end()
+  said = both[1 - victim].said
+  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), said
+  assert said.strip().splitlines()[-1].startswith(f'host {1 - victim} of 2 ended without'), said
+
+
+def _wait_for_a_save(run, both):
+  deadline = time.monotonic() + PATIENCE
+  while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
+    assert time.monotonic() < deadline, [h.said for h in both]
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    jax.errors.JaxRuntimeError('UNKNOWN: Gloo all-reduce failed: Connection closed by peer'),
+    # as a library says it that saves an array, which was still being computed
+    ValueError('UNKNOWN: Gloo all-reduce failed: [external/gloo] Connection closed by peer'),
+    RuntimeError('DEADLINE_EXCEEDED: Barrier timed out. Id: save:5'),
+  ],
+)
+def test_what_fails_because_a_host_is_lost_ends_the_process_whoever_tells_it(
+  monkeypatch, capsys, error
+):
+  ended = []
+  monkeypatch.setattr(distributed, '_exit', ended.append)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with distributed.watched():
+    raise error
+  assert ended == [os.EX_TEMPFAIL]
+  assert capsys.readouterr().err.startswith('error: the hosts cannot go on together: ')
+  with pytest.raises(ValueError, match='odd'), distributed.watched():
+    raise ValueError('odd')
+  monkeypatch.setattr(jax, 'process_count', lambda: 1)
+  with pytest.raises(type(error)), distributed.watched():
+    raise error
+
+
 def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
   (tmp_path / 'run').mkdir()
   with lock.hold(tmp_path / 'run'), two(world, tmp_path / 'run') as both:
