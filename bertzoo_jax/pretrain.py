@@ -9,10 +9,10 @@ all attempts. Exit codes:
 
     0    done, or stopped by SIGTERM or Ctrl-C and saved
     2    a mistake in the command; nothing is overwritten
-    3    numbers that are not finite, a full disk, or another job that took over the workdir; the
-         last good checkpoint is kept
-    75   run the same line again: a host was late or lost, a bucket or the network failed, the
-         workdir or the port is in use
+    3    numbers that are not finite, or a full disk; the last good checkpoint is kept
+    75   run the same line again: a host was late or lost, nothing finished for run.hang_minutes, a
+         bucket or the network failed, the port or the workdir is in use, or another job took the
+         workdir over
     130  a second Ctrl-C, which does not wait for the save
     134  jax aborted this host, because a peer was lost
 

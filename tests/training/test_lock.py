@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import emulated_gcs
 import pytest
 
 from bertzoo_jax.common import errors
@@ -261,3 +262,50 @@ def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
     text = (tmp_path / lock.NAME).read_text()
     (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
+
+
+class Together(emulated_gcs.Store):
+  """Answers the first read of a lock when two have asked, and does the second write of it after
+  everybody could read what the first one wrote.
+  """
+
+  def __init__(self):
+    super().__init__()
+    self.reads, self.writes, self._both = 0, 0, threading.Barrier(2, timeout=60)
+
+  def fault_of(self, line):
+    if line.endswith(f'/{lock.NAME}'):
+      self.reads += line.startswith('GET')
+      self.writes += line.startswith('POST')
+      if line.startswith('GET') and self.reads <= 2:
+        self._both.wait()
+      if line.startswith('POST') and self.writes == 2:
+        time.sleep(2.5)
+    return super().fault_of(line)
+
+
+def test_of_two_processes_that_take_a_lock_in_a_bucket_together_one_holds_and_one_ends_with_75():
+  program = HOLDER.replace('time.sleep(60)', 'time.sleep(6)')
+  program = f"""
+from bertzoo_jax.common import errors
+try:
+  exec({program!r})
+except errors.UserError as e:
+  print(e)
+  raise SystemExit(e.code)
+"""
+  with Together() as store:
+    jobs = [
+      subprocess.Popen(
+        [sys.executable, '-c', program, 'gs://bucket/run'],
+        env={**os.environ, **store.environment()},
+        stdout=subprocess.PIPE,
+        text=True,
+      )
+      for _ in range(2)
+    ]
+    said = [job.communicate(timeout=100)[0] for job in jobs]
+    assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
+    winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
+    assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
+    assert store.writes >= 2 and not store.names('bucket')  # the winner removed it at its end
