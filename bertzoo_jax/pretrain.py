@@ -53,6 +53,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs
 
 
@@ -150,8 +151,10 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
       preemption=notice,
       entropy=data.entropy,
       tokens_per_byte=data.tokens_per_byte,
+      watchdog=watchdog.Watchdog(config.run.hang_minutes),
     )
     with contextlib.ExitStack() as stack:
+      stack.enter_context(run.watchdog)
       # closed in the reverse order, also when the run fails
       for part in (checkpoints, record, trackers, bar):
         stack.callback(part.close)
