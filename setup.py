@@ -29,6 +29,7 @@ core = [
   f'tensorflow>=2.20; {elsewhere}',
   'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
   'tensorboardX>=2.6',
+  'tensorstore>=0.1.80',
   'tokenizers>=0.21',
   'zstandard>=0.22',
 ]

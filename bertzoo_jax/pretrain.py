@@ -9,10 +9,10 @@ all attempts. Exit codes:
 
     0    done, or stopped by SIGTERM or Ctrl-C and saved
     2    a mistake in the command; nothing is overwritten
-    3    numbers that are not finite, a full disk, or another job that took over the workdir; the
-         last good checkpoint is kept
-    75   run the same line again: a host was late or lost, a bucket or the network failed, the
-         workdir or the port is in use
+    3    numbers that are not finite, or a full disk; the last good checkpoint is kept
+    75   run the same line again: a host was late or lost, nothing finished for run.hang_minutes, a
+         bucket or the network failed, the port or the workdir is in use, or another job took the
+         workdir over
     130  a second Ctrl-C, which does not wait for the save
     134  jax aborted this host, because a peer was lost
 
@@ -54,6 +54,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs
 
 
@@ -83,19 +84,23 @@ def pretrain(
       workdir.
     loop.Stopped: numbers that are not finite, or storage that is full.
   """
-  _start_devices(config)
+  distributed.join()
+  with preemption.Preemption().listening() as notice:
+    _start_devices(config)
+    return _train(config, workdir, corpus, cache_dir, batches, init, notice)
+
+
+def _train(config, workdir, corpus, cache_dir, batches, init, notice):
   assembly.check(config)
   if (storage.path(workdir) / 'manifest.json').exists():
     raise errors.UserError(
       f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.'
     )
-  notice = preemption.Preemption()
   own = lock.hold(workdir) if _first() else contextlib.nullcontext()
   with (
     workdirs.writable(workdir),
     distributed.last_words(),
     distributed.watched(),
-    notice.listening(),
     own,
   ):
     data = _open(config, corpus, cache_dir, batches)
@@ -148,8 +153,10 @@ def pretrain(
       preemption=notice,
       entropy=data.entropy,
       tokens_per_byte=data.tokens_per_byte,
+      watchdog=watchdog.Watchdog(config.run.hang_minutes),
     )
     with contextlib.ExitStack() as stack:
+      stack.enter_context(run.watchdog)
       # closed in the reverse order, also when the run fails
       for part in (checkpoints, record, trackers, bar):
         stack.callback(part.close)
@@ -162,10 +169,7 @@ def pretrain(
 
 
 def _start_devices(config):
-  """Joins the other hosts and opens the cache of compiled programs; before anything touches a
-  device.
-  """
-  distributed.join()
+  """Sets the precision of products and opens the cache of compiled programs."""
   # otherwise an accelerator multiplies in fewer bits than it was asked for
   if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')

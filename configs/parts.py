@@ -875,6 +875,7 @@ def run(
   eval_every=10_000,
   eval_batches=50,
   save_minutes=20.0,
+  hang_minutes=30.0,
   keep=3,
   keep_every=0,
   on_nonfinite='stop',
@@ -899,6 +900,8 @@ def run(
   log_every, eval_every: steps; eval_every 0 evaluates at the end only.
   eval_batches: of held-out rows, at most.
   save_minutes: between checkpoints.
+  hang_minutes: after which a step, evaluation or save that has not finished ends the run with exit
+    code 75; ten times that for the first of each, which compile; 0: never.
   keep: newest checkpoints kept.
   keep_every: steps between checkpoints that are kept for good; 0: none.
   on_nonfinite: stop | skip (leave the update out and count it).
@@ -918,6 +921,7 @@ def run(
       eval_every=eval_every,
       eval_batches=eval_batches,
       save_minutes=save_minutes,
+      hang_minutes=hang_minutes,
       keep=keep,
       keep_every=keep_every,
       on_nonfinite=on_nonfinite,

@@ -528,6 +528,60 @@ def test_one_vm_on_demand_needs_no_bucket_and_keys_may_stand_in_the_settings(clo
   assert 'HF_TOKEN=***' in cloud.ok('run', '--dry-run', '--', 'python', '--workdir', '/home/ann/w')
 
 
+@pytest.mark.parametrize('command', [['run'], ['babysit'], ['create', '--autostart']])
+def test_a_config_that_is_not_in_the_code_that_is_sent_is_refused_with_the_remedy(
+  cloud, tmp_path, command
+):
+  checkout = cloud.checkout = _checkout(tmp_path / 'checkout')
+  (checkout / '.gitignore').write_text('ignored.py\n')
+  for name in ('new.py', 'ignored.py'):
+    (checkout / name).touch()
+  line = lambda *words: [*command[1:], '--', 'python', '-m', 'bertzoo_jax.pretrain', *words]
+  for words, remedy in (
+    (['--config=new.py'], 'new.py is unknown to git, .*: git add new.py\n$'),
+    (['--config', 'ignored.py:base,masking=span'], 'ignored.py is .*: git add --force ignored.py'),
+    (['--config', 'gone/nowhere.py:base'], 'nowhere.py: .* no such file, .* git add it'),
+    ([f'--config={checkout}/code.py:base'], 'code.py is a file of this machine'),
+  ):
+    done = cloud.run(command[0], *line(*words))
+    assert done.returncode == 2 and re.search(rf'^error: --config .*{remedy}', done.stderr), words
+    assert done.stderr.count('\n') == 1 and cloud.calls() == []
+  git = ['git', '-C', checkout, 'add']
+  subprocess.run([*git, 'new.py'], check=True)
+  subprocess.run([*git, '--force', 'ignored.py'], check=True)
+  for name in ('new.py', 'ignored.py:base', 'code.py:base'):
+    done = cloud.run(command[0], '--dry-run', *line('--config', name, '--config.run.keep=2'))
+    assert done.returncode == 0, done.stderr
+
+
+SECRET = "'-----BEGIN\nUVhRk1L=\nexport W=UVhRk2L\n  UVhRk3L # UVhRk4L\n\"UVhRk5L\n-----END'"
+
+
+@pytest.mark.parametrize('where', ['settings', 'environment'])
+def test_a_key_of_several_lines_is_masked_whole_and_arrives_whole(ready, where):
+  if where == 'settings':
+    ready.write(HF_TOKEN=SECRET)
+    more = {}
+  else:
+    more = {'HF_TOKEN': SECRET[1:-1]}
+  for command in ('run', 'babysit'):
+    done = ready.run(command, '--dry-run', *ready.line(), **more)
+    assert done.returncode == 0 and '# environment: HF_TOKEN=***\n' in done.stdout, done.stderr
+    assert 'UVhRk' not in done.stdout + done.stderr and 'END' not in done.stdout
+  ready.ok('run', *ready.line(), **more)
+  run = ready.home() / 'bertzoo_tpu/run'
+  _wait(lambda: (run / 'pid').exists() and 'attempt 1' in (run / 'log').read_text())
+  variables = pathlib.Path(f'/proc/{(run / "pid").read_text().strip()}/environ').read_text()
+  assert f'HF_TOKEN={SECRET[1:-1]}' in variables.split('\0')
+
+
+def test_a_key_that_lacks_its_quotes_is_not_shown_in_the_sentence_about_it(cloud):
+  cloud.write(HF_TOKEN='UVhRk1L\nUVhRk2L')
+  done = cloud.run('run', '--dry-run', *cloud.line())
+  assert done.returncode == 2 and 'bash can read (line 8)' in done.stderr, done.stderr
+  assert 'UVhRk' not in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize('command', ['run', 'babysit'])
 def test_a_run_without_a_line_is_refused(cloud, command):
   done = cloud.run(command)

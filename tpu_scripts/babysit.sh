@@ -17,6 +17,7 @@ RETRIES=${FLAG_retries:-$RETRIES}
 is_number "$RETRIES" || fail "--retries $RETRIES is not a number."
 (( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
 check_workdir
+check_config
 found=$(workdir)
 [[ -z $found || $found == gs://* ]] || fail "--workdir $found goes with its VM, which babysit.sh replaces: write gs://BUCKET/FOLDER."
 BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}

@@ -70,23 +70,46 @@ help() {
   sed -n '/^# Flags that every/,/^[^#]/s/^# \{0,1\}//p' "$HERE/common.sh"
 }
 
+KEYS=(WANDB_API_KEY HF_TOKEN)
 SETTINGS=(PROJECT NAME BUCKET CANDIDATES SPOT RUNTIME CREATE_FLAGS CREATE_MINUTES LOGIN EXTRAS LIBTPU_INIT_ARGS CACHE RETRIES)
 
 # What bash would take otherwise than it is meant, or leave unsaid. A line that begins with export is the user's own.
 check_text() {
-  local line name given='^[[:blank:]]*([A-Za-z_][A-Za-z0-9_]*)[[:blank:]]*[+]?=' blank='^[^=]*([[:blank:]]=|=[[:blank:]]+[^#[:blank:]])'
+  local line name quote='' before number given='^[[:blank:]]*([A-Za-z_][A-Za-z0-9_]*)[[:blank:]]*[+]?=' blank='^[^=]*([[:blank:]]=|=[[:blank:]]+[^#[:blank:]])'
   while IFS= read -r line || [[ -n $line ]]; do
-    [[ $line =~ $given ]] || continue
+    before=$quote
+    quote=$(open_quote "$quote" "$line")
+    [[ -z $before && $line =~ $given ]] || continue  # the second line of a value may look like a setting, and be a key's
     name=${BASH_REMATCH[1]}
-    [[ " ${SETTINGS[*]} WANDB_API_KEY HF_TOKEN " == *" $name "* ]] || fail "$name in $ENV_FILE is no setting: there are ${SETTINGS[*]}."
+    [[ " ${SETTINGS[*]} ${KEYS[*]} " == *" $name "* ]] || fail "$name in $ENV_FILE is no setting: there are ${SETTINGS[*]}."
     [[ ! $line =~ $blank ]] || fail "$name in $ENV_FILE has a blank beside its =: write $name=VALUE without it."
   done < "$ENV_FILE"
   # Read on trial: what bash says becomes part of one sentence.
   # shellcheck disable=SC1090
   if ! (source "$ENV_FILE") > /dev/null 2> "$TMP/read" || [[ -s $TMP/read ]]; then
     line=$(head -n 1 "$TMP/read")
+    number=${line#"$ENV_FILE: line "}
+    number=${number%%:*}
+    # The rest of a key that lacks its quotes is no command, and nobody's to read.
+    if is_number "$number" && [[ ! $(sed -n "${number}p" "$ENV_FILE") =~ $given ]]; then line="line $number"; fi
     fail "$ENV_FILE is not what bash can read${line:+ (${line#"$ENV_FILE: "})}: compare it with $HERE/tpu.env.example."
   fi
+}
+
+# open_quote QUOTE LINE: the quote that is open at the end of a line at whose beginning QUOTE (or nothing) is.
+open_quote() {
+  local quote=$1 rest=$2
+  while :; do
+    if [[ -n $quote ]]; then
+      [[ $rest == *"$quote"* ]] || break
+      rest=${rest#*"$quote"} quote=''
+    else
+      [[ $rest =~ ^([^\'\"#]*)([\'\"#])(.*)$ ]] || break
+      [[ ${BASH_REMATCH[2]} != '#' || ( -n ${BASH_REMATCH[1]} && ${BASH_REMATCH[1]} != *[[:blank:]] ) ]] || break  # a comment
+      rest=${BASH_REMATCH[3]} quote=${BASH_REMATCH[2]/'#'/}
+    fi
+  done
+  printf '%s' "$quote"
 }
 
 # PLACE, a candidate.
@@ -282,15 +305,35 @@ check_archive() {
     || fail "--archive $FLAG_archive cannot be read: leave it out to send the code as it is."
 }
 
-# That of the line, if it has one.
-workdir() {
+# value_of FLAG: the last one in the line, if it has one.
+value_of() {
   local word before='' found=''
   for word in "${LINE[@]}"; do
-    [[ $before == --workdir ]] && found=$word
-    [[ $word == --workdir=* ]] && found=${word#--workdir=}
+    [[ $before == "--$1" ]] && found=$word
+    [[ $word == "--$1="* ]] && found=${word#"--$1="}
     before=$word
   done
   printf '%s\n' "$found"
+}
+
+workdir() { value_of workdir; }
+
+# The line runs in the code that is sent, which is what git knows of this clone.
+check_config() {
+  local file remedy
+  file=$(value_of config)
+  file=${file%%:*}
+  [[ -n $file ]] || return 0
+  [[ $file != /* ]] || fail "--config $file is a file of this machine, and the line runs on the TPU: write its path within $ROOT, such as configs/bert.py:base."
+  if [[ ! -f $ROOT/$file ]]; then
+    fail "--config $file: $ROOT has no such file, so the TPU will have none: mend the path, or write the file there and git add it."
+  fi
+  git -C "$ROOT" rev-parse --git-dir > /dev/null 2>&1 || return 0  # such code cannot be sent, which pack says
+  if ! git -C "$ROOT" ls-files --error-unmatch -- "$file" > /dev/null 2>&1; then
+    remedy='git add'
+    ! git -C "$ROOT" check-ignore --quiet -- "$file" || remedy='git add --force'
+    fail "--config $file is unknown to git, so it is not sent to the TPU: $remedy $file"
+  fi
 }
 
 # All workers of a slice write one workdir.
@@ -320,6 +363,7 @@ write_job() {
   local name
   (( ${#LINE[@]} )) || fail "${0##*/} wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …"
   check_workdir
+  check_config
   quote "${LINE[@]}" > "$TMP/line"
   (
     umask 077
@@ -333,14 +377,19 @@ write_job() {
       variable TPU_MIN_LOG_LEVEL 2
       [[ -z $LIBTPU_INIT_ARGS ]] || variable LIBTPU_INIT_ARGS "$LIBTPU_INIT_ARGS"
       [[ $CACHE == no ]] || variable JAX_COMPILATION_CACHE_DIR "$BUCKET/jax-cache"
-      for name in WANDB_API_KEY HF_TOKEN; do
-        [[ -z ${!name:-} ]] || variable "$name" "${!name}"
+      for name in "${KEYS[@]}"; do
+        # A dry run never has them in a file, which it shows.
+        if (( DRY_RUN )); then
+          [[ -z ${!name:-} ]] || printf 'export %s=***\n' "$name"
+        else
+          [[ -z ${!name:-} ]] || variable "$name" "${!name}"
+        fi
       done
     } > "$TMP/env"
   )
   (( ! DRY_RUN )) || {
     say "# line: $(cat "$TMP/line")"
-    sed -E 's/^export //; s/^((WANDB_API_KEY|HF_TOKEN)=).*/\1***/; s/^/# environment: /' "$TMP/env"
+    sed -E 's/^export //; s/^/# environment: /' "$TMP/env"
   } >&3
 }
 

@@ -3,25 +3,28 @@
     by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
                    JAX_PROCESS_ID; the same line for each
     on a TPU VM    nothing to set: the hosts of a slice know each other
-    otherwise      one process, which coordinates itself through a socket in a temporary folder
+    otherwise      one process, which joins nothing
+
+A process that is alone stays out of jax's service also if it was told so by hand or by the TPU VM:
+the service compares times of the wall clock and aborts its process when that is set back. SIGTERM
+and Ctrl-C need no service (preemption.py).
 
 JAX aborts when a peer is lost, without a `finally`. So this module prints the reason first, or from
 a child process. The last checkpoint remains.
 """
 
-import atexit
 import contextlib
 import errno
 import os
-import shutil
+import re
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import jax
+from jax._src import distributed as jax_distributed
 
 from bertzoo_jax.common import errors
 
@@ -29,20 +32,20 @@ JOIN_SECONDS = 300
 TRY_AGAIN = errors.TryAgain.code
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
 _LAST_SECONDS = 5.0
-_FOREVER = 10**6  # a lone process that was suspended must not be declared dead by itself
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
+
+# What hosts do together, as errors name it.
+_TOGETHER = re.compile(r'\b(gloo|nccl|barrier|coordination ?service)\b', re.I)
 
 # Not sys.exit: jax would wait at exit for the process that is gone.
 _exit = os._exit
 
-_with_others = False  # whether this process may have joined others
+_with_others = False  # whether this process has joined others
 
 
 def join(seconds: int = JOIN_SECONDS) -> None:
-  """Joins this process to the others of the run; before anything touches a device. Does nothing the
-  second time.
-
-  Without it jax ignores notices of preemption in silence, also those of a single process.
+  """Joins this process to the others of the run, if there are others; before anything touches a
+  device. Does nothing the second time.
 
   Args:
     seconds: to wait for the others; then the process ends with one sentence and exit code
@@ -59,8 +62,6 @@ def join(seconds: int = JOIN_SECONDS) -> None:
       _by_hand(address, seconds)
     elif 'tpu' in (jax.config.jax_platforms or ''):  # which jax sets where it finds chips
       _on_tpu(seconds)
-    else:
-      _alone(seconds)
   except RuntimeError as e:
     if 'before' not in str(e):
       raise
@@ -119,8 +120,8 @@ def watched():
   """
   try:
     yield
-  except jax.errors.JaxRuntimeError as e:
-    if jax.process_count() == 1:
+  except Exception as e:  # of whatever library waited for the computation
+    if not comes_from_another(e):
       raise
     print(
       f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}',
@@ -128,6 +129,15 @@ def watched():
       flush=True,
     )
     _exit(TRY_AGAIN)
+
+
+def comes_from_another(e: Exception) -> bool:
+  """Whether an error says that the hosts cannot go on together. A library that waits for a
+  computation, as one that saves an array does, raises an error of its own with jax's words in it.
+  """
+  if jax.process_count() == 1 or isinstance(e, errors.UserError):
+    return False
+  return isinstance(e, jax.errors.JaxRuntimeError) or bool(_TOGETHER.search(str(e)))
 
 
 def _by_hand(address, seconds):
@@ -148,10 +158,11 @@ def _by_hand(address, seconds):
       f'JAX_PROCESS_ID is {index} and JAX_NUM_PROCESSES {count}: the processes are 0 to '
       f'{count - 1}.'
     )
+  if count == 1:
+    return
   if index == 0:
     _check_free(port, 'give another one in JAX_COORDINATOR_ADDRESS, on all hosts')
-  if count > 1:
-    print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
+  print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
   missing = (
     f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
     'host, with its own JAX_PROCESS_ID, '
@@ -187,28 +198,11 @@ def _on_tpu(seconds):
         'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
         'hand.'
       ) from e
-    _alone(seconds)
-
-
-def _alone(seconds):
-  # Not a port: a proxy in the environment would be asked for it, another process may take it, and
-  # jax dies of either.
-  folder = tempfile.mkdtemp(prefix='bertzoo-')
-  atexit.register(shutil.rmtree, folder, ignore_errors=True)
-  address = f'unix:{folder}/coordinator'
-  _initialize(
-    seconds,
-    f'This process could not coordinate itself through {folder}: set TMPDIR to a local folder with '
-    'a short name.',
-    coordinator_address=address,
-    coordinator_bind_address=address,
-    num_processes=1,
-    process_id=0,
-    cluster_detection_method='deactivate',
-    heartbeat_timeout_seconds=_FOREVER,
-  )
-  # devices of one process need no network between them
-  jax.config.update('jax_cpu_collectives_implementation', None)
+  # No public name says how many there are before a device is in use.
+  if jax_distributed.global_state.num_processes == 1:
+    jax.distributed.shutdown()
+    global _with_others
+    _with_others = False
 
 
 def _initialize(seconds, missing, **where):
@@ -230,7 +224,7 @@ def _initialize(seconds, missing, **where):
   finally:
     timer.cancel()
   global _with_others
-  _with_others = where.get('num_processes') != 1
+  _with_others = True
 
 
 def _check_free(port, remedy):

@@ -13,6 +13,8 @@ import threading
 import time
 import uuid
 
+import tensorstore
+
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
@@ -20,6 +22,7 @@ NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
 STALE_SECONDS = 120.0
 WATCH_SECONDS = 5.0
+ANSWER_SECONDS = 60.0  # that an object store may take
 _ATTEMPTS = 10  # to open a local lock that is not being removed
 
 
@@ -28,12 +31,16 @@ def hold(workdir):
   """Holds the workdir inside a `with`.
 
   On a local or shared disk the kernel holds it (flock) and lets go when the process ends, however
-  it ends; where another host cannot see that, an owner counts as gone when its heartbeat is older
-  than two minutes. On gs:// a job that finds the lease of another host watches it: a heartbeat that
-  moves refuses the job, one that stands still for two minutes is taken over, so that a new VM goes
-  on by itself after a preemption without notice. A process of this host that is no more holds
-  nothing. A job that finds at a heartbeat that another has taken its place (it was suspended for
-  longer) ends at once with exit code 3 and saves nothing.
+  it ends. In an object store a job holds a lease, which it renews every 20 seconds. Each write
+  names the version that it replaces, so of two jobs that write at the same time one is refused.
+
+  A job that finds the lock of another host, in an object store or on a disk whose flock does not
+  reach that host, watches it: a lock that changes refuses the job, one that stands still for two
+  minutes is taken over. So a new VM goes on by itself after a preemption without notice. The clocks
+  of the two hosts are not compared. A process of this host that is no more holds nothing.
+
+  A job that finds at a heartbeat that another has taken its place (it was suspended for longer)
+  ends at once with exit code 75 and saves nothing.
 
   Raises:
     TryAgain: another job has it, with host, process and since when. It may be about to end: a
@@ -90,11 +97,14 @@ def _take_local(workdir, owner):
     time.sleep(0.1)
   other = _read_fd(fd)
   if other:
-    # a disk whose flock does not reach the other host
-    if other.get('host') != owner['host'] and _alive(other, owner):
-      os.close(fd)
-      _refuse(workdir, other)
-    _say_stale(other)
+    if other.get('host') != owner['host']:  # whose flock may not reach this one
+      try:
+        _outlast(workdir, other, lambda: _read_fd(fd))
+      except errors.TryAgain:
+        os.close(fd)
+        raise
+    else:
+      _say_stale(other)
 
   def write():
     # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no
@@ -118,40 +128,79 @@ def _take_local(workdir, owner):
 
 
 def _take_remote(workdir, owner):
-  path = workdir / NAME
-  other = _read(path)
-  if other and other.get('host') == owner['host']:
-    if _alive(other, owner):
-      _refuse(workdir, other)
+  lease = _Lease(workdir, owner)
+  other = lease.read()
+  if other and other.get('host') == owner['host'] and not _runs(other.get('pid')):
     _say_stale(other)
+  elif other and other.get('host') == owner['host'] and _is_fresh(other):
+    _refuse(workdir, other)
   elif other:
-    _outlast(workdir, path, other)
-  write = lambda: storage.write_json(path, {**owner, 'heartbeat': time.time()})
-  write()
-  time.sleep(1.0)  # two that began together: the later write wins, the other sees it here
-  now = _read(path)
-  if not now or now.get('token') != owner['token']:
+    _outlast(workdir, other, lease.read)
+  if not lease.renew() and not lease.is_ours(now := lease.read()):
     _refuse(workdir, now)
 
   def beat_once():
-    _check_ours(_read(path), owner)
-    write()
+    if not lease.renew():
+      _check_ours(lease.read(), owner)
+      lease.renew()  # it was removed by hand, or the answer to our last write was lost
 
   def release():
     try:
-      now = _read(path)
-      if now and now.get('token') == owner['token']:
-        path.unlink(missing_ok=True)
-    except Exception as e:  # whatever the storage raises: the next owner waits two minutes, no more
-      print(f'WARNING: {path} could not be removed: {type(e).__name__}: {e}', flush=True)
+      if not lease.remove() and lease.is_ours(lease.read()):
+        lease.remove()
+    except errors.UserError as e:  # the next owner waits two minutes, no more
+      print(f'WARNING: {e}', flush=True)
 
   return beat_once, release
 
 
-def _outlast(workdir, path, other):
-  """Returns when another host's lease is released or has stood still; refuses if it moves."""
-  # Its heartbeat is compared with itself, on our monotonic clock: the two hosts' clocks may be
-  # minutes apart.
+class _Lease:
+  """The lock of an object store, and the version of it that was seen last."""
+
+  def __init__(self, workdir, owner):
+    folder = str(workdir) if '://' in str(workdir) else f'file://{storage.absolute(workdir)}'
+    self._name, self._owner = f'{folder}/{NAME}', owner
+    self._store = self._answer(lambda: tensorstore.KvStore.open(f'{folder}/'))
+    self._seen = None
+
+  def __str__(self):
+    return self._name
+
+  def read(self) -> dict | None:
+    """Whose it is; None if nobody's."""
+    found = self._answer(lambda: self._store.read(NAME))
+    self._seen = found.stamp.generation
+    return _parse(found.value.decode('utf-8', 'replace')) if found.state == 'value' else None
+
+  def is_ours(self, found) -> bool:
+    return bool(found) and found.get('token') == self._owner['token']
+
+  def renew(self) -> bool:
+    """False, and nothing is written, if it has changed since it was seen."""
+    return self._replace(json.dumps({**self._owner, 'heartbeat': time.time()}).encode())
+
+  def remove(self) -> bool:
+    """As `renew`."""
+    return self._replace(None)
+
+  def _replace(self, value):
+    now = self._answer(lambda: self._store.write(NAME, value, if_equal=self._seen)).generation
+    self._seen = now or self._seen
+    return bool(now)
+
+  def _answer(self, ask):
+    try:
+      return ask().result(timeout=ANSWER_SECONDS)
+    except Exception as e:  # tensorstore has ValueError for most that a store may answer
+      passing = storage.may_pass(e)
+      raise (errors.TryAgain if passing else errors.UserError)(
+        f'{self} cannot be read or written ({" ".join(str(e).split())[:300]}): '
+        + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
+      ) from e
+
+
+def _outlast(workdir, other, read):
+  """Returns when the lock of another host is released or has stood still; refuses if it changes."""
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
@@ -161,7 +210,7 @@ def _outlast(workdir, path, other):
   while True:
     time.sleep(WATCH_SECONDS)
     asked = time.monotonic()  # before the read: what it returns is no older
-    now = _read(path)
+    now = read()
     if now is None:
       return
     if now != other:
@@ -182,7 +231,7 @@ def _beat(workdir, beat_once, stop):
         file=sys.stderr,
         flush=True,
       )
-      _exit(3)
+      _exit(errors.TryAgain.code)
       return
     except Exception as e:  # whatever the storage raises: the next beat may get through
       print(
@@ -201,10 +250,9 @@ def _check_ours(now, owner):
     raise _Lost(_name(now))
 
 
-def _alive(other, owner) -> bool:
-  if other.get('host') == owner['host'] and not _runs(other.get('pid')):
-    return False
-  return time.time() - other.get('heartbeat', 0) < STALE_SECONDS
+def _is_fresh(other) -> bool:
+  """By the clock of this host, on which it was written."""
+  return abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS
 
 
 def _runs(pid) -> bool:

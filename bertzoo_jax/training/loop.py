@@ -16,9 +16,11 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
+from bertzoo_jax.training import distributed
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import watchdog as watchdogs
 
 # So many updates in a row without a finite gradient are no accident of the data.
 MOST_SKIPPED = 20
@@ -41,6 +43,7 @@ class Loop:
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
     entropy, tokens_per_byte: as of data.Data.
+    watchdog: is told what is under way.
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
 
@@ -55,6 +58,7 @@ class Loop:
   preemption: Any
   entropy: float | None = None
   tokens_per_byte: float | None = None
+  watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   best: float = math.inf
   _nonfinite_before: int = 0
   _pending: Any = None
@@ -115,11 +119,14 @@ class Loop:
     self.progress.say(
       f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
     )
+    self.watchdog.begin()
+    self.watchdog.doing('the batch of step', step)
     for batch in phase_run.data.batches(
       step - phase_run.first_step, phase_run.end_step - phase_run.first_step
     ):
       if self.preemption.name and jax.process_count() == 1:
         break
+      self.watchdog.doing('step', step)
       data.check_ids(batch, self.vocab_size, f'batch of step {step}')
       state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
       step += 1
@@ -141,6 +148,7 @@ class Loop:
         meter.restart()
       if self.preemption.reached():
         break
+      self.watchdog.doing('the batch of step', step)
     self._flush()
     return state
 
@@ -148,6 +156,7 @@ class Loop:
     """What may follow a step: evaluation and saving. True if time went by."""
     held_out_loss = None
     if evaluate is not None:
+      self.watchdog.doing('the evaluation after step', step)
       found = evaluate(state.params)
       if found:
         self._held_out = self._describe(found)
@@ -181,9 +190,11 @@ class Loop:
     )
 
   def _save(self, state):
+    self.watchdog.doing('the save of step', int(state.step))
     total = int(state.nonfinite['total'])
     if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
+    self._flush()  # a run that resumes at this step would leave its row out
     if step := int(state.step):
       evaluated, held_out_loss, phase_first_step = self._evaluated
       found = (held_out_loss, phase_first_step) if evaluated == step else ()
@@ -197,7 +208,7 @@ class Loop:
     try:
       action()
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
-      if isinstance(e, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+      if distributed.comes_from_another(e):
         raise
       raise _unwritten('A checkpoint', 'the ones before', e) from e
 

@@ -21,22 +21,20 @@ class Preemption:
 
   @contextlib.contextmanager
   def listening(self):
-    """Handles signals inside a `with`.
+    """Handles signals inside a `with`; to be entered as soon as the hosts have joined.
 
-    Joining the hosts (distributed.py) has installed jax's own handler of SIGTERM, written in C++.
-    With several hosts it stays: it tells the others, so that all agree on a step. A single process
-    replaces it by its own handler, since it can end after the very next step. `reached` also asks
-    jax, whose handler may have received a notice before that.
+    A lone process can end after the very next step. With several hosts SIGTERM stays with jax's own
+    handler, written in C++, which joining them (distributed.py) has installed: it tells the others,
+    so that all agree on a step.
     """
-    self._alone = jax.process_count() == 1  # here, since a handler must not ask what takes a lock
+    self._alone = not jax.distributed.is_initialized()
     wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)
     old = {s: signal.signal(s, self._notice) for s in wanted}
     try:
       yield self
     finally:
       for s, handler in old.items():
-        # None: a native one, which Python cannot put back
-        signal.signal(s, signal.SIG_DFL if handler is None else handler)
+        signal.signal(s, handler or signal.SIG_DFL)  # None: one that Python cannot put back
 
   def _notice(self, number, frame):
     del frame
@@ -55,10 +53,6 @@ class Preemption:
     # A count of its own, not the step of the run: jax agrees on the next number after the highest
     # that it was asked for, which is 0 if a notice came before the first one, and then waits for
     # that very number.
-    try:
-      if multihost_utils.reached_preemption_sync_point(next(_count)):
-        self.name = 'preemption'
-    except RuntimeError:  # jax was told to have no such service
-      if not self._alone:
-        raise
+    if not self._alone and multihost_utils.reached_preemption_sync_point(next(_count)):
+      self.name = 'preemption'
     return self.name is not None

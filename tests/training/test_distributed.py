@@ -2,22 +2,22 @@
 what happens when one is asked to stop or dies.
 """
 
-import contextlib
-import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import jax
-import ml_collections
 import numpy as np
 import pytest
-import small_networks as small
+from processes import PATIENCE
+from processes import ROOT
+from processes import STEPS
+from processes import parameters
+from processes import two
+from processes import wait_for_step
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -25,149 +25,6 @@ from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import optimizers
-
-ROOT = pathlib.Path(__file__).parents[2]
-STEPS, ROWS, VOCAB = 60, 16, 64
-PATIENCE = 200  # seconds, for a machine that is busy
-
-CONFIG = f"""
-from configs import parts
-
-def get_config(argument=None):
-  return parts.experiment(
-      tokenizer=parts.wordpiece(vocab_size={VOCAB}), corpus=parts.corpus(),
-      format=parts.segment_pairs(), masking=parts.token(),
-      encoder=parts.transformer(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
-                                max_positions=16),
-      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
-      schedule=parts.linear_from_start(learning_rate=1e-3, warmup=3),
-      length=16, batch_size={ROWS}, phases=(({STEPS}, {{}}),), hf='BertForPreTraining',
-      run=parts.run(mesh=(2, 2, 2), dtype='float32', log_every=1, eval_every=0,
-                    save_minutes=1000.0, tensorboard=False))
-"""
-
-# pretrain, but that a lost host is noticed soon, and that steps take time where the test must get a
-# word in.
-PROGRAM = """
-import os, runpy, time
-from bertzoo_jax.training import data, distributed
-distributed.LOST_SECONDS = 10
-check = data.check_ids
-def slowly(batch, vocab_size, where):
-  check(batch, vocab_size, where)
-  time.sleep(float(os.environ['STEP_SECONDS']) if where.startswith('batch of step') else 0)
-data.check_ids = slowly
-runpy.run_module('bertzoo_jax.pretrain', run_name='__main__', alter_sys=True)
-"""
-
-
-@pytest.fixture(scope='module')
-def world(tmp_path_factory):
-  """Folder with config.py, batches.npz, and a cache of compiled programs that all processes
-  share.
-  """
-  folder = tmp_path_factory.mktemp('world')
-  (folder / 'config.py').write_text(CONFIG)
-  batches = [
-    small.batch(rows=ROWS, length=16, predictions=3, seed=s, vocab_size=VOCAB) for s in range(STEPS)
-  ]
-  meta = {
-    'vocab_size': VOCAB,
-    'special': {},
-    'corpus_hash': 'abc',
-    'steps': [0, STEPS],
-    'batch_size': ROWS,
-    'length': 16,
-    'phase': 0,
-  }
-  np.savez(
-    folder / 'batches.npz',
-    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-    **{k: np.stack([b[k] for b in batches]) for k in batches[0]},
-  )
-  return folder
-
-
-class Host:
-  """A process of a run. `said` grows as it speaks."""
-
-  def __init__(self, world, workdir, index, port, step_seconds):
-    environment = {
-      **os.environ,
-      'XLA_FLAGS': '--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0',
-      'PYTHONPATH': str(ROOT),
-      'PYTHONUNBUFFERED': '1',
-      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
-      'JAX_NUM_PROCESSES': '2',
-      'JAX_PROCESS_ID': str(index),
-      'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
-      'STEP_SECONDS': str(step_seconds),
-    }
-    line = [
-      sys.executable,
-      '-c',
-      PROGRAM,
-      f'--config={world}/config.py',
-      f'--config.run.compile_cache={world}/cache',
-      f'--batches={world}/batches.npz',
-      f'--workdir={workdir}',
-    ]
-    self.process = subprocess.Popen(
-      line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    self.said = ''
-    self._reader = threading.Thread(target=self._read, daemon=True)
-    self._reader.start()
-
-  def _read(self):
-    for line in self.process.stdout:
-      self.said += line
-
-  def end(self):
-    """Exit code, when all was said."""
-    code = self.process.wait(timeout=PATIENCE)
-    self._reader.join(timeout=PATIENCE)
-    return code
-
-
-@contextlib.contextmanager
-def two(world, workdir, step_seconds=0.0):
-  with socket.create_server(('', 0)) as s:
-    port = s.getsockname()[1]
-  both = [Host(world, workdir, i, port, step_seconds) for i in range(2)]
-  try:
-    yield both
-  finally:
-    for host in both:
-      host.process.kill()
-      host.end()
-
-
-def wait_for_step(workdir, step, both):
-  deadline = time.monotonic() + PATIENCE
-  while len(metrics.read(workdir)) < step if (workdir / metrics.FILE).exists() else True:
-    assert time.monotonic() < deadline and all(h.process.poll() is None for h in both), [
-      h.said for h in both
-    ]
-    time.sleep(0.02)
-
-
-@pytest.fixture(scope='module')
-def alone(world):
-  """Workdir of the same run in this process, on its eight devices."""
-  from bertzoo_jax import pretrain
-
-  namespace = {}
-  exec((world / 'config.py').read_text(), namespace)
-  config = namespace['get_config']()
-  config.run.compile_cache = str(world / 'cache')
-  pretrain.pretrain(
-    ml_collections.ConfigDict(config).lock(),
-    str(world / 'alone'),
-    batches=str(world / 'batches.npz'),
-  )
-  return world / 'alone'
 
 
 def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
@@ -204,13 +61,6 @@ def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
       np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
 
 
-def parameters(workdir):
-  return {
-    optimizers.path_of(p): x
-    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(str(workdir))[0])
-  }
-
-
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   with two(world, tmp_path / 'run', step_seconds=0.1) as both:
@@ -223,6 +73,53 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
     last.startswith(f'host {1 - victim} of 2 ended without saving')
     and 'Run the same line on all hosts again' in last
   ), both[1 - victim].said
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
+  run = tmp_path / 'run'
+  # Every step is saved, so that the save before is under way or is waited for.
+  with two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
+    wait_for_step(run, 2, both)
+    _wait_for_a_save(run, both)
+    both[victim].process.kill()
+    code = both[1 - victim].end()
+  said = both[1 - victim].said
+  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), said
+  assert said.strip().splitlines()[-1].startswith(f'host {1 - victim} of 2 ended without'), said
+
+
+def _wait_for_a_save(run, both):
+  deadline = time.monotonic() + PATIENCE
+  while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
+    assert time.monotonic() < deadline, [h.said for h in both]
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    jax.errors.JaxRuntimeError('UNKNOWN: Gloo all-reduce failed: Connection closed by peer'),
+    # as a library says it that saves an array, which was still being computed
+    ValueError('UNKNOWN: Gloo all-reduce failed: [external/gloo] Connection closed by peer'),
+    RuntimeError('DEADLINE_EXCEEDED: Barrier timed out. Id: save:5'),
+  ],
+)
+def test_what_fails_because_a_host_is_lost_ends_the_process_whoever_tells_it(
+  monkeypatch, capsys, error
+):
+  ended = []
+  monkeypatch.setattr(distributed, '_exit', ended.append)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with distributed.watched():
+    raise error
+  assert ended == [os.EX_TEMPFAIL]
+  assert capsys.readouterr().err.startswith('error: the hosts cannot go on together: ')
+  with pytest.raises(ValueError, match='odd'), distributed.watched():
+    raise ValueError('odd')
+  monkeypatch.setattr(jax, 'process_count', lambda: 1)
+  with pytest.raises(type(error)), distributed.watched():
+    raise error
 
 
 def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
@@ -255,20 +152,64 @@ def join(seconds=60, **environment):
   return done.returncode, done.stdout + done.stderr
 
 
-def test_a_lone_process_joins_itself_whatever_the_proxy():
-  code, said = join(http_proxy='http://127.0.0.1:9', https_proxy='http://127.0.0.1:9')
-  assert code == 0 and 'joined 1 8' in said, said
+# A TPU VM of one host: jax finds it by what the machine says of itself.
+ON_A_TPU_VM = """
+import jax
+from jax._src import clusters
+class Vm(clusters.ClusterEnv):
+  is_env_present = classmethod(lambda cls: True)
+  get_coordinator_address = classmethod(lambda cls, **_: 'localhost:PORT')
+  get_process_count = classmethod(lambda cls: 1)
+  get_process_id = classmethod(lambda cls: 0)
+clusters.ClusterEnv._cluster_types.insert(0, Vm)
+jax.config.update('jax_platforms', 'tpu,cpu')
+"""
 
 
-@pytest.mark.parametrize('count', [1, 2])  # what jax does with a notice is the same, whoever asks
-def test_a_notice_before_the_run_listens_ends_it_also_when_it_resumes(count):
-  program = f"""
-import os, signal, time
+@pytest.mark.parametrize('told', ['nothing', 'by hand', 'by a TPU VM'])
+def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(told):
+  with socket.create_server(('', 0)) as s:
+    port = s.getsockname()[1]
+  program = """
+import os, signal, jax
 from bertzoo_jax.training import distributed, preemption
 distributed.join()
+jax.config.update('jax_platforms', 'cpu')
+print(jax.distributed.is_initialized(), jax.process_count(), distributed._with_others)
+with preemption.Preemption().listening() as asked:
+  print(asked.reached())
+  os.kill(os.getpid(), signal.SIGTERM)
+  print(asked.reached(), asked.name)
+"""
+  environment = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
+  environment |= {'PYTHONPATH': str(ROOT), 'JAX_COORDINATOR_PORT': str(port)}
+  if told == 'by hand':
+    environment |= {
+      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+      'JAX_NUM_PROCESSES': '1',
+      'JAX_PROCESS_ID': '0',
+    }
+  elif told == 'by a TPU VM':
+    program = ON_A_TPU_VM.replace('PORT', str(port)) + program
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=PATIENCE,
+  )
+  assert done.stdout.split('\n')[:3] == ['False 1 False', 'False', 'True SIGTERM'], (
+    done.stdout + done.stderr
+  )
+
+
+def test_a_notice_before_the_hosts_listen_ends_the_run_also_when_it_resumes():
+  program = """
+import os, signal, time, jax
+from bertzoo_jax.training import preemption
+jax.distributed.initialize('127.0.0.1:PORT', 1, 0)  # jax does the same with one as with several
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(2)  # jax looks once a second
-preemption.jax.process_count = lambda: {count}
 with preemption.Preemption().listening() as asked:
   for step in range(501, 801):
     if asked.reached():
@@ -276,6 +217,8 @@ with preemption.Preemption().listening() as asked:
       break
     time.sleep(0.01)
 """
+  with socket.create_server(('', 0)) as s:
+    program = program.replace('PORT', str(s.getsockname()[1]))
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   done = subprocess.run(
     [sys.executable, '-c', program],

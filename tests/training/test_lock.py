@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import emulated_gcs
 import pytest
 
 from bertzoo_jax.common import errors
@@ -86,21 +87,6 @@ def _lease_elsewhere(tmp_path, age=5.0, **more):
   (tmp_path / lock.NAME).write_text(json.dumps(lease))
 
 
-@pytest.mark.parametrize('age,taken', [(5, False), (1000, True)])
-def test_an_owner_on_another_host_that_shares_the_disk_holds_while_its_heart_beats(
-  tmp_path, age, taken
-):
-  _lease_elsewhere(tmp_path, age)
-  path = lock.storage.path(tmp_path)
-  if taken:
-    beat_once, release = lock._take_local(path, OWNER)
-    beat_once()
-    release()
-  else:
-    with pytest.raises(errors.UserError, match='elsewhere'):
-      lock._take_local(path, OWNER)
-
-
 class Clock:
   """Time that passes by sleeping; `at` maps seconds to what happens then."""
 
@@ -115,14 +101,18 @@ class Clock:
       self._at.pop(when)()
 
 
+TAKES = ['_take_local', '_take_remote']
+
+
 # what the other host's clock says counts for nothing
-@pytest.mark.parametrize('age', [-500, 5, 1000])
-def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
-  tmp_path, monkeypatch, capsys, age
+@pytest.mark.parametrize('take', TAKES)
+@pytest.mark.parametrize('age', [-3600, 5, 1000])
+def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
+  tmp_path, monkeypatch, capsys, age, take
 ):
   clock = Clock(monkeypatch)
   _lease_elsewhere(tmp_path, age)
-  beat_once, release = lock._take_remote(lock.storage.path(tmp_path), OWNER)
+  beat_once, release = getattr(lock, take)(lock.storage.path(tmp_path), OWNER)
   assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
   waiting, taken = capsys.readouterr().out.splitlines()
   assert (
@@ -134,14 +124,15 @@ def test_a_lease_of_another_host_that_stands_still_is_taken_over_after_two_minut
   assert not (tmp_path / lock.NAME).exists()
 
 
-@pytest.mark.parametrize('age', [-500, 5, 1000])
-def test_a_lease_of_another_host_that_moves_refuses_the_job_as_soon_as_it_is_seen_to(
-  tmp_path, monkeypatch, age
+@pytest.mark.parametrize('take', TAKES)
+@pytest.mark.parametrize('age', [-3600, 5, 1000])
+def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_seen_to(
+  tmp_path, monkeypatch, age, take
 ):
   clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
   _lease_elsewhere(tmp_path, age)
   with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
-    lock._take_remote(lock.storage.path(tmp_path), OWNER)
+    getattr(lock, take)(lock.storage.path(tmp_path), OWNER)
   assert clock.now <= 20 + lock.WATCH_SECONDS
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
 
@@ -169,16 +160,30 @@ def test_a_new_machine_enters_a_workdir_in_a_bucket_by_itself(tmp_path, monkeypa
     assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
 
 
-def test_of_two_that_take_an_object_store_lease_together_the_earlier_write_gives_way(
-  tmp_path, monkeypatch
+@pytest.mark.parametrize('before', [None, 'stale'])
+def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused(
+  tmp_path, monkeypatch, before
 ):
+  Clock(monkeypatch)
   path = lock.storage.path(tmp_path)
-  rival = json.dumps(
-    {'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'now', 'heartbeat': time.time()}
-  )
-  monkeypatch.setattr(time, 'sleep', lambda s: (tmp_path / lock.NAME).write_text(rival))
-  with pytest.raises(errors.UserError, match='elsewhere'):
-    lock._take_remote(path, {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'})
+  if before:
+    _lease_elsewhere(tmp_path)
+  renew, rivals = lock._Lease.renew, [{**OWNER, 'host': 'rival', 'token': 'z'}]
+  held = []
+
+  def after_the_rival(lease):
+    if rivals:
+      held.append(lock._take_remote(path, rivals.pop()))
+    return renew(lease)
+
+  monkeypatch.setattr(lock._Lease, 'renew', after_the_rival)
+  with pytest.raises(errors.TryAgain, match='on rival'):
+    lock._take_remote(path, OWNER)
+  ((beat_once, release),) = held
+  beat_once()
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
+  release()
+  assert not (tmp_path / lock.NAME).exists()
 
 
 def test_a_half_written_owner_is_nobodys(tmp_path):
@@ -187,7 +192,7 @@ def test_a_half_written_owner_is_nobodys(tmp_path):
     pass
 
 
-@pytest.mark.parametrize('take', ['_take_local', '_take_remote'])
+@pytest.mark.parametrize('take', TAKES)
 def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
   tmp_path, monkeypatch, capsys, take
 ):
@@ -202,7 +207,7 @@ def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
   )
   (tmp_path / lock.NAME).write_text(rival)
   lock._beat(path, beat_once, threading.Event())
-  assert ended == [3] and 'process 1 on elsewhere' in capsys.readouterr().err
+  assert ended == [os.EX_TEMPFAIL] and 'process 1 on elsewhere' in capsys.readouterr().err
   assert (tmp_path / lock.NAME).read_text() == rival
 
 
@@ -257,3 +262,50 @@ def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
     text = (tmp_path / lock.NAME).read_text()
     (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
+
+
+class Together(emulated_gcs.Store):
+  """Answers the first read of a lock when two have asked, and does the second write of it after
+  everybody could read what the first one wrote.
+  """
+
+  def __init__(self):
+    super().__init__()
+    self.reads, self.writes, self._both = 0, 0, threading.Barrier(2, timeout=60)
+
+  def fault_of(self, line):
+    if line.endswith(f'/{lock.NAME}'):
+      self.reads += line.startswith('GET')
+      self.writes += line.startswith('POST')
+      if line.startswith('GET') and self.reads <= 2:
+        self._both.wait()
+      if line.startswith('POST') and self.writes == 2:
+        time.sleep(2.5)
+    return super().fault_of(line)
+
+
+def test_of_two_processes_that_take_a_lock_in_a_bucket_together_one_holds_and_one_ends_with_75():
+  program = HOLDER.replace('time.sleep(60)', 'time.sleep(6)')
+  program = f"""
+from bertzoo_jax.common import errors
+try:
+  exec({program!r})
+except errors.UserError as e:
+  print(e)
+  raise SystemExit(e.code)
+"""
+  with Together() as store:
+    jobs = [
+      subprocess.Popen(
+        [sys.executable, '-c', program, 'gs://bucket/run'],
+        env={**os.environ, **store.environment()},
+        stdout=subprocess.PIPE,
+        text=True,
+      )
+      for _ in range(2)
+    ]
+    said = [job.communicate(timeout=100)[0] for job in jobs]
+    assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
+    winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
+    assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
+    assert store.writes >= 2 and not store.names('bucket')  # the winner removed it at its end

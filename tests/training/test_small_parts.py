@@ -166,7 +166,7 @@ def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name
 
 
 def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_others(monkeypatch):
-  monkeypatch.setattr(preemption.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(preemption.jax.distributed, 'is_initialized', lambda: True)
   monkeypatch.setattr(
     preemption.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2
   )

@@ -1,0 +1,92 @@
+"""Ends a run that hangs: a data thread that waits for ever, a collective whose peer has stopped."""
+
+import faulthandler
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+
+from bertzoo_jax.common import errors
+
+TYPICAL = 20  # times what it usually takes is a hang, where that is longer than the limit
+FIRST = 10  # limits for what is done for the first time, since it may compile
+_LOOKS = 20  # per limit
+_KEPT = 50  # durations of each kind
+_WORDS_SECONDS = 10.0  # to say why, where nobody may be reading
+
+# Not sys.exit, which ends a thread only; the main thread may be stuck in native code.
+_exit = os._exit
+
+
+class Watchdog:
+  """Inside a `with`, ends the process with exit code 75 if nothing finishes for a time. It looks
+  from a thread of its own.
+  """
+
+  def __init__(self, minutes: float):
+    """minutes: within which a step, an evaluation or a save finishes; 0 for no watch.
+
+    What usually takes more than a twentieth of that may take twenty times its usual time. What is
+    done for the first time may take ten times the minutes. Raises UserError for a negative number
+    and for one that is not finite.
+    """
+    if not (math.isfinite(minutes) and minutes >= 0):
+      raise errors.UserError(
+        f'run.hang_minutes is {minutes}: give minutes, or 0 for no watch over hangs.'
+      )
+    self._limit = 60.0 * minutes
+    self._took = {}
+    self._now = None  # [kind, step, since when, seconds of it that the watch has seen]
+    self._over = threading.Event()
+
+  def begin(self) -> None:
+    """What comes may be compiled anew."""
+    self._took, self._now = {}, None
+
+  def doing(self, kind: str, step: int) -> None:
+    """What was under way has finished, and `kind` of `step` begins, such as 'the save of step'."""
+    if self._now is not None:
+      before, _, since, _ = self._now
+      self._took[before] = [*self._took.get(before, ())[-_KEPT:], time.monotonic() - since]
+    self._now = [kind, step, time.monotonic(), 0.0]
+
+  def __enter__(self):
+    if self._limit:
+      threading.Thread(target=self._watch, name='watchdog', daemon=True).start()
+    return self
+
+  def __exit__(self, *_):
+    self._over.set()
+
+  def _watch(self):
+    looked = time.monotonic()
+    while not self._over.wait(self._limit / _LOOKS):
+      # No more than two looks' worth: a process that slept itself (Ctrl-Z) does not hang.
+      seen = min(time.monotonic() - looked, 2 * self._limit / _LOOKS)
+      looked = time.monotonic()
+      if (now := self._now) is not None:
+        now[3] += seen
+        if now[3] > self._allowed(now[0]):
+          self._end(*now)
+
+  def _allowed(self, kind) -> float:
+    if took := self._took.get(kind):
+      return max(self._limit, TYPICAL * statistics.median(took))
+    return FIRST * self._limit
+
+  def _end(self, kind, step, since, seen):
+    del since
+    give_up = threading.Timer(_WORDS_SECONDS, _exit, (errors.TryAgain.code,))
+    give_up.daemon = True
+    give_up.start()
+    faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    print(
+      f'error: the run hangs: {kind} {step:,} has not finished for {seen / 60:.3g} minutes '
+      f'(run.hang_minutes={self._limit / 60:g}). Above is what every thread of this process waits '
+      'for. It ends here; the same line resumes at the last checkpoint.',
+      file=sys.stderr,
+      flush=True,
+    )
+    _exit(errors.TryAgain.code)

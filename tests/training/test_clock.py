@@ -1,0 +1,83 @@
+"""The wall clock set back by an hour while a run is going: a library in front of the C library does
+it, as soon as a file is there.
+"""
+
+import shutil
+import subprocess
+
+import pytest
+from processes import assert_same_run
+from processes import one
+from processes import wait_for_step
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static time_t hour(void) { return access(getenv("CLOCK_IS_SET_BACK_BY"), F_OK) ? 0 : 3600; }
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int code = real(clock, t);
+  if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) t->tv_sec -= hour();
+  return code;
+}
+
+int gettimeofday(struct timeval *t, void *zone) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
+  return 0;
+}
+
+time_t time(time_t *t) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (t) *t = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+
+
+@pytest.fixture(scope='module')
+def clock(tmp_path_factory):
+  """The environment of a process whose clock can be set back, and the file that does it."""
+  compiler = shutil.which('cc') or shutil.which('gcc')
+  if compiler is None:
+    pytest.skip('NOT TESTED, no C compiler (cc or gcc): a wall clock that is set back')
+  folder = tmp_path_factory.mktemp('clock')
+  (folder / 'shim.c').write_text(SHIM)
+  subprocess.run(
+    [compiler, '-shared', '-fPIC', '-O1', '-o', folder / 'shim.so', folder / 'shim.c', '-ldl'],
+    check=True,
+  )
+  environment = {
+    'LD_PRELOAD': str(folder / 'shim.so'),
+    'CLOCK_IS_SET_BACK_BY': str(folder / 'back'),
+  }
+  said = subprocess.run(
+    ['sh', '-c', f'date +%s; touch {folder}/back; date +%s; rm {folder}/back'],
+    env=environment | {'PATH': '/usr/bin:/bin'},
+    capture_output=True,
+    text=True,
+  ).stdout
+  before, after = map(int, said.split())
+  assert -3600 <= after - before < -3590
+  return environment, folder / 'back'
+
+
+def test_a_lone_run_whose_clock_is_set_back_an_hour_goes_on_to_its_end_bitwise_equal(
+  world, alone, clock, tmp_path
+):
+  environment, back = clock
+  with one(world, tmp_path / 'run', step_seconds=0.2, **environment) as run:
+    wait_for_step(tmp_path / 'run', 2, [run])
+    back.touch()
+    code = run.end()
+  assert code == 0 and 'done: 60 steps' in run.said, run.said
+  assert_same_run(tmp_path / 'run', alone)
