@@ -139,23 +139,7 @@ def check(corpus: Corpus, *, tokenizer, splitting) -> None:
     corpus: an open corpus.
     tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
   """
-  manifest = corpus.manifest
-  if manifest['vocab_size'] != tokenizer['vocab_size']:
-    raise errors.UserError(
-      f'The corpus {corpus.path} has a vocabulary of {manifest["vocab_size"]}, the config one of '
-      f'{tokenizer["vocab_size"]}: '
-      f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this '
-      'config.'
-    )
-  has = config_lib.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
-  if lines := config_lib.differences(
-    has, config_lib.flatten({'tokenizer': tokenizer, 'corpus': splitting})
-  ):
-    raise errors.UserError(
-      f'The corpus {corpus.path} was made with other settings than the config has (corpus → '
-      f'config): {"; ".join(lines)}. '
-      "Give the corpus's values, or prepare a corpus with this config."
-    )
+  config_lib.check_text(f'The corpus {corpus.path}', corpus.manifest, tokenizer, splitting)
 
 
 def read_manifest(path) -> dict:
