@@ -386,6 +386,11 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     dtype=corpus.token_dtype(len(unigrams)),
     sources=plan['sources'],
     splits=splits,
+    tokenizer_sha256={
+      file.name: storage.sha256(file)
+      for file in sorted((out / 'tokenizer').iterdir())
+      if not file.name.endswith('.part')
+    },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(
       out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)

@@ -500,6 +500,27 @@ def test_a_corpus_that_lost_a_folder_is_not_finished(text, clean, tmp_path, lost
   )
 
 
+def test_every_file_of_the_tokenizer_is_in_the_manifest_and_any_other_byte_is_refused_at_open(
+  clean, tmp_path
+):
+  out = shutil.copytree(clean[0], tmp_path / 'c')
+  names = sorted(p.name for p in (out / 'tokenizer').iterdir())
+  assert names == ['bertzoo.json', 'tokenizer.json', 'vocab.txt']
+  assert corpus.open(out).tokenizer().vocab_size == 100
+  for name in names:
+    data = (out / 'tokenizer' / name).read_bytes()
+    (out / 'tokenizer' / name).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(errors.UserError, match=f'tokenizer/{name} is damaged'):
+      corpus.open(out)
+    (out / 'tokenizer' / name).write_bytes(data)
+  manifest = json.loads((out / 'manifest.json').read_text())
+  del manifest['tokenizer_sha256']  # as of an earlier version
+  manifest['tokenizer_hash'] = 'another'
+  (out / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+  with pytest.warns(UserWarning), pytest.raises(errors.UserError, match='not the tokenizer that'):
+    corpus.open(out).tokenizer()
+
+
 def test_a_damaged_plan_or_tokenizer_of_a_killed_run_is_one_sentence(text, tmp_path):
   out = tmp_path / 'c'
   kill_at(drive(text, out), out, 1)
