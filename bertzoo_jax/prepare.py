@@ -4,6 +4,13 @@ CORPUS [--tokenizer T]
 Trains the tokenizer of the config (or reads published files), splits documents into sentences, and
 writes the token arrays that `show` and `pretrain` read. If it is killed, run the same line again to
 resume. The result has the same bytes as that of an uninterrupted run, for any number of workers.
+Exit codes:
+
+    0    done
+    2    a mistake in the command, the config or the sources; nothing is overwritten
+    3    the disk is full; what is finished stays
+    75   run the same line again: a disk, a bucket or the network failed
+    130  Ctrl-C; run the same line again to resume
 """
 
 import contextlib
@@ -34,19 +41,7 @@ from bertzoo_jax.words import word_marks
 # of text, and of memory, at most, that a tokenizer is trained on
 TOKENIZER_BYTES, TOKENIZER_MEMORY = (1 << 30, 8 << 30)
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
-_STORAGE = (
-  errno.ENOENT,
-  errno.ENOSPC,
-  errno.EDQUOT,
-  errno.EROFS,
-  errno.EACCES,
-  errno.EPERM,
-  errno.ENOTDIR,
-  errno.EISDIR,
-  errno.EEXIST,
-  errno.ENAMETOOLONG,
-  errno.EIO,
-)
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 _COUNTED = tuple(
   f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
 )
@@ -96,6 +91,7 @@ def prepare(
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
+    OSError: a disk that is full, or refuses; `sentences_of_storage` has the words.
   """
   out = storage.path(out)
   if not 0 <= config.corpus.held_out < 1:
@@ -516,31 +512,43 @@ def describe(manifest: dict, where: str) -> str:
   return '\n'.join(lines)
 
 
+@contextlib.contextmanager
+def sentences_of_storage(out):
+  """Turns an OSError into the UserError, TryAgain or Stopped that says it; `out`: where it was
+  written.
+  """
+  try:
+    yield
+  except OSError as e:
+    if e.errno is None or isinstance(e, ConnectionError):
+      raise
+    passing = errors.TryAgain if storage.may_pass(e) else errors.UserError
+    raise (errors.Stopped if e.errno in _FULL else passing)(
+      f'{e.filename or out}: {e.strerror}. '
+      + ('Make room' if e.errno in _FULL else 'Mend that')
+      + ' and run the same line again, finished shards are kept.'
+    ) from e
+
+
 def main(_):
   try:
-    prepare(
-      _CONFIG.value,
-      _SOURCE.value,
-      _OUT.value,
-      _TOKENIZER.value,
-      _WORKERS.value,
-      say=lambda text: print(text, flush=True),
-      phrases=_PHRASES.value,
-      entities=_ENTITIES.value,
-      similar=_SIMILAR.value,
-      where=_WHERE.value,
-      exclude=_EXCLUDE.value,
-      only=_ONLY.value,
-      runner=_RUNNER.value,
-      beam_args=shlex.split(_BEAM_ARGS.value),
-    )
-  except OSError as e:
-    if e.errno not in _STORAGE:
-      raise
-    raise errors.UserError(
-      f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished '
-      'shards are kept.'
-    ) from e
+    with sentences_of_storage(_OUT.value):
+      prepare(
+        _CONFIG.value,
+        _SOURCE.value,
+        _OUT.value,
+        _TOKENIZER.value,
+        _WORKERS.value,
+        say=lambda text: print(text, flush=True),
+        phrases=_PHRASES.value,
+        entities=_ENTITIES.value,
+        similar=_SIMILAR.value,
+        where=_WHERE.value,
+        exclude=_EXCLUDE.value,
+        only=_ONLY.value,
+        runner=_RUNNER.value,
+        beam_args=shlex.split(_BEAM_ARGS.value),
+      )
   except KeyboardInterrupt:
     raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
 

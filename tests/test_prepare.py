@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -436,7 +437,7 @@ def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
   assert not (tmp_path / 'c').exists()
 
 
-def command(*flags):
+def command(*flags, before=None):
   """A run of the command line with a small vocabulary."""
   line = [
     '-m',
@@ -451,6 +452,7 @@ def command(*flags):
     cwd=ROOT,
     env={**os.environ, 'PYTHONPATH': ROOT, 'PYTHONIOENCODING': 'utf-8:strict'},
     capture_output=True,
+    preexec_fn=before,
   )
 
 
@@ -473,6 +475,55 @@ def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
     and b'File name too long. Mend that' in run.stderr
     and len(run.stderr.splitlines()) == 1
   ), run
+
+
+@pytest.fixture
+def disk(tmp_path):
+  """A real disk of 1 MiB."""
+  folder = tmp_path / 'disk'
+  folder.mkdir()
+  line = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
+  if shutil.which('mount') is None or subprocess.run(line, capture_output=True).returncode:
+    pytest.skip('a disk of its own needs the rights of root: see the test with a limited file size')
+  yield folder
+  subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_once_there_is_room_the_bytes_are_those_of_a_clean_run(
+  text, clean, disk, monkeypatch
+):
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  reached = []
+  for pages in (0, 3, 8, 13, 20, 30):  # of 4 KiB that are left
+    left = 4096 * (pages + 1)
+    (disk / 'other').write_bytes(bytes(shutil.disk_usage(disk).free + _size(disk / 'other') - left))
+    with (
+      pytest.raises(errors.Stopped, match='No space left on device. Make room and run the same'),
+      prepare_lib.sentences_of_storage(disk / 'corpus'),
+    ):
+      prepare_lib.prepare(tiny(), [text], disk / 'corpus', workers=1, say=lambda _: None)
+    reached.append(
+      'survey'
+      if (disk / 'corpus' / texts.SURVEY).exists()
+      else len(list((disk / 'corpus').rglob('*.npy')))
+    )
+  assert reached[0] == 'survey' and reached[-1] > 5, reached
+  (disk / 'other').unlink()
+  prepare_lib.prepare(tiny(), [text], disk / 'corpus', workers=1, say=lambda _: None)
+  assert contents(disk / 'corpus') == contents(clean[0])
+
+
+def _size(file):
+  return file.stat().st_size if file.exists() else 0
+
+
+def test_a_disk_that_is_full_while_repeats_are_looked_for_ends_the_command_with_3(text, tmp_path):
+  """Where no disk of its own can be had: a limit on the size of files."""
+  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, resource.RLIM_INFINITY))
+  run = command(f'--source={text}', f'--out={tmp_path}/c', before=limit)
+  assert run.returncode == 3 and len(run.stderr.splitlines()) == 1, run
+  assert b'File too large. Make room' in run.stderr and b'Training' not in run.stdout, run
+  assert command(f'--source={text}', f'--out={tmp_path}/c').returncode == 0
 
 
 def test_changed_text_of_the_same_size_is_other_text(text, tmp_path):

@@ -20,6 +20,12 @@ class TryAgain(UserError):
   code = os.EX_TEMPFAIL
 
 
+class Stopped(UserError):
+  """What must not go on as it is, such as on a full disk; says why, and what is left."""
+
+  code = 3
+
+
 def did_you_mean(word: str, known) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from."""
   known = sorted(str(k) for k in known)

@@ -24,10 +24,7 @@ from bertzoo_jax.training import sharding
 MOST_SKIPPED = 20
 
 
-class Stopped(errors.UserError):
-  """A run that must not go on; says why, and what is left."""
-
-  code = 3
+Stopped = errors.Stopped  # a run that must not go on
 
 
 @dataclasses.dataclass
