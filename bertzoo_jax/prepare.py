@@ -16,6 +16,7 @@ Exit codes:
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shlex
 
@@ -284,6 +285,12 @@ def _train(config, text, say):
   them.
   """
   vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
+  if vocab_size == config_lib.AUTO:
+    vocab_size = tokenizers.size_for(total)
+    say(
+      f'tokenizer.vocab_size=auto: {vocab_size:,} pieces for {total / 1e6:,.1f} MB of text (twice '
+      'the square root of the bytes, from 1,024 to 32,768).'
+    )
   share = min(1.0, _most(config) / total) if total else 1.0
   say(
     f'Training a {config.tokenizer.name} tokenizer of {vocab_size} pieces on '
@@ -293,11 +300,13 @@ def _train(config, text, say):
     'of memory.'
   )
   joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
-  with progress.Meter('reading for the tokenizer', text.bytes, say) as meter:
-    return tokenizers.train(
-      config.tokenizer.to_dict(),
-      lambda: _training_texts(text, config.corpus.held_out, share, joiner, meter),
-    )
+  readings = itertools.chain(['reading for the tokenizer'], itertools.repeat('learning pieces'))
+
+  def read():
+    with progress.Meter(next(readings), text.bytes, say) as meter:
+      yield from _training_texts(text, config.corpus.held_out, share, joiner, meter)
+
+  return tokenizers.train(config.tokenizer.to_dict(), read, total)
 
 
 def _most(config) -> int:
@@ -360,9 +369,10 @@ def _shards(out, plan, config, text, marker, workers, say):
 
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
+  tokenizer = tokenizers.load(out / 'tokenizer')
   unigrams = sum(
     (_part(out, i, 'unigrams') for i in range(len(records))),
-    np.zeros(tokenizers.vocab_size_of(config.tokenizer), np.int64),
+    np.zeros(tokenizer.vocab_size, np.int64),
   )
   splits = {name: _split(name, records) for name in corpus.SPLITS}
   if not splits['train']['tokens']:
@@ -388,9 +398,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
       if not file.name.endswith('.part')
     },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
-    pieces_sha256=storage.write_array(
-      out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)
-    ),
+    pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
     report=_report(records, dropped, repeated),
     plan=plan,
   )
@@ -490,6 +498,11 @@ def describe(manifest: dict, where: str) -> str:
     lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
   if not report['dropped']:
     lines.append('  dropped: nothing')
+  if manifest['plan']['exclude'] and not any('--exclude' in reason for reason in report['dropped']):
+    lines.append(
+      '  WARNING: --exclude left nothing out: no document of it, and no paragraph of at least '
+      f'{duplicates.LEAST} characters, stands in the sources as it is there.'
+    )
   if report['pieces_per_word'] > _LONG_WORDS:
     lines.append(
       f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '

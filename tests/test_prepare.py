@@ -21,6 +21,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import finding
@@ -877,6 +878,84 @@ def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):
     make('c', where=['lang=de'])
   with pytest.raises(errors.UserError, match='key=value'):
     make('d', where=['lang'])
+
+
+def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):
+  (tmp_path / 'eval.txt').write_text('Nobody wrote this.')
+  (tmp_path / 'seen.txt').write_text(open(text).read().split('\n\n')[3])
+  for name, told in (('eval.txt', True), ('seen.txt', False)):
+    said = []
+    prepare_lib.prepare(
+      tiny(),
+      [text],
+      tmp_path / f'c-{name}',
+      tokenizer=str(clean[0] / 'tokenizer'),
+      workers=1,
+      say=said.append,
+      exclude=[str(tmp_path / name)],
+    )
+    assert ('--exclude left nothing out' in said[-1]) == told, said
+
+
+def test_every_reading_of_the_text_has_a_name_of_its_own(text, tmp_path, monkeypatch):
+  names, meter = [], progress.Meter
+  monkeypatch.setattr(
+    progress, 'Meter', lambda what, *more: names.append(what) or meter(what, *more)
+  )
+  prepare_lib.prepare(tiny(), [text], tmp_path / 'c', workers=1, say=lambda _: None)
+  assert names == [
+    'looking for duplicates',
+    'reading for the tokenizer',
+    'learning pieces',
+    'tokenising',
+  ]
+
+
+MY_LANGUAGE = """
+from configs import bert
+
+
+def get_config(argument='base,steps=100000'):
+  config = bert.get_config(argument)
+  config.tokenizer.update(vocab_size='auto', lowercase=False, strip_accents=False)
+  config.corpus.splitter = 'rules:generic'
+  return config
+"""
+
+
+def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amount_of_text(
+  text, tmp_path
+):
+  words = str.maketrans(dict(zip('aeio', 'äõöü')))
+  (tmp_path / 'a.txt').write_text(open(text).read().translate(words))
+  exec(MY_LANGUAGE, namespace := {})
+  for size in ('tiny,steps=300', 'base,steps=100000'):
+    config = namespace['get_config'](size)
+    config.corpus.held_out, said = 0.1, []
+    out = tmp_path / size.partition(',')[0]
+    manifest = prepare_lib.prepare(
+      config, [str(tmp_path / 'a.txt')], out, workers=1, say=said.append
+    )
+    assert 'vocab_size=auto: 1,024 pieces for 0.1 MB of text' in said[0], said
+    assert 100 < manifest['vocab_size'] == manifest['tokenizer']['vocab_size'] < 1024
+    assert manifest['splitter'] == 'rules:generic' and 'WARNING' not in said[-1]
+    # again, and as pretrain, show and evaluate do
+    prepare_lib.prepare(config, [str(tmp_path / 'a.txt')], out, workers=1, say=said.append)
+    assert 'finished already' in said[-1]
+    opened = corpus.open(out)
+    corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+    assert any('õ' in piece for piece in opened.tokenizer().pieces)
+    config.tokenizer.vocab_size = 1024
+    with pytest.raises(errors.UserError, match='the config one of 1024'):
+      corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+
+
+def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):
+  flags = (f'--source={text}', '--config.tokenizer.vocab_size=auto')
+  run = command(*flags, f'--out={tmp_path}/c')
+  assert run.returncode == 0 and b'vocab_size=auto: 1,024 pieces' in run.stdout, run
+  run = command(f'--source={text}', f'--out={tmp_path}/d', '--config.tokenizer.vocab_size=few')
+  assert run.returncode == 2 and b'vocab_size=few' in run.stderr, run
 
 
 def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):

@@ -11,6 +11,9 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
+# tokenizer.vocab_size of a config that takes the corpus's
+AUTO = 'auto'
+
 # What a phase may set (a shape of a parameter never changes inside a run).
 _PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
 
@@ -167,6 +170,8 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
     facts: its vocab_size, and its sections `tokenizer` and `corpus` where it knows them.
     tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
   """
+  if tokenizer['vocab_size'] == AUTO:
+    tokenizer = {**tokenizer, 'vocab_size': facts['vocab_size']}
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(
       f'{what} has a vocabulary of {facts["vocab_size"]}, the config one of '
