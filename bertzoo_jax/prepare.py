@@ -31,6 +31,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import progress
+from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import duplicates
@@ -43,10 +44,6 @@ from bertzoo_jax.words import word_marks
 TOKENIZER_BYTES, TOKENIZER_MEMORY = (1 << 30, 8 << 30)
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
-_COUNTED = tuple(
-  f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
-)
-_LONG_WORDS = 6  # tokens per word: more are hardly words
 # bytes that training takes for one of text, measured on 40 MB
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
@@ -142,7 +139,7 @@ def prepare(
     manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
     _tidy(out)
-  say(describe(manifest, str(out)))
+  say(report.describe(manifest, str(out)))
   return manifest
 
 
@@ -333,7 +330,7 @@ def _training_texts(text, held_out, share, joiner, meter):
       # a trainer takes a hundred times a text's size
       yield from shards.parts(document.decode('utf-8').replace('\n', joiner))
   if empty:
-    raise _empty(reader.dropped.reasons)
+    raise report.empty(reader.dropped.reasons)
 
 
 # --- the shards ---
@@ -381,7 +378,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
         f'Every document fell into the held-out share of {config.corpus.held_out}: '
         'lower --config.corpus.held_out, or bring more text.'
       )
-    raise _empty(dropped)
+    raise report.empty(dropped)
   manifest = dict(
     format_version=corpus.FORMAT_VERSION,
     tokenizer=meta['section'],
@@ -399,7 +396,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
-    report=_report(records, dropped, repeated),
+    report=report.of(records, dropped, repeated),
     plan=plan,
   )
   return manifest
@@ -424,105 +421,6 @@ def _split(name, records) -> dict:
     **{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')},
     'shards': [m['shard'] for m in mine],
   }
-
-
-def _report(records, dropped, repeated) -> dict:
-  """The data report over both splits."""
-  parts = [s for r in records for s in r['splits'].values()]
-  totals = {
-    key: sum(p[key] for p in parts)
-    for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)
-  }
-  held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
-  dropped = dict(dropped)
-  long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
-  for reason, key in (
-    ('document without a token', 'empty'),
-    ('sentence without a token', 'cut'),
-    (long, 'long'),
-  ):
-    if count := sum(r[key] for r in records):
-      dropped[reason] = dict(count=count, bytes=0, first='')
-  return dict(
-    **totals,
-    unknown_rate=totals['unknown'] / totals['tokens'],
-    pieces_per_word=totals['tokens'] / totals['words'],
-    misaligned_sentences=sum(r['misaligned'] for r in records),
-    duplicate_documents=repeated[0],
-    duplicate_paragraphs=repeated[1],
-    held_out_share=held_out / totals['documents'],
-    dropped=dropped,
-  )
-
-
-def _empty(dropped) -> errors.UserError:
-  why = '; '.join(
-    f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
-  )
-  return errors.UserError(
-    f'The sources hold no text to train on{f" (dropped: {why})" if why else ""}: '
-    'are they plain text, JSON lines or WikiExtractor output, in UTF-8?'
-  )
-
-
-def describe(manifest: dict, where: str) -> str:
-  """The data report as text."""
-  report, splits = manifest['report'], manifest['splits']
-  lines = [
-    f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash '
-    f'{manifest["hash"][:12]}',
-    *(
-      f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences '
-      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
-      for name, s in splits.items()
-    ),
-    f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
-    'pieces per word; '
-    f'{report["duplicate_documents"]:,} exact duplicate documents, '
-    f'{report["duplicate_paragraphs"]:,} paragraphs; '
-    f'held out {100 * report["held_out_share"]:.2f} % of documents',
-  ]
-  if manifest['units']:
-    shares = ', '.join(
-      f'{report[level]:,} {level} '
-      f'({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
-      for level in ('words', 'phrases', 'entities')
-      if level == 'words' or manifest['corpus'][level] != 'none'
-    )
-    lines.append(
-      f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
-      'token, told by pieces there'
-    )
-  for reason, d in report['dropped'].items():
-    first = f', first at {d["first"]}' if d['first'] else ''
-    lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
-  if not report['dropped']:
-    lines.append('  dropped: nothing')
-  if manifest['plan']['exclude'] and not any('--exclude' in reason for reason in report['dropped']):
-    lines.append(
-      '  WARNING: --exclude left nothing out: no document of it, and no paragraph of at least '
-      f'{duplicates.LEAST} characters, stands in the sources as it is there.'
-    )
-  if report['pieces_per_word'] > _LONG_WORDS:
-    lines.append(
-      f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '
-      'blanks between its words, and is '
-      f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into '
-      'what a row may mask.'
-    )
-  if report['unknown_rate'] > 0.5:
-    lines.append(
-      '  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, '
-      'and a model will learn next to '
-      'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage '
-      'or max_word_chars).'
-    )
-  if not splits['held_out']['documents']:
-    lines.append(
-      '  note: no document fell into the held-out share, so a run cannot be evaluated: '
-      'raise --config.corpus.held_out, or bring more text.'
-    )
-  return '\n'.join(lines)
 
 
 @contextlib.contextmanager

@@ -688,7 +688,7 @@ def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
   monkeypatch.setattr(
     prepare_lib.tokenizers,
     'train',
-    lambda section, texts: (
+    lambda section, texts, _: (
       seen.append(list(texts()))
       or tokenizers.Tokenizer(
         section,
@@ -820,7 +820,7 @@ def test_options_of_beam_are_taken_and_others_named(options, wrong):
 def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
   seen = []
   monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get: seen.extend(get()) or 1 / 0
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.extend(get()) or 1 / 0
   )
   monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
   with pytest.raises(ZeroDivisionError):
@@ -837,7 +837,7 @@ def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_fil
     f.write(open(text, 'rb').read())
   said, seen = [], []
   monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get: seen.append(len(list(get()))) or 1 / 0
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.append(len(list(get()))) or 1 / 0
   )
   for i, (name, memory) in enumerate(
     (('wordpiece', 8 << 30), ('wordpiece', 60_000), ('sentencepiece', 60_000))

@@ -58,6 +58,17 @@ def _of_lines(file):
   return {piece: i for i, piece in enumerate(lines.removesuffix('\n').split('\n'))}
 
 
+def tokenizer_hash(folder) -> str | None:
+  """The hash of a tokenizer that prepare wrote; None of a folder that says none."""
+  file = storage.path(folder) / 'bertzoo.json'
+  if not file.exists():
+    return None
+  try:
+    return json.loads(file.read_bytes())['hash']
+  except (ValueError, KeyError, TypeError) as e:
+    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
+
+
 def ids(tokenizer: dict) -> dict[str, int]:
   """{piece: id} of a tokenizer.json: WordPiece and BPE have a dict, Unigram has a list of (piece,
   score).
