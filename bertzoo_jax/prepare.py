@@ -89,7 +89,7 @@ def prepare(
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
-    OSError: a disk that is full, or refuses; `sentences_of_storage` has the words.
+    OSError: a disk that is full, or refuses; `told` has the words.
   """
   out = storage.path(out)
   if not 0 <= config.corpus.held_out < 1:
@@ -424,12 +424,14 @@ def _split(name, records) -> dict:
 
 
 @contextlib.contextmanager
-def sentences_of_storage(out):
-  """Turns an OSError into the UserError, TryAgain or Stopped that says it; `out`: where it was
-  written.
+def told(out):
+  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
+  sentence. `out`: where was written.
   """
   try:
     yield
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
   except OSError as e:
     if e.errno is None or isinstance(e, ConnectionError):
       raise
@@ -442,26 +444,23 @@ def sentences_of_storage(out):
 
 
 def main(_):
-  try:
-    with sentences_of_storage(_OUT.value):
-      prepare(
-        _CONFIG.value,
-        _SOURCE.value,
-        _OUT.value,
-        _TOKENIZER.value,
-        _WORKERS.value,
-        say=lambda text: print(text, flush=True),
-        phrases=_PHRASES.value,
-        entities=_ENTITIES.value,
-        similar=_SIMILAR.value,
-        where=_WHERE.value,
-        exclude=_EXCLUDE.value,
-        only=_ONLY.value,
-        runner=_RUNNER.value,
-        beam_args=shlex.split(_BEAM_ARGS.value),
-      )
-  except KeyboardInterrupt:
-    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
+  with told(_OUT.value):
+    prepare(
+      _CONFIG.value,
+      _SOURCE.value,
+      _OUT.value,
+      _TOKENIZER.value,
+      _WORKERS.value,
+      say=lambda text: print(text, flush=True),
+      phrases=_PHRASES.value,
+      entities=_ENTITIES.value,
+      similar=_SIMILAR.value,
+      where=_WHERE.value,
+      exclude=_EXCLUDE.value,
+      only=_ONLY.value,
+      runner=_RUNNER.value,
+      beam_args=shlex.split(_BEAM_ARGS.value),
+    )
 
 
 if __name__ == '__main__':

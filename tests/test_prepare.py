@@ -500,7 +500,7 @@ def test_a_full_disk_is_one_sentence_and_once_there_is_room_the_bytes_are_those_
     (disk / 'other').write_bytes(bytes(shutil.disk_usage(disk).free + _size(disk / 'other') - left))
     with (
       pytest.raises(errors.Stopped, match='No space left on device. Make room and run the same'),
-      prepare_lib.sentences_of_storage(disk / 'corpus'),
+      prepare_lib.told(disk / 'corpus'),
     ):
       prepare_lib.prepare(tiny(), [text], disk / 'corpus', workers=1, say=lambda _: None)
     reached.append(

@@ -21,7 +21,9 @@ class TryAgain(UserError):
 
 
 class Stopped(UserError):
-  """What must not go on as it is, such as on a full disk; says why, and what is left."""
+  """A run that must not go on: to run the same line again would end the same way. Says why, and
+  what is left.
+  """
 
   code = 3
 

@@ -24,7 +24,7 @@ from bertzoo_jax.training import sharding
 MOST_SKIPPED = 20
 
 
-Stopped = errors.Stopped  # a run that must not go on
+Stopped = errors.Stopped
 
 
 @dataclasses.dataclass
