@@ -72,6 +72,7 @@ def make(folder, shards, sentences):
     units=dict(words='synthetic'),
     similar=None,
     report={},
+    tokenizer_sha256={},
     unigrams_sha256=storage.write_array(folder / 'unigrams.npy', np.ones(V, np.int64)),
     pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(V, np.uint8)),
   )

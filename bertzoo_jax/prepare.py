@@ -4,11 +4,19 @@ CORPUS [--tokenizer T]
 Trains the tokenizer of the config (or reads published files), splits documents into sentences, and
 writes the token arrays that `show` and `pretrain` read. If it is killed, run the same line again to
 resume. The result has the same bytes as that of an uninterrupted run, for any number of workers.
+Exit codes:
+
+    0    done
+    2    a mistake in the command, the config or the sources; nothing is overwritten
+    3    the disk is full; what is finished stays
+    75   run the same line again: a disk, a bucket or the network failed
+    130  Ctrl-C; run the same line again to resume
 """
 
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shlex
 
@@ -24,6 +32,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import progress
+from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import duplicates
@@ -35,23 +44,7 @@ from bertzoo_jax.words import word_marks
 # of text, and of memory, at most, that a tokenizer is trained on
 TOKENIZER_BYTES, TOKENIZER_MEMORY = (1 << 30, 8 << 30)
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
-_STORAGE = (
-  errno.ENOENT,
-  errno.ENOSPC,
-  errno.EDQUOT,
-  errno.EROFS,
-  errno.EACCES,
-  errno.EPERM,
-  errno.ENOTDIR,
-  errno.EISDIR,
-  errno.EEXIST,
-  errno.ENAMETOOLONG,
-  errno.EIO,
-)
-_COUNTED = tuple(
-  f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
-)
-_LONG_WORDS = 6  # tokens per word: more are hardly words
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 # bytes that training takes for one of text, measured on 40 MB
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
@@ -101,6 +94,7 @@ def prepare(
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
+    OSError: a disk that is full, or refuses; `told` has the words.
   """
   out = storage.path(out)
   ranges.check(config)
@@ -147,7 +141,7 @@ def prepare(
     manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
     _tidy(out)
-  say(describe(manifest, str(out)))
+  say(report.describe(manifest, str(out)))
   return manifest
 
 
@@ -300,6 +294,12 @@ def _train(config, text, say):
   them.
   """
   vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
+  if vocab_size == config_lib.AUTO:
+    vocab_size = tokenizers.size_for(total)
+    say(
+      f'tokenizer.vocab_size=auto: {vocab_size:,} pieces for {total / 1e6:,.1f} MB of text (twice '
+      'the square root of the bytes, from 1,024 to 32,768).'
+    )
   share = min(1.0, _most(config) / total) if total else 1.0
   say(
     f'Training a {config.tokenizer.name} tokenizer of {vocab_size} pieces on '
@@ -309,11 +309,13 @@ def _train(config, text, say):
     'of memory.'
   )
   joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
-  with progress.Meter('reading for the tokenizer', text.bytes, say) as meter:
-    return tokenizers.train(
-      config.tokenizer.to_dict(),
-      lambda: _training_texts(text, config.corpus.held_out, share, joiner, meter),
-    )
+  readings = itertools.chain(['reading for the tokenizer'], itertools.repeat('learning pieces'))
+
+  def read():
+    with progress.Meter(next(readings), text.bytes, say) as meter:
+      yield from _training_texts(text, config.corpus.held_out, share, joiner, meter)
+
+  return tokenizers.train(config.tokenizer.to_dict(), read, total)
 
 
 def _most(config) -> int:
@@ -340,7 +342,7 @@ def _training_texts(text, held_out, share, joiner, meter):
       # a trainer takes a hundred times a text's size
       yield from shards.parts(document.decode('utf-8').replace('\n', joiner))
   if empty:
-    raise _empty(reader.dropped.reasons)
+    raise report.empty(reader.dropped.reasons)
 
 
 # --- the shards ---
@@ -376,9 +378,10 @@ def _shards(out, plan, config, text, marker, workers, say):
 
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
+  tokenizer = tokenizers.load(out / 'tokenizer')
   unigrams = sum(
     (_part(out, i, 'unigrams') for i in range(len(records))),
-    np.zeros(tokenizers.vocab_size_of(config.tokenizer), np.int64),
+    np.zeros(tokenizer.vocab_size, np.int64),
   )
   splits = {name: _split(name, records) for name in corpus.SPLITS}
   if not splits['train']['tokens']:
@@ -387,7 +390,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
         f'Every document fell into the held-out share of {config.corpus.held_out}: '
         'lower --config.corpus.held_out, or bring more text.'
       )
-    raise _empty(dropped)
+    raise report.empty(dropped)
   manifest = dict(
     format_version=corpus.FORMAT_VERSION,
     tokenizer=meta['section'],
@@ -398,11 +401,14 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     dtype=corpus.token_dtype(len(unigrams)),
     sources=plan['sources'],
     splits=splits,
+    tokenizer_sha256={
+      file.name: storage.sha256(file)
+      for file in sorted((out / 'tokenizer').iterdir())
+      if not file.name.endswith('.part')
+    },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
-    pieces_sha256=storage.write_array(
-      out / 'pieces.npy', tokenizers.load(out / 'tokenizer').word_starts.astype(np.uint8)
-    ),
-    report=_report(records, dropped, repeated),
+    pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
+    report=report.of(records, dropped, repeated),
     plan=plan,
   )
   return manifest
@@ -429,102 +435,28 @@ def _split(name, records) -> dict:
   }
 
 
-def _report(records, dropped, repeated) -> dict:
-  """The data report over both splits."""
-  parts = [s for r in records for s in r['splits'].values()]
-  totals = {
-    key: sum(p[key] for p in parts)
-    for key in ('documents', 'sentences', 'tokens', 'bytes', 'unknown', *_COUNTED)
-  }
-  held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
-  dropped = dict(dropped)
-  long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
-  for reason, key in (
-    ('document without a token', 'empty'),
-    ('sentence without a token', 'cut'),
-    (long, 'long'),
-  ):
-    if count := sum(r[key] for r in records):
-      dropped[reason] = dict(count=count, bytes=0, first='')
-  return dict(
-    **totals,
-    unknown_rate=totals['unknown'] / totals['tokens'],
-    pieces_per_word=totals['tokens'] / totals['words'],
-    misaligned_sentences=sum(r['misaligned'] for r in records),
-    duplicate_documents=repeated[0],
-    duplicate_paragraphs=repeated[1],
-    held_out_share=held_out / totals['documents'],
-    dropped=dropped,
-  )
-
-
-def _empty(dropped) -> errors.UserError:
-  why = '; '.join(
-    f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
-  )
-  return errors.UserError(
-    f'The sources hold no text to train on{f" (dropped: {why})" if why else ""}: '
-    'are they plain text, JSON lines or WikiExtractor output, in UTF-8?'
-  )
-
-
-def describe(manifest: dict, where: str) -> str:
-  """The data report as text."""
-  report, splits = manifest['report'], manifest['splits']
-  lines = [
-    f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash '
-    f'{manifest["hash"][:12]}',
-    *(
-      f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences '
-      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
-      for name, s in splits.items()
-    ),
-    f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
-    'pieces per word; '
-    f'{report["duplicate_documents"]:,} exact duplicate documents, '
-    f'{report["duplicate_paragraphs"]:,} paragraphs; '
-    f'held out {100 * report["held_out_share"]:.2f} % of documents',
-  ]
-  if manifest['units']:
-    shares = ', '.join(
-      f'{report[level]:,} {level} '
-      f'({100 * report["multi_piece_" + level] / max(report[level], 1):.1f} % of several tokens)'
-      for level in ('words', 'phrases', 'entities')
-      if level == 'words' or manifest['corpus'][level] != 'none'
-    )
-    lines.append(
-      f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
-      'token, told by pieces there'
-    )
-  for reason, d in report['dropped'].items():
-    first = f', first at {d["first"]}' if d['first'] else ''
-    lines.append(f'  dropped: {d["count"]:,} × {reason} ({d["bytes"]:,} bytes{first})')
-  if not report['dropped']:
-    lines.append('  dropped: nothing')
-  if report['pieces_per_word'] > _LONG_WORDS:
-    lines.append(
-      f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '
-      'blanks between its words, and is '
-      f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into '
-      'what a row may mask.'
-    )
-  if report['unknown_rate'] > 0.5:
-    lines.append(
-      '  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, '
-      'and a model will learn next to '
-      'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage '
-      'or max_word_chars).'
-    )
-  if not splits['held_out']['documents']:
-    lines.append(
-      '  note: no document fell into the held-out share, so a run cannot be evaluated: '
-      'raise --config.corpus.held_out, or bring more text.'
-    )
-  return '\n'.join(lines)
+@contextlib.contextmanager
+def told(out):
+  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
+  sentence. `out`: where was written.
+  """
+  try:
+    yield
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
+  except OSError as e:
+    if e.errno is None or isinstance(e, ConnectionError):
+      raise
+    passing = errors.TryAgain if storage.may_pass(e) else errors.UserError
+    raise (errors.Stopped if e.errno in _FULL else passing)(
+      f'{e.filename or out}: {e.strerror}. '
+      + ('Make room' if e.errno in _FULL else 'Mend that')
+      + ' and run the same line again, finished shards are kept.'
+    ) from e
 
 
 def main(_):
-  try:
+  with told(_OUT.value):
     prepare(
       _CONFIG.value,
       _SOURCE.value,
@@ -543,15 +475,6 @@ def main(_):
       language=_LANGUAGE.value,
       license=_LICENSE.value,
     )
-  except OSError as e:
-    if e.errno not in _STORAGE:
-      raise
-    raise errors.UserError(
-      f'{e.filename or _OUT.value}: {e.strerror}. Mend that and run the same line again, finished '
-      'shards are kept.'
-    ) from e
-  except KeyboardInterrupt:
-    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
 
 
 if __name__ == '__main__':

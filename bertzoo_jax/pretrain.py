@@ -125,7 +125,7 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
       for p in phases
       if here.end_step <= p.first_step < end
     ]
-    state, origin, notes = _state(config, phase_run, checkpoints, start, init, data.tokenizer)
+    state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
     notes += _export_notes(config, phase_run.objective)
 
     attempt = 0
@@ -261,7 +261,7 @@ def _from_corpus(config, path, cache_dir, host):
   )
 
 
-def _state(config, phase_run, checkpoints, start, init, tokenizer):
+def _state(config, phase_run, checkpoints, start, init, data):
   """(TrainState, a line that says where it comes from, notes)."""
   target, notes = phase_runs.target(phase_run)
   if start:
@@ -283,7 +283,12 @@ def _state(config, phase_run, checkpoints, start, init, tokenizer):
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
   params, lines = initial_weights.parameters(
-    state.params, init, phase_run.objective, tokenizer, config.hf
+    state.params,
+    init,
+    phase_run.objective,
+    data.tokenizer,
+    config.hf,
+    data.corpus.get('tokenizer_hash'),
   )
 
   def place(x, to):

@@ -38,6 +38,11 @@ def _part(name, fields):
 # --- text: what `prepare` makes a corpus of ---
 
 
+def _vocab_size(size):
+  """A field that takes a number or 'auto', also on the command line."""
+  return ml_collections.FieldReference(size, field_type=object)
+
+
 def wordpiece(
   *,
   vocab_size=30522,
@@ -52,19 +57,20 @@ def wordpiece(
   """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
   `##` inside words.
 
-  vocab_size: pieces, specials included.
+  vocab_size: pieces, specials included; auto: prepare chooses it by the size of the text, training
+    takes the corpus's.
   lowercase, strip_accents: separate choices (the uncased release does both).
   split_chinese: blanks around CJK characters.
   normalization: none | nfc | nfkc, before all else.
   max_word_chars: longer words are unknown (100 in Hugging Face, 200 in Google's code).
   min_frequency: of a merge in training.
-  coverage: share of all characters that training gives a piece of their own; the rarest become
-    unknown.
+  coverage: share of all characters that training gives a piece of their own, if there are pieces
+    enough; the rarest become unknown.
   """
   return _part(
     'wordpiece',
     dict(
-      vocab_size=vocab_size,
+      vocab_size=_vocab_size(vocab_size),
       lowercase=lowercase,
       strip_accents=strip_accents,
       split_chinese=split_chinese,
@@ -90,7 +96,7 @@ def byte_bpe(
   return _part(
     'byte_bpe',
     dict(
-      vocab_size=vocab_size,
+      vocab_size=_vocab_size(vocab_size),
       lowercase=lowercase,
       normalization=normalization,
       add_prefix_space=add_prefix_space,
@@ -117,7 +123,7 @@ def sentencepiece(
   """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its
   release).
 
-  vocab_size: pieces, specials included.
+  vocab_size: as for wordpiece.
   model: unigram | bpe.
   specials: bracketed (<pad> 0, <unk> 1, [CLS] 2, [SEP] 3, [MASK] 4) | angled (<unk> 0, <s>, </s>,
     <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop> 8, and A <sep> B <sep> <cls>; XLNet) | mask_last
@@ -140,7 +146,7 @@ def sentencepiece(
   return _part(
     'sentencepiece',
     dict(
-      vocab_size=vocab_size,
+      vocab_size=_vocab_size(vocab_size),
       model=model,
       specials=specials,
       lowercase=lowercase,
@@ -170,8 +176,8 @@ def corpus(
   """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of words and of
   larger units.
 
-  splitter: rules:LANG | lines (one sentence per line) | regex:PATTERN (its match ends a sentence) |
-    none.
+  splitter: rules:LANG | rules:generic (any language: stops, no abbreviations) | lines (one sentence
+    per line) | regex:PATTERN (its match ends a sentence) | none.
   held_out: share of the documents, by content hash, kept out of training.
   min_chars: shorter documents are dropped.
   duplicates: texts that are kept only once: documents+paragraphs | documents | keep (no texts).

@@ -388,8 +388,13 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   vocab = content['model']['vocab']
   a, b = [piece for piece in vocab if piece.isalpha()][:2]
   vocab[a], vocab[b] = vocab[b], vocab[a]
+  kept = tokenizer.read_text()
   tokenizer.write_text(json.dumps(content))
+  (other / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
   with pytest.raises(errors.UserError, match='another vocabulary.*2 of 600.*--tokenizer'):
+    evaluate.evaluate(str(other), str(corpus))
+  tokenizer.write_text(kept)  # now the lines of vocab.txt alone are swapped
+  with pytest.raises(errors.UserError, match='vocab.txt and the tokenizer.json beside it'):
     evaluate.evaluate(str(other), str(corpus))
 
 

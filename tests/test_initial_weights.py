@@ -8,6 +8,7 @@ from flax import traverse_util
 
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.common import errors
 
 WORDS = 'encoder/embeddings/word/embedding'
 
@@ -60,3 +61,13 @@ def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():
   detector, generator = (network.places(shapes) for network in objective.networks)
   assert detector[WORDS] == WORDS and generator[WORDS] == f'generator/{WORDS}'
   assert {*detector.values(), *generator.values()} == set(flat(shapes))
+
+
+def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused(tmp_path):
+  check = initial_weights._check_vocabulary
+  check('W', tmp_path, None, 'ours')  # nothing is known of the weights' tokenizer
+  (tmp_path / 'bertzoo.json').write_text('{"hash": "theirs"}')
+  check('W', tmp_path, None, None)  # or of the file's
+  check('W', tmp_path, None, 'theirs')
+  with pytest.raises(errors.UserError, match='trained with another tokenizer'):
+    check('W', tmp_path, None, 'ours')

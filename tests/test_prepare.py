@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import finding
@@ -452,7 +454,7 @@ def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
   assert not (tmp_path / 'c').exists()
 
 
-def command(*flags):
+def command(*flags, before=None):
   """A run of the command line with a small vocabulary."""
   line = [
     '-m',
@@ -467,6 +469,7 @@ def command(*flags):
     cwd=ROOT,
     env={**os.environ, 'PYTHONPATH': ROOT, 'PYTHONIOENCODING': 'utf-8:strict'},
     capture_output=True,
+    preexec_fn=before,
   )
 
 
@@ -489,6 +492,55 @@ def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
     and b'File name too long. Mend that' in run.stderr
     and len(run.stderr.splitlines()) == 1
   ), run
+
+
+@pytest.fixture
+def disk(tmp_path):
+  """A real disk of 1 MiB."""
+  folder = tmp_path / 'disk'
+  folder.mkdir()
+  line = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
+  if shutil.which('mount') is None or subprocess.run(line, capture_output=True).returncode:
+    pytest.skip('a disk of its own needs the rights of root: see the test with a limited file size')
+  yield folder
+  subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_once_there_is_room_the_bytes_are_those_of_a_clean_run(
+  text, clean, disk, monkeypatch
+):
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  reached = []
+  for pages in (0, 3, 8, 13, 20, 30):  # of 4 KiB that are left
+    left = 4096 * (pages + 1)
+    (disk / 'other').write_bytes(bytes(shutil.disk_usage(disk).free + _size(disk / 'other') - left))
+    with (
+      pytest.raises(errors.Stopped, match='No space left on device. Make room and run the same'),
+      prepare_lib.told(disk / 'corpus'),
+    ):
+      prepare_lib.prepare(tiny(), [text], disk / 'corpus', workers=1, say=lambda _: None)
+    reached.append(
+      'survey'
+      if (disk / 'corpus' / texts.SURVEY).exists()
+      else len(list((disk / 'corpus').rglob('*.npy')))
+    )
+  assert reached[0] == 'survey' and reached[-1] > 5, reached
+  (disk / 'other').unlink()
+  prepare_lib.prepare(tiny(), [text], disk / 'corpus', workers=1, say=lambda _: None)
+  assert contents(disk / 'corpus') == contents(clean[0])
+
+
+def _size(file):
+  return file.stat().st_size if file.exists() else 0
+
+
+def test_a_disk_that_is_full_while_repeats_are_looked_for_ends_the_command_with_3(text, tmp_path):
+  """Where no disk of its own can be had: a limit on the size of files."""
+  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, resource.RLIM_INFINITY))
+  run = command(f'--source={text}', f'--out={tmp_path}/c', before=limit)
+  assert run.returncode == 3 and len(run.stderr.splitlines()) == 1, run
+  assert b'File too large. Make room' in run.stderr and b'Training' not in run.stdout, run
+  assert command(f'--source={text}', f'--out={tmp_path}/c').returncode == 0
 
 
 def test_changed_text_of_the_same_size_is_other_text(text, tmp_path):
@@ -514,6 +566,27 @@ def test_a_corpus_that_lost_a_folder_is_not_finished(text, clean, tmp_path, lost
     and f'{out}/{lost}' in said
     and 'UserError' in said
   )
+
+
+def test_every_file_of_the_tokenizer_is_in_the_manifest_and_any_other_byte_is_refused_at_open(
+  clean, tmp_path
+):
+  out = shutil.copytree(clean[0], tmp_path / 'c')
+  names = sorted(p.name for p in (out / 'tokenizer').iterdir())
+  assert names == ['bertzoo.json', 'tokenizer.json', 'vocab.txt']
+  assert corpus.open(out).tokenizer().vocab_size == 100
+  for name in names:
+    data = (out / 'tokenizer' / name).read_bytes()
+    (out / 'tokenizer' / name).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(errors.UserError, match=f'tokenizer/{name} is damaged'):
+      corpus.open(out)
+    (out / 'tokenizer' / name).write_bytes(data)
+  manifest = json.loads((out / 'manifest.json').read_text())
+  del manifest['tokenizer_sha256']  # as of an earlier version
+  manifest['tokenizer_hash'] = 'another'
+  (out / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+  with pytest.warns(UserWarning), pytest.raises(errors.UserError, match='not the tokenizer that'):
+    corpus.open(out).tokenizer()
 
 
 def test_a_damaged_plan_or_tokenizer_of_a_killed_run_is_one_sentence(text, tmp_path):
@@ -631,7 +704,7 @@ def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
   monkeypatch.setattr(
     prepare_lib.tokenizers,
     'train',
-    lambda section, texts: (
+    lambda section, texts, _: (
       seen.append(list(texts()))
       or tokenizers.Tokenizer(
         section,
@@ -763,7 +836,7 @@ def test_options_of_beam_are_taken_and_others_named(options, wrong):
 def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
   seen = []
   monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get: seen.extend(get()) or 1 / 0
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.extend(get()) or 1 / 0
   )
   monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
   with pytest.raises(ZeroDivisionError):
@@ -780,7 +853,7 @@ def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_fil
     f.write(open(text, 'rb').read())
   said, seen = [], []
   monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get: seen.append(len(list(get()))) or 1 / 0
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.append(len(list(get()))) or 1 / 0
   )
   for i, (name, memory) in enumerate(
     (('wordpiece', 8 << 30), ('wordpiece', 60_000), ('sentencepiece', 60_000))
@@ -821,6 +894,84 @@ def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):
     make('c', where=['lang=de'])
   with pytest.raises(errors.UserError, match='key=value'):
     make('d', where=['lang'])
+
+
+def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):
+  (tmp_path / 'eval.txt').write_text('Nobody wrote this.')
+  (tmp_path / 'seen.txt').write_text(open(text).read().split('\n\n')[3])
+  for name, told in (('eval.txt', True), ('seen.txt', False)):
+    said = []
+    prepare_lib.prepare(
+      tiny(),
+      [text],
+      tmp_path / f'c-{name}',
+      tokenizer=str(clean[0] / 'tokenizer'),
+      workers=1,
+      say=said.append,
+      exclude=[str(tmp_path / name)],
+    )
+    assert ('--exclude left nothing out' in said[-1]) == told, said
+
+
+def test_every_reading_of_the_text_has_a_name_of_its_own(text, tmp_path, monkeypatch):
+  names, meter = [], progress.Meter
+  monkeypatch.setattr(
+    progress, 'Meter', lambda what, *more: names.append(what) or meter(what, *more)
+  )
+  prepare_lib.prepare(tiny(), [text], tmp_path / 'c', workers=1, say=lambda _: None)
+  assert names == [
+    'looking for duplicates',
+    'reading for the tokenizer',
+    'learning pieces',
+    'tokenising',
+  ]
+
+
+MY_LANGUAGE = """
+from configs import bert
+
+
+def get_config(argument='base,steps=100000'):
+  config = bert.get_config(argument)
+  config.tokenizer.update(vocab_size='auto', lowercase=False, strip_accents=False)
+  config.corpus.splitter = 'rules:generic'
+  return config
+"""
+
+
+def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amount_of_text(
+  text, tmp_path
+):
+  words = str.maketrans(dict(zip('aeio', 'äõöü')))
+  (tmp_path / 'a.txt').write_text(open(text).read().translate(words))
+  exec(MY_LANGUAGE, namespace := {})
+  for size in ('tiny,steps=300', 'base,steps=100000'):
+    config = namespace['get_config'](size)
+    config.corpus.held_out, said = 0.1, []
+    out = tmp_path / size.partition(',')[0]
+    manifest = prepare_lib.prepare(
+      config, [str(tmp_path / 'a.txt')], out, workers=1, say=said.append
+    )
+    assert 'vocab_size=auto: 1,024 pieces for 0.1 MB of text' in said[0], said
+    assert 100 < manifest['vocab_size'] == manifest['tokenizer']['vocab_size'] < 1024
+    assert manifest['splitter'] == 'rules:generic' and 'WARNING' not in said[-1]
+    # again, and as pretrain, show and evaluate do
+    prepare_lib.prepare(config, [str(tmp_path / 'a.txt')], out, workers=1, say=said.append)
+    assert 'finished already' in said[-1]
+    opened = corpus.open(out)
+    corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+    assert any('õ' in piece for piece in opened.tokenizer().pieces)
+    config.tokenizer.vocab_size = 1024
+    with pytest.raises(errors.UserError, match='the config one of 1024'):
+      corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+
+
+def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):
+  flags = (f'--source={text}', '--config.tokenizer.vocab_size=auto')
+  run = command(*flags, f'--out={tmp_path}/c')
+  assert run.returncode == 0 and b'vocab_size=auto: 1,024 pieces' in run.stdout, run
+  run = command(f'--source={text}', f'--out={tmp_path}/d', '--config.tokenizer.vocab_size=few')
+  assert run.returncode == 2 and b'vocab_size=few' in run.stderr, run
 
 
 def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):

@@ -475,6 +475,7 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   one, other = sorted(vocab)[-2:]
   vocab[one], vocab[other] = vocab[other], vocab[one]
   file.write_text(json.dumps(content))
+  (source / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
   refused(
     world,
     tmp_path / 'run',

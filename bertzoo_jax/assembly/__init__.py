@@ -42,7 +42,8 @@ def check(config):
     parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
   parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
-  limit = encoder(config, vocab_size).max_positions
+  # the limit does not depend on the size, which only the corpus tells where it is 'auto'
+  limit = encoder(config, 1 if vocab_size == configuration.AUTO else vocab_size).max_positions
   if limit is not None and configuration.max_length(config) > limit:
     raise errors.UserError(
       f'The longest phase has rows of {configuration.max_length(config)} tokens, '

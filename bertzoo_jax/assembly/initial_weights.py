@@ -18,7 +18,12 @@ _WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # files to fetch from the hub
 
 
 def parameters(
-  fresh: dict, init: str, objective, tokenizer, architecture: str | None = None
+  fresh: dict,
+  init: str,
+  objective,
+  tokenizer,
+  architecture: str | None = None,
+  tokenizer_hash: str | None = None,
 ) -> tuple[dict, list[str]]:
   """(parameters with those at the addresses in their places, lines that say which).
 
@@ -32,6 +37,7 @@ def parameters(
     objective: an Objective.
     tokenizer: folder of the run's tokenizer files; None without any.
     architecture: the run's config.hf (see hf.load).
+    tokenizer_hash: of the run's tokenizer, where its files are not here.
 
   Raises:
     UserError: more addresses than networks, nothing at an address, weights of other words or
@@ -48,7 +54,7 @@ def parameters(
     loaded, report, folder, whole = _weights(
       address, network, objective if len(addresses) == 1 else None, architecture
     )
-    _check_vocabulary(address, folder, tokenizer)
+    _check_vocabulary(address, folder, tokenizer, tokenizer_hash)
     encoder = {
       k: getattr(network.encoder, k)
       for k in report.encoder
@@ -124,7 +130,7 @@ def _weights(address, network, objective, architecture):
   )
 
 
-def _check_vocabulary(address, theirs, ours):
+def _check_vocabulary(address, theirs, ours, hash=None):
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it.
   """
@@ -132,5 +138,11 @@ def _check_vocabulary(address, theirs, ours):
   if a and b and (difference := hf.vocabulary_difference(a, b)):
     raise errors.UserError(
       f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
+      f'--tokenizer {theirs}.'
+    )
+  if hash and not a and (there := hf.tokenizer_hash(theirs)) and there != hash:
+    raise errors.UserError(
+      f'--init {address} was trained with another tokenizer than that of the file of batches '
+      f'({there[:12]}… and {hash[:12]}…): write batches of a corpus that was prepared with '
       f'--tokenizer {theirs}.'
     )

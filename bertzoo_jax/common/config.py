@@ -28,6 +28,8 @@ FIELDS = (
   'hf',
   'run',
 )
+# tokenizer.vocab_size of a config that takes the corpus's
+AUTO = 'auto'
 
 # What a phase may set (a shape of a parameter never changes inside a run).
 _PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
@@ -174,6 +176,35 @@ def differences(old: dict, new: dict) -> list[str]:
     if a != b:
       lines.append(f'{key}: {a} → {b}')
   return lines
+
+
+def check_text(what: str, facts, tokenizer, splitting) -> None:
+  """Raises UserError if the text that a run reads was made with another config. The text defines
+  vocabulary, tokenizer and splitting.
+
+  Args:
+    what: is checked, begins the sentence ('The corpus C').
+    facts: its vocab_size, and its sections `tokenizer` and `corpus` where it knows them.
+    tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
+  """
+  if tokenizer['vocab_size'] == AUTO:
+    tokenizer = {**tokenizer, 'vocab_size': facts['vocab_size']}
+  if facts['vocab_size'] != tokenizer['vocab_size']:
+    raise errors.UserError(
+      f'{what} has a vocabulary of {facts["vocab_size"]}, the config one of '
+      f'{tokenizer["vocab_size"]}: set --config.tokenizer.vocab_size={facts["vocab_size"]}, or '
+      'prepare a corpus with this config.'
+    )
+  wished = {'tokenizer': tokenizer, 'corpus': splitting}
+  known = [section for section in wished if section in facts]
+  if lines := differences(
+    flatten({section: facts[section] for section in known}),
+    flatten({section: wished[section] for section in known}),
+  ):
+    raise errors.UserError(
+      f'{what} was made with other settings than the config has (text → config): '
+      f'{"; ".join(lines)}. Give its values, or prepare a corpus with this config.'
+    )
 
 
 def to_json(config) -> str:

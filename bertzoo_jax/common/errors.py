@@ -20,6 +20,14 @@ class TryAgain(UserError):
   code = os.EX_TEMPFAIL
 
 
+class Stopped(UserError):
+  """A run that must not go on: to run the same line again would end the same way. Says why, and
+  what is left.
+  """
+
+  code = 3
+
+
 def did_you_mean(word: str, known) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from."""
   known = sorted(str(k) for k in known)

@@ -6,7 +6,8 @@ that owns the truth.
     CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
     CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
     CORPUS/similar/        the similar words of words/similar, where the corpus has them
-    CORPUS/verified.json   which files `verify` has found right on this disk (no part of the corpus)
+    CORPUS/verified.json   when each file was last found right on this disk (verification.py; no
+                           part of the corpus)
     CORPUS/tokenizer/      what `tokenizers.load` reads
     CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy
                            shards; units, uint8 [T] of words/word_marks.py, only where it has marks
@@ -16,10 +17,9 @@ offsets in the shard, its `documents` [D+1] are sentence offsets in the shard. S
 sentences, D documents, V vocabulary.
 """
 
-import concurrent.futures
 import hashlib
 import json
-import os
+import warnings
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import splits as splits_lib
+from bertzoo_jax.corpus import verification
 
 FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
@@ -43,8 +44,6 @@ _IDENTITY = (
   'units',
   'similar',
 )
-_VERIFIED = 'verified.json'
-_THREADS = 16  # that hash files: hashlib lets go of the interpreter
 
 
 class Corpus:
@@ -95,12 +94,18 @@ class Corpus:
 
     if self.path is None:
       raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
-    return tokenizers.load(self.path / 'tokenizer')
+    loaded = tokenizers.load(self.path / 'tokenizer')
+    if loaded.hash != self.manifest['tokenizer_hash']:
+      raise errors.UserError(
+        f'{self.path}/tokenizer is not the tokenizer that the corpus was made with (hash): copy '
+        'the corpus again, or prepare it into a new folder.'
+      )
+    return loaded
 
 
 def open(path, cache: str = 'disk') -> Corpus:
-  """Opens a corpus that `prepare` wrote, and checks every file's size against the manifest; arrays
-  are mapped when they are first asked for.
+  """Opens a corpus that `prepare` wrote. Checks the size of every file and the SHA-256 of the
+  tokenizer's files against the manifest; arrays are mapped when they are first asked for.
 
   Args:
     path: of the corpus, on a local disk.
@@ -108,8 +113,8 @@ def open(path, cache: str = 'disk') -> Corpus:
       memory while there is room; 'ram': they are read now.
 
   Raises:
-    UserError: no corpus there, an unfinished one, another format version, a changed manifest, or a
-      shard that is missing or cut.
+    UserError: no corpus there, an unfinished one, another format version, a changed manifest, a
+      shard that is missing or cut, or a tokenizer with another file than prepare wrote.
   """
   path = storage.path(path)
   in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
@@ -117,6 +122,13 @@ def open(path, cache: str = 'disk') -> Corpus:
   if storage.is_remote(path):
     raise errors.UserError(
       f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).'
+    )
+  verification.require(path, tokenizer_files(manifest))
+  if 'tokenizer_sha256' not in manifest:
+    warnings.warn(
+      f'The corpus {path} was made by an earlier version and has no checksums of its tokenizer: '
+      'damage there may go unseen. Prepare it again to have them.',
+      stacklevel=2,
     )
   opened = {}
   for name in SPLITS:
@@ -139,23 +151,7 @@ def check(corpus: Corpus, *, tokenizer, splitting) -> None:
     corpus: an open corpus.
     tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
   """
-  manifest = corpus.manifest
-  if manifest['vocab_size'] != tokenizer['vocab_size']:
-    raise errors.UserError(
-      f'The corpus {corpus.path} has a vocabulary of {manifest["vocab_size"]}, the config one of '
-      f'{tokenizer["vocab_size"]}: '
-      f'set --config.tokenizer.vocab_size={manifest["vocab_size"]}, or prepare a corpus with this '
-      'config.'
-    )
-  has = config_lib.flatten({'tokenizer': manifest['tokenizer'], 'corpus': manifest['corpus']})
-  if lines := config_lib.differences(
-    has, config_lib.flatten({'tokenizer': tokenizer, 'corpus': splitting})
-  ):
-    raise errors.UserError(
-      f'The corpus {corpus.path} was made with other settings than the config has (corpus → '
-      f'config): {"; ".join(lines)}. '
-      "Give the corpus's values, or prepare a corpus with this config."
-    )
+  config_lib.check_text(f'The corpus {corpus.path}', corpus.manifest, tokenizer, splitting)
 
 
 def read_manifest(path) -> dict:
@@ -201,7 +197,7 @@ def read_manifest(path) -> dict:
 
 
 def files(manifest: dict) -> dict[str, str]:
-  """{path in the corpus: SHA-256} of every array."""
+  """{path in the corpus: SHA-256} of every array and of the tokenizer's files."""
   shards = [(split, shard) for split in SPLITS for shard in manifest['splits'][split]['shards']]
   arrays = {
     f'{split}/{file}': digest for split, shard in shards for file, digest in shard['sha256'].items()
@@ -210,65 +206,24 @@ def files(manifest: dict) -> dict[str, str]:
   return {
     'unigrams.npy': manifest['unigrams_sha256'],
     'pieces.npy': manifest['pieces_sha256'],
+    **tokenizer_files(manifest),
     **similar,
     **arrays,
   }
 
 
-def verify(path) -> None:
-  """Compares every file's SHA-256 with the manifest. Raises UserError naming the first that
-  differs.
+def tokenizer_files(manifest: dict) -> dict[str, str]:
+  """{path in the corpus: SHA-256} of the tokenizer; {} in a corpus of an earlier version."""
+  digests = manifest.get('tokenizer_sha256', {})
+  return {f'tokenizer/{file}': digest for file, digest in digests.items()}
 
-  The first time this reads the whole corpus. What was found right is noted in CORPUS/verified.json
-  (where that may be written) with size, time of change and inode, and is not read again while these
-  stay as they are.
+
+def verify(path) -> None:
+  """Compares the SHA-256 of files with the manifest, as verification.compare does. Raises UserError
+  naming the first that differs.
   """
   path = storage.path(path)
-  wished = files(read_manifest(path))
-  noted, stamps = _noted(path), {file: _stamp(path / file) for file in wished}
-  suspects = [
-    file
-    for file in wished
-    if stamps[file] is None or noted.get(file) != [wished[file], *stamps[file]]
-  ]
-  if not suspects:
-    return
-  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    found = pool.map(lambda file: storage.sha256(path / file) if stamps[file] else None, suspects)
-    wrong, digest = next(
-      ((file, digest) for file, digest in zip(suspects, found) if digest != wished[file]),
-      (None, None),
-    )
-    pool.shutdown(cancel_futures=True)
-  if wrong:
-    state = "damaged (its SHA-256 is not the manifest's)" if digest else 'missing'
-    raise errors.UserError(
-      f'{path / wrong} is {state}: prepare the corpus again into a new folder.'
-    )
-  try:
-    storage.write_bytes(
-      path / _VERIFIED,
-      json.dumps({file: [wished[file], *stamps[file]] for file in wished}).encode(),
-    )
-  except OSError:
-    pass  # a folder that may only be read: then it is read at each start
-
-
-def _noted(path) -> dict:
-  try:
-    noted = json.loads((path / _VERIFIED).read_text())
-    return noted if isinstance(noted, dict) else {}
-  except (OSError, ValueError):
-    return {}
-
-
-def _stamp(file):
-  """What tells that a file was not written to, or None where there is none."""
-  try:
-    found = os.stat(os.fspath(file))
-  except OSError:
-    return None
-  return [found.st_size, found.st_mtime_ns, found.st_ino]
+  verification.compare(path, files(read_manifest(path)))
 
 
 def in_memory(

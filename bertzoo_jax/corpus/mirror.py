@@ -53,7 +53,8 @@ def local(address, cache_dir, say=print):
       [pool.submit(_fetch, address / n, folder / n, d) for n, d in missing.items()]
     ):
       done.result()
-  for file in (address / 'tokenizer').iterdir():
+  earlier = 'tokenizer_sha256' not in manifest  # then its files are in no list
+  for file in (address / 'tokenizer').iterdir() if earlier else ():
     storage.path(folder / 'tokenizer').mkdir(parents=True, exist_ok=True)
     storage.write_bytes(folder / 'tokenizer' / file.name, file.read_bytes())
   storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())

@@ -261,6 +261,7 @@ def run(
 
   Raises:
     UserError: a worker was killed or failed; it names the chunk.
+    OSError: a worker could not write.
   """
   context = multiprocessing.get_context('spawn')
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # one process per core; read by the workers
@@ -329,7 +330,7 @@ class _Worker:
         f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
         'run the same line again, finished shards are kept.'
       ) from e
-    if isinstance(failure, errors.UserError):
+    if isinstance(failure, Exception):
       raise failure
     if failure:
       raise errors.UserError(
@@ -355,8 +356,9 @@ def _serve(pipe, out, tokenizer_folder, splitter, held_out, marker):
         answer = (None, write(out, chunk, tokenizer, splitter, held_out, marker))
       except errors.UserError as e:
         answer = (e, None)
-      except Exception as e:  # whatever it is, the parent must name the chunk
-        answer = (f'{type(e).__name__}: {e}', None)
+      except Exception as e:  # whatever it is, the parent must name the chunk, but for a disk
+        has_number = isinstance(e, OSError) and e.errno is not None
+        answer = (e if has_number else f'{type(e).__name__}: {e}', None)
       pipe.send(answer)
   except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
     pass  # the parent is done, or gone

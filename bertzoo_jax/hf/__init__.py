@@ -4,6 +4,7 @@ card. numpy only.
 
 from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.architectures import placed
+from bertzoo_jax.hf.vocabulary import tokenizer_hash
 from bertzoo_jax.hf.vocabulary import vocabulary
 from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
@@ -20,6 +21,7 @@ __all__ = [
   'load',
   'merge',
   'placed',
+  'tokenizer_hash',
   'unflatten',
   'vocabulary',
   'vocabulary_difference',

@@ -16,29 +16,57 @@ def vocabulary(folder) -> dict[str, int] | None:
     folder: local or gs://.
 
   Raises:
-    UserError: a tokenizer.json that is damaged or of an unknown form.
+    UserError: a tokenizer.json that is damaged or of an unknown form; in a folder that prepare
+      wrote, also one that says otherwise than the vocabulary file beside it.
   """
   folder = storage.path(folder)
   if (folder / 'tokenizer.json').exists():
     try:
-      return ids(json.loads((folder / 'tokenizer.json').read_bytes()))
+      found = ids(json.loads((folder / 'tokenizer.json').read_bytes()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
       raise errors.UserError(
         f'{folder / "tokenizer.json"} is no readable tokenizer ({type(e).__name__}: {e}): download '
         'or prepare it again.'
       ) from e
-  if (folder / 'vocab.txt').exists():
-    # Pieces may hold what str.splitlines takes for an end of line.
-    lines = (
-      (folder / 'vocab.txt')
-      .read_bytes()
-      .decode('utf-8')
-      .replace('\r\n', '\n')
-      .removesuffix('\n')
-      .split('\n')
-    )
-    return {piece: i for i, piece in enumerate(lines)}
-  return None
+    if (folder / 'bertzoo.json').exists():
+      _check_beside(folder, found)
+    return found
+  return _of_lines(folder / 'vocab.txt') if (folder / 'vocab.txt').exists() else None
+
+
+def _check_beside(folder, found):
+  for name, read in (('vocab.txt', _of_lines), ('vocab.json', _of_json)):
+    if (folder / name).exists() and (
+      difference := vocabulary_difference(read(folder / name), found)
+    ):
+      raise errors.UserError(
+        f'{folder}/{name} and the tokenizer.json beside it do not belong together: {difference} '
+        "Copy the folder again from its corpus's tokenizer folder."
+      )
+
+
+def _of_json(file):
+  try:
+    return dict(json.loads(file.read_bytes()))
+  except (ValueError, TypeError) as e:
+    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
+
+
+def _of_lines(file):
+  # Pieces may hold what str.splitlines takes for an end of line.
+  lines = file.read_bytes().decode('utf-8', 'backslashreplace').replace('\r\n', '\n')
+  return {piece: i for i, piece in enumerate(lines.removesuffix('\n').split('\n'))}
+
+
+def tokenizer_hash(folder) -> str | None:
+  """The hash of a tokenizer that prepare wrote; None of a folder that says none."""
+  file = storage.path(folder) / 'bertzoo.json'
+  if not file.exists():
+    return None
+  try:
+    return json.loads(file.read_bytes())['hash']
+  except (ValueError, KeyError, TypeError) as e:
+    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
 
 
 def ids(tokenizer: dict) -> dict[str, int]:

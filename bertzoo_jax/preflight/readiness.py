@@ -153,6 +153,10 @@ def _imagined(config, path=None, manifest=None):
   """
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
+  if vocab_size == configuration.AUTO:
+    raise errors.UserError(
+      "config.tokenizer.vocab_size is 'auto', which is the corpus's: give --corpus, or a number."
+    )
   # only asked whether it is there
   made = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
   made.manifest['splitter'] = config.corpus.splitter

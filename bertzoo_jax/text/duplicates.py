@@ -246,7 +246,7 @@ class _Log:
     borders = np.searchsorted(part[order], np.arange(len(self._files) + 1, dtype=np.uint64))
     for file, first, end in zip(self._files, borders[:-1], borders[1:]):
       with open(file, 'ab') as f:  # so many files cannot all stay open
-        entries[order[first:end]].tofile(f)
+        f.write(entries[order[first:end]].tobytes())  # tofile's errors have no number
 
   def parts(self):
     """The entries of each file in turn, which are in the order in which they came."""

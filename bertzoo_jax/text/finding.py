@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.text import binaries
+from bertzoo_jax.text import unpacking
 
 _EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
 _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
@@ -101,6 +103,12 @@ def _find(name, unweighted, weight):
       f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
       'alone).'
     )
+  for file in files:
+    if not storage.is_remote(file):
+      with open(file, 'rb') as f:
+        head = f.read(binaries.HEAD)
+      if not unpacking.is_packed(head) and not head.startswith(b'PAR1'):
+        binaries.refuse(head, file)  # now, and not when its turn comes in an hour
   return Source(
     name, option, tuple(files), tuple(storage.path(f).stat().length for f in files), weight
   )

@@ -2,6 +2,8 @@
 and which records are wanted.
 """
 
+import codecs
+import itertools
 import json
 
 from bertzoo_jax.common import errors
@@ -97,6 +99,67 @@ def _spellings(value):
   return (
     (str(value), json.dumps(value)) if value is None or isinstance(value, bool) else (str(value),)
   )
+
+
+# --- JSON arrays ---
+
+
+class NotJson(Exception):
+  """What stands at a place of a JSON array is no JSON, or too long."""
+
+
+def json_array(blocks, most: int):
+  """Yields (value, its text) of the values of a JSON array, or of several behind one another. Bytes
+  that are not UTF-8 come as lone surrogates.
+
+  Args:
+    blocks: iterator of bytes.
+    most: characters of a value, at most; one value and a block are in memory.
+
+  Raises:
+    NotJson: the array is cut, a value is too long or no JSON.
+  """
+  decoder = codecs.getincrementaldecoder('utf-8')('surrogateescape')
+  texts = itertools.chain(map(decoder.decode, blocks), [decoder.decode(b'', True)])
+  text, at, place = '', 0, 'outside'
+  while True:
+    at = _BLANKS(text, at).end()
+    char = text[at : at + 1]
+    if char and place == 'outside':
+      if char != '[':
+        raise NotJson(f'{char!r} behind its end')
+      at, place = at + 1, 'begun'
+    elif char == ']' and place in ('begun', 'behind a value'):
+      at, place = at + 1, 'outside'
+    elif char and place == 'behind a value':
+      if char != ',':
+        raise NotJson(f'{char!r} between its values')
+      at, place = at + 1, 'before a value'
+    elif char and (found := _value(text, at)):
+      value, end = found
+      yield value, text[at:end]
+      at, place = end, 'behind a value'
+    elif (more := next(texts, None)) is not None:
+      if len(text) - at > most:
+        raise NotJson(f'a value of over {most >> 20} MiB')
+      text, at = text[at:] + more, 0
+    elif place == 'outside':
+      return
+    else:
+      raise NotJson('cut, or no JSON')
+
+
+_BLANKS = json.decoder.WHITESPACE.match
+_PARSE = json.JSONDecoder().raw_decode
+
+
+def _value(text, at):
+  """(value, its end) at a place of a text; None if there is no whole one."""
+  try:
+    value, end = _PARSE(text, at)
+  except (ValueError, RecursionError):
+    return None
+  return (value, end) if end < len(text) or text[-1] in '}]"' else None  # 12 may go on: 123
 
 
 # --- parquet ---

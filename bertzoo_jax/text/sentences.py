@@ -5,10 +5,11 @@ A split need not be perfect: sentences only set where a row may begin and end. T
 side of not splitting.
 
 The rules (`rules:LANG`) are one engine; all that is particular to a language stands in
-`abbreviations/LANG.txt`. A stop ends a sentence if a blank follows and then neither a small letter
-nor a comma, colon or dash; a single full stop also not behind an abbreviation, an initial (J. R.
-R.), a dotted word (U.S.) or a numbering at the start of a sentence (1. First). Each line of a file
-is one of
+`abbreviations/LANG.txt`. `rules:generic` knows the stops of many scripts and no abbreviations, for
+languages that have no file. A stop ends a sentence if a blank follows and then neither a small
+letter nor a comma, colon or dash; a single full stop also not behind an abbreviation, an initial
+(J. R. R.), a dotted word (U.S.) or a numbering at the start of a sentence (1. First). Each line of
+a file is one of
 
     # …             a comment
     %stops .!?…     stops that need a blank behind them (default: none)
@@ -103,8 +104,9 @@ def _warn(name, language, say):
   text = (
     f'WARNING: there are no sentence rules for {language!r}, so paragraphs stay whole (splitter '
     'none), and formats that need pairs of '
-    f'sentences will refuse the corpus. There are rules for {", ".join(languages())}; otherwise '
-    'take regex:PATTERN, or lines.'
+    'sentences will refuse the corpus. Take --config.corpus.splitter=rules:generic, which knows '
+    'stops but no abbreviations, or regex:PATTERN, or lines. '
+    f'There are rules for {", ".join(name for name in languages() if name != "generic")}.'
   )
   (say or functools.partial(print, file=sys.stderr, flush=True))(text)
 

@@ -11,6 +11,7 @@ file:
                     lines are joined
     JSON lines      one object per line; #key names the text (default 'text'); line breaks in it
                     separate paragraphs
+    JSON array      [{"text": …}, …], on one line or many; likewise
     parquet         one document per row; #key names the column
     MediaWiki       a dump in XML: one document per article (mediawiki.py), its running
                     text (wikitext.py)
@@ -30,6 +31,7 @@ import re
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.text import binaries
 from bertzoo_jax.text import mediawiki
 from bertzoo_jax.text import records
 from bertzoo_jax.text import unpacking
@@ -41,6 +43,7 @@ MAX_DOCUMENT = 1 << 25
 _BLOCK = 1 << 20
 _END = object()  # of a document, in a stream of paragraphs
 _JSON_NAME = re.compile(r'\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$')
+_ARRAY = re.compile(rb'\s*\[\s*\{\s*["}]')  # of objects: no plain text begins so
 _DOC = re.compile(r'<doc id=".*>\s*$')
 _TITLE = re.compile(r'\btitle="(.*)"\s*>\s*$')
 
@@ -123,7 +126,7 @@ class Reader:
     self._name, self._line = str(file), 0
     try:
       with storage.path(file).open('rb') as raw:
-        head = raw.read(8)
+        head = raw.read(binaries.HEAD)
         raw.seek(0)
         if head.startswith(b'PAR1'):
           yield from self._texts(self._parquet(raw, file, size, wanted), wanted, 'row')
@@ -136,6 +139,7 @@ class Reader:
 
   def _documents(self, blocks, file, option, wanted):
     head = next(blocks, b'')
+    binaries.refuse(head, file)
     blocks = itertools.chain([head], blocks)
     if mediawiki.is_dump(head):
       self._check(file, 'a MediaWiki dump', option in ('', 'text'), option)
@@ -144,6 +148,8 @@ class Reader:
       raise errors.UserError(
         f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
       )
+    if _ARRAY.match(head) or _JSON_NAME.search(file) and head.lstrip().startswith(b'['):
+      return self._texts(self._array(blocks, wanted), wanted, 'record')
     first, lines = _peek(self._lines(blocks))
     if _DOC.match(first):
       self._check(file, 'WikiExtractor output', option in ('', 'text'), option)
@@ -263,6 +269,21 @@ class Reader:
       if isinstance(value, dict):
         wanted.see(value, self._name)
       yield value, len(line)
+
+  def _array(self, blocks, wanted):
+    """(object, its characters) of each object of a JSON array."""
+    try:
+      for value, text in records.json_array(blocks, MAX_LINE):
+        self._line += 1
+        if not text.isascii() and any('\udc80' <= c <= '\udcff' for c in text):
+          self._drop('record not in UTF-8', len(text))
+          continue
+        if isinstance(value, dict):
+          wanted.see(value, self._name)
+        yield value, len(text)
+    except records.NotJson as e:
+      self._line += 1
+      self._drop(f'rest of a damaged JSON array ({e})', 0)
 
   def _parquet(self, raw, file, size, wanted):
     """(row, its size, which is not known) of each row."""

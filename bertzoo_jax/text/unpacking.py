@@ -26,15 +26,26 @@ def unpack(raw, head: bytes):
     raw: the file, opened for reading bytes, at its start.
     head: its first bytes, at least 6 if there are so many.
   """
+  new = _decompressor(head)
+  return _Joined(raw, new) if new else raw
+
+
+def is_packed(head: bytes) -> bool:
+  """Whether a file with these first bytes is packed."""
+  return _decompressor(head) is not None
+
+
+def _decompressor(head):
+  """What makes a decompressor of one stream; None if the file is not packed."""
   if head.startswith(b'\x1f\x8b'):
-    return _Joined(raw, _Member)
+    return _Member
   if head.startswith(b'BZh'):
-    return _Joined(raw, bz2.BZ2Decompressor)
+    return bz2.BZ2Decompressor
   if head.startswith(b'\xfd7zXZ\x00'):
-    return _Joined(raw, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ))
+    return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)
   if head.startswith(b'\x28\xb5\x2f\xfd') or head[1:4] == _SKIPPABLE and head[0] >> 4 == 5:
-    return _Joined(raw, _Frame)
-  return raw
+    return _Frame
+  return None
 
 
 class _Joined:

@@ -81,8 +81,8 @@ def read_model(path) -> dict:
 
 
 def check_range(name, value, least, most=math.inf):
-  """UserError unless the field config.tokenizer.`name` is from `least` to `most`."""
-  if not least <= value <= most:
+  """UserError unless the field config.tokenizer.`name` is a number from `least` to `most`."""
+  if isinstance(value, str) or not least <= value <= most:
     raise errors.UserError(
       f'--config.tokenizer.{name}={value}: it must be at least '
       f'{least}{f" and at most {most}" if most < math.inf else ""}.'

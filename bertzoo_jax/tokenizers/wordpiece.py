@@ -3,6 +3,7 @@
 import collections
 import re
 import unicodedata
+import warnings
 
 import tokenizers as hf
 from tokenizers import decoders
@@ -14,6 +15,9 @@ from tokenizers import trainers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
+
+# share of all characters that a vocabulary must hold; what is left is no language to learn
+_LEAST_COVERAGE = 0.9
 
 
 def wordpiece(
@@ -65,7 +69,7 @@ def wordpiece(
     return built
 
   def train(texts):
-    letters = _letters(texts, clean, coverage, vocab_size)
+    letters = _letters(texts, clean, coverage, vocab_size, split_chinese)
     inside = ['##' + c for c in letters if not _stands_alone(c, split_chinese)]
     # The library numbers letters in the order of a hash map with a random seed, and breaks ties
     # between merges by number: only letters that it is given as special tokens have the same number
@@ -129,30 +133,39 @@ def wordpiece(
   )
 
 
-def _letters(texts, clean, coverage, vocab_size) -> list[str]:
-  """The most frequent characters, enough for `coverage` of all that are not blank, in the order of
-  their code points.
+def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
+  """The most frequent characters, in the order of their code points: enough for `coverage` of all
+  that are not blank, or as many as there is room for.
+
+  Raises:
+    UserError: they cover less than _LEAST_COVERAGE.
   """
   counts = collections.Counter()
   for text in kinds.once(texts):
     counts.update(clean.normalize_str(text))
   for c in [c for c in counts if c.isspace()]:
     del counts[c]
-  total, kept, covered = sum(counts.values()), [], 0
+  total, covered, kept, left_out = sum(counts.values()), 0, [], 0
+  pieces = len(kinds.ROLES)
   for c, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-    if covered >= coverage * total:
+    if covered + left_out >= coverage * total:
       break
-    kept.append(c)
-    covered += n
-  if (
-    2 * len(kept) + len(kinds.ROLES) > vocab_size
-    and sum(1 if _stands_alone(c, True) else 2 for c in kept) + len(kinds.ROLES) > vocab_size
-  ):
-    raise errors.UserError(
-      f'The text has {len(kept)} different characters, too many for {vocab_size} pieces: raise '
-      '--config.tokenizer.vocab_size, '
-      'or lower --config.tokenizer.coverage.'
+    pieces += 1 if _stands_alone(c, split_chinese) else 2
+    if pieces > vocab_size:
+      left_out += n
+    else:
+      kept.append(c)
+      covered += n
+  if left_out:
+    share = f'{100 * covered / total:.2f} %'
+    what = (
+      f'The text has {len(counts):,} different characters. A vocabulary of {vocab_size:,} pieces '
+      f'has room for the {len(kept):,} most frequent of them, {share} of the text'
     )
+    remedy = f'config.tokenizer.coverage={coverage:g} needs vocab_size={pieces:,}'
+    if covered < _LEAST_COVERAGE * total:
+      raise errors.UserError(f'{what}, which is too little: {remedy}, or lower it.')
+    warnings.warn(f'{what}; the others become [UNK] ({remedy}).', stacklevel=2)
   return sorted(kept)
 
 

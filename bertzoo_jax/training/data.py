@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 _SEGMENTS = 3  # the most any network of the zoo tells apart
+_TOKENS = ('input_ids', 'segment_ids', 'pack_ids', 'position_ids', 'order')  # [B, L]
+_PREDICTIONS = ('masked_positions', 'masked_targets', 'masked_weights', 'sampled_ids')  # [B, P]
 
 
 class PhaseData(NamedTuple):
@@ -79,16 +82,18 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
 
   Args:
     path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash,
-      steps, batch_size, length, phase.
-    config: the run's; batch size and length must agree.
+      steps, batch_size, length, phase; since it is written, also with tokenizer_hash and the
+      sections tokenizer and corpus.
+    config: the run's; vocabulary, tokenizer, batch size and length must agree.
     host: index and count; a host reads its own rows.
 
   Raises:
-    UserError: not such a file, or one made for another batch size, length or phase, or with ids out
-      of range.
+    UserError: not such a file, or one made for another vocabulary, tokenizer, batch size, length or
+      phase, or with ids out of range.
   """
   meta, arrays = _read(path)
   first, end = meta['steps']
+  configuration.check_text(f'The file {path}', meta, config.tokenizer, config.corpus)
   if meta['batch_size'] != config.batch_size:
     raise errors.UserError(
       f'{path} has batches of {meta["batch_size"]} rows, the config {config.batch_size}: '
@@ -118,7 +123,7 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
     )
 
   return Data(
-    {'hash': meta['corpus_hash']},
+    {k: meta[fact] for k, fact in _RECORDED.items() if fact in meta},
     meta['vocab_size'],
     end,
     None,
@@ -171,14 +176,14 @@ def entropy(counts: np.ndarray) -> float:
 
 
 def _read(path):
+  """(facts, {feature: array}) of a file; the facts and the form of the arrays are checked."""
   path = storage.path(path)
   try:
     with path.open('rb') as f, np.load(f) as z:
       arrays = {k: z[k] for k in z.files}
     raw = arrays.pop('__meta__')
     meta = json.loads(bytes(raw) if raw.dtype == np.uint8 else str(raw))
-    missing = {'vocab_size', 'corpus_hash', 'steps', 'batch_size', 'length', 'phase'} - meta.keys()
-    first, end = map(int, meta.get('steps', (0, 0)))
+    missing = _FACTS.keys() - meta.keys()
   except OSError as e:
     raise errors.UserError(
       f'{path} cannot be read ({e.strerror or type(e).__name__}): give the file of batches that '
@@ -190,17 +195,65 @@ def _read(path):
     raise errors.UserError(
       f'{path} is no file of batches: write one with python -m bertzoo_jax.show --npz.'
     ) from e
-  if missing:
+  problem = f'lacks {", ".join(sorted(missing))} in its __meta__' if missing else ''
+  if problem := problem or _odd_facts(meta) or _odd_arrays(meta, arrays):
     raise errors.UserError(
-      f'{path} lacks {", ".join(sorted(missing))} in its __meta__: write it again with python -m '
-      'bertzoo_jax.show --npz.'
-    )
-  if 'input_ids' not in arrays or any(x.ndim < 2 or len(x) != end - first for x in arrays.values()):
-    raise errors.UserError(
-      f'{path} does not hold the batches it says: write it again with python -m bertzoo_jax.show '
-      '--npz.'
+      f'{path} {problem}: write it again with python -m bertzoo_jax.show --npz.'
     )
   return meta, arrays
+
+
+def _odd_facts(meta) -> str:
+  """What is wrong with the facts of a file; '' if nothing is."""
+  for name, (is_right, wanted) in {**_FACTS, **_NEWER_FACTS}.items():
+    if name in meta and not is_right(meta[name]):
+      return f'has {name}={json.dumps(meta[name])[:50]} in its __meta__, which is to be {wanted}'
+  return ''
+
+
+def _odd_arrays(meta, arrays) -> str:
+  """What is wrong with the arrays of a file; '' if nothing is."""
+  (first, end), rows, length = meta['steps'], meta['batch_size'], meta['length']
+  if 'input_ids' not in arrays:
+    return 'holds no input_ids'
+  predictions = arrays.get('masked_positions', np.zeros((0, 0, 0))).shape[2:]
+  sizes = {**dict.fromkeys(_TOKENS, (length,)), **dict.fromkeys(_PREDICTIONS, predictions)}
+  for name, x in arrays.items():
+    whole = name in sizes and name != 'masked_weights' or name == 'pair_labels'
+    if x.dtype.kind not in ('iu' if whole else 'iufb'):
+      return f'holds {name} as {x.dtype}, which are no {"whole " if whole else ""}numbers'
+    wanted = (end - first, rows, *sizes.get(name, ()))
+    if x.shape[: len(wanted)] != wanted or name in sizes and x.ndim != 3:
+      return (
+        f'does not hold the batches it says: {name} is {list(x.shape)}, which for steps {first} to '
+        f'{end - 1} of {rows} rows of {length} tokens would begin with {list(wanted)}'
+      )
+  return ''
+
+
+def _is_number(least):
+  """(whether a value is a whole number of at least that many, the same in words)."""
+  return lambda x: type(x) is int and x >= least, f'a whole number of at least {least}'
+
+
+def _is_span(x):
+  return isinstance(x, list) and len(x) == 2 and all(type(i) is int for i in x) and 0 <= x[0] < x[1]
+
+
+_TEXT = lambda x: isinstance(x, str), 'a text'
+_SECTION = lambda x: isinstance(x, dict), 'a section of a config'
+# {fact: (whether a value is right, what it is to be)}
+_FACTS = {
+  'vocab_size': _is_number(1),
+  'batch_size': _is_number(1),
+  'length': _is_number(1),
+  'phase': _is_number(0),
+  'steps': (_is_span, 'the first step and the one behind the last, at least one step'),
+  'corpus_hash': _TEXT,
+}
+# of those, what the workdir records, and as what
+_RECORDED = {'hash': 'corpus_hash', 'tokenizer_hash': 'tokenizer_hash'}
+_NEWER_FACTS = {'tokenizer_hash': _TEXT, 'tokenizer': _SECTION, 'corpus': _SECTION}
 
 
 def _other_steps(path, meta, phase, first, end):

@@ -26,10 +26,7 @@ from bertzoo_jax.training import watchdog as watchdogs
 MOST_SKIPPED = 20
 
 
-class Stopped(errors.UserError):
-  """A run that must not go on; says why, and what is left."""
-
-  code = 3
+Stopped = errors.Stopped
 
 
 @dataclasses.dataclass

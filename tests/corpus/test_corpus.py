@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import time
 import weakref
 
 import numpy as np
@@ -17,6 +18,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
+from bertzoo_jax.corpus import verification
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -55,6 +57,9 @@ def write(folder, shards, vocab_size=100, held_out=()):
     dtype=corpus.token_dtype(vocab_size),
     splits=splits,
   )
+  (folder / 'tokenizer').mkdir()
+  (folder / 'tokenizer' / 'vocab.txt').write_text('[PAD]\na\nb\n')
+  manifest['tokenizer_sha256'] = {'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')}
   manifest['unigrams_sha256'] = storage.write_array(
     folder / 'unigrams.npy', np.zeros(vocab_size, np.int64)
   )
@@ -295,31 +300,115 @@ def test_verify_names_the_first_of_several_that_differ(tmp_path):
     corpus.verify(tmp_path / 'again')
 
 
-def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(tmp_path, monkeypatch):
+@pytest.fixture
+def hashed(monkeypatch):
+  """The names of the files that are read from here on."""
+  names, sha256 = [], storage.sha256
+  monkeypatch.setattr(storage, 'sha256', lambda path: names.append(path.name) or sha256(path))
+  return names
+
+
+def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(
+  tmp_path, monkeypatch, hashed
+):
   write(tmp_path, SHARDS)
-  hashed, sha256 = [], storage.sha256
-  monkeypatch.setattr(storage, 'sha256', lambda path: hashed.append(path.name) or sha256(path))
+  monkeypatch.setattr(verification, 'SAMPLE', 0)
+  hashed.clear()
   corpus.verify(tmp_path)
-  assert len(hashed) == 2 + 3 * 3
+  assert len(hashed) == 3 + 3 * 3
   corpus.verify(tmp_path)
-  assert len(hashed) == 11
+  assert len(hashed) == 12
   file = tmp_path / 'train' / '00001.tokens.npy'
   data = file.read_bytes()
   file.write_bytes(data)  # the same bytes at another time
   corpus.verify(tmp_path)
-  assert hashed[11:] == ['00001.tokens.npy']
+  assert hashed[12:] == ['00001.tokens.npy']
   file.write_bytes(data[:-1] + b'x')
   with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
     corpus.verify(tmp_path)
   file.write_bytes(data)
-  for text in ('{"x"', '[]'):  # a note that is none is none
+  for text in ('{"x"', '[]', '{"unigrams.npy": 3}'):  # a note that is none is none
     (tmp_path / 'verified.json').write_text(text)
     corpus.verify(tmp_path)
-  assert len(hashed) == 13 + 2 * 11
+  assert len(hashed) == 14 + 3 * 12
   # with its note: another disk is another matter
   shutil.copytree(tmp_path, tmp_path.parent / 'copy')
   corpus.verify(tmp_path.parent / 'copy')
-  assert len(hashed) == 13 + 3 * 11
+  assert len(hashed) == 14 + 4 * 12
+
+
+def rot(file):
+  """Flips a bit as a disk does: size, time of change and inode stay as they were."""
+  before = os.stat(file)
+  with open(file, 'r+b') as f:
+    f.seek(-1, os.SEEK_END)
+    last = f.read(1)[0]
+    f.seek(-1, os.SEEK_END)
+    f.write(bytes([last ^ 4]))
+  os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+  after = os.stat(file)
+  assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+    before.st_size,
+    before.st_mtime_ns,
+    before.st_ino,
+  )
+
+
+def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(tmp_path):
+  write(tmp_path, SHARDS)
+  corpus.verify(tmp_path)
+  rot(tmp_path / 'train' / '00002.tokens.npy')
+  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+
+
+def test_of_a_large_corpus_every_start_reads_a_sample_until_all_was_read(
+  tmp_path, monkeypatch, hashed
+):
+  write(tmp_path, SHARDS)
+  corpus.verify(tmp_path)
+  rot(tmp_path / 'train' / '00002.tokens.npy')
+  monkeypatch.setattr(verification, 'SAMPLE', 1)  # a file at a time
+  hashed.clear()
+  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+    for _ in range(3 + 3 * 3):
+      corpus.verify(tmp_path)
+  assert len(set(hashed)) == len(hashed)  # none twice before all were read
+
+
+@pytest.mark.parametrize('days', [8, -1])
+def test_what_was_read_long_ago_or_in_a_future_of_the_clock_is_read_again(
+  tmp_path, monkeypatch, days
+):
+  write(tmp_path, SHARDS)
+  corpus.verify(tmp_path)
+  rot(tmp_path / 'train' / '00002.tokens.npy')
+  monkeypatch.setattr(verification, 'SAMPLE', 0)
+  corpus.verify(tmp_path)  # within the interval nothing is read
+  later = time.time() + days * 24 * 3600
+  monkeypatch.setattr(verification.time, 'time', lambda: later)
+  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+    corpus.verify(tmp_path)
+
+
+def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp_path):
+  file = write(tmp_path, SHARDS) / 'tokenizer' / 'vocab.txt'
+  file.write_text('[PAD]\nb\na\n')
+  for check in (corpus.open, corpus.verify):
+    with pytest.raises(errors.UserError, match='tokenizer/vocab.txt is damaged'):
+      check(tmp_path)
+  file.unlink()
+  with pytest.raises(errors.UserError, match='tokenizer/vocab.txt is missing'):
+    corpus.open(tmp_path)
+
+
+def test_a_corpus_of_an_earlier_version_opens_and_says_what_is_not_checked(tmp_path):
+  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
+  del manifest['tokenizer_sha256']
+  (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
+  with pytest.warns(UserWarning, match='no checksums of its tokenizer'):
+    corpus.open(tmp_path)
+  corpus.verify(tmp_path)
 
 
 def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):

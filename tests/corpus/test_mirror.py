@@ -44,6 +44,7 @@ def remote(tmp_path, monkeypatch):
     splitter='lines',
     units=None,
     similar=None,
+    tokenizer_sha256={'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')},
     unigrams_sha256=digest,
     pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)),
   )
@@ -73,7 +74,7 @@ def test_a_mirror_that_was_cut_short_fetches_only_what_is_missing(remote, tmp_pa
   (folder / 'train' / '00001.tokens.npy').unlink()
   said = []
   mirror.local(remote, tmp_path / 'cache', say=said.append)
-  assert '1 of 20 files' in said[0]
+  assert '1 of 21 files' in said[0]
   corpus.verify(folder)
 
 

@@ -51,3 +51,17 @@ def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
     hf.vocabulary_difference({'a': 0}, {'a': 0, 'b': 1})
     == "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids."
   )
+
+
+def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
+  (tmp_path / 'tokenizer.json').write_text(json.dumps({'model': MODELS['WordPiece']}))
+  (tmp_path / 'bertzoo.json').write_text('{}')
+  for name, swapped, right in (
+    ('vocab.txt', 'b\na\n', 'a\nb\n'),
+    ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}'),
+  ):
+    (tmp_path / name).write_text(swapped)
+    with pytest.raises(errors.UserError, match=f'{name} and the tokenizer.json beside it'):
+      hf.vocabulary(tmp_path)
+    (tmp_path / name).write_text(right)
+    assert hf.vocabulary(tmp_path) == {'a': 0, 'b': 1}

@@ -54,6 +54,16 @@ OTHERS = {
     '¿Qué?|¡Nada!|El Sr. García vive en EE. UU. desde 1990.|La Dra. Ruiz, p. ej., no.',
     'Nació en el 44 a. C. en Roma.|Véase pág. 5 y núm. 7.|«Sí.»|Se fue.',
   ],
+  # languages without a file of their own
+  'generic': [
+    'Tere!|Mina olen A. H. Tammsaare.|Kas sina ka?|Sündisin 30. jaanuaril 1878…|Hiljem kolisin.',
+    'Ta maksis 3.50 eurot.|„Miks?“ küsis ta.|Ei tea.|U.S. Army oli seal.',
+    'Vien o 2. Latvijas posms.|Kopā 1995.|Viss.',
+    'Это конец.|Ещё одно!|Ναι.|«Όχι.»|Τέλος.',
+    'یہ ایک جملہ ہے۔|یہ دوسرا ہے؟|ہاں۔',
+    'यह पहला है।|यह दूसरा है।|ठीक।',
+    'Սա առաջինն է։|Սա երկրորդն է։',
+  ],
   'tr': [
     '19. Yüzyılda II. Abdülhamid tahta çıktı.|Doç. Dr. Ayşe Yılmaz 29. gün geldi.',
     'M. Ö. 500 yılında yaşadı.|T. C. Anayasası bkz. Md. 125.|Böyle der.|O gitti.',

@@ -139,6 +139,66 @@ def test_a_zstandard_file_may_begin_with_a_frame_of_no_data(tmp_path):
   ) == ([['one']], {})
 
 
+ARRAY = [dict(text='one\ntwo', lang='et'), dict(text='three é \u2028', n=12), dict(text='')]
+
+
+@pytest.mark.parametrize('indent', [None, 1])
+@pytest.mark.parametrize('name', ['a.json', 'a.txt', 'a.json.gz'])
+@pytest.mark.parametrize('ascii', [True, False])
+def test_a_json_array_is_read_as_json_lines_are_on_one_line_or_many(tmp_path, indent, name, ascii):
+  data = json.dumps(ARRAY, indent=indent, ensure_ascii=ascii).encode()
+  file = write(tmp_path / name, gzip.compress(data) if name.endswith('gz') else data)
+  assert read(file) == ([['one', 'two'], ['three é']], {'empty document': 1})
+  with pytest.raises(errors.UserError, match="no key 'body'.*The keys: text, lang, n"):
+    read(f'{file}#body')
+
+
+@pytest.mark.parametrize('block', [1, 2, 7, 1 << 20])
+def test_a_json_array_does_not_depend_on_where_a_block_ends(tmp_path, monkeypatch, block):
+  monkeypatch.setattr(sources, '_BLOCK', block)
+  file = write(
+    tmp_path / 'a.json', '[]\r\n [ {"text": "é one"} ,\n7, [1, "]"], 1234, {"text": "two"}]\n[]'
+  )
+  assert read(file) == (
+    [['é one'], ['two']],
+    {"record without a text under 'text'": 3},
+  )
+
+
+@pytest.mark.parametrize(
+  'end,reason',
+  [
+    (b', {"text": "cut', 'cut, or no JSON'),
+    (b'', 'cut, or no JSON'),
+    (b', {"text": nonsense}]', 'cut, or no JSON'),
+    (b' {"text": "no comma"}]', "'{' between its values"),
+    (b'] rubbish', "'r' behind its end"),
+    (b', {"text": "' + b'x' * 300 + b'"}]', 'a value of over 0 MiB'),
+  ],
+)
+def test_a_damaged_json_array_gives_what_it_holds_and_is_counted(
+  tmp_path, monkeypatch, end, reason
+):
+  monkeypatch.setattr(sources, '_BLOCK', 50)
+  monkeypatch.setattr(sources, 'MAX_LINE', 200)
+  file = write(tmp_path / 'a.json', b'[{"text": "one"}, {"text": "\xff"}' + end)
+  assert read(file) == (
+    [['one']],
+    {'record not in UTF-8': 1, f'rest of a damaged JSON array ({reason})': 1},
+  )
+
+
+def test_conditions_hold_for_the_records_of_a_json_array(tmp_path):
+  file = write(tmp_path / 'a.json', json.dumps(ARRAY))
+  reader = sources.Reader([finding.find(str(file))], [('lang', 'et')])
+  assert list(reader.documents()) == [['one', 'two']]
+
+
+def test_plain_text_may_begin_with_a_bracket(tmp_path):
+  file = write(tmp_path / 'a.txt', '[Music]\nLa la.')
+  assert read(file) == ([['[Music]', 'La la.']], {})
+
+
 def test_bad_lines_are_dropped_counted_and_located(tmp_path):
   file = write(
     tmp_path / 'a.txt', b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9'

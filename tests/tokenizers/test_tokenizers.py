@@ -3,6 +3,7 @@ refused.
 """
 
 import glob
+import importlib
 import json
 import os
 import subprocess
@@ -314,11 +315,76 @@ def test_the_size_it_yields_can_then_be_trained():
   assert tokenizers.train(parts.wordpiece(vocab_size=size).to_dict(), sample).vocab_size == size
 
 
-def test_more_characters_than_pieces_is_refused():
-  with pytest.raises(errors.UserError, match='different characters, too many for 50 pieces'):
+def test_far_more_characters_than_pieces_is_refused():
+  with pytest.raises(
+    errors.UserError,
+    match='has 128 different characters. A vocabulary of 50 pieces has room for the 45 most '
+    'frequent of them, 35.16 % of the text, which is too little: config.tokenizer.coverage=0.9999 '
+    'needs vocab_size=133',
+  ):
     tokenizers.train(
       parts.wordpiece(vocab_size=50).to_dict(), lambda: [''.join(map(chr, range(0x4E00, 0x4E80)))]
     )
+
+
+def test_of_more_characters_than_pieces_the_rarest_become_unknown_and_their_share_is_told():
+  often, seldom = [chr(0x4E00 + i) for i in range(40)], [chr(0x5E00 + i) for i in range(60)]
+  texts = [''.join(often) * 100, ''.join(seldom), 'ab ab']
+  section = parts.wordpiece(vocab_size=50).to_dict()
+  with pytest.warns(
+    UserWarning,
+    match=r'has 102 different characters.*room for the \d+ most frequent of them, 98.\d\d % of the '
+    r'text; the others become \[UNK\] \(config.tokenizer.coverage=0.9999 needs vocab_size=109\)',
+  ):
+    ours = tokenizers.train(section, lambda: texts)
+  assert set(often) < set(ours.pieces) and ours.vocab_size == 50
+  unknown = [ours.encode([c])[0].tolist() == [ours.special['unk']] for c in seldom]
+  assert 50 < sum(unknown) < 60
+
+
+@pytest.mark.parametrize('system', ['bert_wwm', 'ernie', 'macbert'])
+def test_a_tiny_chinese_config_takes_ordinary_chinese(system):
+  """Characters as often as in 5 MB of an encyclopedia: the 500 most frequent are 79 % of it, …"""
+  section = importlib.import_module(f'configs.{system}').get_config('tiny').tokenizer.to_dict()
+  most, share = (0, 500, 1000, 2000, 2500, 3000, 4000, 6496), (0, 79, 90, 97, 98.3, 99, 99.7, 100)
+  draw = np.interp(100 * np.random.default_rng(0).random(300_000), share, most).astype(int)
+  text = ''.join(map(chr, 0x4E00 + draw))
+  with pytest.warns(
+    UserWarning, match=r'has \d,\d{3} different characters.*2,645 most frequent of them, 98'
+  ):
+    ours = tokenizers.train(section, lambda: [text])
+  ids = ours.encode([text[:10_000]])[0]
+  assert ours.vocab_size == 2650 and 0 < (ids == ours.special['unk']).mean() < 0.03
+
+
+@pytest.mark.parametrize('part', [parts.wordpiece, parts.byte_bpe, parts.sentencepiece])
+def test_an_automatic_size_is_that_of_the_text_or_of_the_vocabulary_given(part, tmp_path):
+  section = part(vocab_size='auto').to_dict()
+  ours = tokenizers.train(section, sample, text_bytes=700_000)
+  assert ours.vocab_size == ours.section['vocab_size'] == tokenizers.size_for(700_000) == 1664
+  ours.save(tmp_path)
+  assert tokenizers.load(tmp_path, section).hash == ours.hash
+  for file in tmp_path.iterdir():  # as published files
+    if file.name in ('bertzoo.json', 'tokenizer.json'):
+      file.unlink()
+  assert tokenizers.load(tmp_path, section).section['vocab_size'] == 1664
+
+
+def test_an_automatic_size_of_a_small_text_is_what_the_text_yields():
+  section = parts.wordpiece(vocab_size='auto').to_dict()
+  ours = tokenizers.train(section, lambda: ['a small text', 'a small text'], 24)
+  assert ours.vocab_size == ours.section['vocab_size'] < 50
+
+
+def test_an_automatic_size_grows_with_the_square_root_of_the_text_between_two_bounds():
+  sizes = [tokenizers.size_for(n) for n in (0, 10**5, 10**7, 10**8, 10**9, 10**12)]
+  assert sizes == [1024, 1024, 6336, 19_968, 32_768, 32_768]
+
+
+@pytest.mark.parametrize('size', ['many', '30_000', 0, -5])
+def test_a_vocabulary_size_that_is_none_is_refused(size):
+  with pytest.raises(errors.UserError, match=f'--config.tokenizer.vocab_size={size}: it must be'):
+    tokenizers.train(parts.wordpiece(vocab_size=size).to_dict(), sample)
 
 
 def test_rare_characters_beyond_the_coverage_become_unknown():

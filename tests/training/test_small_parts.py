@@ -20,7 +20,7 @@ from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 
 
-def write(path, **changes):
+def write(path, arrays=None, **changes):
   meta = {
     'vocab_size': toys.VOCAB,
     'special': {},
@@ -32,16 +32,19 @@ def write(path, **changes):
   }
   meta.update(changes)
   rows = [toys.batch(s) for s in range(4)]
+  stacked = {k: np.stack([r[k] for r in rows]) for k in rows[0]} | (arrays or {})
   np.savez(
     path,
     __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-    **{k: np.stack([r[k] for r in rows]) for k in rows[0]},
+    **{k: x for k, x in stacked.items() if x is not None},
   )
 
 
 def tiny(**fields):
   config = bert.get_config('tiny').unlock()
+  vocab_size = fields.pop('vocab_size', toys.VOCAB)
   config.update({'batch_size': 8, 'length': toys.LENGTH, 'phases': ((6, {}),), **fields})
+  config.tokenizer.vocab_size = vocab_size
   return ml_collections.ConfigDict(config).lock()
 
 
@@ -58,24 +61,84 @@ def test_a_file_of_batches_gives_each_host_its_rows_of_each_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'changes,words',
+  'changes,fields,words',
   [
-    ({'batch_size': 16}, 'batch_size=16'),
-    ({'length': 9}, 'rows of 9'),
-    ({'phase': 1}, 'phase 1'),
-    ({'vocab_size': 3}, 'the vocabulary ends at 2'),
-    ({'steps': [0, 5]}, 'does not hold'),
+    ({}, {'batch_size': 16}, 'batch_size=8'),
+    ({}, {'length': 9}, 'rows of 6'),
+    ({'phase': 1}, {}, 'phase 1'),
+    ({'steps': [0, 5]}, {}, 'does not hold'),
+    ({'batch_size': 16}, {'batch_size': 16}, 'does not hold'),
   ],
 )
-def test_a_file_of_other_batches_is_refused(tmp_path, changes, words):
+def test_a_file_of_other_batches_is_refused(tmp_path, changes, fields, words):
   write(tmp_path / 'b.npz', **changes)
-  config = tiny()
+  config = tiny(**fields)
   with pytest.raises(errors.UserError, match=words):
     list(
       data.from_file(tmp_path / 'b.npz', config)
       .phase(configuration.phases(config)[0])
       .batches(0, 2)
     )
+
+
+def test_a_file_of_batches_for_another_vocabulary_or_tokenizer_than_the_config_is_refused(tmp_path):
+  write(tmp_path / 'b.npz')
+  with pytest.raises(
+    errors.UserError,
+    match=rf'b.npz has a vocabulary of {toys.VOCAB}, the config one of 99: set --config.tokenizer',
+  ):
+    data.from_file(tmp_path / 'b.npz', tiny(vocab_size=99))
+  config = tiny()
+  section = dict(tokenizer=config.tokenizer.to_dict(), corpus=config.corpus.to_dict())
+  write(tmp_path / 'c.npz', tokenizer_hash='t', **section)
+  assert data.from_file(tmp_path / 'c.npz', config).corpus['tokenizer_hash'] == 't'
+  section['tokenizer']['lowercase'] = False
+  write(tmp_path / 'd.npz', **section)
+  with pytest.raises(errors.UserError, match='tokenizer.lowercase: False → True'):
+    data.from_file(tmp_path / 'd.npz', config)
+  write(tmp_path / 'e.npz', vocab_size=3)
+  with pytest.raises(errors.UserError, match='the vocabulary ends at 2'):
+    data.from_file(tmp_path / 'e.npz', tiny(vocab_size=3))
+
+
+@pytest.mark.parametrize(
+  'arrays,changes',
+  [
+    ({'input_ids': None}, {}),
+    ({'input_ids': np.zeros((4, 8, toys.LENGTH), np.float32)}, {}),
+    ({'masked_positions': np.zeros((4, 8, 2), np.float64)}, {}),
+    ({'masked_weights': np.full((4, 8, 2), 'x')}, {}),
+    ({'masked_weights': np.zeros((4, 8, 2), complex)}, {}),
+    ({'input_ids': np.zeros((4, 7, toys.LENGTH), np.int32)}, {}),
+    ({'input_ids': np.zeros((4, 8, toys.LENGTH + 1), np.int32)}, {}),
+    ({'input_ids': np.zeros((4, 8), np.int32)}, {}),
+    ({'pair_labels': np.zeros((4, 9), np.int32)}, {}),
+    ({'pair_labels': np.int32(3)}, {}),
+    ({'masked_targets': np.zeros((4, 8, 3), np.int32)}, {}),
+    ({'masked_positions': np.zeros((4, 8), np.int32)}, {}),
+    ({'pair_labels': np.array([None] * 32).reshape(4, 8)}, {}),
+    ({}, {'steps': [0, 0]}),
+    ({k: x[None][:0] for k, x in toys.batch(0).items()}, {'steps': [2, 2]}),
+    ({}, {'steps': [-4, 0]}),
+    ({}, {'steps': [4, 0]}),
+    ({}, {'steps': 4}),
+    ({}, {'steps': ['0', '4']}),
+    ({}, {'vocab_size': None}),
+    ({}, {'vocab_size': True}),
+    ({}, {'batch_size': '8'}),
+    ({}, {'length': [6]}),
+    ({}, {'phase': -1}),
+    ({}, {'corpus_hash': 3}),
+    ({}, {'tokenizer': 'wordpiece'}),
+  ],
+)
+def test_an_odd_file_of_batches_is_one_sentence_that_says_how_to_write_one(
+  tmp_path, arrays, changes
+):
+  write(tmp_path / 'b.npz', arrays, **changes)
+  with pytest.raises(errors.UserError, match=r'show --npz') as e:
+    data.from_file(tmp_path / 'b.npz', tiny())
+  assert str(e.value).count('b.npz') == 1
 
 
 def test_a_file_that_is_no_file_of_batches_is_refused(tmp_path):

@@ -1,0 +1,102 @@
+"""Whether the files of a corpus are still those that `prepare` wrote.
+
+CORPUS/verified.json notes of each file its SHA-256, size, time of change and inode, and when it was
+last read. A disk can change bits without any of these changing. So a file is read again when its
+note is older than RENEWED, and every start reads SAMPLE bytes of files, those read longest ago
+first.
+"""
+
+import concurrent.futures
+import json
+import os
+import random
+import time
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+RENEWED = 7 * 24 * 3600  # seconds, after which a file is read again
+SAMPLE = 1 << 28  # bytes that are read at every start, at least, if there are so many
+_NOTES = 'verified.json'
+_THREADS = 16  # that hash files: hashlib lets go of the interpreter
+
+
+def compare(path, wished: dict[str, str]) -> None:
+  """Compares files with their SHA-256: those that were written to since they were last found right,
+  those whose note is old, and a sample of the others.
+
+  Args:
+    path: of the corpus.
+    wished: {path in the corpus: SHA-256}.
+
+  Raises:
+    UserError: one is missing or differs; it names the first.
+  """
+  now, noted = time.time(), _noted(path)
+  stamps = {file: _stamp(path / file) for file in wished}
+  known = {
+    file: noted[file][-1]
+    for file, digest in wished.items()
+    if stamps[file] and noted.get(file, [])[:-1] == [digest, *stamps[file]]
+  }
+  # a clock that was set back makes a note old, too
+  known = {file: at for file, at in known.items() if 0 <= now - at < RENEWED}
+  suspects = {*(wished.keys() - known.keys()), *_sample(known, stamps)}
+  require(path, {file: digest for file, digest in wished.items() if file in suspects})
+  notes = {
+    file: [digest, *stamps[file], now if file in suspects else known[file]]
+    for file, digest in wished.items()
+  }
+  try:
+    storage.write_bytes(path / _NOTES, json.dumps(notes).encode())
+  except OSError:
+    pass  # a folder that may only be read: then all is read at each start
+
+
+def require(path, wished: dict[str, str]) -> None:
+  """Reads files and raises UserError for the first whose SHA-256 is not the one that is wished."""
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    for file, found in zip(wished, pool.map(lambda file: _digest(path / file), wished)):
+      if found != wished[file]:
+        pool.shutdown(cancel_futures=True)
+        state = "damaged (its SHA-256 is not the manifest's)" if found else 'missing'
+        raise errors.UserError(
+          f'{path / file} is {state}: copy the corpus again, or prepare it into a new folder.'
+        )
+
+
+def _sample(known, stamps):
+  """The files read longest ago, of SAMPLE bytes together; chance decides among equals."""
+  size = 0
+  for file in sorted(known, key=lambda file: (known[file], random.random())):
+    if size >= SAMPLE:
+      return
+    size += stamps[file][0]
+    yield file
+
+
+def _digest(file):
+  return storage.sha256(file) if _stamp(file) else None
+
+
+def _noted(path) -> dict:
+  try:
+    noted = json.loads((path / _NOTES).read_text())
+  except (OSError, ValueError):
+    return {}
+  if not isinstance(noted, dict):
+    return {}
+  return {
+    file: note
+    for file, note in noted.items()
+    if isinstance(note, list) and note and isinstance(note[-1], (int, float))
+  }
+
+
+def _stamp(file):
+  """What tells that a file was not written to, or None where there is none."""
+  try:
+    found = os.stat(os.fspath(file))
+  except OSError:
+    return None
+  return [found.st_size, found.st_mtime_ns, found.st_ino]
