@@ -20,8 +20,12 @@ The sums are needed: a flipped bit in the data of an array restores without an e
 
 import contextlib
 import errno
+import functools
+import logging
 import math
+import os
 import re
+import sys
 
 import jax
 import numpy as np
@@ -82,28 +86,31 @@ class Checkpoints:
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
-    self._checkpointer.save(
-      self._folder / str(step),
-      args=ocp.args.Composite(
-        params=ocp.args.PyTreeSave(state['params']),
-        rest=ocp.args.PyTreeSave(state['rest']),
-        meta=ocp.args.JsonSave(state['meta']),
-      ),
-    )
+    with _named_errors(self._folder):
+      self._checkpointer.save(
+        self._folder / str(step),
+        args=ocp.args.Composite(
+          params=ocp.args.PyTreeSave(state['params']),
+          rest=ocp.args.PyTreeSave(state['rest']),
+          meta=ocp.args.JsonSave(state['meta']),
+        ),
+      )
     return step
 
   def wait(self) -> None:
     """Returns when the last save is on disk and what need not be kept is gone. Raises if the save
     failed.
     """
-    self._checkpointer.wait_until_finished()
+    with _named_errors(self._folder):
+      self._checkpointer.wait_until_finished()
     if self._saving is not None and self._writes:
       self._prune()
     self._saving = None
 
   def check(self) -> None:
     """Raises if a save in the background has failed."""
-    self._checkpointer.check_for_errors()
+    with _named_errors(self._folder):
+      self._checkpointer.check_for_errors()
 
   def newest(self) -> int | None:
     """The newest sound step; damaged ones above it are reported and moved aside. None if none was
@@ -518,5 +525,41 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Orbax tells dozens of lines a save at INFO."""
+  """Orbax tells dozens of lines a save at INFO, and hundreds of a save that fails, which is also
+  raised. --verbosity=0 shows the latter.
+  """
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
+  absl_logging.get_absl_logger().addFilter(_wanted)
+  _quiet_threads()
+
+
+def _wanted(record) -> bool:
+  asked = absl_logging.get_verbosity() >= absl_logging.WARNING
+  return asked or 'orbax' not in record.pathname
+
+
+@functools.cache  # once in a process
+def _quiet_threads():
+  """When one of many writes fails, Orbax closes the event loop that the others still report to.
+  Each of these prints a stack, and so does the loop.
+  """
+  before = sys.unraisablehook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      before(unraisable)
+
+  sys.unraisablehook = hook
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _named_errors(folder):
+  """An error of the disk as Python has it: tensorstore tells it as a ValueError of many lines."""
+  try:
+    yield
+  except ValueError as e:
+    found = re.search(r"os_error_code='(\d+)'", str(e))
+    if not found:
+      raise
+    raise OSError(int(found[1]), os.strerror(int(found[1])), str(folder)) from e

@@ -11,6 +11,7 @@ files are damaged is compared with these, and the files are written again.
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -72,7 +73,13 @@ def check_writable(path) -> None:
     passing = storage.may_pass(e)
     raise (errors.TryAgain if passing else errors.UserError)(
       f'--workdir {path} cannot be written ({type(e).__name__}: {" ".join(str(e).split())}): '
-      + ('run the same line again.' if passing else 'give a folder you own.')
+      + (
+        'run the same line again.'
+        if passing
+        else 'free space on its disk.'
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
+        else 'give a folder you own.'
+      )
     ) from e
 
 
