@@ -63,8 +63,8 @@ class Checkpoints:
     self._keep, self._keep_every = keep, keep_every
     self._saving, self._run = None, run or {}
     self._writes = jax.process_index() == 0
-    if self._writes and self._folder.exists():
-      with storage.reading(f'The checkpoints in {self._folder}'):
+    with storage.reading(f'The checkpoints in {self._folder}'):
+      if self._writes and self._folder.exists():
         _clean(self._folder)
     _quiet()
     self._checkpointer = _checkpointer(
