@@ -340,8 +340,7 @@ def _check_vocabulary(workdir, corpus):
 
 def _notes(workdir, corpus):
   """A sentence if the run was trained on other text."""
-  path = storage.path(workdir) / 'corpus.json'
-  trained = storage.read_json(path)['hash'] if path.exists() else None
+  trained = workdirs.corpus_record(workdir).get('hash')
   if trained in (None, corpus.hash):
     return []
   return [

@@ -136,7 +136,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       config=config,
       step=step,
       tensors=tensors,
-      corpus=_corpus(workdir),
+      corpus=workdirs.corpus_record(workdir),
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
       init=_init(workdir),
@@ -254,14 +254,6 @@ def _said(rows, a) -> str:
     'when it was exported:\n\n```\n'
     f'{verify.table(rows)}\n```'
   )
-
-
-def _corpus(workdir) -> dict:
-  """What the run recorded of its corpus: hash, and sizes, sources, language and licence where it
-  has them.
-  """
-  path = workdir / 'corpus.json'
-  return storage.read_json(path) if path.exists() else {}
 
 
 def _commits(workdir, step: int) -> list[str]:

@@ -23,6 +23,7 @@ needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib
+import json
 import os
 import platform
 import warnings
@@ -111,7 +112,10 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
     phases = configuration.phases(config)
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
     checkpoints = checkpoint.Checkpoints(
-      workdir, keep=config.run.keep, keep_every=config.run.keep_every
+      workdir,
+      keep=config.run.keep,
+      keep_every=config.run.keep_every,
+      run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
     )
     start = checkpoints.newest() or 0
     here = next(p for p in phases if min(start, end - 1) < p.end_step)

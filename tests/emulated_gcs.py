@@ -164,6 +164,7 @@ class Store:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = 'HTTP/1.1'
+  disable_nagle_algorithm, wbufsize = True, -1  # an answer leaves at once and in one piece
   store: Store
 
   def log_message(self, *_):
@@ -176,7 +177,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     with contextlib.suppress(OSError):
       self.connection = self.store._tls.wrap_socket(self.connection, server_side=True)
       self.rfile = self.connection.makefile('rb', -1)
-      self.wfile = self.connection.makefile('wb', 0)
+      self.wfile = self.connection.makefile('wb', -1)
       self.close_connection = False
 
   def do_GET(self):
@@ -412,7 +413,20 @@ def _certificate(folder) -> ssl.SSLContext:
     pytest.skip('openssl is not installed: nothing else makes the certificate of the object store')
   names = ','.join(f'DNS:{host}' for host in _HOSTS)
   subprocess.run(
-    ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', '-subj', '/CN=gcs']
+    [
+      'openssl',
+      'req',
+      '-x509',
+      '-newkey',
+      'ec',
+      '-pkeyopt',
+      'ec_paramgen_curve:prime256v1',
+      '-nodes',
+      '-days',
+      '2',
+      '-subj',
+      '/CN=gcs',
+    ]
     + ['-addext', f'subjectAltName={names}', '-keyout', 'key.pem', '-out', 'certificate.pem'],
     cwd=folder,
     check=True,

@@ -1,5 +1,6 @@
 """Paths that may be local or gs://, and the few file operations that must be atomic."""
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -9,6 +10,8 @@ import re
 
 import numpy as np
 from etils import epath
+
+from bertzoo_jax.common import errors
 
 # What libraries of object stores say in a name or a message, addresses aside. A code of the server
 # is believed first, then what stays.
@@ -65,7 +68,9 @@ def is_remote(p) -> bool:
 
 
 def write_text(p, text: str) -> None:
-  """Writes a whole small file so that a reader sees the old text or the new one, never a part."""
+  """Writes a whole small file so that a reader sees the old text or the new one, never a part, also
+  after a loss of power.
+  """
   write_bytes(p, text.encode('utf-8'))
 
 
@@ -80,8 +85,51 @@ def write_bytes(p, data: bytes) -> None:
     p.write_bytes(data)
     return
   part = p.parent / f'{p.name}.{os.getpid()}.part'
-  part.write_bytes(data)
-  part.replace(p)
+  try:
+    with part.open('wb') as f:
+      f.write(data)
+      sync(f)
+    part.replace(p)
+  except OSError:
+    part.unlink(missing_ok=True)  # a part takes the space that a full disk lacks
+    raise
+  _sync_folder(p.parent)
+
+
+def append_line(p, text: str) -> None:
+  """Adds a line to a text file; what is there is not written again. A line before it that was cut
+  short stays a line of its own. An object store cannot append: there the object is written again.
+  """
+  p = path(p)
+  line = text.encode('utf-8') + b'\n'
+  before = p.read_bytes() if p.exists() else b''
+  if before and not before.endswith(b'\n'):
+    line = b'\n' + line
+  if is_remote(p) or not before:
+    write_bytes(p, before + line)
+    return
+  with p.open('ab') as f:
+    f.write(line)
+    sync(f)
+
+
+def sync(f) -> None:
+  """Returns when what was written to an open local file is on the disk."""
+  f.flush()
+  try:
+    os.fsync(f.fileno())
+  except OSError as e:
+    if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such call
+      raise
+
+
+def _sync_folder(folder):
+  with contextlib.suppress(OSError):  # many file systems have no such call for a folder
+    fd = os.open(os.fspath(folder), os.O_RDONLY)
+    try:
+      os.fsync(fd)
+    finally:
+      os.close(fd)
 
 
 def write_array(p, array: np.ndarray) -> str:
@@ -102,8 +150,53 @@ def write_json(p, value) -> None:
 
 
 def read_json(p):
-  """Reads JSON written by `write_json`."""
-  return json.loads(path(p).read_text())
+  """Reads JSON written by `write_json`. Raises ValueError for what is no JSON."""
+  return _parse(path(p).read_bytes())
+
+
+def read_json_lines(p) -> tuple[list[dict], int]:
+  """(the objects of a file with one per line, how many lines cannot be read).
+
+  A last line without an end was cut short by a kill: it is left out and not counted. ([], 0) where
+  there is no file.
+  """
+  p = path(p)
+  if not p.exists():
+    return [], 0
+  lines = p.read_bytes().split(b'\n')
+  out, unreadable = [], 0
+  for number, line in enumerate(lines, 1):
+    try:
+      value = _parse(line)
+      if not isinstance(value, dict):
+        raise ValueError('no object')
+      out.append(value)
+    except ValueError:
+      unreadable += bool(line.strip()) and number < len(lines)
+  return out, unreadable
+
+
+def _parse(data: bytes):
+  try:
+    return json.loads(data.decode('utf-8'))
+  except RecursionError as e:
+    raise ValueError('nested too deeply') from e
+
+
+@contextlib.contextmanager
+def reading(what):
+  """Turns an error inside the `with` that may pass into a TryAgain that names `what`."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as e:  # every storage has errors of its own
+    if not may_pass(e):
+      raise
+    raise errors.TryAgain(
+      f'{what} could not be read ({type(e).__name__}: {" ".join(str(e).split())[:300]}): run the '
+      'same line again.'
+    ) from e
 
 
 def sha256(p, block: int = 1 << 22) -> str:

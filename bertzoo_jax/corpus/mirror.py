@@ -3,8 +3,10 @@ thousands per second.
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
+import pathlib
 import shutil
 
 from bertzoo_jax.common import errors
@@ -29,8 +31,9 @@ def local(address, cache_dir, say=print):
     say: takes a line of text.
 
   Raises:
-    UserError: no cache_dir for a remote corpus, too little space, or a file that does not match the
-      manifest.
+    UserError: no cache_dir for a remote corpus, too little space, a file that does not match the
+      manifest, or a name in it that leads out of the corpus.
+    TryAgain: the object store does not answer.
   """
   address = storage.path(address)
   if not storage.is_remote(address):
@@ -40,11 +43,18 @@ def local(address, cache_dir, say=print):
       f'{address} is in an object store: give --cache_dir=FOLDER on a local disk (or RAM disk) to '
       'mirror it once.'
     )
+  with storage.reading(f'The corpus {address}'):
+    return _mirror(address, storage.path(cache_dir), say)
+
+
+def _mirror(address, cache_dir, say):
   manifest = corpus.read_manifest(address)
-  folder = storage.path(cache_dir) / f'corpus-{manifest["hash"][:16]}'
+  folder = cache_dir / f'corpus-{manifest["hash"][:16]}'
   if (folder / 'manifest.json').exists():
     return folder
   files = corpus.files(manifest)
+  for name in files:
+    _check_inside(name, f'{address}/manifest.json')
   missing = {name: digest for name, digest in files.items() if not (folder / name).exists()}
   _check_space(address, folder, missing)
   say(f'mirroring {address} to {folder}: {len(missing)} of {len(files)} files to fetch')
@@ -55,10 +65,22 @@ def local(address, cache_dir, say=print):
       done.result()
   earlier = 'tokenizer_sha256' not in manifest  # then its files are in no list
   for file in (address / 'tokenizer').iterdir() if earlier else ():
+    _check_inside(file.name, f'{address}/tokenizer')
     storage.path(folder / 'tokenizer').mkdir(parents=True, exist_ok=True)
     storage.write_bytes(folder / 'tokenizer' / file.name, file.read_bytes())
   storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())
   return folder
+
+
+def _check_inside(name: str, where: str):
+  """Raises UserError for the name of a file that does not lie in the folder it is said to be in."""
+  plain = pathlib.PurePosixPath(name)
+  odd = str(plain) != name or plain.is_absolute() or {'..', '.'} & {*plain.parts, name}
+  if odd or '\\' in name or '\0' in name:
+    raise errors.UserError(
+      f'{where} names a file {name!r}, which leads out of the corpus: it was not made by prepare. '
+      'Nothing was fetched.'
+    )
 
 
 def _check_space(address, folder, names):
@@ -79,14 +101,18 @@ def _fetch(source, target, digest):
   """Streams one file beside its place, and moves it there when its bytes are the manifest's."""
   target.parent.mkdir(parents=True, exist_ok=True)
   part, found = target.parent / f'{target.name}.{os.getpid()}.part', hashlib.sha256()
-  with source.open('rb') as reader, part.open('wb') as writer:
-    while block := reader.read(_BLOCK):
-      found.update(block)
-      writer.write(block)
-  if found.hexdigest() != digest:
-    part.unlink()
-    raise errors.UserError(
-      f"{source} is damaged (its SHA-256 is not the manifest's): prepare the corpus again into a "
-      'new folder.'
-    )
-  part.replace(target)
+  try:
+    with source.open('rb') as reader, part.open('wb') as writer:
+      while block := reader.read(_BLOCK):
+        found.update(block)
+        writer.write(block)
+      storage.sync(writer)
+    if found.hexdigest() != digest:
+      raise errors.UserError(
+        f"{source} is damaged (its SHA-256 is not the manifest's): prepare the corpus again into a "
+        'new folder.'
+      )
+    part.replace(target)
+  finally:
+    with contextlib.suppress(OSError):
+      part.unlink(missing_ok=True)

@@ -212,9 +212,7 @@ def _workdir(findings, config, path, text):
   if storage.is_remote(path) or path.exists():
     workdirs.check_writable(path)
     with findings.collecting('P12'):
-      corpus = text.hash or (
-        storage.read_json(path / 'corpus.json')['hash'] if (path / 'corpus.json').exists() else ''
-      )
+      corpus = text.hash or workdirs.corpus_record(path).get('hash', '')
       workdirs.check_same_run(path, config, corpus)
   else:
     above = _existing(path)

@@ -5,15 +5,27 @@ In WORKDIR/checkpoints:
 
     STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a
                               marker)
+    STEP/run.json             the config and the text of the run (workdir.py)
     STEP/sha256.json          written before the commit, so that a committed step always has one
     STEP.damaged              moved aside because a file does not match; delete it when you have
                               looked
-    STEP.unfinished           gs:// only: moved aside because a save was killed in the middle
+    STEP.unfinished           gs:// only: moved aside because it has no marker and lacks files: a
+                              save was killed, or a copy was not finished
+
+On gs:// a step without its marker whose files all match their sums gets the marker: it was copied
+from a disk, or only its commit was cut short.
 
 The sums are needed: a flipped bit in the data of an array restores without an error.
 """
 
+import contextlib
+import errno
+import functools
+import logging
 import math
+import os
+import re
+import sys
 
 import jax
 import numpy as np
@@ -26,18 +38,20 @@ from bertzoo_jax.training import optimizers
 
 FOLDER = 'checkpoints'
 MANIFEST = 'sha256.json'
+_RUN = 'run.json'
+_MARKER = 'commit_success.txt'
 
 # Written or rewritten by the commit itself, and not read at restore.
-_UNSUMMED = ('_CHECKPOINT_METADATA', 'commit_success.txt', MANIFEST)
+_UNSUMMED = ('_CHECKPOINT_METADATA', _MARKER, MANIFEST)
 _LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
 
 
 class Checkpoints:
   """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
 
-  def __init__(self, workdir, *, keep: int, keep_every: int):
+  def __init__(self, workdir, *, keep: int, keep_every: int, run: dict | None = None):
     """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
-    kept for good; 0 for none.
+    kept for good; 0 for none. run: {'config', 'corpus'}, as JSON; each checkpoint gets a copy.
 
     The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
     """
@@ -47,10 +61,11 @@ class Checkpoints:
       )
     self._folder = storage.absolute(workdir) / FOLDER
     self._keep, self._keep_every = keep, keep_every
-    self._saving = None
+    self._saving, self._run = None, run or {}
     self._writes = jax.process_index() == 0
-    if self._writes and self._folder.exists():
-      _clean(self._folder)
+    with storage.reading(f'The checkpoints in {self._folder}'):
+      if self._writes and self._folder.exists():
+        _clean(self._folder)
     _quiet()
     self._checkpointer = _checkpointer(
       ocp.options.AsyncOptions(post_finalization_callback=self._seal)
@@ -71,35 +86,43 @@ class Checkpoints:
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
-    self._checkpointer.save(
-      self._folder / str(step),
-      args=ocp.args.Composite(
-        params=ocp.args.PyTreeSave(state['params']),
-        rest=ocp.args.PyTreeSave(state['rest']),
-        meta=ocp.args.JsonSave(state['meta']),
-      ),
-    )
+    with _named_errors(self._folder):
+      self._checkpointer.save(
+        self._folder / str(step),
+        args=ocp.args.Composite(
+          params=ocp.args.PyTreeSave(state['params']),
+          rest=ocp.args.PyTreeSave(state['rest']),
+          meta=ocp.args.JsonSave(state['meta']),
+        ),
+      )
     return step
 
   def wait(self) -> None:
     """Returns when the last save is on disk and what need not be kept is gone. Raises if the save
     failed.
     """
-    self._checkpointer.wait_until_finished()
+    with _named_errors(self._folder):
+      self._checkpointer.wait_until_finished()
     if self._saving is not None and self._writes:
       self._prune()
     self._saving = None
 
   def check(self) -> None:
     """Raises if a save in the background has failed."""
-    self._checkpointer.check_for_errors()
+    with _named_errors(self._folder):
+      self._checkpointer.check_for_errors()
 
   def newest(self) -> int | None:
     """The newest sound step; damaged ones above it are reported and moved aside. None if none was
     ever saved.
 
     Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
+    Raises TryAgain if the storage does not answer.
     """
+    with storage.reading(f'The checkpoints in {self._folder}'):
+      return self._newest()
+
+  def _newest(self):
     step, damaged, before = -1, [], []
     if self._writes and self._folder.exists():
       for candidate in reversed(steps(self._folder.parent)):
@@ -140,8 +163,13 @@ class Checkpoints:
 
     Raises:
       UserError: the checkpoint holds other parameters, or other shapes.
+      TryAgain: the storage does not answer.
     """
     folder = self._folder / str(step)
+    with storage.reading(f'The checkpoint {folder}'):
+      return self._restore(folder, target)
+
+  def _restore(self, folder, target):
     saved = self._checkpointer.restore(
       folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
     )['meta']['shapes']
@@ -178,6 +206,7 @@ class Checkpoints:
       for p in self._folder.iterdir()
       if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
     )
+    storage.write_json(folder / _RUN, self._run)
     sums = {name: storage.sha256(folder / name) for name in _files(folder)}
     storage.write_json(
       folder / MANIFEST,
@@ -208,8 +237,18 @@ def steps(workdir) -> list[int]:
   return sorted(
     int(p.name)
     for p in folder.iterdir()
-    if p.name.isdigit() and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
+    if _is_step(p.name) and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
   )
+
+
+def recorded(workdir) -> dict:
+  """{'config', 'corpus'} of the run, of the newest checkpoint that has a sound copy; {} without."""
+  for step in reversed(steps(workdir)):
+    folder = storage.absolute(workdir) / FOLDER / str(step)
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+      if storage.sha256(folder / _RUN) == storage.read_json(folder / MANIFEST)['files'][_RUN]:
+        return storage.read_json(folder / _RUN)
+  return {}
 
 
 def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
@@ -241,11 +280,12 @@ def best(workdir) -> int | None:
 
 def verify(folder) -> str | None:
   """None if every file of a checkpoint is there and has the bytes that were written, else what is
-  wrong. Files of others do not count.
+  wrong. Files of others do not count. Raises what the storage raises if that may pass.
   """
   try:
     expected = dict(storage.read_json(folder / MANIFEST)['files'])
   except (OSError, ValueError, KeyError, TypeError) as e:
+    _raise_if_passing(e)
     return f'{MANIFEST} cannot be read: {type(e).__name__}'
   name = 'a folder of it'
   try:
@@ -255,8 +295,15 @@ def verify(folder) -> str | None:
       if storage.sha256(folder / name) != digest:
         return f'{name} is not what was written (sha256 differs)'
   except OSError as e:
+    _raise_if_passing(e)
     return f'{name} cannot be read: {type(e).__name__}'
   return None
+
+
+def _raise_if_passing(e):
+  """A store that does not answer is no damage. A sector that cannot be read is, and stays so."""
+  if isinstance(e, OSError) and e.errno != errno.EIO and storage.may_pass(e):
+    raise e
 
 
 def load_params(address: str) -> tuple[dict, int, str]:
@@ -270,9 +317,20 @@ def load_params(address: str) -> tuple[dict, int, str]:
 
   Raises:
     UserError: no such workdir or step, or a damaged one.
+    TryAgain: the storage does not answer.
   """
+  with storage.reading(f'The checkpoint {address}'):
+    return _load_params(address)
+
+
+def _load_params(address):
   workdir, which = parse_address(address)
   folder, present = storage.absolute(workdir) / FOLDER, steps(workdir)
+  if not present and (unmarked := _unmarked(folder)):
+    raise errors.UserError(
+      f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
+      'pretrain line once, which checks and marks them, or copy them again with all files.'
+    )
   if not present:
     raise errors.UserError(
       f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?'
@@ -304,7 +362,7 @@ def parse_address(address: str) -> tuple[str, str | None]:
   workdir, at, which = address.rpartition('@')
   if not at:
     return address, None
-  if which == 'best' or which.isdigit():
+  if which == 'best' or re.fullmatch('[0-9]+', which):
     return workdir, which
   if storage.path(address).exists():  # a folder whose name has an @
     return address, None
@@ -392,9 +450,45 @@ def _clean(folder):
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)
-    # gs:// without its commit marker
-    elif p.name.isdigit() and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p):
-      _move_aside(p, 'unfinished')
+  for name in _unmarked(folder):
+    problem = verify(folder / name)
+    if problem is None:
+      _mark(folder / name)
+      print(
+        f'Checkpoint {name} had no commit marker (copied from a disk, or its save was killed at '
+        'the very end). All its files match their checksums: it is marked and used.',
+        flush=True,
+      )
+    else:
+      aside = _move_aside(folder / name, 'unfinished')
+      print(
+        f'WARNING: checkpoint {name} has no commit marker and is not whole ({problem}): its save '
+        f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
+        flush=True,
+      )
+
+
+def _unmarked(folder) -> list[str]:
+  """Names of the steps of gs:// without their commit markers."""
+  if not folder.exists():
+    return []
+  return [
+    p.name
+    for p in folder.iterdir()
+    if _is_step(p.name) and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
+  ]
+
+
+def _mark(folder):
+  """Ends the commit of a step of gs:// as Orbax does: a marker in each of its folders."""
+  for part in (*(p for p in folder.iterdir() if p.is_dir()), folder):
+    if not (part / _MARKER).exists():
+      (part / _MARKER).write_text(f'Checkpoint commit was successful to {part}')
+
+
+def _is_step(name: str) -> bool:
+  """Whether a folder's name is a step as it is written here: '12', and neither '²' nor '012'."""
+  return bool(re.fullmatch(r'0|[1-9][0-9]{0,17}', name))
 
 
 def _delete(folder):
@@ -409,7 +503,7 @@ def _delete(folder):
 def _remove(folder):
   try:
     folder.rmtree()
-  except OSError as e:  # a link to elsewhere, or another's file: never worth the run
+  except Exception as e:  # a link to elsewhere, another's file, a store: never worth the run
     print(f'WARNING: {folder} could not be removed: {e}', flush=True)
 
 
@@ -431,5 +525,41 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Orbax tells dozens of lines a save at INFO."""
+  """Orbax tells dozens of lines a save at INFO, and hundreds of a save that fails, which is also
+  raised. --verbosity=0 shows the latter.
+  """
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
+  absl_logging.get_absl_logger().addFilter(_wanted)
+  _quiet_threads()
+
+
+def _wanted(record) -> bool:
+  asked = absl_logging.get_verbosity() >= absl_logging.WARNING
+  return asked or 'orbax' not in record.pathname
+
+
+@functools.cache  # once in a process
+def _quiet_threads():
+  """When one of many writes fails, Orbax closes the event loop that the others still report to.
+  Each of these prints a stack, and so does the loop.
+  """
+  before = sys.unraisablehook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      before(unraisable)
+
+  sys.unraisablehook = hook
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _named_errors(folder):
+  """An error of the disk as Python has it: tensorstore tells it as a ValueError of many lines."""
+  try:
+    yield
+  except ValueError as e:
+    found = re.search(r"os_error_code='(\d+)'", str(e))
+    if not found:
+      raise
+    raise OSError(int(found[1]), os.strerror(int(found[1])), str(folder)) from e

@@ -191,7 +191,8 @@ class Loop:
     total = int(state.nonfinite['total'])
     if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
-    self._flush()  # a run that resumes at this step would leave its row out
+    self._flush()  # a run that resumes from this checkpoint does not write the row again
+    self._guarded_record(self.record.sync)
     if step := int(state.step):
       evaluated, held_out_loss, phase_first_step = self._evaluated
       found = (held_out_loss, phase_first_step) if evaluated == step else ()
@@ -209,11 +210,14 @@ class Loop:
         raise
       raise _unwritten('A checkpoint', 'the ones before', e) from e
 
-  def _write(self, row):
+  def _guarded_record(self, action):
     try:
-      self.record.write(row)
+      action()
     except Exception as e:  # as above
       raise _unwritten('A row of the metrics', 'the checkpoints', e) from e
+
+  def _write(self, row):
+    self._guarded_record(lambda: self.record.write(row))
     self.trackers.write(row)  # says what fails, and never raises
 
   def _log(self, step, values, meter, batch):

@@ -25,6 +25,13 @@ class Record:
     """
     workdir = storage.path(workdir)
     self._in_parts = storage.is_remote(workdir) if in_parts is None else in_parts
+    rows, unreadable = _read(workdir)
+    if unreadable:
+      print(
+        f'WARNING: {unreadable} line(s) of the metrics of {workdir} cannot be read and are left '
+        'out.',
+        flush=True,
+      )
     if self._in_parts:
       (workdir / FOLDER).mkdir(parents=True, exist_ok=True)
       self._path = workdir / FOLDER / f'attempt-{attempt:04d}.jsonl'
@@ -32,8 +39,8 @@ class Record:
       self.flush(force=True)
     else:
       self._path = workdir / FILE
-      kept = [row for row in read(workdir) if row['step'] <= start_step]
-      storage.write_text(self._path, ''.join(_line(row) + '\n' for row in kept))
+      kept = ''.join(_line(row) + '\n' for row in rows if row['step'] <= start_step)
+      _rewrite(workdir, kept.encode(), attempt, bool(unreadable))
       self._file = open(str(self._path), 'a', encoding='utf-8')
 
   def write(self, row: dict) -> None:
@@ -51,6 +58,15 @@ class Record:
       storage.write_text(self._path, '\n'.join(self._lines) + '\n')
       self._written = time.monotonic()
 
+  def sync(self) -> None:
+    """Returns when the rows so far are on the disk or in the bucket. A run that resumes from a
+    later checkpoint does not write them again.
+    """
+    if self._in_parts:
+      self.flush(force=True)
+    else:
+      storage.sync(self._file)
+
   def close(self) -> None:
     """Writes what is left; a failure is told and not raised, since a run is ending anyway."""
     try:
@@ -65,16 +81,10 @@ class Record:
 
 
 def read(workdir) -> list[dict]:
-  """All rows of a run in order of steps, each step once, from either form of the record; a line cut
-  short by a kill is left out.
+  """All rows of a run in order of steps, each step once, from either form of the record. A line
+  that cannot be read is left out.
   """
-  workdir = storage.path(workdir)
-  rows = _rows(workdir / FILE)
-  folder = workdir / FOLDER
-  for part in sorted(folder.glob('attempt-*.jsonl')) if folder.exists() else ():
-    first, *rest = _rows(part, header=True) or [{}]
-    rows = [row for row in rows if row['step'] <= first.get('start_step', 0)] + rest
-  return list({row['step']: row for row in rows}.values())
+  return _read(storage.path(workdir))[0]
 
 
 def plot(workdir, entropy: float | None = None) -> bool:
@@ -160,6 +170,9 @@ class Nothing:
   def write(self, row: dict) -> None:
     del row
 
+  def sync(self) -> None:
+    pass
+
   def close(self) -> None:
     pass
 
@@ -202,15 +215,37 @@ def _line(row):
   )
 
 
-def _rows(path, header=False):
-  if not path.exists():
-    return []
-  rows = []
-  for line in path.read_text().splitlines():
-    try:
-      row = json.loads(line)
-    except ValueError:
-      continue
-    if isinstance(row, dict) and ('step' in row or (header and not rows)):
-      rows.append(row)
-  return rows
+def _rewrite(workdir, kept: bytes, attempt, damaged):
+  """Makes `kept` the file of a local workdir. It is written only if it differs. A damaged one is
+  copied first. Parts of a bucket that the workdir came from are in `kept` and are set aside.
+  """
+  path, parts = workdir / FILE, workdir / FOLDER
+  before = path.read_bytes() if path.exists() else b''
+  if damaged:
+    storage.write_bytes(workdir / f'{FILE}.damaged', before)
+  if before != kept:
+    storage.write_bytes(path, kept)
+  if parts.exists():
+    parts.rename(workdir / f'{FOLDER}.before-attempt-{attempt:04d}')
+
+
+def _read(workdir) -> tuple[list[dict], int]:
+  """(rows of a run, lines that cannot be read)."""
+  found, unreadable = _lines(workdir / FILE)
+  rows = [row for row in found if 'step' in row]
+  folder = workdir / FOLDER
+  for part in sorted(folder.glob('attempt-*.jsonl')) if folder.exists() else ():
+    found, more = _lines(part)
+    here = [row for row in found if 'step' in row]
+    # a part whose first line cannot be read begins with its first row
+    begin = here[0]['step'] - 1 if here else math.inf
+    start = next((row['start_step'] for row in found if 'step' not in row), begin)
+    rows, unreadable = [row for row in rows if row['step'] <= start] + here, unreadable + more
+  return list({row['step']: row for row in rows}.values()), unreadable
+
+
+def _lines(path):
+  """(rows and first lines of parts, lines that cannot be read) of a file."""
+  found, unreadable = storage.read_json_lines(path)
+  sound = [row for row in found if type(row.get('step', row.get('start_step'))) is int]
+  return sound, unreadable + len(found) - len(sound)

@@ -5,9 +5,13 @@ corpus.json       hash and sizes of the text
 attempts.jsonl    one line per attempt: command line, versions, commit, corpus hash, host, time,
                   start step
 tokenizer/        a copy of the corpus's tokenizer
+
+Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
+files are damaged is compared with these, and the files are written again.
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -20,7 +24,9 @@ import time
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.training import checkpoint
 
+_CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
 _PACKAGES = (
   'jax',
   'jaxlib',
@@ -67,7 +73,13 @@ def check_writable(path) -> None:
     passing = storage.may_pass(e)
     raise (errors.TryAgain if passing else errors.UserError)(
       f'--workdir {path} cannot be written ({type(e).__name__}: {" ".join(str(e).split())}): '
-      + ('run the same line again.' if passing else 'give a folder you own.')
+      + (
+        'run the same line again.'
+        if passing
+        else 'free space on its disk.'
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
+        else 'give a folder you own.'
+      )
     ) from e
 
 
@@ -76,23 +88,27 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   text.
   """
   path = storage.path(path)
-  if (path / 'config.json').exists():
-    old = configuration.from_json((path / 'config.json').read_text())
-    if lines := configuration.differences(
-      configuration.science(old), configuration.science(config)
-    ):
-      raise errors.UserError(
-        f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to '
-        'resume it, or another --workdir '
-        '(--init takes its weights along).'
+  with storage.reading(f'The workdir {path}'):
+    old, text = _recorded_config(path), corpus_record(path).get('hash')
+    if old is None and (path / _CONFIG).exists():
+      print(
+        f'WARNING: {path / _CONFIG} cannot be read, and no checkpoint has a copy: that this config '
+        "is the run's cannot be checked.",
+        flush=True,
       )
-  elif any((path / name).exists() for name in ('attempts.jsonl', 'metrics.jsonl')):
-    raise errors.UserError(f'{path} holds a run without its config.json: take another --workdir.')
-  if (path / 'corpus.json').exists() and (
-    old := storage.read_json(path / 'corpus.json')['hash']
-  ) != corpus_hash:
+    elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
+      raise errors.UserError(f'{path} holds a run without its config.json: take another --workdir.')
+  if old is not None and (
+    lines := configuration.differences(configuration.science(old), configuration.science(config))
+  ):
     raise errors.UserError(
-      f'{path} was trained on the corpus {old[:12]}…, this one is {corpus_hash[:12]}…: give the '
+      f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to '
+      'resume it, or another --workdir '
+      '(--init takes its weights along).'
+    )
+  if text not in (None, corpus_hash):
+    raise errors.UserError(
+      f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '
       'old --corpus to resume it, '
       'or another --workdir (--init takes its weights along).'
     )
@@ -100,16 +116,34 @@ def check_same_run(path, config, corpus_hash: str) -> None:
 
 def run_config(workdir):
   """The config of the run in a workdir. Raises UserError where there is none."""
-  path = storage.path(workdir) / 'config.json'
-  if not path.exists():
+  path = storage.path(workdir) / _CONFIG
+  found = _read_config(path)
+  if found is None and path.exists():
+    found = _recorded_config(path.parent)
+    if found is None:
+      raise errors.UserError(
+        f'{path} cannot be read, and no checkpoint has a copy: write the config of the run there.'
+      )
+  if found is None:
     raise errors.UserError(
       f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.'
     )
-  return configuration.from_json(path.read_text())
+  return found
+
+
+def corpus_record(workdir) -> dict:
+  """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
+  believed before corpus.json, and corpus.json before the last attempt.
+  """
+  path = storage.path(workdir)
+  last = [{'hash': attempt.get('corpus_hash')} for attempt in attempts(path)[-1:]]
+  found = [checkpoint.recorded(path).get('corpus'), _read_json(path / _CORPUS), *last]
+  return next((x for x in found if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
 
 
 def describe(path, config, corpus: dict, save_tokenizer) -> None:
-  """Writes config.json, corpus.json and tokenizer/.
+  """Writes config.json, corpus.json and tokenizer/, each only where it is not there as it should
+  be; says which file was damaged.
 
   Args:
     path: the workdir.
@@ -118,29 +152,33 @@ def describe(path, config, corpus: dict, save_tokenizer) -> None:
     save_tokenizer: folder → copies the tokenizer there.
   """
   path = storage.path(path)
-  if not (path / 'corpus.json').exists():
+  found = _read_json(path / _CORPUS)
+  if not isinstance(found, dict) or found.get('hash') != corpus['hash']:
+    _set_aside(path / _CORPUS)
     save_tokenizer(path / 'tokenizer')
-    storage.write_json(path / 'corpus.json', corpus)
-  storage.write_text(path / 'config.json', configuration.to_json(config))
+    storage.write_json(path / _CORPUS, corpus)
+  text, file = configuration.to_json(config), path / _CONFIG
+  found = _read_config(file)
+  if found is None or configuration.science(found) != configuration.science(config):
+    _set_aside(file)
+  if not file.exists() or file.read_bytes() != text.encode():
+    storage.write_text(file, text)
 
 
 def attempts(path) -> list[dict]:
-  """The attempts of a run so far, in order; a line cut short by a kill is left out."""
-  path = storage.path(path) / 'attempts.jsonl'
-  out = []
-  for line in path.read_text().splitlines() if path.exists() else ():
-    try:
-      out.append(json.loads(line))
-    except ValueError:
-      continue
-  return out
+  """The attempts of a run so far, in order; a line that cannot be read is left out."""
+  return storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
 
 
 def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: str | None) -> int:
   """Adds this process to attempts.jsonl and returns its number, from 1."""
-  before = attempts(path)
+  file = storage.path(path) / _ATTEMPTS
+  before, unreadable = storage.read_json_lines(file)
+  if unreadable:
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+  numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
-    'attempt': len(before) + 1,
+    'attempt': max([len(before), *numbers]) + 1,
     'time': time.strftime('%Y-%m-%dT%H:%M:%S%z'),
     'command': [sys.executable, *sys.orig_argv[1:]],
     'host': socket.gethostname(),
@@ -151,10 +189,45 @@ def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: 
     'devices': devices,
     'versions': versions(),
   }
-  storage.write_text(
-    storage.path(path) / 'attempts.jsonl', ''.join(json.dumps(x) + '\n' for x in [*before, line])
-  )
+  storage.append_line(file, json.dumps(line))
   return line['attempt']
+
+
+def _recorded_config(path):
+  """The config that a run was started with, of its newest checkpoint that has it, else of
+  config.json; None where neither can be read.
+  """
+  kept = checkpoint.recorded(path).get('config')
+  if kept is not None:
+    return configuration.from_json(json.dumps(kept))
+  return _read_config(path / _CONFIG)
+
+
+def _read_config(file):
+  """The config in a file; None if there is none that can be read."""
+  try:
+    found = _read_json(file)
+    return None if found is None else configuration.from_json(json.dumps(found))
+  except (ValueError, TypeError, AttributeError, KeyError):
+    return None
+
+
+def _read_json(file):
+  """The value in a file; None if there is none that can be read."""
+  try:
+    return storage.read_json(file) if file.exists() else None
+  except ValueError:
+    return None
+
+
+def _set_aside(file):
+  """Renames a file that is damaged, where there is one, and says so."""
+  if file.exists():
+    aside = storage.path(f'{file}.damaged')
+    file.replace(aside)
+    print(
+      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+    )
 
 
 def versions() -> dict:

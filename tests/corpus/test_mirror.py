@@ -96,3 +96,18 @@ def test_a_remote_corpus_without_a_cache_or_space_is_one_sentence(remote, tmp_pa
   monkeypatch.setattr(mirror.shutil, 'disk_usage', lambda p: type('usage', (), {'free': 3}))
   with pytest.raises(errors.UserError, match='more space'):
     mirror.local(remote, tmp_path / 'cache')
+
+
+@pytest.mark.parametrize('name', ['../../evil.npy', '/evil.npy', 'a/../../../evil.npy'])
+def test_a_manifest_whose_names_lead_out_of_the_corpus_is_refused(remote, tmp_path, name):
+  manifest = storage.read_json(remote / 'manifest.json')
+  shard = manifest['splits']['train']['shards'][0]
+  evil = storage.path(f'{remote}/train/{name}')
+  (remote / 'train/a').mkdir()
+  evil.write_bytes(b'evil')
+  shard['sha256'][name] = storage.sha256(evil)
+  storage.write_json(remote / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
+  before = sorted(map(str, tmp_path.rglob('*')))
+  with pytest.raises(errors.UserError, match='leads out of the corpus'):
+    mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
+  assert sorted(map(str, tmp_path.rglob('*'))) == before

@@ -1,6 +1,7 @@
 """The record of a run over kills and restarts, and trackers that fail."""
 
 import json
+import os
 
 import pytest
 
@@ -116,3 +117,60 @@ def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(
       record.write({'step': 1})
   record.close()
   assert 'No space' in capsys.readouterr().out
+
+
+def test_a_record_of_which_nothing_is_cut_off_is_not_written_again(tmp_path):
+  write(tmp_path, 0, 1, range(1, 4), False)
+  before = os.stat(tmp_path / metrics.FILE)
+  write(tmp_path, 3, 2, [], False)
+  after = os.stat(tmp_path / metrics.FILE)
+  assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+@pytest.mark.parametrize(
+  'damage', [b'\xff', b'\0' * 40, b'"', b'[' * 100000], ids=['byte', 'zeros', 'quote', 'deep']
+)
+def test_a_line_that_cannot_be_read_is_said_left_out_and_kept_aside(
+  tmp_path, capsys, in_parts, damage
+):
+  write(tmp_path, 0, 1, range(1, 6), in_parts)
+  file = next(tmp_path.glob('metrics/*')) if in_parts else tmp_path / metrics.FILE
+  lines = file.read_bytes().splitlines(keepends=True)
+  middle = 3 if in_parts else 2  # the row of step 3
+  lines[middle] = lines[middle][:5] + damage + lines[middle][6:]
+  file.write_bytes(b''.join(lines))
+  write(tmp_path, 5, 2, [6], in_parts)
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 4, 5, 6]
+  said = capsys.readouterr().out
+  assert said.count('\n') == 1 and '1 line(s) of the metrics' in said
+  if not in_parts:
+    assert (tmp_path / 'metrics.jsonl.damaged').read_bytes() == b''.join(lines)
+
+
+def test_a_part_without_its_first_line_takes_only_the_rows_that_it_has(tmp_path, capsys):
+  write(tmp_path, 0, 1, range(1, 6), True)
+  write(tmp_path, 3, 2, range(4, 8), True)
+  part = tmp_path / 'metrics/attempt-0002.jsonl'
+  part.write_bytes(b'\xff' + part.read_bytes())
+  (tmp_path / 'metrics/attempt-0003.jsonl').write_bytes(b'')
+  assert [(r['step'], r['loss']) for r in metrics.read(tmp_path)] == [
+    *((s, 10 + s) for s in range(1, 4)),
+    *((s, 20 + s) for s in range(4, 8)),
+  ]
+
+
+def test_a_record_that_moves_to_a_bucket_and_back_stays_one(tmp_path):
+  write(tmp_path, 0, 1, range(1, 6), False)
+  write(tmp_path, 4, 2, range(5, 9), True)
+  write(tmp_path, 7, 3, range(8, 11), False)
+  write(tmp_path, 9, 4, range(10, 13), True)
+  write(tmp_path, 11, 5, range(12, 14), False)
+  assert [(r['step'], r['loss'] // 10) for r in metrics.read(tmp_path)] == [
+    *((s, 1) for s in range(1, 5)),
+    *((s, 2 + (s == 8) + (s == 9)) for s in range(5, 10)),
+    (10, 5),
+    (11, 5),
+    (12, 6),
+    (13, 6),
+  ]

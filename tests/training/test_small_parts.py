@@ -12,6 +12,8 @@ import toys
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
@@ -310,6 +312,101 @@ def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   assert add() == 3
   last = workdirs.attempts(tmp_path)[-1]
   assert last['versions']['jax'] and last['command'] and last['host']
+
+
+def test_attempts_are_appended_and_a_line_with_a_bad_byte_is_said_and_left_where_it_is(
+  tmp_path, capsys
+):
+  add = lambda: workdirs.add_attempt(
+    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
+  )
+  file = tmp_path / 'attempts.jsonl'
+  assert [add(), add()] == [1, 2]
+  damaged = b'\xff' + file.read_bytes()[1:]
+  file.write_bytes(damaged)
+  inode = file.stat().st_ino
+  assert add() == 3
+  assert file.stat().st_ino == inode and file.read_bytes().startswith(damaged)
+  assert [a['attempt'] for a in workdirs.attempts(tmp_path)] == [2, 3]
+  assert '1 line(s) cannot be read' in capsys.readouterr().out
+
+
+def sealed_run(path, config, text):
+  """A workdir whose only checkpoint has the copy that a run puts there."""
+  folder = path / 'checkpoints/3'
+  folder.mkdir(parents=True)
+  run = {'config': json.loads(configuration.to_json(config)), 'corpus': text}
+  storage.write_json(folder / 'run.json', run)
+  sums = {'run.json': storage.sha256(folder / 'run.json')}
+  storage.write_json(folder / checkpoint.MANIFEST, {'files': sums})
+  workdirs.describe(path, config, text, lambda folder: None)
+  return path
+
+
+@pytest.mark.parametrize('file', ['config.json', 'corpus.json'])
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda data: data[: len(data) // 2],
+    lambda data: data[:9] + b'\xff' + data[10:],
+    lambda data: b'',
+    lambda data: b'[1]',
+    lambda data: b'[' * 100000,
+    lambda data: data.replace(b'1', b'2').replace(b'a', b'b'),  # still JSON
+  ],
+  ids=['half', 'byte', 'empty', 'list', 'deep', 'values'],
+)
+def test_a_damaged_file_of_a_workdir_is_said_and_written_again_from_the_checkpoints(
+  tmp_path, capsys, file, damage
+):
+  config = tiny()
+  workdir = sealed_run(tmp_path, config, {'hash': 'abc1'})
+  whole = (workdir / file).read_bytes()
+  (workdir / file).write_bytes(damage(whole))
+  with pytest.raises(errors.UserError, match='another config: seed'):
+    workdirs.check_same_run(workdir, tiny(seed=3), 'abc1')
+  with pytest.raises(errors.UserError, match='trained on the corpus abc1'):
+    workdirs.check_same_run(workdir, config, 'abd')
+  workdirs.check_same_run(workdir, config, 'abc1')
+  capsys.readouterr()
+  workdirs.describe(workdir, config, {'hash': 'abc1'}, lambda folder: None)
+  said = capsys.readouterr().out
+  assert (workdir / file).read_bytes() == whole
+  assert said.count('\n') == 1 and f'{file} is damaged and is written again' in said
+  assert (workdir / f'{file}.damaged').read_bytes() == damage(whole)
+
+
+def test_who_only_reads_a_run_takes_the_config_of_its_checkpoints_where_its_own_is_damaged(
+  tmp_path,
+):
+  workdir = sealed_run(tmp_path, tiny(), {'hash': 'abc'})
+  (workdir / 'config.json').write_bytes(b'{"seed": \xff')
+  (workdir / 'corpus.json').write_bytes(b'{')
+  assert workdirs.run_config(workdir) == tiny()
+  assert workdirs.corpus_record(workdir) == {'hash': 'abc'}
+  (workdir / 'checkpoints/3/run.json').write_bytes(b'{}')  # not what its checksum says
+  with pytest.raises(errors.UserError, match='no checkpoint has a copy'):
+    workdirs.run_config(workdir)
+
+
+def test_a_run_of_an_earlier_version_with_a_damaged_config_goes_on_and_says_so(tmp_path, capsys):
+  config = tiny()
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  (tmp_path / 'config.json').write_bytes(b'\xff')
+  workdirs.check_same_run(tmp_path, config, 'abc')
+  assert 'cannot be checked' in capsys.readouterr().out
+
+
+def test_a_workdir_writes_only_what_changed(tmp_path):
+  config = tiny()
+  text = {'hash': 'abc'}
+  workdirs.describe(tmp_path, config, text, lambda folder: None)
+  inodes = lambda: {p.name: p.stat().st_ino for p in tmp_path.iterdir()}
+  before = inodes()
+  workdirs.describe(tmp_path, config, text, lambda folder: None)
+  assert inodes() == before
+  workdirs.describe(tmp_path, tiny(run={**config.run, 'log_every': 7}), text, lambda folder: None)
+  assert [name for name in before if inodes()[name] != before[name]] == ['config.json']
 
 
 def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(
