@@ -146,19 +146,32 @@ def scan(
     (x, outputs [end − first, …] or None).
 
   Raises:
-    ValueError: blocks that are not there, a part of a group, or a period that groups break.
+    UserError: blocks that are not there, a part of a group, or a period that groups break: the
+      config has fewer layers, or other groups, than the encoder can run.
   """
   end = plan.blocks if end is None else end
   repeats, inner = plan.num_layers // plan.num_groups, plan.inner_group_num
   whole = repeats * inner
   if not 0 <= first < end <= plan.blocks:
-    raise ValueError(f'blocks {first} to {end} of a stack of {plan.blocks}')
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} of its layers apart, and it has '
+      f'{plan.blocks}: raise encoder.num_layers (of a generator, objective.depth).'
+    )
   if first % inner or end % inner:
-    raise ValueError(f'blocks {first} to {end} break a layer of {inner}')
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} apart, which break a layer of {inner}: set '
+      'encoder.inner_group_num=1.'
+    )
   if plan.num_groups > 1 and (first % whole or end % whole):
-    raise ValueError(f'blocks {first} to {end} break a group of {whole}')
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} apart, which break a group of {whole}: set '
+      'encoder.num_groups=1.'
+    )
   if period > 1 and (inner > 1 or (plan.num_groups > 1 and repeats % period)):
-    raise ValueError(f'a period of {period} blocks in groups of {repeats} layers of {inner}')
+    raise errors.UserError(
+      f'This encoder has a period of {period} blocks, which groups of {repeats} layers of {inner} '
+      'break: set encoder.num_groups=1 and encoder.inner_group_num=1.'
+    )
   groups = max(1, (end - first) // whole)
   repeats = (end - first) // (groups * inner)
 

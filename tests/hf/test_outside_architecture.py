@@ -130,12 +130,14 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
 def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
   assert card._masking({'name': 'a:b', 'every': 3}) == 'a:b (every 3)'
   known = {'name': 'token', 'rate': 0.15, 'corruption': (0.8, 0.1, 0.1), 'repeat': 0}
-  assert card._masking(known).startswith('token, 15% of the tokens: 80% mask token')
+  assert card._masking(known).endswith(
+    'replaced 80% by the mask token, 10% by a random token; 10% stay'
+  )
 
 
 def test_its_directory_is_read_by_the_run_that_names_it(modern_run, tmp_path):
   export.export(str(modern_run[0]), tmp_path / 'hf')
-  assert 'any length.' in (tmp_path / 'hf/README.md').read_text()
+  assert 'It reads any length;' in (tmp_path / 'hf/README.md').read_text()
   encoder = modern.Modern(600, jnp.float32, num_layers=3, reach=4, **SMALL)
   objective = objectives.BY_NAME['mlm'](encoder=encoder)
   fresh = small.parameters(objective, seed=3)

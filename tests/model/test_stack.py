@@ -220,7 +220,7 @@ def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
   np.testing.assert_allclose(x, [expected], rtol=1e-6)
   np.testing.assert_array_equal(numbers, range(begin, 6))
   if groups > 1:
-    with pytest.raises(ValueError, match='break a group'):
+    with pytest.raises(errors.UserError, match='break a group'):
       stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(6), first=1)
 
 
@@ -246,8 +246,15 @@ def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, perio
 def test_a_part_of_a_layer_cannot_run():
   plan, params = stack.Plan(2, stack.SHARING['all'], 1, 2), {'w': jnp.ones((2, 1))}
   for first, end in ((1, 3), (0, 3), (1, 4)):
-    with pytest.raises(ValueError, match='break a layer'):
+    with pytest.raises(errors.UserError, match='break a layer'):
       stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(4), first=first, end=end)
+
+
+def test_an_encoder_of_too_few_layers_is_told_in_a_sentence():
+  plan, params = stack.Plan(1), {'w': jnp.ones((1, 1))}
+  for fields in (dict(first=1), dict(end=0)):
+    with pytest.raises(errors.UserError, match='and it has 1: raise encoder.num_layers'):
+      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(1), **fields)
 
 
 @pytest.mark.parametrize('which', [dict(end=1), dict(period=2), dict(first=1, period=2)])
