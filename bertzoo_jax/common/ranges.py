@@ -55,7 +55,7 @@ NUMBERS = {
   'seed': _whole(0, 2**32 - 1),
   'length': _TOKENS,
   'batch_size': _ROWS,
-  'tokenizer.vocab_size': _PIECES,
+  'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
   'tokenizer.coverage': _SHARE_ABOVE_0,
@@ -149,6 +149,8 @@ def _check(config, prefix):
       if not math.isfinite(number) or abs(number) > _LARGEST:
         raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
     if parts.is_outside(flat.get(f'{key.split(".")[0]}.name')):
+      continue
+    if key == 'tokenizer.vocab_size' and value == configuration.AUTO:
       continue
     if key in NUMBERS and not (_is_number(value) and NUMBERS[key].holds(value)):
       raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {NUMBERS[key].words} is needed.')
