@@ -2,13 +2,20 @@
 it, as soon as a file is there.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 
+import numpy as np
 import pytest
+from processes import STEPS
 from processes import assert_same_run
 from processes import one
+from processes import two
 from processes import wait_for_step
+
+from bertzoo_jax.training import metrics
 
 SHIM = r"""
 #define _GNU_SOURCE
@@ -75,9 +82,41 @@ def test_a_lone_run_whose_clock_is_set_back_an_hour_goes_on_to_its_end_bitwise_e
   world, alone, clock, tmp_path
 ):
   environment, back = clock
-  with one(world, tmp_path / 'run', step_seconds=0.2, **environment) as run:
+  back.unlink(missing_ok=True)
+  with one(world, tmp_path / 'run', step_seconds=0.1, **environment) as run:
     wait_for_step(tmp_path / 'run', 2, [run])
     back.touch()
     code = run.end()
   assert code == 0 and 'done: 60 steps' in run.said, run.said
   assert_same_run(tmp_path / 'run', alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('whose', ['of the first host', 'of the second host', 'of both'])
+def test_two_hosts_of_which_a_clock_is_set_back_say_so_when_jax_ends_them_and_resume(
+  world, alone, clock, tmp_path, whose
+):
+  environment, back = clock
+  back.unlink(missing_ok=True)
+  of = tuple(environment if whose in (name, 'of both') else {} for name in HOSTS)
+  run, often = tmp_path / 'run', '--config.run.save_minutes=0.02'
+  with two(world, run, often, of=of, step_seconds=0.5) as both:
+    wait_for_step(run, 5, both)
+    back.touch()
+    codes = [h.end() for h in both]
+  print(whose, codes)
+  for i, host in enumerate(both):
+    if codes[i]:
+      assert codes[i] in (os.EX_TEMPFAIL, -signal.SIGABRT), host.said
+      last = host.said.strip().splitlines()[-1]
+      assert last.startswith(f'host {i} of 2 ended without saving'), host.said
+  if any(codes):
+    with two(world, run, often, of=of) as both:  # the clocks are back still
+      assert [h.end() for h in both] == [0, 0], [h.said for h in both]
+    assert 'resuming from the checkpoint of step' in both[0].said
+  ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (run, alone))
+  assert len(ours) == STEPS
+  np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+HOSTS = ('of the first host', 'of the second host')

@@ -75,7 +75,7 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   ), both[1 - victim].said
 
 
-@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
   run = tmp_path / 'run'
   # Every step is saved, so that the save before is under way or is waited for.
