@@ -74,7 +74,12 @@ def train(
     total_steps=END,
     vocab_size=toys.VOCAB,
     machinery=types.SimpleNamespace(
-      log_every=1, eval_every=eval_every, save_minutes=1000.0, keep_every=0, on_nonfinite='stop'
+      log_every=1,
+      eval_every=eval_every,
+      save_minutes=1000.0,
+      keep_every=0,
+      on_nonfinite='stop',
+      on_spike='report',
     ),
     checkpoints=checkpoints,
     record=record or metrics.Nothing(),

@@ -266,7 +266,7 @@ def test_entropy_of_a_uniform_distribution_is_the_logarithm():
 
 def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   bar = progress.Progress(1000, 0, show=True, terminal=False)
-  bar.begin()
+  bar.begin(1)
   bar._began = (bar._began[0] - 60, 1)
   bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
   assert capsys.readouterr().out.startswith(
@@ -280,7 +280,7 @@ def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
 def test_a_bar_on_a_terminal_takes_the_same_calls(capsys):
   bar = progress.Progress(10, 0, show=True, terminal=True)
   bar.say('compiling')
-  bar.begin()
+  bar.begin(1)
   bar.step(1)
   bar.row({'step': 1, 'loss': float('nan'), 'held_out_loss': 2.0})
   bar.close()
