@@ -1,10 +1,12 @@
 """The loop over phases: borders, interruptions, the best checkpoint, and storage that fails."""
 
 import math
+import time
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import toys
 
@@ -14,6 +16,7 @@ from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
+from bertzoo_jax.training import sharding
 
 BORDER, END = 3, 6
 
@@ -93,6 +96,33 @@ def train(
     checkpoints.close()
 
 
+def train_one(workdir, phase_run, state=None, *, record=None, keep_every=1):
+  """The result of a run of one phase that saves every so many steps."""
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=keep_every)
+  run = loop.Loop(
+    workdir=workdir,
+    total_steps=END,
+    vocab_size=toys.VOCAB,
+    machinery=types.SimpleNamespace(
+      log_every=1,
+      eval_every=0,
+      save_minutes=1000.0,
+      keep_every=keep_every,
+      on_nonfinite='skip',
+      on_spike='report',
+    ),
+    checkpoints=checkpoints,
+    record=record or metrics.Nothing(),
+    trackers=metrics.Nothing(),
+    progress=progress.Progress(END, 0, show=False),
+    preemption=Preemption(),
+  )
+  try:
+    return run.train(state or phase_runs.fresh(phase_run), phase_run, [])
+  finally:
+    checkpoints.close()
+
+
 def test_a_run_interrupted_at_a_border_where_parameters_are_added_goes_on(tmp_path):
   result = train(tmp_path, interrupt=Preemption(BORDER), eval_every=0)
   assert (result['step'], result['interrupted']) == (BORDER, True)
@@ -156,6 +186,65 @@ def test_metrics_that_cannot_be_written_end_a_run_in_one_sentence(tmp_path, erro
   with pytest.raises(ends, match=words) as e:
     train(tmp_path, record=types.SimpleNamespace(write=fail), eval_every=0)
   assert type(e.value) is ends
+
+
+@pytest.mark.parametrize('error', [TypeError('a mistake of ours'), KeyError('kernel')])
+def test_a_mistake_of_the_program_in_a_save_keeps_its_own_words(tmp_path, monkeypatch, error):
+  def fail(*args):
+    raise error
+
+  monkeypatch.setattr(checkpoint.Checkpoints, 'save', fail)
+  with pytest.raises(type(error)) as e:
+    train(tmp_path, eval_every=0)
+  assert e.value is error and 'kept' in e.value.__notes__[0]
+  with pytest.raises(type(error)):
+    train(tmp_path, record=types.SimpleNamespace(write=fail), eval_every=0)
+
+
+def test_a_finite_gradient_that_makes_an_infinite_parameter_is_never_saved(tmp_path):
+  # A float32 has no 1e-46: the update of a parameter without a gradient is 0 / 0.
+  plain = toys.toy()
+  head = {'classifier': {'kernel': jnp.zeros((toys.WIDTH, 2)), 'bias': jnp.zeros(2)}}
+  objective = plain._replace(
+    loss=lambda params, *rest: plain.loss({**params, 'pair_head': head}, *rest)
+  )
+  phase_run = toys.phase_run(0, END, objective=objective, eps=1e-46)
+  with pytest.raises(errors.Stopped, match='made params/pair_head.* infinite or not a num') as e:
+    train_one(tmp_path, phase_run)
+  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+
+
+def test_a_state_whose_copies_differ_is_never_saved(tmp_path):
+  mesh = sharding.mesh((8, 1, 1), jax.devices())
+  phase_run = toys.phase_run(0, END, mesh=mesh)
+  state = phase_runs.fresh(phase_run)
+  bias = state.params['pair_head']['classifier']['bias']
+  copies = [np.array(s.data) for s in bias.addressable_shards]
+  copies[3][1] += 1e-6
+  where = [s.device for s in bias.addressable_shards]
+  bias = jax.make_array_from_single_device_arrays(
+    bias.shape, bias.sharding, [jax.device_put(c, d) for c, d in zip(copies, where)]
+  )
+  state.params['pair_head']['classifier']['bias'] = bias
+  with pytest.raises(errors.Stopped, match=f'{where[3]} of host 0 differs from the 7') as e:
+    train_one(tmp_path, phase_run, state)
+  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+
+
+def test_speed_is_measured_between_steps_that_have_ended(tmp_path):
+  seconds, plain = 0.04, toys.toy()
+
+  def slow(params, batch, *rest):
+    value, found = plain.loss(params, batch, *rest)
+    wait = lambda x: time.sleep(seconds) or x
+    return value + 0 * jax.pure_callback(wait, jax.ShapeDtypeStruct((), 'float32'), 0.0), found
+
+  written = []
+  phase_run = toys.phase_run(0, END, objective=plain._replace(loss=slow))
+  train_one(tmp_path, phase_run, record=types.SimpleNamespace(write=written.append), keep_every=3)
+  speeds = [row['tokens_per_second'] for row in written if 'tokens_per_second' in row]
+  most = phase_run.rows * phase_run.length / seconds
+  assert len(speeds) >= 2 and max(speeds) < 1.05 * most, (speeds, most)
 
 
 def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_storage(monkeypatch):
