@@ -38,9 +38,9 @@ def update(statistics: dict, loss, norm, counts) -> tuple:
   """Adds a step. Returns (statistics, whether the step is a spike).
 
   The test: x is the logarithm of the loss, and that of the gradient norm. Each has a running mean m
-  and a running variance v, exponential ones that forget with a time constant of MEMORY steps (over the
-  first steps of a phase: plain ones). A step is a spike if, after the first WARMUP steps of its
-  phase,
+  and a running variance v. They are exponential, with a time constant of MEMORY steps, and plain
+  averages over the first steps of a phase. A step is a spike if, after the first WARMUP steps of
+  its phase,
 
       x > m + max(DEVIATIONS · √v, log LEAST)
 

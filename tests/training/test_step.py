@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import toys
 
+from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import hlo
+from bertzoo_jax.tpu import program
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
@@ -306,6 +308,21 @@ def test_entering_a_phase_holds_one_state_and_not_two():
   )
   phase_runs.enter(state, second)
   assert all(x.is_deleted() for x in jax.tree.leaves((state.params, state.opt_state)))
+
+
+def test_entering_a_phase_on_a_chip_needs_one_state_and_what_is_added():
+  pytest.importorskip('libtpu', reason='the TPU compiler (libtpu) is not installed')
+  mesh = sharding.mesh((2, 2, 1), program.devices(chips.of_topology('v5e:2x2')))
+  whole = toys.toy()
+  small = whole._replace(init=lambda key: {'encoder': whole.init(key)['encoder']})
+  before = toys.phase_run(objective=small, mesh=mesh)
+  after = toys.phase_run(first=2, objective=whole, mesh=mesh)
+  added = len(jax.tree.leaves(phase_runs.target(after)[0])) - len(
+    jax.tree.leaves(phase_runs.target(before)[0])
+  )
+  found = program.entering(before, after)
+  room = 20_000  # of a chip, for the code and for each small array that is added
+  assert added > 0 and found.fits and found.memory.temporaries < room * (1 + added)
 
 
 def test_a_phase_takes_over_moments_and_initialises_what_it_adds():
