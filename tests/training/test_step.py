@@ -167,8 +167,10 @@ def test_the_gradient_norm_in_the_metrics_is_that_of_all_clip_groups_together():
   assert found == pytest.approx(math.sqrt(sum(squares)), rel=1e-5) and found > 0.1
 
 
-def test_an_update_that_is_not_finite_is_left_out_and_counted():
-  phase_run = toys.phase_run(poison=(2, 3))
+@pytest.mark.parametrize('weight', [math.inf, math.nan, 1e38])  # 1e38: the sum overflows
+def test_an_update_that_is_not_finite_is_left_out_and_counted(weight):
+  objective = toys.amplified(toys.toy())
+  phase_run = toys.phase_run(objective=objective, poison=(2, 3), weight=weight)
   before, _ = toys.run(phase_run, 2)
   kept = toys.flat((before.params, before.opt_state))
   after, losses = toys.run(phase_run, 2, before)
