@@ -242,7 +242,8 @@ def test_speed_is_measured_between_steps_that_have_ended(tmp_path, monkeypatch):
 
   written = []
   phase_run = toys.phase_run(0, 12, objective=plain._replace(loss=slow))
-  train_one(tmp_path, phase_run, record=types.SimpleNamespace(write=written.append), keep_every=6)
+  record = types.SimpleNamespace(write=written.append, sync=lambda: None)
+  train_one(tmp_path, phase_run, record=record, keep_every=6)
   update, state = phase_runs.train_step(phase_run), phase_runs.fresh(phase_run)
   alone = []
   for step in range(6):
