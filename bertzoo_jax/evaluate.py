@@ -195,7 +195,7 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   for sentence in pipe.warnings:
     warnings.warn(sentence, stacklevel=2)
   if split == 'held_out':
-    return pipe.evaluation_batches(batches)
+    return list(pipe.evaluation_batches(batches))
   return [
     pipe.batch(step)
     for step in range(max(1, min(batches, pipe.rows_per_epoch // size, _FIT_ROWS // size)))

@@ -9,7 +9,8 @@ all attempts. Exit codes:
 
     0    done, or stopped by SIGTERM or Ctrl-C and saved
     2    a mistake in the command; nothing is overwritten
-    3    numbers that are not finite, or a full disk; the last good checkpoint is kept
+    3    numbers that are not finite, a spike (run.on_spike), devices that disagree or have too
+         little memory, or a full disk; the last good checkpoint is kept
     75   run the same line again: a host was late or lost, nothing finished for run.hang_minutes, a
          bucket or the network failed, the port or the workdir is in use, or another job took the
          workdir over
@@ -23,6 +24,7 @@ needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -48,12 +50,14 @@ from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import distributed
+from bertzoo_jax.training import failures
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
+from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs
@@ -83,7 +87,7 @@ def pretrain(
     UserError: anything that does not fit, before anything is written.
     TryAgain: storage or network that fails and may not the next time, or another job in the
       workdir.
-    loop.Stopped: numbers that are not finite, or storage that is full.
+    Stopped: a run that must not go on, such as one with numbers that are not finite.
   """
   distributed.join()
   with preemption.Preemption().listening() as notice:
@@ -111,62 +115,79 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
 
     phases = configuration.phases(config)
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
-    checkpoints = checkpoint.Checkpoints(
-      workdir,
-      keep=config.run.keep,
-      keep_every=config.run.keep_every,
-      run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
-    )
-    start = checkpoints.newest() or 0
-    here = next(p for p in phases if min(start, end - 1) < p.end_step)
-    assembly.check_phases(
-      config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
-    )
-    phase_run = assembly.phase_run(config, here, data, mesh, end)
-    memory.check(phase_run)
-    later = [
-      lambda p=p: assembly.phase_run(config, p, data, mesh, end)
-      for p in phases
-      if here.end_step <= p.first_step < end
-    ]
-    state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
-    notes += _export_notes(config, phase_run.objective)
-
-    attempt = 0
-    if _first():
-      workdirs.describe(workdir, config, data.corpus, data.save_tokenizer)
-      attempt = workdirs.add_attempt(
-        workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init
-      )
-    record, trackers = _records(config, workdir, start, attempt)
-    bar = progress.Progress(end, start, show=_first())
-    bar.say(
-      '\n'.join(
-        [*_overview(config, workdir, phases, here, phase_run, state, data, mesh), origin, *notes]
-      )
-    )
-    run = loop.Loop(
-      workdir=workdir,
-      total_steps=end,
-      vocab_size=data.vocab_size,
-      machinery=config.run,
-      checkpoints=checkpoints,
-      record=record,
-      trackers=trackers,
-      progress=bar,
-      preemption=notice,
-      entropy=data.entropy,
-      tokens_per_byte=data.tokens_per_byte,
-      watchdog=watchdog.Watchdog(config.run.hang_minutes),
-    )
-    with contextlib.ExitStack() as stack:
-      stack.enter_context(run.watchdog)
-      # closed in the reverse order, also when the run fails
-      for part in (checkpoints, record, trackers, bar):
-        stack.callback(part.close)
-      stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
-      result = run.train(state, phase_run, later)
+    result = None
+    while result is None:  # each time that the run goes back it is resumed here
+      with failures.enough_memory(config.run):
+        result = _attempt(config, workdir, data, mesh, phases, end, init, notice)
     return _report(result, data, workdir, end, phases)
+
+
+def _attempt(config, workdir, data, mesh, phases, end, init, notice) -> dict | None:
+  """Resumes or begins the run, and trains. What loop.train returns; None if the run goes back."""
+  checkpoints = checkpoint.Checkpoints(
+    workdir,
+    keep=config.run.keep,
+    keep_every=config.run.keep_every,
+    run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
+  )
+  skipped = rewinds.finish(workdir, checkpoints)
+  start = checkpoints.newest() or 0
+  here = next(p for p in phases if min(start, end - 1) < p.end_step)
+  assembly.check_phases(
+    config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
+  )
+  phase_run = assembly.phase_run(config, here, data, mesh, end)
+  memory.check(phase_run)
+  later = [
+    lambda p=p: assembly.phase_run(config, p, data, mesh, end)
+    for p in phases
+    if here.end_step <= p.first_step < end
+  ]
+  state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
+  notes += _export_notes(config, phase_run.objective)
+  if skipped.steps:
+    notes.append(f'steps left out, by {rewinds.FILE}: {_listed(sorted(skipped.steps))}')
+
+  attempt = 0
+  if _first():
+    workdirs.describe(workdir, config, data.corpus, data.save_tokenizer)
+    attempt = workdirs.add_attempt(
+      workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init
+    )
+  record, trackers = _records(config, workdir, start, attempt)
+  bar = progress.Progress(end, start, show=_first(), entropy=data.entropy)
+  bar.say(
+    '\n'.join(
+      [*_overview(config, workdir, phases, here, phase_run, state, data, mesh), origin, *notes]
+    )
+  )
+  run = loop.Loop(
+    workdir=workdir,
+    total_steps=end,
+    vocab_size=data.vocab_size,
+    machinery=config.run,
+    checkpoints=checkpoints,
+    record=record,
+    trackers=trackers,
+    progress=bar,
+    preemption=notice,
+    entropy=data.entropy,
+    tokens_per_byte=data.tokens_per_byte,
+    watchdog=watchdog.Watchdog(config.run.hang_minutes),
+    skipped=skipped,
+  )
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(run.watchdog)
+    # closed in the reverse order, also when the run fails
+    for part in (checkpoints, record, trackers, bar):
+      stack.callback(part.close)
+    stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
+    stack.enter_context(failures.enough_memory(config.run))
+    try:
+      return run.train(state, phase_run, later)
+    except rewinds.Rewind:
+      bar.say('going back to the last checkpoint before it')
+      return None
 
 
 # --- the parts of a run, in the order of the story ---
@@ -230,9 +251,8 @@ def _from_corpus(config, path, cache_dir, host):
     train = pipeline.build(corpus, **fields)
     held_out = lambda: []
     if corpus.splits['held_out'].num_tokens:
-      held_out = lambda: pipeline.build(corpus, **fields, split='held_out').evaluation_batches(
-        config.run.eval_batches
-      )
+      made = functools.cache(lambda: pipeline.build(corpus, **fields, split='held_out'))
+      held_out = lambda: made().evaluation_batches(config.run.eval_batches)
     return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
 
   def trial(phase):
@@ -308,6 +328,12 @@ def _state(config, phase_run, checkpoints, start, init, data):
     state.replace(params=jax.tree.map(place, params, target.params)),
     f'weights from {init}, optimizer and step fresh',
     [*lines, *notes],
+  )
+
+
+def _listed(steps) -> str:
+  return ', '.join(f'{s:,}' for s in steps[:20]) + (
+    f' and {len(steps) - 20} more' * (len(steps) > 20)
   )
 
 

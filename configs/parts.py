@@ -885,6 +885,7 @@ def run(
   keep=3,
   keep_every=0,
   on_nonfinite='stop',
+  on_spike='report',
   tensorboard=True,
   wandb='',
   compile_cache='~/.cache/bertzoo_jax/xla',
@@ -911,6 +912,8 @@ def run(
   keep: newest checkpoints kept.
   keep_every: steps between checkpoints that are kept for good; 0: none.
   on_nonfinite: stop | skip (leave the update out and count it).
+  on_spike, of loss or gradient norm (training/spikes.py): report | stop | rewind (go back to the
+    last checkpoint before it and leave these steps out; skipped.json in the workdir lists them).
   wandb: project name, empty for none.
   compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.
   corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
@@ -931,6 +934,7 @@ def run(
       keep=keep,
       keep_every=keep_every,
       on_nonfinite=on_nonfinite,
+      on_spike=on_spike,
       tensorboard=tensorboard,
       wandb=wandb,
       compile_cache=compile_cache,

@@ -22,6 +22,7 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import phase_run
+from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 from configs import parts
 
@@ -83,6 +84,7 @@ def make_workdir(path, made, corpus):
       {'m': jnp.zeros(2)},
       (),
       {'total': zero, 'consecutive': zero, 'last': zero},
+      spikes.fresh(),
     )
   )
   saver.close()

@@ -32,6 +32,7 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 from configs import bert
 from configs import parts
@@ -81,6 +82,7 @@ def make_workdir(path, config, sizes=SIZES):
     {'m': jnp.zeros(2)},
     (),
     {'total': zero, 'consecutive': zero, 'last': zero},
+    spikes.fresh(),
   )
   saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
   saver.save(state)

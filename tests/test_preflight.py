@@ -78,6 +78,21 @@ needs_libtpu = pytest.mark.skipif(
 
 
 @needs_libtpu
+def test_the_border_of_phases_is_compiled_too(monkeypatch):
+  compiled = []
+
+  def entering(before, after):
+    compiled.append((before.index, after.index))
+    return program.Program(None, {}, None, 99 << 30, 0.0)
+
+  monkeypatch.setattr(program, 'entering', entering)
+  found = verdict.preflight(config(run__kernels='xla'), tpu='v5e-4', largest=False)
+  assert compiled == [(0, 1)] and not found.ready
+  said = next(f for f in found.findings.problems if f.code == 'P09')
+  assert 'Entering phase 1 needs 99.00 GiB on each device' in str(said)
+
+
+@needs_libtpu
 def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   (tmp_path / 'config.py').write_text(CONFIG)
   done = subprocess.run(

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -511,11 +512,11 @@ def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
 
 
-def npz(path, poison=(), length=32):
+def npz(path, poison=(), length=32, steps=6, weight=np.inf, world=None):
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import corpus
 
-  world = path.parent
+  world = world or path.parent
   c = config(world)
   train = pipeline.build(
     corpus.open(world / 'corpus'),
@@ -525,14 +526,14 @@ def npz(path, poison=(), length=32):
     batch_size=8,
     seed=0,
   )
-  batches = [train.batch(s) for s in range(6)]
+  batches = [train.batch(s) for s in range(steps)]
   for s in poison:
-    batches[s]['masked_weights'][0, 0] = np.inf
+    batches[s]['masked_weights'][0, 0] = weight
   meta = {
     'vocab_size': 300,
     'special': {},
     'corpus_hash': 'abc',
-    'steps': [0, 6],
+    'steps': [0, steps],
     'batch_size': 8,
     'length': length,
     'phase': 0,
@@ -607,6 +608,53 @@ def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypa
   path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
   with pytest.raises(loop.Stopped, match='last 3 updates'):
     here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
+
+
+# An objective of our own, whose gradient a batch can poison, and a run of it.
+POISONED = """
+from bertzoo_jax.objectives import mlm
+
+def poisoned(encoder, ops):
+  whole = mlm.mlm(encoder, ops)
+
+  def loss(params, batch, *rest):
+    value, found = whole.loss(params, batch, *rest)
+    return value * batch['masked_weights'].max(), found
+
+  return whole._replace(loss=loss)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_goes_back_leaves_out_the_same_step(world, tmp_path):
+  (tmp_path / 'our_objective.py').write_text(POISONED)
+  settings = CONFIG.replace('parts.mlm_pair()', "dict(name='our_objective:poisoned')")
+  settings = settings.replace('segment_pairs', 'full_sentences').replace(
+    'ForPreTraining', 'ForMaskedLM'
+  )
+  settings = re.sub(r'phases=.*, hf', 'phases=((120, {}),), hf', settings)
+  settings = settings.replace(
+    'log_every=1, eval_every=6', "log_every=10, eval_every=0, on_spike='rewind'"
+  )
+  where = f'import sys\nsys.path.insert(0, {str(tmp_path)!r})\n'
+  (tmp_path / 'config.py').write_text(where + settings)
+  batches = npz(tmp_path / 'b.npz', (110,), 64, 120, 1e4, world)
+  train = lambda name, **stop: run_train(tmp_path, tmp_path / name, f'--batches={batches}', **stop)
+
+  entry = {'noticed': 0, 'steps': [111], 'done': True}
+  (tmp_path / 'never').mkdir()
+  (tmp_path / 'never/skipped.json').write_text(json.dumps([entry]))
+  code, said = train('never')
+  assert code == 0 and 'steps left out, by skipped.json: 111' in said, said
+
+  code, said = train('killed', stop_when=lambda workdir: (workdir / 'skipped.json').exists())
+  assert code == -signal.SIGKILL and 'spike: step 111 (loss ' in said, said
+  code, said = train('killed')
+  assert code == 0, said
+  listed = json.loads((tmp_path / 'killed/skipped.json').read_text())
+  assert [(e['steps'], e['done']) for e in listed] == [([111], True)]
+  assert curve(tmp_path / 'killed') == curve(tmp_path / 'never')
+  assert state_of(tmp_path / 'killed', 120) == state_of(tmp_path / 'never', 120)
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():

@@ -137,7 +137,7 @@ def test_npz_holds_the_batches_and_what_they_are(corpus, tmp_path, split):
     split=split,
   )
   expected = (
-    [pipe.batch(s) for s in range(*steps)] if split == 'train' else pipe.evaluation_batches(2)
+    [pipe.batch(s) for s in range(*steps)] if split == 'train' else list(pipe.evaluation_batches(2))
   )
   with np.load(file) as z:
     meta = json.loads(bytes(z['__meta__']))

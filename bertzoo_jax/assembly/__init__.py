@@ -31,6 +31,7 @@ def check(config):
     ('dtype', DTYPES),
     ('kernels', ('auto', *kernels.BY_NAME)),
     ('on_nonfinite', ('stop', 'skip')),
+    ('on_spike', ('report', 'stop', 'rewind')),
   ):
     if run[key] not in known:
       raise errors.UserError(
@@ -133,6 +134,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     mesh,
     config.seed,
     config.run.accumulation,
+    phase.index,
   )
 
 

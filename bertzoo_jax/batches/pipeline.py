@@ -198,9 +198,9 @@ class Pipeline:
         raise failures[0] from None
       raise
 
-  def evaluation_batches(self, n: int) -> list[dict]:
-    """At most n batches that cover rows of epoch 0 once, in order, always the same ones with the
-    same masks.
+  def evaluation_batches(self, n: int):
+    """Yields at most n batches that cover rows of epoch 0 once, in order, always the same ones with
+    the same masks.
 
     More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that
     fill the last batch are padding throughout (pack_ids 0) and predict nothing; pair labels have no
@@ -211,14 +211,12 @@ class Pipeline:
     rows = np.arange(whole * size)
     if whole > n:
       rows = np.arange(n * size) if self._in_order else np.arange(n * size) * total // (n * size)
-    batches = []
     for first in range(0, len(rows), size):
       here = rows[first : first + size][self._first_row : self._first_row + self._rows_here]
       batch = self._finish(*self._rows(0, here % total, shuffled=False))
       for name in ('masked_weights', 'pack_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
-      batches.append(batch)
-    return batches
+      yield batch
 
   # --- rows ---
 

@@ -208,6 +208,36 @@ def sha256(p, block: int = 1 << 22) -> str:
   return digest.hexdigest()
 
 
+# What tensorstore's ValueErrors begin with, and jax's RuntimeErrors: the status of the operation.
+_STATUS = re.compile(
+  r'(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|'
+  r'PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|'
+  r'OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS): '
+)
+_OF_PROGRAMS = (
+  ArithmeticError,
+  AssertionError,
+  AttributeError,
+  ImportError,
+  LookupError,
+  MemoryError,
+  NameError,
+  NotImplementedError,
+  RecursionError,
+  TypeError,
+)
+
+
+def is_error_of_storage(e: BaseException) -> bool:
+  """Whether an error may come from a disk, a bucket or the network. False for a mistake of the
+  program, such as a TypeError. A ValueError is one of storage only if it has a status, as
+  tensorstore's have.
+  """
+  if isinstance(e, ValueError) and not isinstance(e, OSError):
+    return bool(_STATUS.search(str(e)))
+  return isinstance(e, OSError) or not isinstance(e, _OF_PROGRAMS)
+
+
 def may_pass(e: Exception) -> bool:
   """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address,
   missing rights and a full disk are not.

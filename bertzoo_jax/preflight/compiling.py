@@ -3,6 +3,7 @@ it takes.
 """
 
 import contextlib
+import itertools
 import json
 import math
 from typing import NamedTuple
@@ -125,6 +126,9 @@ def phases(
       f'Phase {p.index} needs {_needs(p, slice_)}{_fitting(p.largest)}; what else would help is '
       'under "to make it fit".',
     )
+  if not refused:
+    for (_, before), (made, after) in itertools.pairwise(described):
+      _check_entering(findings, made, before, after, slice_)
   out = [
     known[same]._replace(index=made.index, steps=made.steps, epochs=made.epochs)
     for made, same in met
@@ -133,6 +137,25 @@ def phases(
     where = [str(p.index) for p in out if doubt in p.doubts]
     findings.add('W05', f'Phase{"s" * (len(where) > 1)} {", ".join(where)}: {doubt}.')
   return out if all(p.program is not None for p in out) else []
+
+
+def _check_entering(findings, made, before, after, slice_):
+  """Where a run goes from a phase to the next, it holds one state and what the phase adds."""
+  try:
+    found = program.entering(before, after)
+  except Exception as e:  # as of a train step
+    findings.add(
+      'P10',
+      f'Entering phase {made.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: '
+      f'{" ".join(str(e).split())[:160]}): take another run.mesh, or another libtpu.',
+    )
+    return
+  if not found.fits:
+    findings.add(
+      'P09',
+      f'Entering phase {made.index} needs {_needs(made._replace(program=found), slice_)}: take a '
+      'larger slice, or more devices along fsdp in run.mesh.',
+    )
 
 
 def _objective(config, made):

@@ -11,6 +11,7 @@ compares tokenizers on a text: corpora, folders of `prepare`, vocabulary files, 
 directories or names.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -95,7 +96,7 @@ def show(
   )
   if split == 'held_out':
     # those that `pretrain` evaluates
-    batches = iter(pipe.evaluation_batches(config.run.eval_batches)[first:end])
+    batches = itertools.islice(pipe.evaluation_batches(config.run.eval_batches), first, end)
   else:
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
   if npz is not None:

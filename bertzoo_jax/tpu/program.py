@@ -163,6 +163,11 @@ def train_step(phase_run: phase_runs.PhaseRun) -> Program:
   return compiled(phase_runs.train_step(phase_run), state, batch)
 
 
+def entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun) -> Program:
+  """How a state goes from one phase_run to the next, compiled likewise."""
+  return compiled(phase_runs.entering(after), phase_runs.target(before)[0])
+
+
 def compiled(function, *arguments) -> Program:
   """A jitted function compiled for the TPU devices of its arguments' shardings.
 

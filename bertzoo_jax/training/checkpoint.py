@@ -35,6 +35,7 @@ from absl import logging as absl_logging
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import spikes
 
 FOLDER = 'checkpoints'
 MANIFEST = 'sha256.json'
@@ -173,8 +174,12 @@ class Checkpoints:
     saved = self._checkpointer.restore(
       folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
     )['meta']['shapes']
-    _check_shapes(saved, shapes(target), folder)
-    wanted = _parts(target)
+    wanted, added = _parts(target), {}
+    # Checkpoints written before there were spikes lack them, and begin to count.
+    if not any(path.startswith('rest/spikes/') for path in saved):
+      where = jax.tree.map(lambda x: x.sharding, wanted['rest'].pop('spikes'))
+      added['spikes'] = jax.jit(spikes.fresh, out_shardings=where)()
+    _check_shapes(saved, _shapes(wanted), folder)
     args = {
       name: ocp.args.PyTreeRestore(
         item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
@@ -182,7 +187,12 @@ class Checkpoints:
       for name, tree in wanted.items()
     }
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    return target.replace(params=got['params'], **got['rest'])
+    return target.replace(params=got['params'], **got['rest'], **added)
+
+  def forget_from(self, step: int) -> None:
+    """Deletes the checkpoints of this step and later ones. By the first process alone."""
+    for newer in [s for s in steps(self._folder.parent) if s >= step]:
+      _delete(self._folder / str(newer))
 
   def close(self) -> None:
     """Waits for the last save and ends the threads; a save that failed is told and not raised,
@@ -373,9 +383,12 @@ def parse_address(address: str) -> tuple[str, str | None]:
 
 def shapes(state) -> dict[str, list[int]]:
   """{path: shape} of every array of a state."""
+  return _shapes(_parts(state))
+
+
+def _shapes(parts):
   return {
-    optimizers.path_of(p): list(x.shape)
-    for p, x in jax.tree_util.tree_leaves_with_path(_parts(state))
+    optimizers.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(parts)
   }
 
 
@@ -387,6 +400,7 @@ def _parts(state):
       'opt_state': state.opt_state,
       'carry': state.carry,
       'nonfinite': state.nonfinite,
+      'spikes': state.spikes,
     },
   }
 

@@ -25,7 +25,8 @@ class PhaseData(NamedTuple):
     features: {name: (shape of the global batch, dtype)}.
     batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of
       the phase in [first, end).
-    held_out: () → list of such dicts with fixed masks; [] without held-out text.
+    held_out: () → iterator of such dicts with fixed masks, the same ones at each call; empty
+      without held-out text.
     rows_per_epoch: rows, or None where it is not known.
   """
 

@@ -14,12 +14,16 @@ from jax.experimental import multihost_utils
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import distributed
+from bertzoo_jax.training import failures
+from bertzoo_jax.training import meter as meters
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import replicas
+from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step as steps
 from bertzoo_jax.training import watchdog as watchdogs
 
 # So many updates in a row without a finite gradient are no accident of the data.
@@ -41,6 +45,7 @@ class Loop:
     checkpoints, record, trackers, progress, preemption: of this attempt.
     entropy, tokens_per_byte: as of data.Data.
     watchdog: is told what is under way.
+    skipped: steps that this run leaves out, and how often it went back for them.
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
 
@@ -56,9 +61,12 @@ class Loop:
   entropy: float | None = None
   tokens_per_byte: float | None = None
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
+  skipped: rewinds.Skipped = rewinds.NOTHING
   best: float = math.inf
   _nonfinite_before: int = 0
   _pending: Any = None
+  # (step, metrics) of the steps of which nobody knows yet whether they are spikes
+  _recent: list = dataclasses.field(default_factory=list)
   _held_out: dict = dataclasses.field(default_factory=dict)
   # step, its held-out loss, first step of the phase it was evaluated in
   _evaluated: tuple = (None, None, 0)
@@ -76,9 +84,11 @@ class Loop:
       saved.
 
     Raises:
-      Stopped: a loss or gradient that is not finite, or a checkpoint or a row of the metrics that
-        cannot be written.
+      Stopped: numbers that are not finite, a spike if `on_spike` says so, copies of parameters that
+        differ, a device without room, or a checkpoint or a row of the metrics that cannot be
+        written.
       TryAgain: one that could not be written, and may be the next time.
+      Rewind: a spike for which the run goes back; what it will leave out is stored.
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
     self.best = min(
@@ -97,10 +107,10 @@ class Loop:
       if self.preemption.name:
         break
       state = self._through(state, phase_run)
-    self._save(state)
+    saved = self._save(state)
     self._guarded(self.checkpoints.wait)
     return {
-      'step': int(state.step),
+      'step': int(state.step) if saved else max(checkpoint.steps(self.workdir), default=0),
       'interrupted': self.preemption.name is not None,
       'held_out': self._held_out,
     }
@@ -111,9 +121,11 @@ class Loop:
     if step >= phase_run.end_step:
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = _Meter(phase_run, state)
+    left_out = phase_runs.left_out(phase_run)
+    meter = meters.Meter(phase_run, state)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
+      f'phase {phase_run.index} · steps {phase_run.first_step + 1:,} to {phase_run.end_step:,} · '
       f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
     )
     self.watchdog.begin()
@@ -124,17 +136,21 @@ class Loop:
       if self.preemption.name and jax.process_count() == 1:
         break
       self.watchdog.doing('step', step)
-      data.check_ids(batch, self.vocab_size, f'batch of step {step}')
-      state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
+      if step + 1 in self.skipped.steps:
+        state, values = left_out(state)
+      else:
+        data.check_ids(batch, self.vocab_size, f'batch of step {step}')
+        state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
+        self._recent.append((step + 1, values))
       step += 1
-      # The host may run ahead of the device, but not far: batches in flight are memory.
-      running.append(values['loss'])
-      if len(running) > depth:
-        running.popleft().block_until_ready()
-      if not meter.started:
-        values['loss'].block_until_ready()
-        self.progress.begin()
-      meter.count()
+      # The host may run ahead of the device, but not far: batches in flight are memory. Of the
+      # first step it waits for the compilation.
+      running.append((step, values['spikes']))
+      while len(running) > (depth if meter.started else 0):
+        done, value = running.popleft()
+        value.block_until_ready()
+        meter.waited(done)
+        self.progress.begin(done)
       self.progress.step(step)
       evaluates = step == self.total_steps or bool(
         self.machinery.eval_every and step % self.machinery.eval_every == 0
@@ -142,7 +158,8 @@ class Loop:
       if evaluates or step in (1, phase_run.end_step) or step % self.machinery.log_every == 0:
         self._log(step, values, meter, batch)
       if self._after(step, state, phase_run, evaluate if evaluates else None):
-        meter.restart()
+        running.clear()
+        meter.restart(step)
       if self.preemption.reached():
         break
       self.watchdog.doing('the batch of step', step)
@@ -186,18 +203,37 @@ class Loop:
       up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
     )
 
-  def _save(self, state):
-    self.watchdog.doing('the save of step', int(state.step))
-    total = int(state.nonfinite['total'])
+  def _save(self, state) -> bool:
+    """Saves a state that is sound; False for one that is not saved, since the run will go back."""
+    step, total = int(state.step), int(state.nonfinite['total'])
+    self.watchdog.doing('the save of step', step)
     if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
     self._flush()  # a run that resumes from this checkpoint does not write the row again
     self._guarded_record(self.record.sync)
-    if step := int(state.step):
+    if self.preemption.name and self.machinery.on_spike == 'rewind' and self._spikes(step):
+      # The attempt that goes on finds them again, and those that follow up to the next row of the
+      # metrics: it leaves out what it would have left out without the interruption.
+      self.progress.say(f'step {step:,} is not saved: there was a spike before it')
+      return False
+    self._judge(step)
+    if step:
+      self._check_sound(state)
       evaluated, held_out_loss, phase_first_step = self._evaluated
       found = (held_out_loss, phase_first_step) if evaluated == step else ()
       self._guarded(lambda: self.checkpoints.save(state, *found))
     self._saved_at = time.monotonic()
+    return True
+
+  def _check_sound(self, state):
+    """Raises Stopped for a state that must not be saved."""
+    if path := steps.not_finite(state):
+      raise Stopped(
+        f'The update up to step {int(state.step):,} made {path} infinite or not a number, though '
+        'loss and gradient were finite. This state is not saved, the last good checkpoint is kept. '
+        'Try a lower schedule.learning_rate, or a larger optimizer.eps.'
+      )
+    replicas.check(state)
 
   def _guarded(self, action):
     """To save is to write and to wait for the other hosts; what fails because one is gone is left
@@ -208,13 +244,45 @@ class Loop:
     except Exception as e:  # whatever the storage raises: the user needs the cause and what is left
       if distributed.comes_from_another(e):
         raise
-      raise _unwritten('A checkpoint', 'the ones before', e) from e
+      if failures.out_of_memory(e) or not storage.is_error_of_storage(e):
+        e.add_note('The checkpoints before this one are kept.')
+        raise
+      raise failures.unwritten('A checkpoint', 'the ones before', e) from e
+
+  def _spikes(self, step) -> list[tuple[int, dict]]:
+    """(step, metrics) of the spikes up to a step that nobody has judged."""
+    recent = [(s, values) for s, values in self._recent if s <= step]
+    found = jax.device_get([values['spike'] for _, values in recent])
+    return [r for r, spike in zip(recent, found) if spike]
+
+  def _judge(self, step):
+    """Does what `on_spike` says about the spikes up to a step, and forgets these steps."""
+    found = self._spikes(step)
+    self._recent = [(s, values) for s, values in self._recent if s > step]
+    if not found:
+      return
+    lines = [
+      f'step {s:,} (loss {float(v["loss"]):.4g}, gradient norm {float(v["grad_norm"]):.4g})'
+      for s, v in found
+    ]
+    said = f'spike: {", ".join(lines[:5])}' + (f' and {len(lines) - 5} more' * (len(lines) > 5))
+    self.progress.say(said)
+    if self.machinery.on_spike == 'stop':
+      raise Stopped(
+        f'The run stops at a {said}. The last checkpoint before it is kept. '
+        'run.on_spike=rewind leaves these steps out, run.on_spike=report goes on; a lower learning '
+        'rate or clipping (optimizer.clip_norm) may avoid them.'
+      )
+    if self.machinery.on_spike == 'rewind':
+      rewinds.go_back(self.workdir, self.skipped, [s for s, _ in found], step)
 
   def _guarded_record(self, action):
     try:
       action()
     except Exception as e:  # as above
-      raise _unwritten('A row of the metrics', 'the checkpoints', e) from e
+      if not storage.is_error_of_storage(e):
+        raise
+      raise failures.unwritten('A row of the metrics', 'the checkpoints', e) from e
 
   def _write(self, row):
     self._guarded_record(lambda: self.record.write(row))
@@ -224,6 +292,7 @@ class Loop:
     self._flush()
     row = {
       'step': step,
+      'phase': meter.phase,
       'examples': step * meter.rows,
       **meter.rates(),
       'batch_crc32': _crc32(batch),
@@ -242,14 +311,19 @@ class Loop:
     (row, values), self._pending = self._pending, None
     values = {k: v.item() for k, v in jax.device_get(values).items()}
     left_out, in_a_row = values.pop('nonfinite'), values.pop('nonfinite_in_a_row')
+    spikes = values.pop('spikes')
+    skipped = values.pop('spike', None) is None
     row = {
       'step': row.pop('step'),
       **values,
       **row,
       **({'nonfinite': left_out} if left_out else {}),
+      **({'spikes': spikes} if spikes else {}),
+      **({'skipped': True} if skipped else {}),
     }
     self._write(row)
     self.progress.row(row)
+    self._judge(row['step'])
     if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
       self._stop_nonfinite(None, row['step'])
     if in_a_row >= MOST_SKIPPED:
@@ -283,57 +357,6 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a picture is not worth a run
         self.progress.say(f'loss.png could not be drawn: {type(e).__name__}: {e}')
-
-
-def _unwritten(what, kept, e):
-  passing = storage.may_pass(e)
-  return (errors.TryAgain if passing else Stopped)(
-    f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} '
-    'are kept. '
-    + ('' if passing else 'Free space or mend access, and ')
-    + ('Run' if passing else 'run')
-    + ' the same line again.'
-  )
-
-
-class _Meter:
-  """Tokens a second since the last pause."""
-
-  def __init__(self, phase_run, state):
-    self.rows, self._tokens, self._first, self._per_epoch = (
-      phase_run.rows,
-      phase_run.rows * phase_run.length,
-      phase_run.first_step,
-      phase_run.data.rows_per_epoch,
-    )
-    self._flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
-    peak = cost.peak(phase_run.mesh.devices.flat[0])
-    self._peak = peak * phase_run.mesh.size if peak else None
-    self.started = False
-
-  def restart(self):
-    self._since, self._steps = time.monotonic(), 0
-
-  def count(self):
-    if self.started:
-      self._steps += 1
-    else:  # the first step compiled, and was waited for
-      self.started = True
-      self.restart()
-
-  def rates(self) -> dict:
-    if not self._steps:
-      return {}
-    per_second = self._steps / (time.monotonic() - self._since)
-    self.restart()
-    known = self._peak and self._flops
-    mfu = {'mfu': self._flops * per_second / self._peak} if known else {}
-    return {'tokens_per_second': per_second * self._tokens, **mfu}
-
-  def epoch(self, step):
-    return (
-      None if not self._per_epoch else round((step - self._first) * self.rows / self._per_epoch, 4)
-    )
 
 
 def _most_in_flight() -> int:

@@ -88,8 +88,8 @@ def read(workdir) -> list[dict]:
 
 
 def plot(workdir, entropy: float | None = None) -> bool:
-  """Draws WORKDIR/loss.png: training and held-out loss over steps, and the unigram entropy. False
-  without matplotlib.
+  """Draws WORKDIR/loss.png: training and held-out loss over steps, the unigram entropy, and the
+  borders of phases, where curves break. False without matplotlib.
   """
   try:
     import matplotlib
@@ -106,10 +106,17 @@ def plot(workdir, entropy: float | None = None) -> bool:
     ('held_out_mlm_loss', 'o-'),
     ('held_out_loss', 'o:'),
   ):
-    points = [(row['step'], row[name]) for row in rows if row.get(name) is not None]
     twin = name.replace('mlm_loss', 'loss')
-    if points and (twin == name or any(row.get(twin) != row.get(name) for row in rows)):
-      axes.plot(*zip(*points), style, label=name, markersize=4)
+    if twin != name and all(row.get(twin) == row.get(name) for row in rows):
+      continue
+    color = None
+    for points in curves(rows, name):
+      label = name if color is None else None
+      [line] = axes.plot(*zip(*points), style, label=label, markersize=4, color=color)
+      color = line.get_color()
+  for step, phase in borders(rows):
+    axes.axvline(step, color='grey', linewidth=1, linestyle=':')
+    axes.annotate(f' phase {phase}', (step, 1), xycoords=('data', 'axes fraction'), va='top')
   if entropy is not None:
     axes.axhline(entropy, color='grey', linewidth=1, linestyle='--', label='unigram entropy')
   axes.set_xlabel('step')
@@ -124,6 +131,26 @@ def plot(workdir, entropy: float | None = None) -> bool:
   part.replace(target)
   pyplot.close(figure)
   return True
+
+
+def borders(rows: list[dict]) -> list[tuple[int, int]]:
+  """(last step before it, number) of each phase that begins within the rows."""
+  return [
+    (a['step'], b['phase'])
+    for a, b in zip(rows, rows[1:])
+    if None not in (a.get('phase'), b.get('phase')) and a['phase'] != b['phase']
+  ]
+
+
+def curves(rows: list[dict], name: str) -> list[list[tuple[int, float]]]:
+  """The (step, value) of a metric, in one list per phase: losses of phases with other lengths,
+  maskings or objectives do not compare, so nothing connects them.
+  """
+  found = {}
+  for row in rows:
+    if row.get(name) is not None:
+      found.setdefault(row.get('phase'), []).append((row['step'], row[name]))
+  return list(found.values())
 
 
 class Trackers:

@@ -1,5 +1,7 @@
 """A phase made ready to run: its state on the mesh, its compiled step, its evaluation."""
 
+import collections
+import functools
 import math
 import os
 from typing import Any
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 
 # KiB of fast memory that a fused operation may take, where the chip has more than the compiler uses
@@ -32,6 +35,7 @@ class PhaseRun(NamedTuple):
     data: its PhaseData.
     mesh: of the run.
     seed, accumulation: as of `step.make_train_step`.
+    index: of the phase, from 0.
   """
 
   first_step: int
@@ -43,6 +47,7 @@ class PhaseRun(NamedTuple):
   mesh: Any
   seed: int
   accumulation: int
+  index: int = 0
 
   @property
   def rows(self) -> int:
@@ -80,12 +85,26 @@ def fresh(phase_run: PhaseRun) -> steps.TrainState:
 
 
 def enter(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
-  """A state at the start of a later phase_run: moments are kept, parameters that the phase_run adds
-  come from its objective, which may have them begin as others that are there."""
+  """A state at the start of a later phase_run. Moments are kept. Parameters that the phase_run adds
+  come from its objective, which may have them begin as others that are there. The old state is
+  donated: two would not fit where one and a step do.
+  """
+  return entering(phase_run)(state)
+
+
+def entering(phase_run: PhaseRun):
+  """The jitted function behind `enter`."""
+
+  def entered(old):
+    new = steps.carry_over(old, _initial(phase_run), phase_run.objective.inherits)
+    return new.replace(spikes=spikes.entered(old.spikes))
+
   return jax.jit(
-    lambda old: steps.carry_over(old, _initial(phase_run), phase_run.objective.inherits),
+    entered,
     out_shardings=_where(phase_run),
-  )(state)
+    donate_argnums=0,
+    compiler_options=_options(phase_run),
+  )
 
 
 def train_step(phase_run: PhaseRun):
@@ -116,14 +135,20 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
   }
 
 
+def left_out(phase_run: PhaseRun):
+  """The compiled state → (state, metrics) of a step that is left out; the state is donated."""
+  return jax.jit(steps.left_out, out_shardings=(_where(phase_run), None), donate_argnums=0)
+
+
 def evaluation(phase_run: PhaseRun):
   """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
 
-  The denominators are added over all batches first, so the result is that of one large batch. An
-  objective's memory starts afresh at every evaluation and goes from each batch to the next.
+  The denominators are added over all batches first, so the result is that of one large batch; this
+  happens once. Batches are made anew at each evaluation and never kept: they may be many times the
+  size of the state. An objective's memory starts afresh at every evaluation and goes from each
+  batch to the next.
   """
   objective, rows = phase_run.objective, sharding.batch_sharding(phase_run.mesh)
-  batches = phase_run.data.held_out()
   normalizers_of = jax.jit(objective.normalizers)
   start = jax.jit(lambda: objective.carry(phase_run.rows), out_shardings=rows)
   one = jax.jit(
@@ -134,21 +159,25 @@ def evaluation(phase_run: PhaseRun):
   )
   place = lambda batch: sharding.to_devices(batch, phase_run.mesh, phase_run.rows)
   add = lambda a, b: jax.tree.map(jnp.add, a, b)
-  normalizers = None
+
+  @functools.cache
+  def normalizers():
+    total = collections.Counter()
+    for batch in phase_run.data.held_out():
+      total.update({k: float(v) for k, v in normalizers_of(place(batch)).items()})
+    return dict(total)
 
   def evaluate(params):
-    nonlocal normalizers
-    if not batches:
+    if not normalizers():
       return {}
-    if normalizers is None:
-      found = [normalizers_of(place(batch)) for batch in batches]
-      normalizers = {k: sum(float(t[k]) for t in found) for k in found[0]}
     total, carry = None, start()
-    for number, batch in enumerate(batches):
-      result, carry = jax.block_until_ready(one(params, place(batch), normalizers, carry, number))
+    # the next batch is made while the devices compute, and one batch at a time is under way
+    for number, batch in enumerate(phase_run.data.held_out()):
+      jax.block_until_ready(total)
+      result, carry = one(params, place(batch), normalizers(), carry, number)
       total = result if total is None else add(total, result)
     loss, sums = total
-    values = {'loss': loss, **objective.finalize_metrics(steps.means(sums, normalizers))}
+    values = {'loss': loss, **objective.finalize_metrics(steps.means(sums, normalizers()))}
     return {k: float(v) for k, v in values.items()}
 
   return evaluate

@@ -1,4 +1,4 @@
-"""What a watcher sees: a bar on a terminal, plain lines elsewhere. Both say step, percent, loss,
+"""What a watcher sees: a bar on a terminal, plain lines elsewhere. Both say step, percent, losses,
 tokens/s and time left.
 """
 
@@ -10,13 +10,20 @@ class Progress:
   """Reports on one process; silent on the others."""
 
   def __init__(
-    self, total_steps: int, start_step: int, *, show: bool, terminal: bool | None = None
+    self,
+    total_steps: int,
+    start_step: int,
+    *,
+    show: bool,
+    terminal: bool | None = None,
+    entropy: float | None = None,
   ):
     """total_steps: of the run. start_step: where this attempt begins. show: False for silence.
-    terminal: None to find out.
+    terminal: None to find out. entropy: of the unigrams (nats), to stand beside the loss of masked
+    tokens.
     """
-    self._total, self._start, self._began = total_steps, start_step, None
-    self._show = show
+    self._total, self._at, self._began = total_steps, start_step, None
+    self._show, self._entropy = show, entropy
     terminal = sys.stdout.isatty() if terminal is None else terminal
     self._bar = _bar(total_steps, start_step) if show and terminal else None
 
@@ -29,13 +36,14 @@ class Progress:
     else:
       print(text, flush=True)
 
-  def begin(self) -> None:
-    """Starts the clock of the time left: compilation is over."""
+  def begin(self, step: int) -> None:
+    """Starts the clock of the time left at a step that is over: compilation is, too."""
     if self._began is None:
-      self._began = (time.monotonic(), self._start + 1)
+      self._began = (time.monotonic(), step)
 
   def step(self, step: int) -> None:
     """Moves the bar."""
+    self._at = step
     if self._bar:
       self._bar[0].update(self._bar[1], completed=step)
 
@@ -44,29 +52,49 @@ class Progress:
     if not self._show:
       return
     step, rate = row['step'], row.get('tokens_per_second')
-    parts = [f'loss {_number(row.get("loss"))}', f'{rate:,.0f} tokens/s' if rate else '']
-    parts += [f'held out {_number(row["held_out_loss"])}'] if 'held_out_loss' in row else []
-    text = ' · '.join(p for p in parts if p)
+    speed = [f'{rate:,.0f} tokens/s'] if rate else []
+    now = ['left out'] if row.get('skipped') else self._losses(row, '')
+    held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
+    text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:
-      self._bar[0].update(self._bar[1], completed=step, numbers=text)
-      if 'held_out_loss' in row:
+      self._bar[0].update(self._bar[1], completed=self._at, numbers=' · '.join(now[:1] + speed))
+      if held_out:
         self.say(f'step {step:,}: {text}')
     else:
       print(
         f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
-        f'{self._eta(step)} left',
+        f'{self._left()} left',
         flush=True,
       )
+
+  def _losses(self, row, prefix) -> list[str]:
+    """What a row says of learning. The loss of masked tokens comes first: it compares with the
+    entropy.
+    """
+    get = lambda name: row.get(prefix + name)
+    loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
+    parts = []
+    if masked is not None:
+      beside = '' if self._entropy is None else f' (unigram entropy {self._entropy:.4f})'
+      parts.append(f'masked-token loss {_number(masked)}{beside}')
+    if masked is None or loss is None or abs(loss - masked) > 1e-4 * abs(loss):
+      parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
+    if found is not None:
+      parts.append(
+        f'replaced tokens: accuracy {100 * found:.2f} % '
+        f'(calling all original {100 * get("rtd_base_rate"):.2f} %), AUC {get("rtd_auc"):.3f}'
+      )
+    return parts
 
   def close(self) -> None:
     if self._bar:
       self._bar[0].stop()
 
-  def _eta(self, step):
-    if self._began is None or step <= self._began[1]:
+  def _left(self):
+    if self._began is None or self._at <= self._began[1]:
       return '?'
     return clock(
-      (time.monotonic() - self._began[0]) / (step - self._began[1]) * (self._total - step)
+      (time.monotonic() - self._began[0]) / (self._at - self._began[1]) * (self._total - self._at)
     )
 
 

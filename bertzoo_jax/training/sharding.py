@@ -165,6 +165,7 @@ def of_state(state, parameter_shardings, mesh):
     opt_state=jax.tree_util.tree_map_with_path(place, state.opt_state),
     carry=jax.tree.map(lambda _: batch_sharding(mesh), state.carry),
     nonfinite=jax.tree.map(lambda _: everywhere, state.nonfinite),
+    spikes=jax.tree.map(lambda _: everywhere, state.spikes),
   )
 
 

@@ -14,6 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import spikes
 
 # What keys are made of, whatever jax is set to: two words, and the same draws after a resume.
 _KEYS = 'threefry2x32'
@@ -30,6 +31,7 @@ class TrainState:
     carry: the objective's memory, leading axis the batch; () where there is none.
     nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the
       step of the last one.
+    spikes: running statistics of loss and gradient norm, and the count of spikes (spikes.py).
   """
 
   step: Any
@@ -37,14 +39,16 @@ class TrainState:
   opt_state: Any
   carry: Any
   nonfinite: Any
+  spikes: Any
 
-  def nonfinite_counts(self) -> dict:
+  def counts(self) -> dict:
     """The counts as metrics, each an array of its own: the state itself is donated to the next
     step.
     """
     return {
       'nonfinite': self.nonfinite['total'] + 0,
       'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0,
+      'spikes': self.spikes['total'] + 0,
     }
 
 
@@ -58,6 +62,7 @@ def init(objective, tx, seed: int, batch_size: int) -> TrainState:
     tx.init(params),
     objective.carry(batch_size),
     {'total': zero(), 'consecutive': zero(), 'last': zero(-1)},
+    spikes.fresh(),
   )
 
 
@@ -80,7 +85,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
   Returns:
     step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective,
     lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far, and since the last
-    good one).
+    good one), spikes (so far) and spike (whether this step is one).
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
@@ -107,22 +112,32 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
       'consecutive': jnp.where(ok, 0, state.nonfinite['consecutive'] + 1),
       'last': jnp.where(ok, state.nonfinite['last'], state.step),
     }
+    statistics, spike = spikes.update(state.spikes, loss, norm, ok)
     new = TrainState(
       state.step + 1,
       keep(optax.apply_updates(state.params, updates), state.params),
       keep(opt_state, state.opt_state),
       keep(carry, state.carry),
       nonfinite,
+      statistics,
     )
     return new, {
       'loss': loss,
       **objective.finalize_metrics(means(sums, normalizers)),
       'lr': schedule(state.step),
       'grad_norm': norm,
-      **new.nonfinite_counts(),
+      **new.counts(),
+      'spike': spike,
     }
 
   return step
+
+
+def left_out(state):
+  """(state after a step that is left out, its metrics): the number of the step goes on, nothing
+  else changes.
+  """
+  return state.replace(step=state.step + 1), state.counts()
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
@@ -154,6 +169,22 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), found), merge(carry, accumulation, mesh)
 
   return step
+
+
+def not_finite(state) -> str | None:
+  """The path of an array of a state that has a number that is not finite; None for none. Waits for
+  the state.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(
+    {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
+  )
+  finite = jax.device_get(_all_finite([x for _, x in leaves]))
+  return next((optimizers.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
+
+
+@jax.jit
+def _all_finite(leaves):
+  return jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])
 
 
 def means(sums: dict, normalizers: dict) -> dict:

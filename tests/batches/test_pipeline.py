@@ -244,7 +244,7 @@ def test_features_have_the_declared_shapes_and_dtypes_and_stand_in_the_table(nam
 def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   pipe = _build('full_sentences', split='held_out')
   n = pipe.rows_per_epoch
-  batches = pipe.evaluation_batches(1000)
+  batches = list(pipe.evaluation_batches(1000))
   for one, two in zip(batches, pipe.evaluation_batches(1000), strict=True):
     _same(one, two)
   assert len(batches) == -(-n // 8)
@@ -311,7 +311,7 @@ def test_documents_of_one_sentence_are_remarked_on_where_pairs_are_made():
 
 def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
   pipe = _build('full_sentences', split='held_out', batch_size=2)
-  batches = pipe.evaluation_batches(2)
+  batches = list(pipe.evaluation_batches(2))
   everything = [tuple(r) for b in pipe.evaluation_batches(1000) for r in _unmasked(b)]
   picked = [everything.index(tuple(r)) for b in batches for r in _unmasked(b)]
   assert len(batches) == 2 and picked == [i * pipe.rows_per_epoch // 4 for i in range(4)]
@@ -320,9 +320,9 @@ def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
 def test_evaluation_of_pairs_has_whole_batches_only_and_at_least_one():
   pipe = _build('segment_pairs', split='held_out')
   n = pipe.rows_per_epoch
-  assert n % 8 and len(pipe.evaluation_batches(1000)) == n // 8
+  assert n % 8 and len(list(pipe.evaluation_batches(1000))) == n // 8
   large = _build('segment_pairs', split='held_out', batch_size=64)
-  batches = large.evaluation_batches(1000)
+  batches = list(large.evaluation_batches(1000))
   assert len(batches) == 1 and large.rows_per_epoch < 64
   assert (batches[0]['masked_weights'].sum(1) > 0).sum() <= large.rows_per_epoch
 

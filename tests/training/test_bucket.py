@@ -43,7 +43,7 @@ def save(workdir, *new):
       checkpoints.save(at(step))
     checkpoints.wait()
   except Exception as e:
-    raise loop._unwritten('A checkpoint', 'the ones before', e)
+    raise failures.unwritten('A checkpoint', 'the ones before', e)
   finally:
     checkpoints.close()
 

@@ -1,10 +1,12 @@
 """The loop over phases: borders, interruptions, the best checkpoint, and storage that fails."""
 
 import math
+import time
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import toys
 
@@ -14,6 +16,7 @@ from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
+from bertzoo_jax.training import sharding
 
 BORDER, END = 3, 6
 
@@ -74,7 +77,12 @@ def train(
     total_steps=END,
     vocab_size=toys.VOCAB,
     machinery=types.SimpleNamespace(
-      log_every=1, eval_every=eval_every, save_minutes=1000.0, keep_every=0, on_nonfinite='stop'
+      log_every=1,
+      eval_every=eval_every,
+      save_minutes=1000.0,
+      keep_every=0,
+      on_nonfinite='stop',
+      on_spike='report',
     ),
     checkpoints=checkpoints,
     record=record or metrics.Nothing(),
@@ -84,6 +92,33 @@ def train(
   )
   try:
     return run.train(state, phase_run, later)
+  finally:
+    checkpoints.close()
+
+
+def train_one(workdir, phase_run, state=None, *, record=None, keep_every=1):
+  """The result of a run of one phase that saves every so many steps."""
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=keep_every)
+  run = loop.Loop(
+    workdir=workdir,
+    total_steps=phase_run.end_step,
+    vocab_size=toys.VOCAB,
+    machinery=types.SimpleNamespace(
+      log_every=1,
+      eval_every=0,
+      save_minutes=1000.0,
+      keep_every=keep_every,
+      on_nonfinite='skip',
+      on_spike='report',
+    ),
+    checkpoints=checkpoints,
+    record=record or metrics.Nothing(),
+    trackers=metrics.Nothing(),
+    progress=progress.Progress(phase_run.end_step, 0, show=False),
+    preemption=Preemption(),
+  )
+  try:
+    return run.train(state or phase_runs.fresh(phase_run), phase_run, [])
   finally:
     checkpoints.close()
 
@@ -151,6 +186,73 @@ def test_metrics_that_cannot_be_written_end_a_run_in_one_sentence(tmp_path, erro
   with pytest.raises(ends, match=words) as e:
     train(tmp_path, record=types.SimpleNamespace(write=fail), eval_every=0)
   assert type(e.value) is ends
+
+
+@pytest.mark.parametrize('error', [TypeError('a mistake of ours'), KeyError('kernel')])
+def test_a_mistake_of_the_program_in_a_save_keeps_its_own_words(tmp_path, monkeypatch, error):
+  def fail(*args):
+    raise error
+
+  monkeypatch.setattr(checkpoint.Checkpoints, 'save', fail)
+  with pytest.raises(type(error)) as e:
+    train(tmp_path, eval_every=0)
+  assert e.value is error and 'kept' in e.value.__notes__[0]
+  with pytest.raises(type(error)):
+    train(tmp_path, record=types.SimpleNamespace(write=fail), eval_every=0)
+
+
+def test_a_finite_gradient_that_makes_an_infinite_parameter_is_never_saved(tmp_path):
+  # A float32 has no 1e-46: the update of a parameter without a gradient is 0 / 0.
+  plain = toys.toy()
+  head = {'classifier': {'kernel': jnp.zeros((toys.WIDTH, 2)), 'bias': jnp.zeros(2)}}
+  objective = plain._replace(
+    loss=lambda params, *rest: plain.loss({**params, 'pair_head': head}, *rest)
+  )
+  phase_run = toys.phase_run(0, END, objective=objective, eps=1e-46)
+  with pytest.raises(errors.Stopped, match='made params/pair_head.* infinite or not a num') as e:
+    train_one(tmp_path, phase_run)
+  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+
+
+def test_a_state_whose_copies_differ_is_never_saved(tmp_path):
+  mesh = sharding.mesh((8, 1, 1), jax.devices())
+  phase_run = toys.phase_run(0, END, mesh=mesh)
+  state = phase_runs.fresh(phase_run)
+  bias = state.params['pair_head']['classifier']['bias']
+  copies = [np.array(s.data) for s in bias.addressable_shards]
+  copies[3][1] += 1e-6
+  where = [s.device for s in bias.addressable_shards]
+  bias = jax.make_array_from_single_device_arrays(
+    bias.shape, bias.sharding, [jax.device_put(c, d) for c, d in zip(copies, where)]
+  )
+  state.params['pair_head']['classifier']['bias'] = bias
+  with pytest.raises(errors.Stopped, match=f'{where[3]} of host 0 differs from the 7') as e:
+    train_one(tmp_path, phase_run, state)
+  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+
+
+def test_speed_is_measured_between_steps_that_have_ended(tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, '_most_in_flight', lambda: 2)  # as on an accelerator
+  plain = toys.toy()
+
+  def slow(params, batch, *rest):  # some 50 ms, of which the host need not wait
+    value, found = plain.loss(params, batch, *rest)
+    long = jnp.arange(20000.0) + batch['input_ids'][0, 0]
+    return value + 0 * jax.lax.fori_loop(0, 20, lambda _, x: jnp.sin(jnp.sort(x)), long)[0], found
+
+  written = []
+  phase_run = toys.phase_run(0, 12, objective=plain._replace(loss=slow))
+  record = types.SimpleNamespace(write=written.append, sync=lambda: None)
+  train_one(tmp_path, phase_run, record=record, keep_every=6)
+  update, state = phase_runs.train_step(phase_run), phase_runs.fresh(phase_run)
+  alone = []
+  for step in range(6):
+    began = time.monotonic()
+    state = jax.block_until_ready(update(state, toys.batch(step)))[0]
+    alone.append(time.monotonic() - began)
+  speeds = [row['tokens_per_second'] for row in written if 'tokens_per_second' in row]
+  assert len(speeds) >= 4
+  assert max(speeds) < 3 * phase_run.rows * phase_run.length / min(alone)
 
 
 def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_storage(monkeypatch):

@@ -87,6 +87,20 @@ def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
   assert [(kw['id'], kw['resume'], kw['project']) for kw in seen] == [('first', 'allow', 'zoo')] * 2
 
 
+def test_curves_break_where_a_phase_ends_since_losses_of_two_do_not_compare():
+  rows = [
+    {'step': 1, 'phase': 0, 'loss': 5.0, 'held_out_loss': 4.0},
+    {'step': 2, 'phase': 0, 'loss': 4.0},
+    {'step': 3, 'phase': 1, 'loss': 9.0, 'held_out_loss': 8.0},
+    {'step': 4, 'phase': 1, 'loss': None},
+  ]
+  assert metrics.borders(rows) == [(2, 1)]
+  assert metrics.curves(rows, 'loss') == [[(1, 5.0), (2, 4.0)], [(3, 9.0)]]
+  assert metrics.curves(rows, 'held_out_loss') == [[(1, 4.0)], [(3, 8.0)]]
+  old = [{'step': 1, 'loss': 5.0}, {'step': 2, 'phase': 0, 'loss': 4.0}]
+  assert metrics.borders(old) == []
+
+
 def test_the_curve_is_drawn(tmp_path):
   pytest.importorskip(
     'matplotlib', reason='matplotlib is not installed, and then no curve is drawn'
@@ -94,7 +108,9 @@ def test_the_curve_is_drawn(tmp_path):
   record = metrics.Record(tmp_path, 0, 1)
   for step in range(1, 5):
     held_out = {'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
-    record.write({'step': step, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **held_out})
+    record.write(
+      {'step': step, 'phase': step // 3, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **held_out}
+    )
   record.close()
   assert metrics.plot(tmp_path, entropy=3.3)
   assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'

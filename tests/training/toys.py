@@ -85,15 +85,27 @@ def toy(dropout=0.1, with_carry=False):
   return objective.Objective(init, normalizers, carry, loss, reads, axes=axes)
 
 
-def batch(step, rows=8, poison=()):
+def amplified(objective):
+  """The objective, its loss and gradient times the largest weight of the batch, which is 1 where
+  nothing is poisoned.
+  """
+
+  def loss(params, batch, *rest):
+    value, found = objective.loss(params, batch, *rest)
+    return value * batch['masked_weights'].max(), found
+
+  return objective._replace(loss=loss)
+
+
+def batch(step, rows=8, poison=(), weight=np.inf):
   """Batch of a step; rows have 0, 1 or 2 predictions, so a mean of microbatch means would be wrong.
-  poison: steps that give NaN.
+  poison: steps that have this weight; an infinite one gives NaN.
   """
   draw = np.random.default_rng((7, step))
   weights = (draw.random((rows, PREDICTIONS)) < 0.5).astype(np.float32)
   weights[0] = 1.0
   if step in poison:
-    weights[0] = np.inf
+    weights[0] = weight
   return {
     'input_ids': draw.integers(0, VOCAB, (rows, LENGTH), dtype=np.int32),
     'masked_positions': np.zeros((rows, PREDICTIONS), np.int32),
@@ -113,6 +125,7 @@ def phase_run(
   objective=None,
   optimizer='adamw_uncorrected',
   poison=(),
+  weight=np.inf,
   batches=None,
   total=8,
   learning_rate=0.05,
@@ -125,7 +138,7 @@ def phase_run(
   fields = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
   tx = optimizers.BY_NAME[optimizer](schedule, paths, **{**fields, **changes})
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
-  make = batches or (lambda a, b: (batch(first + s, rows, poison) for s in range(a, b)))
+  make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
   return phase_runs.PhaseRun(
     first,

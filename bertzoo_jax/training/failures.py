@@ -1,0 +1,52 @@
+"""What a run says when storage or a device fails it."""
+
+import contextlib
+
+import jax
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+
+def unwritten(what: str, kept: str, e: Exception) -> errors.UserError:
+  """The error to raise where `what` could not be written.
+
+  Args:
+    what: begins the sentence.
+    kept: what is still there.
+    e: the cause.
+  """
+  passing = storage.may_pass(e)
+  return (errors.TryAgain if passing else errors.Stopped)(
+    f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} '
+    'are kept. '
+    + ('' if passing else 'Free space or mend access, and ')
+    + ('Run' if passing else 'run')
+    + ' the same line again.'
+  )
+
+
+def out_of_memory(e: BaseException) -> bool:
+  """Whether a device had no room, for a program or while it ran."""
+  said = str(e)
+  return isinstance(e, jax.errors.JaxRuntimeError) and (
+    'RESOURCE_EXHAUSTED' in said or 'out of memory' in said.lower()
+  )
+
+
+@contextlib.contextmanager
+def enough_memory(machinery):
+  """Inside a `with`: a device without room ends the run in one sentence. machinery: the config's
+  `run` section. Raises Stopped.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    if not out_of_memory(e):
+      raise
+    raise errors.Stopped(
+      f'A device has not enough memory ({" ".join(str(e).split())[:200]}). The checkpoints are '
+      f'kept. Try run.accumulation={2 * machinery.accumulation}, then run.remat=full, then more '
+      'devices along fsdp in run.mesh. These leave the experiment as it is; with a smaller '
+      'batch_size or length it is another one, and needs a --workdir of its own.'
+    ) from e
