@@ -110,9 +110,13 @@ NUMBERS = {
   'run.eval_every': _STEPS,
   'run.eval_batches': _COUNT,
   'run.save_minutes': _AT_LEAST_0,
+  'run.hang_minutes': _AT_LEAST_0,
   'run.keep': _COUNT,
   'run.keep_every': _STEPS,
 }
+
+# Fields that may be configuration.AUTO in place of a number.
+_OR_AUTO = ('tokenizer.vocab_size',)
 
 # The range of each number in a tuple.
 IN_TUPLES = {
@@ -149,6 +153,8 @@ def _check(config, prefix):
       if not math.isfinite(number) or abs(number) > _LARGEST:
         raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
     if parts.is_outside(flat.get(f'{key.split(".")[0]}.name')):
+      continue
+    if key in _OR_AUTO and value == configuration.AUTO:
       continue
     if key in NUMBERS and not (_is_number(value) and NUMBERS[key].holds(value)):
       raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {NUMBERS[key].words} is needed.')
