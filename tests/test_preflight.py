@@ -672,6 +672,11 @@ def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
   assert 'W03' in [f.code for f in few] and any('rows repeat in a batch' in f.sentence for f in few)
 
 
+def test_a_vocabulary_size_that_only_a_corpus_tells_is_a_problem_without_one():
+  found = verdict.preflight(config(tokenizer__vocab_size='auto'), tpu='v5e8')
+  assert codes(found) == ['P02', 'P06'] and 'give --corpus' in found.findings[1].sentence
+
+
 def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looked_at(corpus):
   found = readiness.Findings()
   text = readiness.text(found, config(tokenizer__vocab_size=301), str(corpus), 1)

@@ -376,7 +376,7 @@ def test_all_documents_held_out_is_refused(clean, tmp_path):
       tokenizer=str(clean[0] / 'tokenizer'),
       workers=1,
     )
-  with pytest.raises(errors.UserError, match='held_out is 1.0: it is a share'):
+  with pytest.raises(errors.UserError, match='held_out is 1.0: a number from 0 to below 1'):
     prepare_lib.prepare(tiny(held_out=1.0), [str(tmp_path / 'a.txt')], tmp_path / 'd')
 
 

@@ -55,7 +55,7 @@ NUMBERS = {
   'seed': _whole(0, 2**32 - 1),
   'length': _TOKENS,
   'batch_size': _ROWS,
-  'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
+  'tokenizer.vocab_size': _PIECES,
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
   'tokenizer.coverage': _SHARE_ABOVE_0,
@@ -110,9 +110,13 @@ NUMBERS = {
   'run.eval_every': _STEPS,
   'run.eval_batches': _COUNT,
   'run.save_minutes': _AT_LEAST_0,
+  'run.hang_minutes': _AT_LEAST_0,
   'run.keep': _COUNT,
   'run.keep_every': _STEPS,
 }
+
+# Fields that may be configuration.AUTO in place of a number.
+_OR_AUTO = ('tokenizer.vocab_size',)
 
 # The range of each number in a tuple.
 IN_TUPLES = {
@@ -150,7 +154,7 @@ def _check(config, prefix):
         raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
     if parts.is_outside(flat.get(f'{key.split(".")[0]}.name')):
       continue
-    if key == 'tokenizer.vocab_size' and value == configuration.AUTO:
+    if key in _OR_AUTO and value == configuration.AUTO:
       continue
     if key in NUMBERS and not (_is_number(value) and NUMBERS[key].holds(value)):
       raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {NUMBERS[key].words} is needed.')

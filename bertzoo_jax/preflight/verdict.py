@@ -113,10 +113,11 @@ def preflight(
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
   text, described = None, []
   if planned:
-    text = readiness.text(findings, config, corpus, slice_.hosts if fitting else 1)
-  if sound:
+    with findings.collecting('P06'):
+      text = readiness.text(findings, config, corpus, slice_.hosts if fitting else 1)
+  if sound and text is not None:
     described = _described(findings, config, text, mesh if fitting else None)
-  if workdir is not None and planned:
+  if workdir is not None and text is not None:
     readiness.check_workdir(
       findings, config, workdir, text, max((p.state for p, _ in described), default=None)
     )

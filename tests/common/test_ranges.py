@@ -103,6 +103,13 @@ def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes,
   assert words in str(e.value) and '\n' not in str(e.value)
 
 
+def test_a_vocabulary_size_may_be_that_of_the_corpus_and_no_other_word():
+  ranges.check(changed(tokenizer__vocab_size='auto'))
+  for changes in (dict(tokenizer__vocab_size='atuo'), dict(length='auto')):
+    with pytest.raises(errors.UserError, match='a whole number from 1'):
+      ranges.check(changed(**changes))
+
+
 def test_the_numbers_of_a_part_of_ones_own_mean_what_they_mean_there():
   config = changed(masking=parts.part('tests.outside.kept_or_random:kept_or_random', rate=15.0))
   ranges.check(config)
