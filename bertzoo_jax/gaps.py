@@ -216,10 +216,11 @@ def check(found: Found, least: float) -> None:
   often right than bigrams.
   """
   below = found.entropy - found.loss
-  if below < least:
+  if not below >= least:  # also of a loss that is not a number
+    side = 'above' if below < 0 else 'below'
     raise NotLearned(
-      f'The held-out loss is {below:.2f} nats below the unigram entropy, {least:g} were required: '
-      'train longer, or see docs/settings.md.'
+      f'The held-out loss is {abs(below):.2f} nats {side} the unigram entropy, {least:g} nats '
+      'below were required: train longer, or see docs/settings.md.'
     )
   if found.accuracy < found.bigram_accuracy:
     raise NotLearned(
