@@ -12,9 +12,9 @@ The gaps are whole words that the run's masking hid in held-out rows. They are d
 is filled before training (by the weights that the run began with), after it, by bigrams, and by the
 most frequent token of the training text.
 
-The accuracies are over all masked tokens of the held-out rows, special tokens left out. The bigrams
-are counted on the training text. They read both neighbours of a gap as they stand in the text, also
-where the network sees a mask there.
+The accuracies are over all masked tokens of the held-out rows. The bigrams are counted on the
+training text. They read the same rows as the network: both neighbours of a masked token, unless a
+neighbour is masked, too.
 
 With --require the command ends with code 1 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.
@@ -121,20 +121,22 @@ def find(
   # host: the text and its counts
   text = masked.Masked(rows, run.corpus.special)
   counted = bigrams.count(run.corpus.splits['train'], run.corpus.vocab_size)
-  by_bigrams_N = bigrams.guesses(counted, *text.neighbours)
+  by_bigrams_N = bigrams.guesses(counted, *text.neighbours(text.rows['input_ids']))
   frequent = int(counted.share.argmax())
   tokenizer = run.corpus.tokenizer()
   drawn_G = masked.drawn(text, tokenizer, gaps, draw)
+  beside_G = [tokens[drawn_G] for tokens in text.neighbours(text.originals)]
 
   # device: the network before and after
   before, after = (network.of(p) for p in (_first_weights(run), run.params))
   loss = {}
   for name, params in (('before', before), ('after', after)):
-    scores = evaluate.masked_scores(name, network.encoder, params, text.batches)
+    scores = evaluate.masked_scores(name, network.encoder, params, rows)
     loss[name], accuracy = (
       next(s.value for s in scores if s.measure == m) for m in ('loss', 'accuracy')
     )
   filled = [_fill(network.encoder, params, text.alone(drawn_G)) for params in (before, after)]
+  filled.append(bigrams.guesses(counted, *beside_G))
 
   spelt = lambda token: tokenizer.decode([token]).strip()
   at = [(0, loss['before'])] + [
@@ -154,9 +156,9 @@ def find(
     [
       Gap(
         masked.sentence(text, n, tokenizer),
-        *map(spelt, (text.targets[n], first, last, by_bigrams_N[n], frequent)),
+        *map(spelt, (text.targets[n], *guesses, frequent)),
       )
-      for n, first, last in zip(drawn_G, *filled)
+      for n, *guesses in zip(drawn_G, *filled)
     ],
   )
 

@@ -9,39 +9,36 @@ _SENTENCE = 88  # characters around a gap
 
 
 class Masked:
-  """The masked tokens of held-out rows, special tokens left out. N masked tokens.
+  """The masked tokens of batches.
 
   Attributes:
-    batches: the rows, without weight on special tokens.
     rows: all rows as one batch; originals: their tokens [R, L] as they stand in the text.
     row, position, targets: of each masked token, [N].
-    neighbours: (left, right), tokens [N]; −1 for none.
+    frame: ids of the special tokens around the text; mask: the mask's id.
   """
 
-  def __init__(self, batches, special):
-    self.special = special
-    self.frame = np.array(sorted(set(special.values())))
-    self.batches = [
-      {**b, 'masked_weights': b['masked_weights'] * ~np.isin(b['masked_targets'], self.frame)}
-      for b in batches
-    ]
-    self.rows = {name: np.concatenate([b[name] for b in self.batches]) for name in batches[0]}
-    self.originals = self.rows['input_ids'].copy()
-    weights = np.concatenate([b['masked_weights'] for b in batches])
-    row, slot = np.nonzero(weights)
-    self.originals[row, self.rows['masked_positions'][row, slot]] = self.rows['masked_targets'][
-      row, slot
-    ]
+  def __init__(self, batches: list[dict], special: dict[str, int]):
+    """batches: of a Pipeline, without predictions of special tokens. special: of the corpus."""
+    self.mask = special['mask']
+    self.frame = np.array(sorted({i for role, i in special.items() if role != 'unk'}))
+    self.rows = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
     self.row, slot = np.nonzero(self.rows['masked_weights'])
     self.position = self.rows['masked_positions'][self.row, slot]
     self.targets = self.rows['masked_targets'][self.row, slot]
-    self.neighbours = tuple(self._beside(step) for step in (-1, 1))
+    self.originals = self.rows['input_ids'].copy()
+    self.originals[self.row, self.position] = self.targets
 
-  def _beside(self, step):
-    length = self.originals.shape[1]
-    at = self.position + step
-    token = self.originals[self.row, np.clip(at, 0, length - 1)]
-    return np.where((at < 0) | (at >= length) | np.isin(token, self.frame), -1, token)
+  def neighbours(self, ids) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens (left, right) of each masked token, [N]; −1 for a mask and where the text ends.
+
+    ids: [R, L], `originals` or what the network sees: rows['input_ids'].
+    """
+    at = [self.position + step for step in (-1, 1)]
+    beside = [ids[self.row, np.clip(here, 0, ids.shape[1] - 1)] for here in at]
+    return tuple(
+      np.where((here < 0) | (here >= ids.shape[1]) | np.isin(token, self.frame), -1, token)
+      for here, token in zip(at, beside)
+    )
 
   def alone(self, chosen) -> dict:
     """A batch with one masked token in each row, its first; the others as they stand in the
@@ -63,8 +60,8 @@ class Masked:
 def drawn(text: Masked, tokenizer, count: int, draw: int) -> np.ndarray:
   """Indices of masked tokens, at most one of a row: whole words behind a mask, if there are any."""
   seen = text.rows['input_ids'][text.row, text.position]
-  hidden = seen == text.special['mask']
-  right = text.neighbours[1]
+  hidden = seen == text.mask
+  right = text.neighbours(text.originals)[1]
   # what stands at the end of a row may be the start of a word
   whole = tokenizer.word_starts[text.targets] & (right >= 0) & tokenizer.word_starts[right]
   whole &= np.array([tokenizer.decode([t]).strip().isalpha() for t in text.targets.tolist()], bool)

@@ -21,38 +21,45 @@ def tokenizer():
 
 @pytest.fixture
 def text():
-  """Row 0: the [MASK] ##s , ran deep, with 'river' and ',' to predict; row 1: 'ran' by a random
-  word, [SEP] to predict; row 2 is padding.
+  """Row 0: the [MASK] ##s [MASK] ran deep, with 'river' and ',' to predict; row 1: 'ran' behind a
+  random word; row 2 is padding.
   """
   mask = SPECIAL['mask']
   batch = dict(
     input_ids=np.array(
       [
         [2, THE, mask, S, mask, RAN, DEEP, 3],
-        [2, THE, RIVER, DEEP, DEEP, mask, 0, 0],
+        [2, THE, RIVER, DEEP, DEEP, 3, 0, 0],
         [0] * 8,
       ],
       np.int32,
     ),
-    masked_positions=np.array([[2, 4], [3, 5], [0, 0]], np.int32),
-    masked_targets=np.array([[RIVER, COMMA], [RAN, 3], [0, 0]], np.int32),
-    masked_weights=np.array([[1, 1], [1, 1], [0, 0]], np.float32),
+    masked_positions=np.array([[2, 4], [3, 0], [0, 0]], np.int32),
+    masked_targets=np.array([[RIVER, COMMA], [RAN, 0], [0, 0]], np.int32),
+    masked_weights=np.array([[1, 1], [1, 0], [0, 0]], np.float32),
   )
   return masked.Masked([batch], SPECIAL)
 
 
-def test_special_tokens_are_left_out_and_the_rows_stand_as_in_the_text(text):
+def test_the_rows_stand_as_in_the_text(text):
   assert text.targets.tolist() == [RIVER, COMMA, RAN]
-  assert text.batches[0]['masked_weights'].tolist() == [[1, 1], [1, 0], [0, 0]]
   assert text.originals[0].tolist() == [2, THE, RIVER, S, COMMA, RAN, DEEP, 3]
   assert text.originals[1].tolist() == [2, THE, RIVER, RAN, DEEP, 3, 0, 0]
 
 
-def test_neighbours_are_those_of_the_text_and_no_special_tokens(text):
-  left, right = text.neighbours
+def test_neighbours_in_the_text_are_no_special_tokens(text):
+  left, right = text.neighbours(text.originals)
   assert left.tolist() == [THE, S, RIVER] and right.tolist() == [S, RAN, DEEP]
-  alone = masked.Masked([{**text.batches[0], 'masked_positions': np.array([[1, 6]] * 3)}], SPECIAL)
-  assert alone.neighbours[0][0] == -1 and alone.neighbours[1][1] == -1
+  moved = {**text.rows, 'masked_positions': np.array([[1, 6], [7, 0], [0, 0]])}
+  left, right = (alone := masked.Masked([moved], SPECIAL)).neighbours(alone.originals)
+  assert left[0] == -1 and right[1:].tolist() == [-1, -1]
+
+
+def test_neighbours_in_the_row_that_a_network_reads_may_be_masked_or_wrong(text):
+  seen = text.rows['input_ids'].copy()
+  seen[0, 3], seen[1, 4] = SPECIAL['mask'], COMMA
+  left, right = text.neighbours(seen)
+  assert left.tolist() == [THE, -1, RIVER] and right.tolist() == [-1, RAN, COMMA]
 
 
 def test_a_row_of_its_own_has_one_gap(text):
