@@ -16,7 +16,7 @@ The accuracies are over all masked tokens of the held-out rows. The bigrams are 
 training text. They read the same rows as the network: both neighbours of a masked token, unless a
 neighbour is masked, too.
 
-With --require the command ends with code 1 where the loss is not that many nats below the unigram
+With --require the command ends with code 3 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.
 """
 
@@ -47,7 +47,7 @@ _COLUMNS = ('truth', 'before', 'after', 'bigrams', 'most frequent')
 class NotLearned(errors.UserError):
   """A run that is not better than counts of words, where that was required."""
 
-  code = 1
+  code = 3
 
 
 class Gap(NamedTuple):
