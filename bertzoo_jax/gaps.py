@@ -166,7 +166,7 @@ def find(
 def _first_weights(run):
   """The parameters that the run began with."""
   objective = objectives.of(run.config, run.corpus.vocab_size)
-  fresh = objective.init(jax.random.key(run.config.seed))
+  fresh = jax.jit(objective.init)(jax.random.key(run.config.seed))
   init = next((a['init'] for a in workdirs.attempts(run.workdir) if a['start_step'] == 0), None)
   if init is None:
     return fresh
