@@ -12,6 +12,8 @@ endif
 VENV ?= .venv
 PYTHON ?=
 DEMO ?= demo
+# Masked tokens alone: with BERT's pairs of segments a run of minutes learns little more than word counts.
+DEMO_CONFIG := configs/bert.py:tiny,objective=mlm,format=full_sentences
 JOBS ?= 2
 # An absolute address, so that a recipe may change folder; the interpreter of the environment.
 PY := $(abspath $(VENV))/bin/python
@@ -76,17 +78,17 @@ $(READY): setup.py constraints.txt
 	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev$$extras]"
 	touch $@
 
-demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face directory that fills a mask
+demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face directory → the gaps that it fills
 	@mkdir -p $(DEMO)
 	step() { printf '\n\033[1m%s\033[0m\n$$ %s\n' "$$1" "$${*:2}"; shift; "$$@"; }
 	python() { "$(PY)" "$$@"; }
-	step '1/4  Sample text to a corpus' python -m bertzoo_jax.prepare --config configs/bert.py:tiny \
+	step '1/5  Sample text to a corpus' python -m bertzoo_jax.prepare --config $(DEMO_CONFIG) \
 	  --source data/sample/federalist.txt --source data/sample/sherlock.txt --source data/sample/time_machine.txt --out $(DEMO)/corpus
-	step '2/4  Pretraining (some minutes on two cores)' python -m bertzoo_jax.pretrain --config configs/bert.py:tiny \
+	step '2/5  Pretraining (some minutes on two cores)' python -m bertzoo_jax.pretrain --config $(DEMO_CONFIG) \
 	  --corpus $(DEMO)/corpus --workdir $(DEMO)/run
 	rm -rf $(DEMO)/hf
-	step '3/4  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
-	step '4/4  Filling a mask with transformers' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
+	step '3/5  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
+	step '4/5  Filling a mask with transformers' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
 	  --text 'The people of the United [MASK] have the power to make laws.'
 	printf '%s\n' '' \
 	  'Made:  $(DEMO)/corpus   the sample as tokens, with its data report in manifest.json' \
@@ -97,6 +99,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  '       python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus     what the model sees' \
 	  '       the same text as RoBERTa: configs/roberta.py:tiny in the commands above, and other folders' \
 	  '       your own language: README.md, "My own language in ten lines"'
+	step '5/5  What it has learned' python -m bertzoo_jax.gaps --workdir $(DEMO)/run --corpus $(DEMO)/corpus --require 1.5
 
 test: $(READY)  ## the tests
 	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile --max-worker-restart=0 tests

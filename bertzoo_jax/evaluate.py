@@ -24,6 +24,7 @@ the same numbers.
 
 import json
 import warnings
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -119,19 +120,7 @@ def evaluate(
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
-  params, step, workdir = checkpoint.load_params(address)
-  config = configuration.phase_at(workdirs.run_config(workdir), step).config
-  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
-  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
-  corpora.verify(corpus.path)
-  _check_vocabulary(workdir, corpus)
-  trained = objectives.networks_of(config, corpus.vocab_size)
-  if not corpus.splits['held_out'].num_tokens:
-    raise errors.UserError(
-      f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
-      '--config.corpus.held_out.'
-    )
-
+  params, step, workdir, config, corpus, trained = opened(address, path, cache_dir)
   notes = _notes(workdir, corpus)
   held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   for pairs in PAIRS:
@@ -148,6 +137,41 @@ def evaluate(
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, held_out[pairs], train))
   return Evaluation(str(workdir), step, corpus.hash, scores, notes)
+
+
+class Opened(NamedTuple):
+  """A run beside a corpus.
+
+  Attributes:
+    params: of the checkpoint; step: its step.
+    workdir: of the run; config: of the phase that took that step.
+    corpus: open, with the run's vocabulary and held-out text.
+    networks: that the run's objective trains.
+  """
+
+  params: dict
+  step: int
+  workdir: str
+  config: Any
+  corpus: corpora.Corpus
+  networks: tuple
+
+
+def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
+  """A run and held-out text for it; arguments and errors as of `evaluate`."""
+  params, step, workdir = checkpoint.load_params(address)
+  config = configuration.phase_at(workdirs.run_config(workdir), step).config
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  corpora.verify(corpus.path)
+  _check_vocabulary(workdir, corpus)
+  trained = objectives.networks_of(config, corpus.vocab_size)
+  if not corpus.splits['held_out'].num_tokens:
+    raise errors.UserError(
+      f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
+      '--config.corpus.held_out.'
+    )
+  return Opened(params, step, workdir, config, corpus, trained)
 
 
 def segment_pairs(pairs: str) -> dict:
@@ -210,7 +234,7 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
     logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
     return networks.nll(logits_BPV, batch['masked_targets'])
 
-  nll_BP, correct_BP = _through(read, encoder, params, batches)
+  nll_BP, correct_BP = through(read, encoder, params, batches)
   weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
   num_rows, count, total = (
     int((weights_BP.max(axis=1) > 0).sum()),
@@ -291,7 +315,7 @@ def row_vectors(
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
     return head(params, encoder.row_vectors(hidden_BLD, batch))
 
-  return _through(read, encoder, params, batches)
+  return through(read, encoder, params, batches)
 
 
 def table(evaluation: Evaluation) -> str:
@@ -368,7 +392,7 @@ def _rows(notes, *args):
   return batches
 
 
-def _through(read, encoder, params, batches):
+def through(read, encoder, params, batches):
   """read(params, batch) of all rows of batches, as numpy arrays [N, …] (a tuple of them for a
   tuple).
   """

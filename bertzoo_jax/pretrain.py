@@ -453,7 +453,11 @@ def _report(result, data, workdir, end, phases) -> dict:
       print(
         f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
         f'{abs(below):.3f} '
-        + ('below it' if below >= 0 else 'above it: not yet more than word counts'),
+        + (
+          'below it'
+          if below >= 0
+          else 'above it: not yet more than word counts (see docs/settings.md)'
+        ),
         flush=True,
       )
     if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:

@@ -27,16 +27,19 @@ BY_NAME = {
 }
 
 
+def of(config, vocab_size: int):
+  """The objective of a config in float32, without kernels."""
+  encoder = parts.build(
+    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
+  )
+  return parts.build(config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN)
+
+
 def networks_of(config, vocab_size: int):
   """The networks that the objective of a config trains, in float32. Raises UserError if there are
   none.
   """
-  encoder = parts.build(
-    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
-  )
-  found = parts.build(
-    config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN
-  ).networks
+  found = of(config, vocab_size).networks
   if not found:
     raise errors.UserError(
       f'objective={config.objective.name} trains no network: give the --workdir of another run.'

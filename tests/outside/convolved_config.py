@@ -14,7 +14,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
-PARAMETERS = {'tiny': 416_032}
+PARAMETERS = {'tiny': 282_912}
 
 
 def get_config(argument='tiny'):

@@ -14,7 +14,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
-PARAMETERS = {'tiny': 445_248}
+PARAMETERS = {'tiny': 312_128}
 
 
 def get_config(argument='tiny'):

@@ -17,7 +17,7 @@ BOUNDS = {
   ('albert:tiny', 'v5e-4'): (18,),
   ('albert:base', 'v5e-64'): (9800,),
   ('albert:base_v2', 'v5e-64'): (9860,),
-  ('bert:tiny', 'v5e-4'): (28, 32),
+  ('bert:tiny', 'v5e-4'): (28,),
   ('bert:small', 'v5e-4'): (1160, 3150),
   ('bert:base', 'v5e-4'): (4530, 11800),
   ('bert_wwm:tiny', 'v5e-4'): (34,),

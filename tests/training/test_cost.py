@@ -132,5 +132,5 @@ def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table
   objective, shapes = costed(bert.get_config('tiny'))
   [network] = objective.networks
   free = network._replace(tied=())
-  d, v = 128, 4096
+  d, v = 128, 2048
   assert network.flops(shapes, features) - free.flops(shapes, features) == 3 * 2 * 2 * 9 * d * v

@@ -1,0 +1,118 @@
+"""Masked tokens of made rows: their neighbours, rows with one gap, and sentences."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bertzoo_jax.batches import masked
+
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'river', '##s', ',', 'ran', 'deep']
+THE, RIVER, S, COMMA, RAN, DEEP = range(5, 11)
+
+
+def tokenizer():
+  return types.SimpleNamespace(
+    word_starts=np.array([not w.startswith('##') for w in WORDS]),
+    decode=lambda ids: ' '.join(WORDS[i] for i in ids).replace(' ##', ''),
+  )
+
+
+@pytest.fixture
+def text():
+  """Row 0: the [MASK] ##s [MASK] ran deep, with 'river' and ',' to predict; row 1: 'ran' behind a
+  random word; row 2 is padding.
+  """
+  mask = SPECIAL['mask']
+  batch = dict(
+    input_ids=np.array(
+      [
+        [2, THE, mask, S, mask, RAN, DEEP, 3],
+        [2, THE, RIVER, DEEP, DEEP, 3, 0, 0],
+        [0] * 8,
+      ],
+      np.int32,
+    ),
+    masked_positions=np.array([[2, 4], [3, 0], [0, 0]], np.int32),
+    masked_targets=np.array([[RIVER, COMMA], [RAN, 0], [0, 0]], np.int32),
+    masked_weights=np.array([[1, 1], [1, 0], [0, 0]], np.float32),
+  )
+  return masked.Masked([batch], SPECIAL)
+
+
+def test_the_rows_stand_as_in_the_text(text):
+  assert text.targets.tolist() == [RIVER, COMMA, RAN]
+  assert text.originals[0].tolist() == [2, THE, RIVER, S, COMMA, RAN, DEEP, 3]
+  assert text.originals[1].tolist() == [2, THE, RIVER, RAN, DEEP, 3, 0, 0]
+
+
+def test_neighbours_in_the_text_are_no_special_tokens(text):
+  left, right = text.neighbours(text.originals)
+  assert left.tolist() == [THE, S, RIVER] and right.tolist() == [S, RAN, DEEP]
+  moved = {**text.rows, 'masked_positions': np.array([[1, 6], [7, 0], [0, 0]])}
+  left, right = (alone := masked.Masked([moved], SPECIAL)).neighbours(alone.originals)
+  assert left[0] == -1 and right[1:].tolist() == [-1, -1]
+
+
+def test_neighbours_in_the_row_that_a_network_reads_may_be_masked_or_wrong(text):
+  seen = text.rows['input_ids'].copy()
+  seen[0, 3], seen[1, 4] = SPECIAL['mask'], COMMA
+  left, right = text.neighbours(seen)
+  assert left.tolist() == [THE, -1, RIVER] and right.tolist() == [-1, RAN, COMMA]
+
+
+def test_a_row_of_its_own_has_one_gap(text):
+  batch = text.alone(np.array([1, 2]))
+  mask = SPECIAL['mask']
+  assert batch['input_ids'].tolist() == [
+    [2, THE, RIVER, S, mask, RAN, DEEP, 3],
+    [2, THE, RIVER, DEEP, DEEP, 3, 0, 0],  # as the masking left it, with another word
+  ]
+  assert batch['masked_positions'].tolist() == [[4, 0], [3, 0]]
+  assert batch['masked_targets'].tolist() == [[COMMA, 0], [RAN, 0]]
+  assert batch['masked_weights'].tolist() == [[1, 0], [1, 0]]
+
+
+def test_whole_words_behind_a_mask_are_drawn_and_where_there_are_none_others(text):
+  # 'river' goes on with '##s', ',' is no word, 'ran' has no mask
+  assert masked.drawn(text, tokenizer(), 10, draw=0).tolist() == [2]
+  whole = tokenizer()
+  whole.word_starts[S] = True
+  assert masked.drawn(text, whole, 10, draw=0).tolist() == [0]
+
+
+def test_no_row_has_two_gaps_and_a_seed_draws_the_same_ones():
+  rng = np.random.default_rng(0)
+  rows = np.full((50, 12), RIVER)
+  rows[:, [0, -1]] = SPECIAL['cls'], SPECIAL['sep']
+  positions = np.array([rng.choice(np.arange(2, 10), 3, replace=False) for _ in rows])
+  np.put_along_axis(rows, positions, SPECIAL['mask'], axis=1)
+  batch = dict(
+    input_ids=rows,
+    masked_positions=positions,
+    masked_targets=np.full((50, 3), RIVER),
+    masked_weights=np.ones((50, 3)),
+  )
+  text = masked.Masked([batch], SPECIAL)
+  drawn = [masked.drawn(text, tokenizer(), 10, draw) for draw in (0, 0, 1)]
+  assert len(set(text.row[drawn[0]])) == 10
+  assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
+
+
+def test_a_sentence_has_its_gap_and_no_special_token(text):
+  assert masked.sentence(text, 0, tokenizer()) == 'the ____ ##s , ran deep'
+  assert masked.sentence(text, 2, tokenizer()) == 'the river ____ deep'
+
+
+def test_a_long_sentence_is_cut_at_words_on_both_sides():
+  row = np.array([[2, *[RIVER] * 60, 3]])
+  batch = dict(
+    input_ids=row,
+    masked_positions=np.array([[30]]),
+    masked_targets=np.array([[RAN]]),
+    masked_weights=np.array([[1.0]]),
+  )
+  said = masked.sentence(masked.Masked([batch], SPECIAL), 0, tokenizer())
+  assert len(said) < 100 and said.startswith('… river') and said.endswith('river …')
+  assert set(said.split()) == {'…', 'river', '____'}
