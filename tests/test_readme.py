@@ -57,12 +57,13 @@ COMMANDS = sorted(set(_commands()))
 
 # One process imports the libraries; a fork of it parses each command.
 _PARSER = """
-import importlib, json, os, runpy, shlex, sys
+import contextlib, importlib, json, os, runpy, shlex, sys, traceback
 
 commands, said = json.load(sys.stdin), {}
 for module in {command.split()[1] for command in commands}:
-  package = hasattr(importlib.import_module(module), '__path__')
-  importlib.import_module(f'{module}.__main__' if package else module)
+  with contextlib.suppress(ImportError):  # its commands fail below
+    package = hasattr(importlib.import_module(module), '__path__')
+    importlib.import_module(f'{module}.__main__' if package else module)
 for command in commands:
   read, write = os.pipe()
   if not (child := os.fork()):
@@ -74,6 +75,8 @@ for command in commands:
     except SystemExit as e:
       sys.stderr.flush()
       os._exit(e.code or 0)
+    except BaseException:
+      traceback.print_exc()
     os._exit(99)
   os.close(write)
   with open(read, errors='replace') as f:
