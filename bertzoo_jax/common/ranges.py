@@ -55,7 +55,7 @@ NUMBERS = {
   'seed': _whole(0, 2**32 - 1),
   'length': _TOKENS,
   'batch_size': _ROWS,
-  'tokenizer.vocab_size': _PIECES,
+  'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
   'tokenizer.coverage': _SHARE_ABOVE_0,
@@ -115,9 +115,6 @@ NUMBERS = {
   'run.keep_every': _STEPS,
 }
 
-# Fields that may be configuration.AUTO in place of a number.
-_OR_AUTO = ('tokenizer.vocab_size',)
-
 # The range of each number in a tuple.
 IN_TUPLES = {
   'masking.corruption': _SHARE,
@@ -154,7 +151,7 @@ def _check(config, prefix):
         raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
     if parts.is_outside(flat.get(f'{key.split(".")[0]}.name')):
       continue
-    if key in _OR_AUTO and value == configuration.AUTO:
+    if key == 'tokenizer.vocab_size' and value == configuration.AUTO:
       continue
     if key in NUMBERS and not (_is_number(value) and NUMBERS[key].holds(value)):
       raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {NUMBERS[key].words} is needed.')
