@@ -312,7 +312,8 @@ def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
     if code == 0:
       seconds = time.monotonic() - begin
       assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
-      for step in [s for s in checkpoint.steps(workdir) if s > draw.randrange(1, STEPS)]:
+      left = draw.randrange(1, STEPS)
+      for step in [s for s in checkpoint.steps(workdir) if s > left]:
         shutil.rmtree(workdir / f'checkpoints/{step}')
   print(f'{landed} of {kills} kills came after new rows')
   check_resumes(world, untouched, workdir)
