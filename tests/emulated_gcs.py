@@ -58,6 +58,8 @@ class Fault:
   how: int | str
   times: float
   on: str
+  every: int = 1
+  seen: int = 0
   hits: int = 0
 
 
@@ -139,11 +141,11 @@ class Store:
 
   # --- faults ---
 
-  def fail(self, how: int | str, times: float = float('inf'), on: str = '') -> Fault:
-    """The next `times` requests whose 'METHOD path' has the pattern `on` fail. Returns the Fault,
-    which counts them.
+  def fail(self, how: int | str, times: float = float('inf'), on: str = '', every: int = 1):
+    """The next `times` requests whose 'METHOD path' has the pattern `on` fail; with every=3, each
+    third of them. Returns the Fault, which counts them in `hits`.
     """
-    fault = Fault(how, times, on)
+    fault = Fault(how, times, on, every)
     with self.lock:
       self._faults.append(fault)
     return fault
@@ -157,8 +159,10 @@ class Store:
     with self.lock:
       for fault in self._faults:
         if fault.hits < fault.times and re.search(fault.on, line):
-          fault.hits += 1
-          return fault.how
+          fault.seen += 1
+          if fault.seen % fault.every == 0:
+            fault.hits += 1
+            return fault.how
     return None
 
 

@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -194,6 +195,8 @@ def check_resumes(world, untouched, workdir, *stops):
   for stop in stops:
     code, said = run_train(world, workdir, stop_when=stop)
     assert code in (-signal.SIGKILL, 0), said
+    if isinstance(stop, saving):
+      stop.landed = stop(pathlib.Path(workdir))
   code, said = run_train(world, workdir)
   assert code == 0, said
   assert curve(workdir) == curve(untouched)
@@ -252,14 +255,25 @@ def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path
 
 
 def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path):
-  at = random.Random(os.getpid()).randrange(2, STEPS)
-  print(f'killed after row {at}, and at the border of the phases')
-  check_resumes(world, untouched, tmp_path / 'run', reached(min(at, BORDER - 1)), reached(BORDER))
+  at = random.Random(os.getpid()).randrange(2, BORDER)
+  in_a_save = saving(at)
+  print(f'killed in a save from step {at} on, and at the border of the phases')
+  check_resumes(world, untouched, tmp_path / 'run', in_a_save, reached(BORDER))
+  assert in_a_save.landed, 'no save was under way when the run was killed'
 
 
-def saving(step):
-  """True in the middle of the save of a step."""
-  return lambda w: bool(glob.glob(str(w / 'checkpoints' / f'{step}.orbax-checkpoint-tmp*')))
+class saving:  # noqa: N801  a function with a memory
+  """True in the middle of the save of a step, or of a later one if that was over too soon to see.
+
+  landed: whether the kill left a save half done.
+  """
+
+  def __init__(self, step):
+    self._first, self.landed = step, None
+
+  def __call__(self, workdir):
+    found = glob.glob(str(workdir / 'checkpoints' / '*.orbax-checkpoint-tmp*'))
+    return any(int(pathlib.Path(p).name.split('.')[0]) >= self._first for p in found)
 
 
 def reached(step):
@@ -280,6 +294,70 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
     3: [saving(STEPS)],
   }.get(trial, [])
   check_resumes(world, untouched, tmp_path / 'run', *moments)
+
+
+@pytest.mark.slow
+def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
+  draw = random.Random(30)
+  seconds, kills, landed = 20.0, 0, 0  # at first no run is that long
+  workdir = tmp_path / 'run'
+  while kills < 30:
+    end = time.monotonic() + draw.uniform(0.2, 1.0) * seconds
+    begin, before = time.monotonic(), rows(workdir)
+    # a run that comes to its end begins again without its last steps
+    code, said = run_train(world, workdir, stop_when=lambda w, end=end: time.monotonic() > end)
+    assert code in (-signal.SIGKILL, 0), said
+    kills += code != 0
+    landed += rows(workdir) > before
+    if code == 0:
+      seconds = time.monotonic() - begin
+      assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+      left = draw.randrange(1, STEPS)
+      for step in [s for s in checkpoint.steps(workdir) if s > left]:
+        shutil.rmtree(workdir / f'checkpoints/{step}')
+  print(f'{landed} of {kills} kills came after new rows')
+  check_resumes(world, untouched, workdir)
+
+
+def limited(tmp_path):
+  """(folder, change of a child's limits, function that frees space): a disk of 2.5 MB, really full
+  when five checkpoints are on it; where none may be mounted, a limit of the size of a file.
+  """
+  folder = tmp_path / 'disk'
+  folder.mkdir()
+  size = lambda n: ['mount', '-t', 'tmpfs', '-o', n, 'tmpfs', str(folder)]
+  if shutil.which('mount') and subprocess.run(size('size=2m'), capture_output=True).returncode == 0:
+    return folder, None, lambda: subprocess.run(size('remount,size=64m'), check=True)
+  print('no disk can be mounted here: a limit of the size of a file takes its place')
+  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+  return folder, limit, lambda: None
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_is_space(
+  world, untouched, tmp_path
+):
+  folder, limit, free = limited(tmp_path)
+  try:
+    line = command(world, folder / 'run', '--config.run.keep=14')
+    how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    full = subprocess.run(line, preexec_fn=limit, **how)
+    told = [x for x in full.stderr.splitlines() if x.startswith(('error', 'WARNING', 'Trace', ' '))]
+    assert full.returncode == 3, full.stderr
+    assert len(told) == 1 and re.match(r'error: .*(No space left|File too large)', told[0]), told
+    assert len(told[0]) < 400
+    sound = checkpoint.steps(folder / 'run')
+    assert limit or sound  # a limit of the size of a file strikes the first one
+    assert all(checkpoint.verify(folder / f'run/checkpoints/{step}') is None for step in sound)
+    free()
+    done = subprocess.run(line, **how)
+    assert done.returncode == 0, done.stderr
+    if sound:
+      assert f'resuming from the checkpoint of step {sound[-1]}' in done.stdout
+    assert state_of(folder / 'run') == state_of(untouched)
+    assert curve(folder / 'run') == curve(untouched)
+  finally:
+    if limit is None:
+      subprocess.run(['umount', str(folder)], check=True)
 
 
 def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
@@ -444,7 +522,7 @@ def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
 
 def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
   workdir = tmp_path / 'run'
-  shutil.copytree(untouched, workdir)
+  shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints'))
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
   refused(world, workdir, {}, 'trained on the corpus another')
 

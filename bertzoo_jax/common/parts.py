@@ -7,6 +7,7 @@ keyword arguments.
 import importlib
 import inspect
 import os
+import sys
 import traceback
 
 from bertzoo_jax.common import errors
@@ -58,6 +59,13 @@ def outside(name: str, what: str, fits=callable):
         f'{errors.did_you_mean(step, known)}'
       )
     part = getattr(part, step)
+  # a config.json may come from a stranger, and Python's own functions run commands
+  defined = inspect.isroutine(part) or inspect.isclass(part)
+  if defined and (part.__module__ or '').split('.')[0] in sys.stdlib_module_names:
+    raise errors.UserError(
+      f'config.{what} names {name!r}, which is part of Python: name a function or class that was '
+      f'written as a {what}.'
+    )
   return part
 
 

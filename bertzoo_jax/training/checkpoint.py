@@ -167,7 +167,7 @@ class Checkpoints:
       TryAgain: the storage does not answer.
     """
     folder = self._folder / str(step)
-    with storage.reading(f'The checkpoint {folder}'):
+    with _decoding(folder):
       return self._restore(folder, target)
 
   def _restore(self, folder, target):
@@ -203,7 +203,9 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {e}', flush=True
+        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: '
+        f'{" ".join(str(e).split())}',
+        flush=True,
       )
 
   def _seal(self):
@@ -416,10 +418,23 @@ def _checkpointer(async_options=None):
 
 def _read_params(folder):
   _quiet()
-  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+  with _decoding(folder), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
     tree = reader.metadata(folder / 'params').item_metadata.tree
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
     return reader.restore(folder / 'params', args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+
+
+@contextlib.contextmanager
+def _decoding(folder):
+  """A sentence for files that have their checksums and are no checkpoint all the same."""
+  try:
+    with storage.reading(f'The checkpoint {folder}'):
+      yield
+  except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
+    raise errors.UserError(
+      f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
+      f'{" ".join(str(e).split())[:200]}): use the one before, or the version that wrote it.'
+    ) from e
 
 
 def _check_shapes(saved, wanted, folder):

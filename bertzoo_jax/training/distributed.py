@@ -74,16 +74,15 @@ def join(seconds: int = JOIN_SECONDS) -> None:
 
 
 def leave(code: int) -> None:
-  """Ends this process after an error. With others it does not wait for them, as jax does at exit:
-  they may be waiting for this one, and find out within LOST_SECONDS that it is gone. Process 0
-  gives those that fail with it time for their own words: they would end with it."""
-  if _with_others:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if jax.distributed.is_initialized() and jax.process_index() == 0:
-      time.sleep(_LAST_SECONDS)
-    _exit(code)
-  sys.exit(code)
+  """Ends this process after an error. It does not wait for its threads: those of a save that failed
+  wait for each other for many minutes. With other hosts it does not wait for them, as jax does at
+  exit: they may be waiting for this one, and find out within LOST_SECONDS that it is gone. Process
+  0 gives those that fail with it time for their own words: they would end with it."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  if _with_others and jax.distributed.is_initialized() and jax.process_index() == 0:
+    time.sleep(_LAST_SECONDS)
+  _exit(code)
 
 
 @contextlib.contextmanager

@@ -75,7 +75,8 @@ class Record:
         self._file.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: {e}',
+        f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: '
+        f'{" ".join(str(e).split())}',
         flush=True,
       )
 

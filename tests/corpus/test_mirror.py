@@ -4,6 +4,7 @@ local folder that is said to be remote.
 
 import numpy as np
 import pytest
+import small_corpora
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -14,41 +15,7 @@ from bertzoo_jax.corpus import mirror
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
   folder = tmp_path / 'bucket' / 'corpus'
-  splits = {}
-  for name in corpus.SPLITS:
-    (folder / name).mkdir(parents=True)
-    shards = [
-      corpus.write_shard(
-        storage.path(folder / name),
-        f'{i:05d}',
-        np.arange(i, i + 9),
-        np.array([0, 4, 9]),
-        np.array([0, 1, 2]),
-        32,
-      )
-      for i in range(3)
-    ]
-    splits[name] = dict(documents=6, sentences=6, tokens=27, bytes=100, shards=shards)
-  (folder / 'tokenizer').mkdir()
-  (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
-  digest = storage.write_array(folder / 'unigrams.npy', np.ones(32, np.int64))
-  manifest = dict(
-    format_version=corpus.FORMAT_VERSION,
-    tokenizer={},
-    corpus={},
-    vocab_size=32,
-    special={},
-    tokenizer_hash='',
-    dtype='uint16',
-    splits=splits,
-    splitter='lines',
-    units=None,
-    similar=None,
-    tokenizer_sha256={'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')},
-    unigrams_sha256=digest,
-    pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)),
-  )
-  storage.write_json(folder / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
+  small_corpora.write(folder, shards=3)
   monkeypatch.setattr(storage, 'is_remote', lambda p: 'bucket' in str(p))
   return folder
 
@@ -106,7 +73,7 @@ def test_a_manifest_whose_names_lead_out_of_the_corpus_is_refused(remote, tmp_pa
   (remote / 'train/a').mkdir()
   evil.write_bytes(b'evil')
   shard['sha256'][name] = storage.sha256(evil)
-  storage.write_json(remote / 'manifest.json', dict(manifest, hash=corpus.identity(manifest)))
+  small_corpora.seal(remote, manifest)
   before = sorted(map(str, tmp_path.rglob('*')))
   with pytest.raises(errors.UserError, match='leads out of the corpus'):
     mirror.local(remote, tmp_path / 'cache', say=lambda text: None)

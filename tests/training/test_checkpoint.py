@@ -104,6 +104,46 @@ def test_a_file_of_somebody_else_in_a_step_is_no_damage(saved):
   assert checkpoint.steps(workdir) == [1, 2, 3]
 
 
+@pytest.mark.parametrize('name', ['²', '٣', '04', '+4', '4 ', '1' * 200, '-1', '1_0'])
+def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved, name):
+  workdir, state, checkpoints = saved
+  (workdir / 'checkpoints' / name).mkdir()
+  assert checkpoint.steps(workdir) == [1, 2, 3] and checkpoint.best(workdir) == 2
+  again = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  assert again.newest() == 3
+  again.close()
+  assert checkpoint.load_params(str(workdir))[1] == 3
+  assert (workdir / 'checkpoints' / name).is_dir()
+  with pytest.raises(errors.UserError, match='no checkpoint'):
+    checkpoint.load_params(f'{workdir}@{name}')
+
+
+def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0, run={'config': {'seed': 7}})
+  for step in (1, 2):
+    checkpoints.save(at(state, step))
+  checkpoints.close()
+  assert checkpoint.recorded(tmp_path) == {'config': {'seed': 7}}
+  damage(tmp_path / 'checkpoints/2/run.json', 'flip')
+  assert checkpoint.verify(tmp_path / 'checkpoints/2').startswith('run.json')
+  assert checkpoint.recorded(tmp_path) == {'config': {'seed': 7}}
+  (tmp_path / 'checkpoints/1/run.json').unlink()
+  assert checkpoint.recorded(tmp_path) == {}
+
+
+def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
+  workdir, _, checkpoints = saved
+
+  def late(path):
+    raise TimeoutError(110, 'Connection timed out')
+
+  monkeypatch.setattr(storage, 'sha256', late)
+  with pytest.raises(errors.TryAgain, match='run the same line again'):
+    checkpoints.newest()
+  assert checkpoint.steps(workdir) == [1, 2, 3]
+
+
 @pytest.mark.parametrize('how', ['dangling link', 'read error'])
 def test_a_file_that_cannot_be_read_is_damage_and_the_step_before_is_used(saved, monkeypatch, how):
   workdir, _, checkpoints = saved

@@ -268,3 +268,18 @@ def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_stor
   with pytest.raises(jax.errors.JaxRuntimeError) as e:
     guarded()
   assert e.value is lost  # which distributed.watched words
+
+
+def test_the_row_of_a_step_is_on_the_disk_before_its_checkpoint(tmp_path, monkeypatch):
+  rows, save = {}, checkpoint.Checkpoints.save
+
+  def look(self, state, *rest):
+    rows[int(state.step)] = [row['step'] for row in metrics.read(tmp_path)]
+    return save(self, state, *rest)
+
+  monkeypatch.setattr(checkpoint.Checkpoints, 'save', look)
+  monkeypatch.setattr(loop.Loop, '_minutes_are_up', lambda self: True)
+  record = metrics.Record(tmp_path, 0, 1)
+  train(tmp_path, record=record, eval_every=0)
+  record.close()
+  assert rows == {step: list(range(1, step + 1)) for step in range(1, END + 1)}

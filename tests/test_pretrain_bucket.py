@@ -1,0 +1,85 @@
+"""pretrain with its corpus and its workdir in an object store, which fails; and a run that moves.
+
+The store is real to its clients (emulated_gcs); the oracle is that of test_pretrain.
+"""
+
+import signal
+import subprocess
+import time
+
+import emulated_gcs
+import pytest
+import test_pretrain
+from test_pretrain import untouched  # noqa: F401  a fixture
+from test_pretrain import world  # noqa: F401
+
+from bertzoo_jax.training import checkpoint
+
+pytestmark = pytest.mark.slow
+FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
+
+
+def run(world, store, workdir, *more, upon=None, then=None):  # noqa: F811
+  """(exit code, what was said) of a run; `then()` is called when `upon` is in the store."""
+  process = subprocess.Popen(
+    test_pretrain.command(world, workdir, *FEW_SAVES, *more),
+    cwd=test_pretrain.ROOT,
+    env={**test_pretrain.environment(), **store.environment()},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+  while upon and process.poll() is None:
+    if ('bucket', upon) in store.objects:
+      then()
+      break
+    time.sleep(0.02)
+  said, _ = process.communicate(timeout=500)
+  return process.returncode, said
+
+
+def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
+  world,  # noqa: F811
+  untouched,  # noqa: F811
+  tmp_path,
+):
+  code, said = test_pretrain.run_train(
+    world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: checkpoint.steps(w)
+  )
+  assert code == -signal.SIGKILL, said
+  with emulated_gcs.Store() as store:
+    store.upload(world / 'corpus', 'bucket', 'corpus')
+    store.upload(tmp_path / 'run', 'bucket', 'run')
+    text = ('--corpus=gs://bucket/corpus', f'--cache_dir={tmp_path}/cache')
+    kinds = ((503, 29), (429, 31), ('reset', 37))
+    sometimes = [store.fail(how, every=n) for how, n in kinds]
+    code, said = run(
+      world,
+      store,
+      'gs://bucket/run',
+      *text,
+      upon='run/checkpoints/8/commit_success.txt',
+      then=lambda: store.fail(503),
+    )
+    assert code == 75 and 'Traceback' not in said, said
+    assert 'resuming from the checkpoint of step' in said, said
+    assert said.splitlines()[-1].startswith('error: ') and 'same line again' in said
+    assert all(fault.hits > 3 for fault in sometimes)
+    store.mend()
+    kept = store.names('bucket', 'run/checkpoints/8/')
+    code, said = run(
+      world,
+      store,
+      'gs://bucket/run',
+      *text,
+      upon='run/checkpoints/12/commit_success.txt',
+      then=lambda: store.fail(503),
+    )
+    assert kept and 'resuming from the checkpoint of step' in said, said
+    store.mend()
+    store.download('bucket', 'run', tmp_path / 'back')
+  code, said = test_pretrain.run_train(world, tmp_path / 'back', *FEW_SAVES)
+  assert code == 0, said
+  assert checkpoint.steps(tmp_path / 'back')[-1] == test_pretrain.STEPS
+  assert test_pretrain.state_of(tmp_path / 'back') == test_pretrain.state_of(untouched)
+  assert test_pretrain.curve(tmp_path / 'back') == test_pretrain.curve(untouched)
