@@ -98,7 +98,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  'Next:  source $(VENV)/bin/activate' \
 	  '       python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus     what the model sees' \
 	  '       the same text as RoBERTa: configs/roberta.py:tiny in the commands above, and other folders' \
-	  '       your own language: README.md, "My own language in ten lines"'
+	  '       your own language: docs/my_language.md'
 	step '5/5  What it has learned' python -m bertzoo_jax.gaps --workdir $(DEMO)/run --corpus $(DEMO)/corpus --require 1.5
 
 test: $(READY)  ## the tests
