@@ -651,7 +651,7 @@ def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
 ):
   path = npz(world / 'poisoned.npz', poison=(3,))
   for _ in range(2):
-    with pytest.raises(loop.Stopped, match='not finite'):
+    with pytest.raises(errors.Stopped, match='not finite'):
       here(tmp_path / 'run', batches=str(path), run__log_every=log_every, run__keep_every=3)
     assert checkpoint.steps(tmp_path / 'run')[-1] == 3
 
@@ -660,7 +660,7 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
   from bertzoo_jax import pretrain
 
   def stop(*args, **kw):
-    raise loop.Stopped('because')
+    raise errors.Stopped('because')
 
   for flag in ('_CONFIG', '_WORKDIR', '_CORPUS', '_CACHE_DIR', '_BATCHES', '_INIT'):
     monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
@@ -684,7 +684,7 @@ def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, h
 def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch, here):
   monkeypatch.setattr(loop, 'MOST_SKIPPED', 3)
   path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
-  with pytest.raises(loop.Stopped, match='last 3 updates'):
+  with pytest.raises(errors.Stopped, match='last 3 updates'):
     here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
 
 

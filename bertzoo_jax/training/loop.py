@@ -30,9 +30,6 @@ from bertzoo_jax.training import watchdog as watchdogs
 MOST_SKIPPED = 20
 
 
-Stopped = errors.Stopped
-
-
 @dataclasses.dataclass
 class Loop:
   """One attempt of a run.
@@ -228,7 +225,7 @@ class Loop:
   def _check_sound(self, state):
     """Raises Stopped for a state that must not be saved."""
     if path := steps.not_finite(state):
-      raise Stopped(
+      raise errors.Stopped(
         f'The update up to step {int(state.step):,} made {path} infinite or not a number, though '
         'loss and gradient were finite. This state is not saved, the last good checkpoint is kept. '
         'Try a lower schedule.learning_rate, or a larger optimizer.eps.'
@@ -268,7 +265,7 @@ class Loop:
     said = f'spike: {", ".join(lines[:5])}' + (f' and {len(lines) - 5} more' * (len(lines) > 5))
     self.progress.say(said)
     if self.machinery.on_spike == 'stop':
-      raise Stopped(
+      raise errors.Stopped(
         f'The run stops at a {said}. The last checkpoint before it is kept. '
         'run.on_spike=rewind leaves these steps out, run.on_spike=report goes on; a lower learning '
         'rate or clipping (optimizer.clip_norm) may avoid them.'
@@ -327,7 +324,7 @@ class Loop:
     if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
       self._stop_nonfinite(None, row['step'])
     if in_a_row >= MOST_SKIPPED:
-      raise Stopped(
+      raise errors.Stopped(
         f'The last {in_a_row} updates had a loss or gradient that is not finite (up to step '
         f'{row["step"]}). '
         'The last good checkpoint is kept; try a lower learning rate, clipping, or '
@@ -336,7 +333,7 @@ class Loop:
 
   def _stop_nonfinite(self, last, noticed=None):
     where = f'in step {last + 1}' if last is not None else f'at or before step {noticed}'
-    raise Stopped(
+    raise errors.Stopped(
       f'The loss or its gradient is not finite {where}; the run stops, the last good checkpoint is '
       'kept. Try a lower learning rate, '
       'clipping (optimizer.clip_norm) or run.dtype=float32; run.on_nonfinite=skip leaves such '

@@ -168,7 +168,7 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
   [
     (
       OSError(28, 'No space left on device'),
-      loop.Stopped,
+      errors.Stopped,
       r'\(OSError.*No space.*\); the checkpoints are kept\. Free space',
     ),
     (
