@@ -47,7 +47,7 @@ int gettimeofday(struct timeval *t, void *zone) {
   return 0;
 }
 
-/* The kernel's clock goes on as before: what is to happen at a time of ours is an hour later there. */
+/* The kernel's clock goes on as before: a time of ours is an hour later there. */
 static struct timespec kernels(const struct timespec *t) {
   struct timespec later = *t;
   later.tv_sec += hour();
