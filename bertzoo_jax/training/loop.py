@@ -95,6 +95,8 @@ class Loop:
     for build in later:
       if int(state.step) < phase_run.end_step:
         break
+      self.watchdog.begin()
+      self.watchdog.doing('the start of the phase after step', phase_run.end_step)
       phase_run = build()
       state = phase_runs.enter(state, phase_run)
       # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
@@ -132,10 +134,11 @@ class Loop:
     ):
       if self.preemption.name and jax.process_count() == 1:
         break
-      self.watchdog.doing('step', step)
       if step + 1 in self.skipped.steps:
+        self.watchdog.doing('the step that is left out,', step)
         state, values = left_out(state)
       else:
+        self.watchdog.doing('step', step)
         data.check_ids(batch, self.vocab_size, f'batch of step {step}')
         state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
         self._recent.append((step + 1, values))
@@ -204,11 +207,14 @@ class Loop:
     """Saves a state that is sound; False for one that is not saved, since the run will go back."""
     step, total = int(state.step), int(state.nonfinite['total'])
     self.watchdog.doing('the save of step', step)
-    if self.machinery.on_nonfinite == 'stop' and total > self._nonfinite_before:
+    goes_back = self.machinery.on_spike == 'rewind' and bool(self._spikes(step))
+    # A spike often leads to such numbers; without its step they may not come.
+    stops = self.machinery.on_nonfinite == 'stop' and not goes_back
+    if stops and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
     self._flush()  # a run that resumes from this checkpoint does not write the row again
     self._guarded_record(self.record.sync)
-    if self.preemption.name and self.machinery.on_spike == 'rewind' and self._spikes(step):
+    if self.preemption.name and goes_back:
       # The attempt that goes on finds them again, and those that follow up to the next row of the
       # metrics: it leaves out what it would have left out without the interruption.
       self.progress.say(f'step {step:,} is not saved: there was a spike before it')

@@ -17,6 +17,7 @@ from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import watchdog
 
 BORDER, END = 3, 6
 
@@ -55,7 +56,7 @@ def second_stage():
 
 
 def train(
-  workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1
+  workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1, dog=None
 ):
   """The result of a run of two phases, begun fresh or resumed from a step. losses: step of
   evaluation → held-out loss.
@@ -89,6 +90,7 @@ def train(
     trackers=metrics.Nothing(),
     progress=progress.Progress(END, start, show=False),
     preemption=interrupt or Preemption(),
+    watchdog=dog or watchdog.Watchdog(0),
   )
   try:
     return run.train(state, phase_run, later)
@@ -283,3 +285,16 @@ def test_the_row_of_a_step_is_on_the_disk_before_its_checkpoint(tmp_path, monkey
   train(tmp_path, record=record, eval_every=0)
   record.close()
   assert rows == {step: list(range(1, step + 1)) for step in range(1, END + 1)}
+
+
+def test_to_enter_a_phase_which_compiles_may_take_ten_times_hang_minutes(tmp_path, monkeypatch):
+  dog, enter, seen = watchdog.Watchdog(1), phase_runs.enter, []
+
+  def watched(*args):
+    kind = dog._now[0]
+    seen.append((kind, dog._allowed(kind)))
+    return enter(*args)
+
+  monkeypatch.setattr(phase_runs, 'enter', watched)
+  train(tmp_path, dog=dog)
+  assert seen == [('the start of the phase after step', 600)]

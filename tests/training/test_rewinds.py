@@ -17,6 +17,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import spikes
+from bertzoo_jax.training import watchdog
 
 END, SAVES, LOGS = 24, 4, 3
 POISON = 13  # the index of the step, whose number is 14
@@ -26,9 +27,14 @@ _PROGRAMS = {}
 
 
 @functools.cache
-def phase_of(poison, with_carry=False):
+def phase_of(poison, with_carry=False, infinite=()):
   objective = toys.amplified(toys.toy(with_carry=with_carry))
-  return toys.phase_run(0, END, objective=objective, poison=poison, weight=1e4, total=END)
+
+  def batches(first, end):
+    for step in range(first, end):
+      yield toys.batch(step, poison=(*poison, *infinite), weight=np.inf if step in infinite else 1e4)
+
+  return toys.phase_run(0, END, objective=objective, batches=batches, total=END)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -66,12 +72,16 @@ class Asked:
     return self.name is not None
 
 
-def attempt(workdir, on_spike, *, poison=(POISON,), asked=None, log_every=LOGS):
-  """The result of one attempt that resumes what is there; Rewind if it went back."""
+def attempt(
+  workdir, on_spike, *, poison=(POISON,), infinite=(), asked=None, log_every=LOGS, dog=None
+):
+  """The result of one attempt that resumes what is there; Rewind if it went back. dog: a
+  watchdog.
+  """
   checkpoints = checkpoint.Checkpoints(workdir, keep=2, keep_every=SAVES)
   skipped = rewinds.finish(workdir, checkpoints)
   start = checkpoints.newest() or 0
-  phase_run = phase_of(poison)
+  phase_run = phase_of(poison, infinite=infinite)
   state = phase_runs.fresh(phase_run)
   if start:
     state = checkpoints.restore(start, phase_runs.target(phase_run)[0])
@@ -93,6 +103,7 @@ def attempt(workdir, on_spike, *, poison=(POISON,), asked=None, log_every=LOGS):
     trackers=metrics.Nothing(),
     progress=progress.Progress(END, start, show=True, terminal=False),
     preemption=asked or Asked(),
+    watchdog=dog or watchdog.Watchdog(0),
     skipped=skipped,
   )
   try:
@@ -176,6 +187,25 @@ def test_a_preemption_beside_a_spike_changes_nothing(tmp_path, left_out_from_the
   through(tmp_path, 'rewind')
   assert listed(tmp_path) == [[POISON + 1]]
   assert_same(final(tmp_path), left_out_from_the_start)
+
+
+@pytest.mark.parametrize('log_every', [1, LOGS, 100])
+def test_a_spike_before_a_loss_that_is_not_finite_is_left_out_also_where_a_save_comes_first(
+  tmp_path, log_every
+):
+  with pytest.raises(errors.Stopped, match='is not finite'):
+    through(tmp_path, 'rewind', infinite=(POISON + 1,), log_every=log_every)
+  assert listed(tmp_path) == [[POISON + 1]]
+
+
+def test_a_step_that_is_left_out_does_not_shorten_the_time_in_which_the_next_one_may_compile(
+  tmp_path,
+):
+  entry = {'noticed': 0, 'steps': [1], 'done': True}
+  (tmp_path / rewinds.FILE).write_text(json.dumps([entry]))
+  dog = watchdog.Watchdog(1)
+  attempt(tmp_path, 'rewind', poison=(), dog=dog)
+  assert len(dog._took['step']) == END - 1
 
 
 def test_a_run_killed_before_it_has_gone_back_goes_back_when_it_is_resumed(
