@@ -139,7 +139,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       corpus=workdirs.corpus_record(workdir),
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
-      init=_init(workdir),
+      init=workdirs.first_weights(workdir),
       checked=_said(rows, a),
     ),
   )
@@ -260,12 +260,6 @@ def _commits(workdir, step: int) -> list[str]:
   """Commits of the attempts that led to a step, each once, in order."""
   before = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
   return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
-
-
-def _init(workdir) -> str | None:
-  """The address that the run's weights came from: of the last attempt that began at step 0."""
-  fresh = [a.get('init') for a in workdirs.attempts(workdir) if not a.get('start_step', 0)]
-  return fresh[-1] if fresh else None
 
 
 def _metrics(workdir, step: int) -> dict:

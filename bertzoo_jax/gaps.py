@@ -167,7 +167,7 @@ def _first_weights(run):
   """The parameters that the run began with."""
   objective = objectives.of(run.config, run.corpus.vocab_size)
   fresh = jax.jit(objective.init)(jax.random.key(run.config.seed))
-  init = next((a['init'] for a in workdirs.attempts(run.workdir) if a['start_step'] == 0), None)
+  init = workdirs.first_weights(run.workdir)
   if init is None:
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'

@@ -190,9 +190,17 @@ class Checkpoints:
     return target.replace(params=got['params'], **got['rest'], **added)
 
   def forget_from(self, step: int) -> None:
-    """Deletes the checkpoints of this step and later ones. By the first process alone."""
-    for newer in [s for s in steps(self._folder.parent) if s >= step]:
-      _delete(self._folder / str(newer))
+    """Deletes the checkpoints of this step and later ones. By the first process alone. Raises
+    TryAgain if one is still there.
+    """
+    newer = lambda: [s for s in steps(self._folder.parent) if s >= step]
+    for each in newer():
+      _delete(self._folder / str(each))
+    if left := newer():
+      raise errors.TryAgain(
+        f'The run goes back to before step {step:,}, and its checkpoints {left} in {self._folder} '
+        'could not be removed: run the same line again.'
+      )
 
   def close(self) -> None:
     """Waits for the last save and ends the threads; a save that failed is told and not raised,

@@ -170,6 +170,14 @@ def attempts(path) -> list[dict]:
   return storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
 
 
+def first_weights(path) -> str | None:
+  """The address that the run's weights came from: of the last attempt that began at step 0. None
+  for fresh ones.
+  """
+  fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
+  return fresh[-1] if fresh else None
+
+
 def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: str | None) -> int:
   """Adds this process to attempts.jsonl and returns its number, from 1."""
   file = storage.path(path) / _ATTEMPTS

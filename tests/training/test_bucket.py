@@ -59,6 +59,13 @@ def resume(workdir):
   finally:
     checkpoints.close()
 
+def forget(workdir, step):
+  checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
+  try:
+    return checkpoints.forget_from(step)
+  finally:
+    checkpoints.close()
+
 def read(address):
   return checkpoint.load_params(address)[1]
 
@@ -172,6 +179,17 @@ def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_befo
   assert not [n for n in store.names('bucket', 'forever') if 'damaged' in n]
   assert child('save', workdir, 2)['value'] is None
   assert child('resume', workdir)['value'] == 2
+
+
+def test_a_run_does_not_go_back_past_a_checkpoint_that_the_store_does_not_remove(store, child):
+  workdir = 'gs://bucket/kept'
+  assert child('save', workdir, 1, 2)['value'] is None
+  store.fail(403, on='DELETE .*kept')
+  answer = child('forget', workdir, 2)
+  assert answer['code'] == 75 and 'checkpoints [2]' in words(answer), answer
+  store.mend()
+  assert child('forget', workdir, 2)['value'] is None
+  assert child('resume', workdir)['value'] == 1
 
 
 def test_a_step_that_moves_between_a_disk_and_a_bucket_is_restored_bit_for_bit(

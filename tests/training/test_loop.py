@@ -56,7 +56,15 @@ def second_stage():
 
 
 def train(
-  workdir, *, interrupt=None, record=None, start=0, losses=None, monkeypatch=None, eval_every=1, dog=None
+  workdir,
+  *,
+  interrupt=None,
+  record=None,
+  start=0,
+  losses=None,
+  monkeypatch=None,
+  eval_every=1,
+  dog=None,
 ):
   """The result of a run of two phases, begun fresh or resumed from a step. losses: step of
   evaluation → held-out loss.

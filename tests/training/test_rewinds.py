@@ -32,7 +32,9 @@ def phase_of(poison, with_carry=False, infinite=()):
 
   def batches(first, end):
     for step in range(first, end):
-      yield toys.batch(step, poison=(*poison, *infinite), weight=np.inf if step in infinite else 1e4)
+      yield toys.batch(
+        step, poison=(*poison, *infinite), weight=np.inf if step in infinite else 1e4
+      )
 
   return toys.phase_run(0, END, objective=objective, batches=batches, total=END)
 
