@@ -105,7 +105,13 @@ def _spellings(value):
 
 
 class NotJson(Exception):
-  """What stands at a place of a JSON array is no JSON, or too long."""
+  """What stands at a place of a JSON array is no JSON, or too long. `rest`: characters from there on
+  that were read.
+  """
+
+  def __init__(self, words: str, rest: int):
+    super().__init__(words)
+    self.rest = rest
 
 
 def json_array(blocks, most: int):
@@ -127,13 +133,13 @@ def json_array(blocks, most: int):
     char = text[at : at + 1]
     if char and place == 'outside':
       if char != '[':
-        raise NotJson(f'{char!r} behind its end')
+        raise NotJson(f'{char!r} behind its end', len(text) - at)
       at, place = at + 1, 'begun'
     elif char == ']' and place in ('begun', 'behind a value'):
       at, place = at + 1, 'outside'
     elif char and place == 'behind a value':
       if char != ',':
-        raise NotJson(f'{char!r} between its values')
+        raise NotJson(f'{char!r} between its values', len(text) - at)
       at, place = at + 1, 'before a value'
     elif char and (found := _value(text, at)):
       value, end = found
@@ -141,12 +147,12 @@ def json_array(blocks, most: int):
       at, place = end, 'behind a value'
     elif (more := next(texts, None)) is not None:
       if len(text) - at > most:
-        raise NotJson(f'a value of over {most >> 20} MiB')
+        raise NotJson(f'a value of over {most >> 20} MiB', len(text) - at)
       text, at = text[at:] + more, 0
     elif place == 'outside':
       return
     else:
-      raise NotJson('cut, or no JSON')
+      raise NotJson('cut, or no JSON', len(text) - at)
 
 
 _BLANKS = json.decoder.WHITESPACE.match

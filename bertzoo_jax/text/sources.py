@@ -283,7 +283,8 @@ class Reader:
         yield value, len(text)
     except records.NotJson as e:
       self._line += 1
-      self._drop(f'rest of a damaged JSON array ({e})', 0)
+      left = e.rest + sum(map(len, blocks))  # blocks goes on where json_array left it
+      self._drop(f'rest of a damaged JSON array ({e})', left)
 
   def _parquet(self, raw, file, size, wanted):
     """(row, its size, which is not known) of each row."""

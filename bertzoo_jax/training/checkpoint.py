@@ -34,6 +34,7 @@ from absl import logging as absl_logging
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.training import distributed
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import spikes
 
@@ -439,6 +440,8 @@ def _decoding(folder):
     with storage.reading(f'The checkpoint {folder}'):
       yield
   except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
+    if distributed.comes_from_another(e):
+      raise
     raise errors.UserError(
       f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
       f'{" ".join(str(e).split())[:200]}): use the one before, or the version that wrote it.'

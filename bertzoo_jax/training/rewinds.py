@@ -85,7 +85,10 @@ def _entries(workdir) -> list[dict]:
     return []
   try:
     found = storage.read_json(path)
-    return [{**e, 'steps': [int(s) for s in e['steps']], 'done': bool(e['done'])} for e in found]
+    entries = [{**e, 'steps': [int(s) for s in e['steps']], 'done': bool(e['done'])} for e in found]
+    if any(min(e['steps'], default=0) < 1 for e in entries):
+      raise ValueError('each entry needs steps, from 1')
+    return entries
   except (ValueError, KeyError, TypeError) as e:
     raise errors.UserError(
       f'{path} cannot be read ({type(e).__name__}): it lists the steps that this run leaves out. '

@@ -188,6 +188,15 @@ def test_a_damaged_json_array_gives_what_it_holds_and_is_counted(
   )
 
 
+def test_what_a_damaged_json_array_loses_is_counted_in_bytes(tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, '_BLOCK', 50)
+  good, bad = b'[{"text": "one"}', b' x' + b', {"text": "two"}' * 100 + b']'
+  reader = sources.Reader([finding.find(str(write(tmp_path / 'a.json', good + bad)))])
+  assert list(reader.documents()) == [['one']]
+  [(reason, lost)] = reader.dropped.reasons.items()
+  assert 'damaged JSON array' in reason and lost['bytes'] == len(bad) - 1
+
+
 def test_conditions_hold_for_the_records_of_a_json_array(tmp_path):
   file = write(tmp_path / 'a.json', json.dumps(ARRAY))
   reader = sources.Reader([finding.find(str(file))], [('lang', 'et')])

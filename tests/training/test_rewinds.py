@@ -237,8 +237,12 @@ def test_a_spike_before_the_first_checkpoint_begins_the_run_again(tmp_path):
   assert (result['step'], times) == (END, 1) and listed(tmp_path) == [[3]]
 
 
-def test_a_damaged_list_is_refused_in_one_sentence(tmp_path):
-  (tmp_path / rewinds.FILE).write_text('[{"steps": ')
+@pytest.mark.parametrize(
+  'text',
+  ['[{"steps": ', '[{"steps": [], "done": false}]', '[{"steps": [0], "done": false}]', '{"a": 1}'],
+)
+def test_a_damaged_list_is_refused_in_one_sentence(tmp_path, text):
+  (tmp_path / rewinds.FILE).write_text(text)
   with pytest.raises(errors.UserError, match='cannot be read .* Bring it back, or delete it'):
     rewinds.finish(tmp_path, None)
 
