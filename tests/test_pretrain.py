@@ -298,24 +298,30 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
 
 @pytest.mark.slow
 def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
-  draw = random.Random(30)
-  seconds, kills, landed = 20.0, 0, 0  # at first no run is that long
-  workdir = tmp_path / 'run'
+  draw, workdir, kills, seconds, landed = random.Random(30), tmp_path / 'run', 0, 4.0, 0
+  file = workdir / 'attempts.jsonl'
+  begun = lambda: file.stat().st_size if file.exists() else 0
   while kills < 30:
-    end = time.monotonic() + draw.uniform(0.2, 1.0) * seconds
-    begin, before = time.monotonic(), rows(workdir)
-    # a run that comes to its end begins again without its last steps
-    code, said = run_train(world, workdir, stop_when=lambda w, end=end: time.monotonic() > end)
+    before, left, since = begun(), draw.uniform(0.0, seconds), []
+
+    def moment(_, before=before, left=left, since=since, early=seconds / 5):
+      """A random time after the run has found its checkpoint; one in five before that."""
+      if not since and (left < early or begun() > before):
+        since.append(time.monotonic())
+      return bool(since) and time.monotonic() - since[0] > left
+
+    first = rows(workdir)
+    code, said = run_train(world, workdir, stop_when=moment)
     assert code in (-signal.SIGKILL, 0), said
     kills += code != 0
-    landed += rows(workdir) > before
+    landed += code != 0 and rows(workdir) != first
     if code == 0:
-      seconds = time.monotonic() - begin
+      seconds = max(1.0, 0.8 * seconds)  # soon enough
       assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
-      left = draw.randrange(1, STEPS)
-      for step in [s for s in checkpoint.steps(workdir) if s > left]:
+      last = draw.randrange(1, STEPS)  # the run goes on from there
+      for step in [s for s in checkpoint.steps(workdir) if s > last]:
         shutil.rmtree(workdir / f'checkpoints/{step}')
-  print(f'{landed} of {kills} kills came after new rows')
+  print(f'{landed} of {kills} kills came after a new row')
   check_resumes(world, untouched, workdir)
 
 

@@ -37,13 +37,12 @@ at = lambda step: state.replace(
 )
 
 def save(workdir, *new):
+  guarded = lambda action: loop.Loop._guarded(None, action)
   checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
   try:
     for step in new:
-      checkpoints.save(at(step))
-    checkpoints.wait()
-  except Exception as e:
-    raise failures.unwritten('A checkpoint', 'the ones before', e)
+      guarded(lambda: checkpoints.save(at(step)))
+    guarded(checkpoints.wait)
   finally:
     checkpoints.close()
 
