@@ -105,8 +105,8 @@ def _spellings(value):
 
 
 class NotJson(Exception):
-  """What stands at a place of a JSON array is no JSON, or too long. `rest`: characters from there on
-  that were read.
+  """A place of a JSON array holds no JSON, or too much. `rest`: how many characters were read behind
+  it.
   """
 
   def __init__(self, words: str, rest: int):
