@@ -105,9 +105,7 @@ def _spellings(value):
 
 
 class NotJson(Exception):
-  """A place of a JSON array holds no JSON, or too much. `rest`: how many characters were read behind
-  it.
-  """
+  """A place of a JSON array holds no JSON, or too much. `rest`: characters read behind it."""
 
   def __init__(self, words: str, rest: int):
     super().__init__(words)
