@@ -19,8 +19,8 @@ all attempts. Exit codes:
 
 On several hosts send the signal to any one: all stop at the same step.
 
-A resumed run is bitwise equal to the uninterrupted one on CPU and TPU with the same mesh. A GPU
-needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+With the same mesh, a resumed run is bitwise equal to the uninterrupted one. This is tested on CPUs;
+no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import contextlib

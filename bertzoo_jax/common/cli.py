@@ -204,13 +204,7 @@ def _unknown_flag(e: flags.UnrecognizedFlagError) -> str:
   if e.flagname == 'steps':
     return f'--steps is no flag. {_STEPS}'
   own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
-  near = _near(e.flagname, own)
-  known = _fields()
-  for alike in (_near, _with_word):
-    if not near:
-      fields = alike(e.flagname, [key.rpartition('.')[2] for key in known])
-      near = [f'config.{key}' for key in known if key.rpartition('.')[2] in fields]
-  if near:
+  if near := _near(e.flagname, own) or [f'config.{key}' for key in _keys_of(e.flagname, _fields())]:
     return (
       f'--{e.flagname} is no flag (see --help). Did you mean '
       f'{" or ".join(f"--{flag}" for flag in near)}?'
@@ -254,6 +248,13 @@ def _with_word(word, known) -> list:
   return [name for name in known if {word, word.removesuffix('s')} & set(name.split('_'))]
 
 
+def _keys_of(word, known) -> list:
+  """The keys ('section.field') whose field a word misspells, abbreviates or is a part of."""
+  names = [key.rpartition('.')[2] for key in known]
+  fields = _near(word, names) or _with_word(word, names)
+  return [key for key, name in zip(known, names) if name in fields]
+
+
 def _meant(key: str, known: list[str], sections: set[str]) -> str:
   """What a misspelt key is near to: a field of its section, else the same field of others; else
   what its section has.
@@ -268,6 +269,8 @@ def _meant(key: str, known: list[str], sections: set[str]) -> str:
   if near := difflib.get_close_matches(field, names, n=1, cutoff=0.8):
     meant = [f'--config.{k}' for k, name in zip(known, names) if name == near[0]]
     return f'Did you mean {" or ".join(meant)}?'
+  if not section and (meant := _keys_of(field, known)):
+    return f'Did you mean {" or ".join(f"--config.{k}" for k in meant)}?'
   if section and own:
     there = 'There' if section == misspelt else f'Did you mean --config.{section}? There'
     return f'{there} is: {", ".join(own)}.'

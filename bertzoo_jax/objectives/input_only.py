@@ -15,15 +15,17 @@ def input_only(*, encoder, ops=None, reads) -> objective.Objective:
     UserError: as soon as parameters, normalizers or a loss are asked for.
   """
 
-  def refuse(*_, **__):
-    raise errors.UserError(
-      'This config is input ready: prepare and show work, its network and objective are still to '
-      'be written. '
-      'encoder=transformer trains on rows whose masking hides what it asks for: add '
-      ',objective=mlm to --config, and '
-      '--config.hf=BertForMaskedLM.'
-    )
-
   return objective.Objective(
     init=refuse, normalizers=refuse, carry=refuse, loss=refuse, reads=tuple(reads)
+  )
+
+
+def refuse(*_, **__):
+  """Raises the UserError that says what works, and what trains instead."""
+  raise errors.UserError(
+    'This config is input ready: prepare and show work, its network and objective are still to '
+    'be written. '
+    'encoder=transformer trains on rows whose masking hides what it asks for: add '
+    ',objective=mlm to --config, and '
+    '--config.hf=BertForMaskedLM.'
   )

@@ -104,6 +104,8 @@ def _small(*flags, **options):
   'flag, words',
   [
     ('--lr=1', '--lr is no flag (see --help). Did you mean --config.schedule.learning_rate?'),
+    ('--config.lr=1', 'Did you mean --config.schedule.learning_rate?'),
+    ('--config.layers=1', 'Did you mean --config.encoder.num_layers?'),
     ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?'),
     ('--batch_size=1', 'Did you mean --config.batch_size?'),
     ('--layers=1', 'Did you mean --config.encoder.num_layers?'),
