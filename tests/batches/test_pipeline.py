@@ -282,7 +282,7 @@ def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
   fields = MASKING | changes
   mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
   wished = masking_rows.run(mask, features, keys)  # as in training
-  here = pipe.evaluation_batches(1000)[0]
+  here = next(iter(pipe.evaluation_batches(1000)))
   text = ~np.isin(features['input_ids'], [i for role, i in SPECIAL.items() if role != 'unk'])
   counts = np.take_along_axis(text, wished['masked_positions'], axis=1)
   counts &= np.arange(8)[:, None] < pipe.rows_per_epoch
