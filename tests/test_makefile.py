@@ -1,12 +1,12 @@
 """`make env`, with a pip that only writes down what it is asked for."""
 
+import importlib.util
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
-import pip
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -49,7 +49,8 @@ def folder(tmp_path):
     text = '\n'.join(['Metadata-Version: 2.1', f'Name: {name}', 'Version: 1.0', *lines])
     (site / f'{name}-1.0.dist-info/METADATA').write_text(text + '\n')
   (site / 'pip').mkdir()
-  real = os.path.dirname(pip.__file__)
+  # not imported: pip switches off the distutils of setuptools
+  real = os.path.dirname(importlib.util.find_spec('pip').origin)
   (site / 'pip/__init__.py').write_text(f'__path__.append({real!r})\n')
   (site / 'pip/__main__.py').write_text("import sys\nopen('asked', 'a').write(sys.argv[-1])\n")
   (tmp_path / '.venv/.ready').touch()
