@@ -319,9 +319,13 @@ def test_every_test_that_a_page_names_exists(page):
 
 
 def test_every_fault_has_its_test():
-  rows = re.findall(r'^\| (\d+) \|(.*)$', _page('docs/reliability.md'), re.M)
-  assert [int(number) for number, _ in rows] == list(range(1, 28))
-  for number, row in rows:
+  faults, tests = (
+    re.findall(r'^\| (\d+) \|(.*)$', part, re.M)
+    for part in _page('docs/reliability.md').split('## The tests')
+  )
+  for rows in (faults, tests):
+    assert [int(number) for number, _ in rows] == list(range(1, 28))
+  for number, row in tests:
     assert '::test_' in row, f'fault {number} has no test'
 
 
