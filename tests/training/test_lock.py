@@ -272,14 +272,17 @@ class Together(emulated_gcs.Store):
   def __init__(self):
     super().__init__()
     self.reads, self.writes, self._both = 0, 0, threading.Barrier(2, timeout=60)
+    self._counting = threading.Lock()  # requests arrive in threads of their own
 
   def fault_of(self, line):
     if line.endswith(f'/{lock.NAME}'):
-      self.reads += line.startswith('GET')
-      self.writes += line.startswith('POST')
-      if line.startswith('GET') and self.reads <= 2:
+      with self._counting:
+        self.reads += line.startswith('GET')
+        self.writes += line.startswith('POST')
+        read, written = self.reads, self.writes
+      if line.startswith('GET') and read <= 2:
         self._both.wait()
-      if line.startswith('POST') and self.writes == 2:
+      if line.startswith('POST') and written == 2:
         time.sleep(2.5)
     return super().fault_of(line)
 
