@@ -8,7 +8,7 @@ Exit codes:
 
     0    done
     2    a mistake in the command, the config or the sources; nothing is overwritten
-    3    the disk is full; what is finished stays
+    3    the disk is full; finished files stay
     75   run the same line again: a disk, a bucket or the network failed
     130  Ctrl-C; run the same line again to resume
 """

@@ -17,8 +17,8 @@ from configs import parts
 
 
 def _tiny():
-  """Rows of 64 tokens of the Chinese sample. Of other Chinese text, too, the most frequent
-  characters get the pieces there are; prepare says which share of the text they cover.
+  """Rows of 64 tokens of the Chinese sample. The vocabulary holds the most frequent
+  characters of any Chinese text; prepare prints the share of the text that they cover.
   """
   return parts.experiment(
     tokenizer=parts.wordpiece(vocab_size=2650, coverage=0.99),

@@ -20,9 +20,10 @@ from configs import parts
 
 
 def _tiny():
-  """Rows of 64 tokens of the Chinese sample, the three stages one after the other. Of other Chinese
-  text, too, the most frequent characters get the pieces there are; prepare says which share of the
-  text they cover.
+  """Rows of 64 tokens of the Chinese sample, in three stages.
+
+  The vocabulary holds the most frequent characters of any Chinese text; prepare prints the share of
+  the text that they cover.
   """
   return parts.experiment(
     tokenizer=parts.wordpiece(vocab_size=2650, coverage=0.99),

@@ -69,5 +69,5 @@ def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused
   (tmp_path / 'bertzoo.json').write_text('{"hash": "theirs"}')
   check('W', tmp_path, None, None)  # or of the file's
   check('W', tmp_path, None, 'theirs')
-  with pytest.raises(errors.UserError, match='trained with another tokenizer'):
+  with pytest.raises(errors.UserError, match='has the tokenizer theirs…, the file of'):
     check('W', tmp_path, None, 'ours')

@@ -142,7 +142,7 @@ def _check_vocabulary(address, theirs, ours, hash=None):
     )
   if hash and not a and (there := hf.tokenizer_hash(theirs)) and there != hash:
     raise errors.UserError(
-      f'--init {address} was trained with another tokenizer than that of the file of batches '
-      f'({there[:12]}… and {hash[:12]}…): write batches of a corpus that was prepared with '
+      f'--init {address} has the tokenizer {there[:12]}…, the file of batches has '
+      f'{hash[:12]}…: write batches of a corpus that was prepared with '
       f'--tokenizer {theirs}.'
     )

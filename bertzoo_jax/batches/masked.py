@@ -1,4 +1,4 @@
-"""Masked tokens one by one: what stands beside each, and rows with a single gap.
+"""Each masked token with its two neighbours, and rows that have a single gap.
 
 N masked tokens, R rows, L length.
 """

@@ -21,8 +21,8 @@ class TryAgain(UserError):
 
 
 class Stopped(UserError):
-  """A run that must not go on: to run the same line again would end the same way. Says why, and
-  what is left.
+  """A run that must not continue: the same line would fail in the same way. The message says why,
+  and which checkpoint remains.
   """
 
   code = 3

@@ -13,7 +13,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 
-_LARGEST, _SMALLEST = 3.4e38, 1.2e-38  # above 0 in float32; what is smaller becomes 0
+_LARGEST, _SMALLEST = 3.4e38, 1.2e-38  # limits of float32; smaller positive numbers become 0
 
 
 class Range(NamedTuple):

@@ -97,8 +97,8 @@ def write_bytes(p, data: bytes) -> None:
 
 
 def append_line(p, text: str) -> None:
-  """Adds a line to a text file; what is there is not written again. A line before it that was cut
-  short stays a line of its own. An object store cannot append: there the object is written again.
+  """Appends a line to a text file. If the last line was cut short, it stays a line of its own. An
+  object store cannot append: there the whole object is written again.
   """
   p = path(p)
   line = text.encode('utf-8') + b'\n'
@@ -150,7 +150,7 @@ def write_json(p, value) -> None:
 
 
 def read_json(p):
-  """Reads JSON written by `write_json`. Raises ValueError for what is no JSON."""
+  """Reads JSON written by `write_json`. Raises ValueError if the file holds no JSON."""
   return _parse(path(p).read_bytes())
 
 

@@ -73,7 +73,7 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
   """The likeliest token between two neighbours, int64 [N].
 
   It maximises P(token | left) · P(token | right) / P(token): the two neighbours are taken as
-  independent, given the token. Each P is that of the counts, with unigrams as their prior.
+  independent, given the token. Each P is estimated from counts, with the unigrams as prior.
 
   Args:
     left, right: ids [N]; −1 where there is no neighbour.

@@ -1,9 +1,9 @@
-"""Whether the files of a corpus are still those that `prepare` wrote.
+"""Checks that the files of a corpus still have the bytes that `prepare` wrote.
 
-CORPUS/verified.json notes of each file its SHA-256, size, time of change and inode, and when it was
-last read. A disk can change bits without any of these changing. So a file is read again when its
-note is older than RENEWED, and every start reads SAMPLE bytes of files, those read longest ago
-first.
+CORPUS/verified.json holds a note for each file: its SHA-256, size, time of change and inode, and
+when it was last read. A disk can change bits while size, time and inode stay the same. So a file is
+read again when its note is older than RENEWED. Every start also reads at least SAMPLE bytes again,
+beginning with the files that were read longest ago.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 RENEWED = 7 * 24 * 3600  # seconds, after which a file is read again
-SAMPLE = 1 << 28  # bytes that are read at every start, at least, if there are so many
+SAMPLE = 1 << 28  # bytes that every start reads again, at least
 _NOTES = 'verified.json'
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
 

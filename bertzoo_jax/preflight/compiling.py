@@ -103,7 +103,7 @@ def phases(
     described: as of `described`.
     kernels: cycles of Pallas kernels, as of `hlo.read`.
     search: look for the largest batch that fits, where a phase does not. confirm: compile it.
-    say: takes a line about what is being done.
+    say: prints a line of progress.
   """
   known, met = {}, []
   for made, phase_run in described:

@@ -30,7 +30,7 @@ class Preflight(NamedTuple):
     run: days and dollars; None where a time is missing.
     price, preemptions: as given.
     flags: LIBTPU_INIT_ARGS of the environment.
-    remedies: what would make it fit, what is enough alone first.
+    remedies: changes that would make the run fit; first those that suffice alone.
     region: of the bucket of the workdir; None where it is not known.
     findings: problems and warnings.
   """
@@ -82,8 +82,8 @@ def preflight(
     largest: where a phase does not fit, look for the largest batch that does, for the phase that
       needs most (two more compilations).
     confirm: compile that batch, and say what was true.
-    kernels: cycles of Pallas kernels, as of `hlo.read`; those of docs/tpu_kernels.md if None.
-    say: takes a line about what is being done.
+    kernels: cycles of Pallas kernels, as of `hlo.read`; None: those in docs/tpu_kernels.md.
+    say: prints a line of progress.
 
   Raises:
     UserError: not exactly one of tpu and topology. All else is a finding.

@@ -163,7 +163,9 @@ def _value(text, at):
     value, end = _PARSE(text, at)
   except (ValueError, RecursionError):
     return None
-  return (value, end) if end < len(text) or text[-1] in '}]"' else None  # 12 may go on: 123
+  return (
+    (value, end) if end < len(text) or text[-1] in '}]"' else None
+  )  # 12 may be the start of 123
 
 
 # --- parquet ---

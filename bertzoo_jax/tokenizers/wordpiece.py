@@ -16,7 +16,7 @@ from tokenizers import trainers
 from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 
-# share of all characters that a vocabulary must hold; what is left is no language to learn
+# Share of all characters of the text that a vocabulary must cover, at least.
 _LEAST_COVERAGE = 0.9
 
 

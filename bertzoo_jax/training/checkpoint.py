@@ -435,7 +435,7 @@ def _read_params(folder):
 
 @contextlib.contextmanager
 def _decoding(folder):
-  """A sentence for files that have their checksums and are no checkpoint all the same."""
+  """Turns a decoding error into a sentence: the checksums fit, but the files hold no checkpoint."""
   try:
     with storage.reading(f'The checkpoint {folder}'):
       yield

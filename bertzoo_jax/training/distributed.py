@@ -74,10 +74,13 @@ def join(seconds: int = JOIN_SECONDS) -> None:
 
 
 def leave(code: int) -> None:
-  """Ends this process after an error. It does not wait for its threads: those of a save that failed
-  wait for each other for many minutes. With other hosts it does not wait for them, as jax does at
-  exit: they may be waiting for this one, and find out within LOST_SECONDS that it is gone. Process
-  0 gives those that fail with it time for their own words: they would end with it."""
+  """Ends this process after an error, without waiting for threads or other hosts.
+
+  Orbax's threads of a failed save would wait for each other for many minutes. jax would wait for
+  the other hosts at exit; they may be waiting for this one, and notice within LOST_SECONDS that it
+  is gone. Process 0 waits _LAST_SECONDS, so that hosts that fail at the same time can print their
+  messages: jax ends them together with process 0.
+  """
   sys.stdout.flush()
   sys.stderr.flush()
   if _with_others and jax.distributed.is_initialized() and jax.process_index() == 0:

@@ -12,8 +12,8 @@ def unwritten(what: str, kept: str, e: Exception) -> errors.UserError:
   """The error to raise where `what` could not be written.
 
   Args:
-    what: begins the sentence.
-    kept: what is still there.
+    what: subject of the sentence, such as 'A checkpoint'.
+    kept: which files remain, such as 'the ones before'.
     e: the cause.
   """
   passing = storage.may_pass(e)

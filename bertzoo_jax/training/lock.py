@@ -36,8 +36,8 @@ def hold(workdir):
 
   A job that finds the lock of another host, in an object store or on a disk whose flock does not
   reach that host, watches it: a lock that changes refuses the job, one that stands still for two
-  minutes is taken over. So a new VM goes on by itself after a preemption without notice. The clocks
-  of the two hosts are not compared. A process of this host that is no more holds nothing.
+  minutes is taken over. So a new VM resumes by itself after a preemption without notice. The clocks
+  of the two hosts are not compared. The lock of a dead process of this host is taken over at once.
 
   A job that finds at a heartbeat that another has taken its place (it was suspended for longer)
   ends at once with exit code 75 and saves nothing.

@@ -41,7 +41,7 @@ class Loop:
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
     entropy, tokens_per_byte: as of data.Data.
-    watchdog: is told what is under way.
+    watchdog: ends the process if a step, an evaluation or a save hangs.
     skipped: steps that this run leaves out, and how often it went back for them.
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
@@ -215,8 +215,8 @@ class Loop:
     self._flush()  # a run that resumes from this checkpoint does not write the row again
     self._guarded_record(self.record.sync)
     if self.preemption.name and goes_back:
-      # The attempt that goes on finds them again, and those that follow up to the next row of the
-      # metrics: it leaves out what it would have left out without the interruption.
+      # The resumed run finds the same spikes again, and any that follow before the next row of the
+      # metrics. So it leaves out the same steps as a run that was not interrupted.
       self.progress.say(f'step {step:,} is not saved: there was a spike before it')
       return False
     self._judge(step)

@@ -37,7 +37,7 @@ class Progress:
       print(text, flush=True)
 
   def begin(self, step: int) -> None:
-    """Starts the clock of the time left at a step that is over: compilation is, too."""
+    """Starts the clock for the time left, after the first step, so that it excludes compilation."""
     if self._began is None:
       self._began = (time.monotonic(), step)
 

@@ -1,8 +1,8 @@
 """Copies of parameters that must be equal: compared across devices at each save.
 
 Devices along `data`, and along every axis that does not split an array, hold the same values of it.
-A device that computes wrongly makes its own copy different, and nothing else would tell: each
-device goes on with what it has.
+A device that computes wrongly changes its own copy only. Nothing else would reveal it: each device
+continues with its own copy.
 """
 
 import collections

@@ -50,8 +50,8 @@ def go_back(workdir, skipped: Skipped, steps: list[int], noticed: int) -> None:
     raise errors.Stopped(
       f'Step {steps[0]:,} has a spike, and the run has gone back {skipped.times} times ({FILE} in '
       'the workdir lists the steps that it leaves out). The last checkpoint before it is kept. Try '
-      'a lower learning rate or clipping (optimizer.clip_norm); with run.on_spike=report the run '
-      'goes on as it is.'
+      'a lower learning rate or clipping (optimizer.clip_norm); run.on_spike=report '
+      'continues without going back.'
     )
   if jax.process_index() == 0:
     entry = {'noticed': noticed, 'steps': steps, 'done': False}

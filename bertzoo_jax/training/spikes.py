@@ -2,16 +2,16 @@
 
 import jax.numpy as jnp
 
-# The first steps of a phase, which are never spikes,
+# The first steps of a phase are never spikes.
 WARMUP = 100
-# and the memory of the running means. It is short: losses fall, and a long one would take the fall
-# for noise.
+# Time constant of the running means, in steps. It is short because losses fall: a long one would
+# count the fall as variance.
 MEMORY = 30
-# A spike lies so many standard deviations above the running mean of the logarithm,
+# Both must hold for a spike: standard deviations above the running mean of the logarithm,
 DEVIATIONS = 6.0
-# and is at least so many times the usual value: (loss, gradient norm).
+# and a multiple of the usual value: (loss, gradient norm).
 LEAST = (1.2, 3.0)
-_SMALLEST = 1e-30  # a loss of 0 has a logarithm, too
+_SMALLEST = 1e-30  # lower limit, so that a loss of 0 has a logarithm
 
 
 def fresh() -> dict:
@@ -37,7 +37,7 @@ def entered(statistics: dict) -> dict:
 def update(statistics: dict, loss, norm, counts) -> tuple:
   """Adds a step. Returns (statistics, whether the step is a spike).
 
-  The test: x is the logarithm of the loss, and that of the gradient norm. Each has a running mean m
+  The test: x is the logarithm of the loss, or of the gradient norm. Each has a running mean m
   and a running variance v. They are exponential, with a time constant of MEMORY steps, and plain
   averages over the first steps of a phase. A step is a spike if, after the first WARMUP steps of
   its phase,

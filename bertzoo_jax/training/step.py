@@ -134,9 +134,7 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
 
 
 def left_out(state):
-  """(state after a step that is left out, its metrics): the number of the step goes on, nothing
-  else changes.
-  """
+  """(state, metrics) after a step that is left out: only the step number changes."""
   return state.replace(step=state.step + 1), state.counts()
 
 

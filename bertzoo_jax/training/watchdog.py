@@ -10,8 +10,8 @@ import time
 
 from bertzoo_jax.common import errors
 
-TYPICAL = 20  # times what it usually takes is a hang, where that is longer than the limit
-FIRST = 10  # limits for what is done for the first time, since it may compile
+TYPICAL = 20  # times the usual duration, if that is longer than the limit
+FIRST = 10  # times the limit for the first of each kind, since it may compile
 _LOOKS = 20  # per limit
 _KEPT = 50  # durations of each kind
 _WORDS_SECONDS = 10.0  # to say why, where nobody may be reading

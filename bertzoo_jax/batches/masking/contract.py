@@ -48,7 +48,7 @@ def keeping_units(masking, length):
 
 def of_text(masking, special):
   """The same masking, without its predictions of special tokens: the row shows these, and their
-  slots have weight 0. For held-out rows, whose loss and accuracy are then those of the text.
+  slots have weight 0. Used for held-out rows: their loss and accuracy then measure text only.
 
   special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask' | …: id}; an unknown token is text.
   """

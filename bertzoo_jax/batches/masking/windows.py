@@ -23,7 +23,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
     scan: where the windows lie, and which ones count until the budget is spent. 'left_to_right':
       from the row's start, up to the word that does not fit any more. So is the release, which
       leaves the end of a full row unmasked. 'spread': ours. The windows begin at a random word and
-      go on at the row's front; they count in random order. If the row's windows hold less than
+      wrap to the start of the row; they count in random order. If the row's windows hold less than
       the budget, the windows of a second lap follow. A run that exceeds the budget loses its last
       words.
     repeat: see Masking.
@@ -123,7 +123,7 @@ def _spread(key, words, thresholds, window, left_B):
   )
   word_TB = (place_TB + tf.cast(shift_B, tf.int32)) % tf.maximum(words.count, 1)
   first_TB = tf.where(place_TB < 2 * words.count, words.first + word_TB, none)
-  # the first lap's runs in random order; below 0 those of the second, one after the other
+  # ranks of the first lap are random and at least 0; ranks of the second lap are −1, −2, …
   rank_BT = tf.where(
     tf.transpose(place_TB < words.count),
     tf.bitwise.bitwise_and(words_lib.ranks(key, hashing.SPREAD, count), tf.int32.max),
