@@ -23,15 +23,19 @@ def _tiny():
     corpus=parts.corpus(held_out=0.06),
     format=parts.full_sentences(),
     masking=parts.ngram_windows(),
-    encoder=parts.transformer(
+    encoder=parts.disentangled(
       num_layers=2,
       hidden_size=128,
       num_heads=2,
       intermediate_size=512,
       dropout=0.0,
       attention_dropout=0.0,
+      buckets=0,
+      norm_relative=False,
+      shared_projections=False,
+      key_bias=False,
     ),
-    objective=parts.input_only(),
+    objective=parts.mlm(),
     optimizer=parts.adamw_uncorrected(),
     schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
     length=64,
@@ -43,7 +47,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
-PARAMETERS = {}
+PARAMETERS = {'tiny': 1_204_096}
 
 
 def get_config(argument='tiny'):

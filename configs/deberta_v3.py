@@ -25,7 +25,7 @@ def _tiny():
     corpus=parts.corpus(held_out=0.06),
     format=parts.full_sentences(),
     masking=parts.ngram_windows(max_gram=1, corruption=(1.0, 0.0, 0.0)),
-    encoder=parts.transformer(
+    encoder=parts.disentangled(
       num_layers=2,
       hidden_size=128,
       num_heads=2,
@@ -33,7 +33,7 @@ def _tiny():
       dropout=0.0,
       attention_dropout=0.0,
     ),
-    objective=parts.input_only(),
+    objective=parts.replaced_token(width=1.0, depth=0.5, shared='added', head='token_and_row'),
     optimizer=parts.adamw_uncorrected(b2=0.98),
     schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
     length=64,
@@ -45,7 +45,7 @@ def _tiny():
 
 
 SIZES = {'tiny': _tiny}
-PARAMETERS = {}
+PARAMETERS = {'tiny': 1_878_785}
 
 
 def get_config(argument='tiny'):

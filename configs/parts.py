@@ -547,6 +547,86 @@ def transformer(
   )
 
 
+def disentangled(
+  *,
+  num_layers=12,
+  hidden_size=768,
+  num_heads=12,
+  intermediate_size=3072,
+  embedding_size=0,
+  max_positions=512,
+  type_vocab_size=0,
+  absolute_positions='decoder',
+  content_to_position=True,
+  position_to_content=True,
+  max_distance=512,
+  buckets=256,
+  norm_relative=True,
+  shared_projections=True,
+  key_bias=True,
+  convolution_size=0,
+  convolution_activation='gelu',
+  sharing='none',
+  num_groups=1,
+  inner_group_num=1,
+  activation='gelu',
+  norm_eps=1e-7,
+  dropout=0.1,
+  attention_dropout=0.1,
+  initializer='normal',
+  initializer_range=0.02,
+):
+  """DeBERTa's encoder: disentangled attention and the enhanced mask decoder (He et al. 2020 §3).
+
+  The usual values are v2's without its convolution; v1 has buckets=0, norm_relative=False,
+  shared_projections=False, key_bias=False.
+
+  absolute_positions: decoder (the enhanced mask decoder) | input (added to the words) | none.
+  content_to_position, position_to_content: the two relative terms of a score, each on or off.
+  max_distance: distances from there on are not told apart.
+  buckets: rows of the relative table to each side, in logarithmic steps beyond half of them; 0 for
+    a row per distance.
+  norm_relative: the relative table has a norm.
+  shared_projections: the relative table is projected by the layer's query and key kernels; else by
+    kernels of its own.
+  key_bias: whether keys have a bias.
+  convolution_size, convolution_activation: tokens of the convolution beside the first layer (v2
+    XLarge, XXLarge: 3); 0 for none.
+  All others: as of `transformer`.
+  """
+  return _part(
+    'disentangled',
+    dict(
+      num_layers=num_layers,
+      hidden_size=hidden_size,
+      num_heads=num_heads,
+      intermediate_size=intermediate_size,
+      embedding_size=embedding_size,
+      max_positions=max_positions,
+      type_vocab_size=type_vocab_size,
+      absolute_positions=absolute_positions,
+      content_to_position=content_to_position,
+      position_to_content=position_to_content,
+      max_distance=max_distance,
+      buckets=buckets,
+      norm_relative=norm_relative,
+      shared_projections=shared_projections,
+      key_bias=key_bias,
+      convolution_size=convolution_size,
+      convolution_activation=convolution_activation,
+      sharing=sharing,
+      num_groups=num_groups,
+      inner_group_num=inner_group_num,
+      activation=activation,
+      norm_eps=norm_eps,
+      dropout=dropout,
+      attention_dropout=attention_dropout,
+      initializer=initializer,
+      initializer_range=initializer_range,
+    ),
+  )
+
+
 # --- objective ---
 
 
@@ -570,6 +650,7 @@ def replaced_token(
   temperature=1.0,
   disallow_correct=False,
   loss_over='all',
+  head='token',
   generator_weight=1.0,
   discriminator_weight=50.0,
 ):
@@ -578,9 +659,12 @@ def replaced_token(
 
   width, depth: of the generator, as shares of the network's.
   shared: parameters that it shares with the network: none | token (word vectors) | embeddings (the
-    release) | all.
+    release) | all | added (the network's word vectors are the generator's, without gradient, plus
+    a table of its own). He et al. 2021 §3.3 call them NES (none), ES (token), GDES (added).
   temperature, disallow_correct (never the true token): of sampling.
   loss_over: all | masked tokens.
+  head: token (it reads each token's vector: ELECTRA's) | token_and_row (that and the vector of the
+    row's first token: DeBERTaV3's).
   generator_weight, discriminator_weight: of the two losses.
   """
   return _part(
@@ -592,6 +676,7 @@ def replaced_token(
       temperature=temperature,
       disallow_correct=disallow_correct,
       loss_over=loss_over,
+      head=head,
       generator_weight=generator_weight,
       discriminator_weight=discriminator_weight,
     ),
@@ -606,6 +691,7 @@ def replaced_token_adversarial(
   temperature=1.0,
   disallow_correct=False,
   loss_over='all',
+  head='token',
   generator_weight=1.0,
   discriminator_weight=50.0,
 ):
@@ -621,6 +707,7 @@ def replaced_token_adversarial(
       temperature=temperature,
       disallow_correct=disallow_correct,
       loss_over=loss_over,
+      head=head,
       generator_weight=generator_weight,
       discriminator_weight=discriminator_weight,
     ),
@@ -633,7 +720,12 @@ def generator_mlm():
 
 
 def replaced_token_frozen(
-  *, temperature=1.0, disallow_correct=False, loss_over='all', discriminator_weight=50.0
+  *,
+  temperature=1.0,
+  disallow_correct=False,
+  loss_over='all',
+  head='token',
+  discriminator_weight=50.0,
 ):
   """The second of two stages: a discriminator that starts with the generator's weights; the
   generator stays as it is.
@@ -644,16 +736,17 @@ def replaced_token_frozen(
       temperature=temperature,
       disallow_correct=disallow_correct,
       loss_over=loss_over,
+      head=head,
       discriminator_weight=discriminator_weight,
     ),
   )
 
 
-def corruption_detection(*, loss_over='all'):
+def corruption_detection(*, loss_over='all', head='token'):
   """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
-  return _part('corruption_detection', dict(loss_over=loss_over))
+  return _part('corruption_detection', dict(loss_over=loss_over, head=head))
 
 
 def replace_mlm(
@@ -958,7 +1051,7 @@ SECTIONS = {
     memory_segments,
   ),
   'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
-  'encoder': (transformer,),
+  'encoder': (transformer, disentangled),
   'objective': (
     mlm,
     mlm_pair,

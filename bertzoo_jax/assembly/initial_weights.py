@@ -29,7 +29,7 @@ def parameters(
 
   A single run with the objective's own networks gives all it has. Else each address gives one
   network, in order: of a run with several that of the same name. What networks share is the first
-  one's.
+  one's, or that of the one that does not compute it.
 
   Args:
     fresh: of the objective, nested.
@@ -50,7 +50,9 @@ def parameters(
       'give one, or one for each by comma.'
     )
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
-  for address, network in zip(addresses, objective.networks):
+  # Networks with computed arrays last: what they share is then the other's.
+  pairs = zip(addresses, objective.networks)
+  for address, network in sorted(pairs, key=lambda pair: pair[1].into is not None):
     loaded, report, folder, whole = _weights(
       address, network, objective if len(addresses) == 1 else None, architecture
     )

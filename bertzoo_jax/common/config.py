@@ -43,6 +43,15 @@ _ADDED = {
   'encoder': {
     'transformer': dict(embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)
   },
+  'objective': {
+    name: dict(head='token')
+    for name in (
+      'replaced_token',
+      'replaced_token_adversarial',
+      'replaced_token_frozen',
+      'corruption_detection',
+    )
+  },
   'optimizer': {
     name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
   },

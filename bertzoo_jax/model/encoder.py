@@ -7,6 +7,10 @@ protocol.py says what an encoder promises. A model knows no mesh: what depends o
 (operations.py).
 """
 
+from bertzoo_jax.model import disentangled
 from bertzoo_jax.model import transformer
 
-BY_NAME = {'transformer': transformer.Transformer}
+BY_NAME = {
+  'transformer': transformer.Transformer,
+  'disentangled': disentangled.Disentangled,
+}

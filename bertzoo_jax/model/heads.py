@@ -130,10 +130,31 @@ class ReplacedHead(nn.Module):
   @nn.compact
   def __call__(self, hidden_BLD):
     """logits_BL in float32."""
-    x_BLD = layers.Dense(hidden_BLD.shape[-1:], self.kernel_init, self.dtype, name='dense')(
-      hidden_BLD
-    )
-    return TokenScore(self.dtype, name='score')(layers.activation(self.activation)(x_BLD))
+    return _scores(self, hidden_BLD)
+
+
+class ReplacedHeadOfRow(nn.Module):
+  """The same of the norm of each token's vector + its row's vector: DeBERTaV3's head (code of the
+  release, replaced_token_detection_model.py).
+  """
+
+  activation: str
+  kernel_init: Callable
+  dtype: Any
+  norm_eps: float
+
+  @nn.compact
+  def __call__(self, hidden_BLD, row_BLD):
+    """logits_BL in float32. row_BLD: the row's vector, or [B, 1, D]."""
+    norm = layers.Norm(self.norm_eps, self.dtype, name='norm')
+    return _scores(self, norm(hidden_BLD + row_BLD))
+
+
+def _scores(head, x_BLD):
+  """logits_BL of a head with the fields of ReplacedHead."""
+  dense = layers.Dense(x_BLD.shape[-1:], head.kernel_init, head.dtype, name='dense')
+  x_BLD = layers.activation(head.activation)(dense(x_BLD))
+  return TokenScore(head.dtype, name='score')(x_BLD)
 
 
 class TokenScore(nn.Module):

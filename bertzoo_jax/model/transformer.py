@@ -70,7 +70,7 @@ class Transformer(nn.Module):
 
   def __post_init__(self):
     super().__post_init__()
-    _check(self)
+    check(self)
 
   @property
   def plan(self) -> stack.Plan:
@@ -204,7 +204,7 @@ class Transformer(nn.Module):
     )
 
 
-def _check(e: Transformer):
+def check(e):
   """Raises UserError for sizes that cannot be built."""
   errors.choose(e.remat, stack.REMAT, 'run.remat')
   errors.choose(e.sharing, stack.SHARING, 'encoder.sharing')

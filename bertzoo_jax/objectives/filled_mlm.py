@@ -29,7 +29,8 @@ def replace_mlm(
   Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss,
   generator_accuracy.
   """
-  generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
+  both = _both(generator, False)
   generators.check_temperature(temperature)
 
   def init(key):
@@ -42,8 +43,9 @@ def replace_mlm(
     filled, learned, key = _filled(
       generator, params, batch, key, ops, temperature, disallow_correct
     )
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], filled, key, ops)
-    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
+    main = both[0].of(params)
+    states_BPD, _, _ = networks.predictions(encoder, main['encoder'], filled, key, ops)
+    logits_BPV = networks.vocabulary_logits(encoder, main, states_BPD, ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
     value = (
       sums['mlm_loss'] + generator_weight * learned['generator_loss']
@@ -56,7 +58,7 @@ def replace_mlm(
     lambda batch_size: (),
     loss,
     encoder.reads + networks.MASKED,
-    _both(encoder, generator, False),
+    both,
   )
 
 
@@ -78,6 +80,7 @@ def all_tokens_mlm(
   as of `replace_mlm`, of the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  both = _both(generator, True)
   generators.check_temperature(temperature)
   copy = networks.token_score(encoder)
 
@@ -95,9 +98,10 @@ def all_tokens_mlm(
       generator, params, batch, key, ops, temperature, disallow_correct
     )
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
+    main = both[0].of(params)
+    hidden_BLD = networks.encode(encoder, main['encoder'], filled, key, ops)
     nll_BL, correct_BL = _copied_nll(
-      networks.vocabulary_logits(encoder, params, hidden_BLD, ops.constrain),
+      networks.vocabulary_logits(encoder, main, hidden_BLD, ops.constrain),
       copy.apply({'params': params['copy_head']}, hidden_BLD),
       filled['input_ids'],
       original_BL,
@@ -122,7 +126,7 @@ def all_tokens_mlm(
     lambda batch_size: (),
     loss,
     encoder.reads + networks.MASKED,
-    _both(encoder, generator, True),
+    both,
   )
 
 
@@ -166,13 +170,12 @@ def _filled(generator, params, batch, key, ops, temperature, disallow_correct):
 def _init(encoder, generator, key):
   encoder_key, head_key, generator_key = jax.random.split(key, 3)
   return {
-    'encoder': networks.init_encoder(encoder, encoder_key),
+    'encoder': generator.init_main(encoder_key),
     'mlm_head': networks.init_mlm_head(encoder, head_key),
     'generator': generator.init(generator_key),
   }
 
 
-def _both(encoder, generator, predicts_all_positions):
-  main = lambda params: {name: params[name] for name in ('encoder', 'mlm_head')}
-  network = objective.Network('main', encoder, main, predicts_all_positions=predicts_all_positions)
-  return network, generator.network()
+def _both(generator, predicts_all_positions):
+  main = generator.main_network('main', 'mlm_head', predicts_all_positions=predicts_all_positions)
+  return main, generator.network()

@@ -1,8 +1,8 @@
 """The masked language model that fills masks for another network, and what it fills in (Clark et
 al. 2020 §2).
 
-Its parameters are params['generator'] = {'encoder': …, 'mlm_head': …}; what it shares with the main
-network, whose parameters are params['encoder'], is there only. Legend: B batch, L length, P
+params['generator'] = {'encoder': …, 'mlm_head': …} are its own parameters, params['encoder'] those
+of the main network. What the two share is in one of them only. Legend: B batch, L length, P
 predictions, V vocabulary, D width.
 """
 
@@ -19,13 +19,15 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# What of the generator's encoder is the main network's own: regexes of paths (Clark et al. 2020
-# §3.2).
+# What the two encoders share: regex of paths → how. 'same': one parameter, of the main network.
+# 'added': the main network's is stop_gradient(the generator's) + a parameter of its own, which
+# starts at 0 (He et al. 2021 §3.3). The others: Clark et al. 2020 §3.2.
 SHARED = {
-  'none': (),
-  'token': ('^embeddings/word/',),
-  'embeddings': ('^embeddings/',),  # as the release: words, positions, segments and their norm
-  'all': ('',),
+  'none': {},
+  'token': {'^embeddings/word/': 'same'},
+  'embeddings': {'^embeddings/': 'same'},  # ELECTRA's release: words, positions, segments, norm
+  'all': {'': 'same'},
+  'added': {'^embeddings/word/': 'added'},
 }
 
 # Lower than any logit, and finite.
@@ -33,48 +35,93 @@ _NEVER = -1e30
 
 
 class Generator(NamedTuple):
-  """A generator.
+  """A generator, and the main network's encoder as the generator makes it.
 
   Attributes:
     encoder: linen module.
-    shared: regexes of the paths in its encoder that are the main network's.
+    main: linen module of the main network.
+    predicts: whether the main network has a vocabulary head, and what `predictions` needs.
+    same: paths of encoders: parameters of the main network that the generator uses.
+    added: paths of encoders: the main network's array is the sum of both networks' parameters.
+    lent: paths of encoders: the main network's array is the generator's. Nothing computes with it:
+      `predictions` of a main network without a vocabulary head would. It is exported.
   """
 
   encoder: Any
-  shared: tuple[str, ...]
+  main: Any
+  predicts: bool
+  same: frozenset[str]
+  added: frozenset[str]
+  lent: frozenset[str]
 
   def init(self, key) -> dict:
     """The parameters of its own."""
     encoder_key, head_key = jax.random.split(key)
-    flat = traverse_util.flatten_dict(networks.init_encoder(self.encoder, encoder_key), sep='/')
-    own = {path: x for path, x in flat.items() if not self._is_shared(path)}
-    encoder = {'encoder': traverse_util.unflatten_dict(own, sep='/')} if own else {}
+    flat = _flat(networks.init_encoder(self.encoder, encoder_key))
+    own = {path: x for path, x in flat.items() if path not in self.same}
+    encoder = {'encoder': _nested(own)} if own else {}
     return {**encoder, 'mlm_head': networks.init_mlm_head(self.encoder, head_key)}
 
+  def init_main(self, key) -> dict:
+    """The parameters of the main network's encoder."""
+    flat = _flat(networks.init_encoder(self.main, key, self.predicts))
+    return _nested({p: jnp.zeros_like(x) if p in self.added else x for p, x in flat.items()})
+
   def of(self, params) -> dict:
-    """{'encoder', 'mlm_head'}: its own parameters, and those it shares, of the parameters of
-    all.
-    """
+    """{'encoder', 'mlm_head'} of the generator, of the parameters of all."""
     own = params['generator']
-    main = traverse_util.flatten_dict(params['encoder'], sep='/') if self.shared else {}
-    flat = {
-      path: x for path, x in main.items() if self._is_shared(path)
-    } | traverse_util.flatten_dict(own.get('encoder', {}), sep='/')
-    return {'encoder': traverse_util.unflatten_dict(flat, sep='/'), 'mlm_head': own['mlm_head']}
+    main = _flat(params['encoder']) if self.same else {}
+    flat = {path: main[path] for path in self.same} | _flat(own.get('encoder', {}))
+    return {'encoder': _nested(flat), 'mlm_head': own['mlm_head']}
+
+  def main_encoder(self, params) -> dict:
+    """Arrays of the main network's encoder, of the parameters of all."""
+    if not self.added:
+      return params['encoder']
+    flat, theirs = _flat(params['encoder']), _flat(params['generator']['encoder'])
+    flat |= {p: jax.lax.stop_gradient(theirs[p]) + flat[p] for p in self.added}
+    return _nested(flat | {p: jax.lax.stop_gradient(theirs[p]) for p in self.lent})
 
   def network(self) -> objective.Network:
-    """It as a network of an objective."""
+    """The generator as a network of an objective."""
     return objective.Network('generator', self.encoder, self.of, place=self._place)
 
+  def main_network(self, name: str, *heads: str, **fields) -> objective.Network:
+    """The main network as a network of an objective. heads: names of its parameters beside
+    'encoder'. fields: of Network.
+    """
+
+    def of(params):
+      return {'encoder': self.main_encoder(params), **{head: params[head] for head in heads}}
+
+    into = self._into if self.added else None
+    return objective.Network(name, self.main, of, self._main_place, into=into, **fields)
+
   def _place(self, path):
-    shared = path.startswith('encoder/') and self._is_shared(path.removeprefix('encoder/'))
-    return path if shared else f'generator/{path}'
+    return path if _in_encoder(path) in self.same else f'generator/{path}'
 
-  def _is_shared(self, path):
-    return any(re.search(regex, path) for regex in self.shared)
+  def _main_place(self, path):
+    return f'generator/{path}' if _in_encoder(path) in self.lent else path
+
+  def _into(self, found, params):
+    """Network.into of the main network: its own part of a sum is what the generator's lacks."""
+    own = lambda path, x: x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
+    return {self._main_place(path): own(path, x) for path, x in found.items()}
 
 
-def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
+def _in_encoder(path):
+  return path.removeprefix('encoder/') if path.startswith('encoder/') else None
+
+
+def _flat(tree):
+  return traverse_util.flatten_dict(tree, sep='/')
+
+
+def _nested(flat):
+  return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -> Generator:
   """A generator for the network of `encoder`.
 
   Args:
@@ -83,11 +130,12 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       its width if it can.
     shared: a name in SHARED. Tables that are not shared are as wide as the generator's layers;
       a generator of the network's own size, and shared tables, have the network's width.
+    predicts: whether the main network has a vocabulary head.
 
   Raises:
     UserError: an unknown name, shares out of range, or networks of two sizes that are to share all.
   """
-  regexes = errors.choose(shared, SHARED, 'choice of what the generator shares')
+  modes = errors.choose(shared, SHARED, 'choice of what the generator shares')
   for name, share in (('width', width), ('depth', depth)):
     if not 0.0 < share <= 1.0:
       raise errors.UserError(
@@ -95,7 +143,7 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
         'most 1.'
       )
   if (width, depth) == (1.0, 1.0):
-    return Generator(encoder.clone(parent=None), regexes)
+    return _sharing(encoder.clone(parent=None), encoder, modes, predicts)
   if shared == 'all':
     raise errors.UserError(
       'objective.shared=all makes one network of two: set objective.width=1.0 and '
@@ -109,7 +157,23 @@ def build(encoder, *, width: float, depth: float, shared: str) -> Generator:
       f'encoder makes them of width {resized.table_width}: take objective.shared=none, or '
       'objective.width=1.0.'
     )
-  return Generator(resized, regexes)
+  return _sharing(resized, encoder, modes, predicts)
+
+
+def _sharing(generator, main, modes, predicts) -> Generator:
+  shapes = lambda encoder, predicts: _flat(
+    jax.eval_shape(lambda: networks.init_encoder(encoder, jax.random.key(0), predicts))
+  )
+  theirs, ours, unread = shapes(generator, True), shapes(main, predicts), {}
+  of = lambda mode: frozenset(
+    path
+    for path in theirs.keys() & ours.keys()
+    if mode == next((how for regex, how in modes.items() if re.search(regex, path)), None)
+  )
+  if of('added') and not predicts:
+    unread = {p: x for p, x in shapes(main, True).items() if p not in ours}
+  lent = frozenset(p for p, x in unread.items() if p in theirs and theirs[p].shape == x.shape)
+  return Generator(generator, main, predicts, of('same'), of('added'), lent)
 
 
 def logits(generator: Generator, params: dict, batch: dict, key, ops):

@@ -5,6 +5,7 @@ vocabulary, D width.
 import jax
 import jax.numpy as jnp
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
@@ -20,21 +21,33 @@ def encode(encoder, params, batch, key, ops=operations.PLAIN):
   """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the
   batch; or None.
   """
-  keys_B2 = None if key is None else row_keys.join(batch['row_keys'], key)
-  return encoder.apply({'params': params}, batch, keys_B2, ops)
+  return encoder.apply({'params': params}, *_with_keys(batch, key), ops)
 
 
 def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
   """protocol.Predictions at the masked positions; arguments as of `encode`."""
-  keys_B2 = None if key is None else row_keys.join(batch['row_keys'], key)
+  batch, keys_B2 = _with_keys(batch, key)
   return encoder.apply({'params': params}, batch, keys_B2, ops, memory, method='predictions')
 
 
-def init_encoder(encoder, key):
-  """The encoder's parameters, float32; those that only `predictions` uses are among them."""
+def _with_keys(batch, key):
+  """(batch, keys of dropout by row). Dropout that is common to all rows is drawn by `common_key` of
+  the batch.
+  """
+  if key is None:
+    return batch, None
+  common_2 = row_keys.join(jnp.zeros(2, jnp.uint32), key)
+  return {**batch, 'common_key': common_2}, row_keys.join(batch['row_keys'], key)
+
+
+def init_encoder(encoder, key, predicts=True):
+  """The encoder's parameters, float32. predicts: those that only `predictions` uses are among
+  them.
+  """
   names = (*encoder.reads, 'masked_positions')
   batch = dict.fromkeys(names, jnp.zeros((1, 1), jnp.int32))
-  return encoder.init({'params': key}, batch, method='predictions')['params']
+  method = 'predictions' if predicts else '__call__'
+  return encoder.init({'params': key}, batch, method=method)['params']
 
 
 def mlm_head(encoder):
@@ -60,14 +73,35 @@ def init_pair_head(encoder, key):
   return pair_head(encoder).init(key, _vectors(encoder)[0])['params']
 
 
-def replaced_head(encoder):
-  """The head that tells replaced tokens."""
-  return heads.ReplacedHead(encoder.activation, encoder.kernel_init, encoder.dtype)
+def init_replaced_head(encoder, key, kind='token'):
+  """Parameters of the head that tells replaced tokens. kind: as of `check_replaced_head`."""
+  vectors = (_vectors(encoder),) * (2 if kind == 'token_and_row' else 1)
+  return _replaced_head(encoder, kind).init(key, *vectors)['params']
 
 
-def init_replaced_head(encoder, key):
-  """Its parameters."""
-  return replaced_head(encoder).init(key, _vectors(encoder))['params']
+def check_replaced_head(kind: str) -> None:
+  """Raises UserError for a kind of head that is not here."""
+  errors.choose(kind, dict.fromkeys(('token', 'token_and_row')), 'objective.head')
+
+
+def replaced_logits(encoder, params, hidden_BLD, batch):
+  """logits_BL, float32, that each token was replaced. params: of the network."""
+  own = {'params': params['replaced_head']}
+  if 'norm' not in params['replaced_head']:
+    return _replaced_head(encoder, 'token').apply(own, hidden_BLD)
+  if 'position_ids' in batch:  # several texts in a row: each has a first token of its own
+    first_BL = jnp.arange(hidden_BLD.shape[1]) - batch['position_ids']
+    row_BLD = jnp.take_along_axis(hidden_BLD, first_BL[:, :, None], axis=1, mode='clip')
+  else:
+    row_BLD = encoder.row_vectors(hidden_BLD, batch)[:, None]
+  return _replaced_head(encoder, 'token_and_row').apply(own, hidden_BLD, row_BLD)
+
+
+def _replaced_head(encoder, kind):
+  made = encoder.activation, encoder.kernel_init, encoder.dtype
+  if kind == 'token':
+    return heads.ReplacedHead(*made)
+  return heads.ReplacedHeadOfRow(*made, encoder.norm_eps)
 
 
 def token_score(encoder):
@@ -96,17 +130,19 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2,
   'replaced' logits_BL those that the network has."""
   rows, length = batch['input_ids'].shape
-  everywhere_BL = jnp.broadcast_to(jnp.arange(length), (rows, length))
-  states_BLD, hidden_BLD, _ = predictions(
-    encoder, params['encoder'], {**batch, 'masked_positions': everywhere_BL}, None
-  )
   out = {}
   if 'mlm_head' in params:
+    everywhere_BL = jnp.broadcast_to(jnp.arange(length), (rows, length))
+    states_BLD, hidden_BLD, _ = predictions(
+      encoder, params['encoder'], {**batch, 'masked_positions': everywhere_BL}, None
+    )
     out['mlm'] = vocabulary_logits(encoder, params, states_BLD)
+  else:
+    hidden_BLD = encode(encoder, params['encoder'], batch, None)
   if 'pair_head' in params:
     out['pair'] = pair_logits(encoder, params, hidden_BLD, batch)
   if 'replaced_head' in params:
-    out['replaced'] = replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
+    out['replaced'] = replaced_logits(encoder, params, hidden_BLD, batch)
   return out
 
 

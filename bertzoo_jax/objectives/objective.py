@@ -64,7 +64,9 @@ class Network(NamedTuple):
     rows, length = features['input_ids']
     predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
     known = {**heads.READS, **dict(self.reads)}
-    own, forward = jax.eval_shape(self.of, params), self.encoder.flops(length, predictions)
+    own = jax.eval_shape(self.of, params)
+    reading = any(known.get(head) == 'predictions' for head in own)
+    forward = self.encoder.flops(length, predictions if reading else 0)
     if forward is None or any(head not in known for head in own if head != 'encoder'):
       return None
     positions = {'predictions': predictions, 'tokens': length, 'rows': 1}

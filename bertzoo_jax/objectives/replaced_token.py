@@ -1,7 +1,7 @@
 """Replaced token detection: which tokens of a row are not the original ones (Clark et al. 2020).
 
-`params['encoder']` and `params['replaced_head']` are the discriminator, `params['generator']` is
-what fills the masks.
+`params['replaced_head']` and an encoder are the discriminator, `params['generator']` is what fills
+the masks. The encoder is `params['encoder']`, or what generator.py makes of it.
 Legend: B batch, L length, P predictions, V vocabulary, D width.
 """
 
@@ -28,12 +28,17 @@ def replaced_token(
   temperature,
   disallow_correct,
   loss_over,
+  head,
   generator_weight,
   discriminator_weight,
 ) -> objective.Objective:
   """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the
   discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
   tokens.
+
+  With shared='added' and head='token_and_row' it is DeBERTaV3's (He et al. 2021 §3). The released
+  code updates the generator first, and the discriminator then sees the updated word vectors. Here
+  both are updated at once, from the same vectors.
 
   Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
   rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy
@@ -42,6 +47,8 @@ def replaced_token(
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
+  networks.check_replaced_head(head)
+  of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
@@ -54,18 +61,32 @@ def replaced_token(
       batch,
     )
     _, value, sums = _discriminate(
-      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, keys[1], ops
+      encoder,
+      of(params),
+      batch,
+      *generators.fill(batch, sampled_BP),
+      weigh,
+      normalizers,
+      keys[1],
+      ops,
     )
     value = discriminator_weight * value + generator_weight * masked[
       'mlm_loss'
     ] / objective.at_least_one(normalizers['masked'])
     return value, (carry, _joined(sums, masked))
 
-  return _objective(encoder, generator, loss)
+  return _objective(generator, loss, head)
 
 
 def replaced_token_frozen(
-  encoder, ops=operations.PLAIN, *, temperature, disallow_correct, loss_over, discriminator_weight
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  temperature,
+  disallow_correct,
+  loss_over,
+  head,
+  discriminator_weight,
 ) -> objective.Objective:
   """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator
   stays as `generator_mlm` left it.
@@ -76,6 +97,8 @@ def replaced_token_frozen(
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
   generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
+  networks.check_replaced_head(head)
+  of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     # Without dropout: the generator's guesses are wanted, not its learning.
@@ -89,14 +112,14 @@ def replaced_token_frozen(
       batch,
     )
     _, value, sums = _discriminate(
-      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, key, ops
+      encoder, of(params), batch, *generators.fill(batch, sampled_BP), weigh, normalizers, key, ops
     )
     return discriminator_weight * value, (
       carry,
       _joined(sums, networks.masked_sums(logits_BPV, batch)),
     )
 
-  base = _objective(encoder, generator, loss)
+  base = _objective(generator, loss, head)
   discriminator, left = base.networks
   return base._replace(
     networks=(discriminator, left._replace(trained=False)),
@@ -143,6 +166,7 @@ def replaced_token_adversarial(
   temperature,
   disallow_correct,
   loss_over,
+  head,
   generator_weight,
   discriminator_weight,
 ) -> objective.Objective:
@@ -159,6 +183,8 @@ def replaced_token_adversarial(
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
+  networks.check_replaced_head(head)
+  of = generator.main_network('discriminator', 'replaced_head').of
   baseline = networks.token_score(generator.encoder)
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -170,7 +196,14 @@ def replaced_token_adversarial(
     )
     sampled_BP = generators.sample(tempered_BPV, batch)
     scores_BL, value, sums = _discriminate(
-      encoder, params, batch, *generators.fill(batch, sampled_BP), weigh, normalizers, keys[1], ops
+      encoder,
+      of(params),
+      batch,
+      *generators.fill(batch, sampled_BP),
+      weigh,
+      normalizers,
+      keys[1],
+      ops,
     )
     scores_BP = jax.lax.stop_gradient(
       jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip')
@@ -193,7 +226,7 @@ def replaced_token_adversarial(
     ) / objective.at_least_one(normalizers['masked'])
     return value, (carry, _joined(sums, masked))
 
-  base = _objective(encoder, generator, loss)
+  base = _objective(generator, loss, head)
 
   def init(key):
     return {
@@ -204,7 +237,7 @@ def replaced_token_adversarial(
   return base._replace(init=init)
 
 
-def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objective.Objective:
+def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> objective.Objective:
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
   With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
@@ -212,9 +245,14 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objecti
   `replaced_token`.
   """
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
+  networks.check_replaced_head(head)
 
   def init(key):
-    return _init_discriminator(encoder, key)
+    encoder_key, head_key = jax.random.split(key)
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
+      'replaced_head': networks.init_replaced_head(encoder, head_key, head),
+    }
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
@@ -229,7 +267,7 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over) -> objecti
     lambda batch_size: (),
     loss,
     encoder.reads + networks.MASKED,
-    (objective.Network('', encoder, _discriminator_of),),
+    (objective.Network('', encoder, lambda params: params),),
     finalize_metrics,
   )
 
@@ -252,38 +290,28 @@ def finalize_metrics(means: dict) -> dict:
   }
 
 
-def _objective(encoder, generator, loss):
+def _objective(generator, loss, head):
   """An objective of both networks with a loss."""
+  encoder = generator.main
 
   def init(key):
     main_key, generator_key = jax.random.split(key)
-    return {**_init_discriminator(encoder, main_key), 'generator': generator.init(generator_key)}
+    encoder_key, head_key = jax.random.split(main_key)
+    return {
+      'encoder': generator.init_main(encoder_key),
+      'replaced_head': networks.init_replaced_head(encoder, head_key, head),
+      'generator': generator.init(generator_key),
+    }
 
-  both = (
-    objective.Network('discriminator', encoder, _discriminator_of),
-    generator.network(),
-  )
   return objective.Objective(
     init,
     _normalizers,
     lambda batch_size: (),
     loss,
     encoder.reads + networks.MASKED,
-    both,
+    (generator.main_network('discriminator', 'replaced_head'), generator.network()),
     finalize_metrics,
   )
-
-
-def _init_discriminator(encoder, key):
-  encoder_key, head_key = jax.random.split(key)
-  return {
-    'encoder': networks.init_encoder(encoder, encoder_key),
-    'replaced_head': networks.init_replaced_head(encoder, head_key),
-  }
-
-
-def _discriminator_of(params):
-  return {name: params[name] for name in ('encoder', 'replaced_head')}
 
 
 def _normalizers(batch):
@@ -308,11 +336,11 @@ _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
 def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, normalizers, key, ops):
-  """(logits_BL, loss, sums) of the discriminator on filled rows."""
+  """(logits_BL, loss, sums) of the discriminator on filled rows. params: of its network."""
   hidden_BLD = networks.encode(
     encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops
   )
-  logits_BL = networks.replaced_head(encoder).apply({'params': params['replaced_head']}, hidden_BLD)
+  logits_BL = networks.replaced_logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
   total, weights_BL = weigh(real_BL, batch)
