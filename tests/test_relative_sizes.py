@@ -108,6 +108,30 @@ def test_a_network_has_the_parameters_of_transformers_base_model_and_what_predic
   assert _count(leaves) == wanted == found.module(system).PARAMETERS[size]
 
 
+@pytest.mark.parametrize('shape', sorted({s for s in SHAPES.values() if s.published}))
+def test_transformers_base_model_has_as_many(shape):
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  kind = 'Deberta' if shape.distances else 'DebertaV2'
+  of_v2 = dict(position_buckets=256, norm_rel_ebd='layer_norm', share_att_key=True)
+  config = getattr(transformers, f'{kind}Config')(
+    vocab_size=shape.pieces,
+    num_hidden_layers=shape.layers,
+    hidden_size=shape.width,
+    num_attention_heads=shape.width // 64,
+    intermediate_size=4 * shape.width,
+    type_vocab_size=0,
+    relative_attention=True,
+    position_biased_input=False,
+    pos_att_type='c2p|p2c',
+    **({} if shape.distances else of_v2),
+    **({'conv_kernel_size': shape.convolution} if shape.convolution else {}),
+  )
+  with torch.device('meta'):
+    network = getattr(transformers, f'{kind}Model')(config)
+  assert sum(p.numel() for p in network.parameters()) == shape.published
+
+
 def test_the_second_table_of_word_vectors_is_all_that_one_table_for_both_saves():
   config = found.config('deberta_v3', 'base')
   added = _leaves(config)
