@@ -60,7 +60,8 @@ class Disentangled(nn.Module):
   1 − max_distance.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there.
+  given by the program; the keyword-only rest is the config's section, explained there. An encoder's
+  vocab_size is the number of rows of its word table, which vocab_multiple rounds up.
   """
 
   vocab_size: int
@@ -73,6 +74,7 @@ class Disentangled(nn.Module):
   num_heads: int
   intermediate_size: int
   embedding_size: int
+  vocab_multiple: int
   max_positions: int
   type_vocab_size: int
   absolute_positions: str
@@ -106,6 +108,8 @@ class Disentangled(nn.Module):
   resized = transformer.Transformer.resized
 
   def __post_init__(self):
+    if self.vocab_multiple > 0:
+      self.vocab_size += -self.vocab_size % self.vocab_multiple
     super().__post_init__()
     transformer.check(self)
     _check(self)
@@ -482,6 +486,8 @@ def _check(e: Disentangled):
   """Raises UserError for choices that cannot be built."""
   errors.choose(e.absolute_positions, dict.fromkeys(ABSOLUTE), 'encoder.absolute_positions')
   layers.activation(e.convolution_activation)
+  if e.vocab_multiple < 1:
+    raise errors.UserError(f'encoder.vocab_multiple={e.vocab_multiple}: at least 1 is needed.')
   if e.max_distance < 2:
     raise errors.UserError(f'encoder.max_distance={e.max_distance}: at least 2 is needed.')
   if e.buckets < 0 or e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
