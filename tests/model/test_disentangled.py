@@ -1,0 +1,469 @@
+"""Disentangled attention and the enhanced mask decoder beside transformers, and what packs, fillers
+and dropout do to them.
+"""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+from flax import traverse_util
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import disentangled
+from bertzoo_jax.model import disentangled_attention
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import networks
+from configs import parts
+
+FAR, LONGEST = 20, 40  # distances and rows of the small encoders
+V1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
+V2 = dict(buckets=8)
+SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)
+LIMITS = dict(max_positions=LONGEST, max_distance=FAR)
+TOLERANCE = 1e-5
+
+# name: what differs from the encoder of v1 or v2, and the length of the rows
+CASES = {
+  'v1, rows below the greatest distance': (V1, 16),
+  'v1, rows beyond it': (V1, LONGEST),
+  'v2, rows below the greatest distance': (V2, 16),
+  'v2, rows beyond it': (V2, LONGEST),
+  'v2 with the convolution': ({**V2, 'convolution_size': 3}, 24),
+  'v1 with content to position alone': ({**V1, 'position_to_content': False}, 24),
+  'v1 with position to content alone': ({**V1, 'content_to_position': False}, 24),
+  'v2 with content to position alone': ({**V2, 'position_to_content': False}, 24),
+  'v2 with position to content alone': ({**V2, 'content_to_position': False}, 24),
+  'no relative term': ({**V2, 'content_to_position': False, 'position_to_content': False}, 24),
+  'narrow tables': ({**V2, 'embedding_size': 24}, 24),
+  'positions at the input': ({**V2, 'absolute_positions': 'input'}, 24),
+  'two segments': ({**V2, 'type_vocab_size': 2}, 24),
+  'all layers alike': ({**V2, 'sharing': 'all'}, 24),
+  'one layer': ({**V2, 'num_layers': 1}, 24),
+}
+
+
+def encoder(*, dtype=jnp.float32, **changes):
+  rates = dict(dropout=0.0, attention_dropout=0.0)
+  fields = {**parts.disentangled(**{**SIZES, **LIMITS, **rates, **changes})}
+  fields.pop('name')
+  return disentangled.Disentangled(vocab_size=small.VOCAB, dtype=dtype, **fields)
+
+
+@functools.cache
+def params_of(e, scale=0.15):
+  """Every leaf moved off its initial value; also what only `predictions` reads."""
+  made = types.SimpleNamespace(init=functools.partial(networks.init_encoder, e))
+  return small.parameters(made, scale=scale)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def encode(e, params, batch):
+  return networks.encode(e, params, batch, None)
+
+
+@functools.partial(jax.jit, static_argnames=('e', 'ops'))
+def decode(e, params, batch, ops=operations.PLAIN):
+  return networks.predictions(e, params, batch, None, ops).states_BPD
+
+
+def everywhere(batch):
+  """The batch with a prediction at each place."""
+  rows, length = batch['input_ids'].shape
+  return {**batch, 'masked_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
+
+
+def batch_of(length, rows=3):
+  """With a place that comes twice among the predictions, and with fillers."""
+  batch = small.batch(length=length, rows=rows)
+  batch['masked_positions'][0, 2] = batch['masked_positions'][0, 1]
+  assert (batch['masked_weights'] == 0).any()
+  return batch
+
+
+# --- beside transformers ---
+
+
+def theirs(e, params):
+  """The network of transformers with these parameters."""
+  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
+  torch = pytest.importorskip('torch', reason='the comparison needs torch')
+  terms = {'c2p': e.content_to_position, 'p2c': e.position_to_content}
+  config = dict(
+    vocab_size=e.vocab_size,
+    hidden_size=e.hidden_size,
+    embedding_size=e.table_width,
+    num_hidden_layers=e.num_layers,
+    num_attention_heads=e.num_heads,
+    intermediate_size=e.intermediate_size,
+    max_position_embeddings=e.max_positions,
+    max_relative_positions=e.max_distance,
+    position_biased_input=e.absolute_positions == 'input',
+    type_vocab_size=e.type_vocab_size,
+    relative_attention=e.relative_attention,
+    pos_att_type=[name for name, used in terms.items() if used],
+    layer_norm_eps=e.norm_eps,
+  )
+  if e.buckets:
+    config |= dict(position_buckets=e.buckets, share_att_key=True)
+    if e.relative_attention:
+      config |= dict(norm_rel_ebd='layer_norm')
+    if e.convolution_size:
+      config |= dict(conv_kernel_size=e.convolution_size, conv_act=e.convolution_activation)
+    network = transformers.DebertaV2Model(transformers.DebertaV2Config(**config)).eval()
+  else:
+    network = transformers.DebertaModel(transformers.DebertaConfig(**config)).eval()
+  tensors = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in named(e, params)}
+  found = network.load_state_dict(tensors, strict=False)
+  # A table of positions that is not read at the input has no place there.
+  assert not found.unexpected_keys and set(found.missing_keys) <= {'embeddings.position_ids'}
+  return network
+
+
+def named(e, params):
+  """(name in transformers, array) for each parameter that transformers has."""
+  p = traverse_util.flatten_dict(params, sep='/')
+  tables = {'word': 'word', 'position': 'position', 'type': 'token_type'}
+  for ours, name in tables.items():
+    if f'embeddings/{ours}/embedding' in p and (
+      ours != 'position' or e.absolute_positions == 'input'
+    ):
+      yield f'embeddings.{name}_embeddings.weight', p[f'embeddings/{ours}/embedding']
+  if 'embedding_projection/kernel' in p:
+    yield 'embeddings.embed_proj.weight', p['embedding_projection/kernel'].T
+  if 'relative/embedding' in p:
+    yield 'encoder.rel_embeddings.weight', p['relative/embedding']
+  if 'convolution/kernel' in p:
+    yield 'encoder.conv.conv.weight', p['convolution/kernel'].transpose(2, 1, 0)
+    yield 'encoder.conv.conv.bias', p['convolution/bias']
+  norms = {
+    'embeddings/norm': 'embeddings.LayerNorm',
+    'relative_norm': 'encoder.LayerNorm',
+    'convolution_norm': 'encoder.conv.LayerNorm',
+  }
+  for ours, name in norms.items():
+    if f'{ours}/scale' in p:
+      yield f'{name}.weight', p[f'{ours}/scale']
+      yield f'{name}.bias', p[f'{ours}/bias']
+  for i in range(e.num_layers):
+    layer = {k.removeprefix('layers/'): x[i % len(x)] for k, x in p.items() if k[:7] == 'layers/'}
+    for name, x in named_of_layer(e, layer):
+      yield f'encoder.layer.{i}.{name}', x
+
+
+def named_of_layer(e, p):
+  kernel = lambda name: p[f'attention/{name}/kernel'].reshape(e.hidden_size, -1).T
+  bias = lambda name: p[f'attention/{name}/bias'].reshape(-1)
+  at = 'attention.self'
+  if e.buckets:
+    for name in ('query', 'key', 'value'):
+      yield f'{at}.{name}_proj.weight', kernel(name)
+      yield f'{at}.{name}_proj.bias', bias(name)
+  else:
+    # [heads, (query, key, value), head width, D]
+    own = [p[f'attention/{n}/kernel'].transpose(1, 2, 0) for n in ('query', 'key', 'value')]
+    yield f'{at}.in_proj.weight', np.stack(own, 1).reshape(-1, e.hidden_size)
+    yield f'{at}.q_bias', bias('query')
+    yield f'{at}.v_bias', bias('value')
+    if e.content_to_position:
+      yield f'{at}.pos_proj.weight', kernel('position_key')
+    if e.position_to_content:
+      yield f'{at}.pos_q_proj.weight', kernel('position_query')
+      yield f'{at}.pos_q_proj.bias', bias('position_query')
+  out = p['attention/output/kernel'].reshape(-1, e.hidden_size).T
+  yield 'attention.output.dense.weight', out
+  yield 'attention.output.dense.bias', p['attention/output/bias']
+  for ours, name in (('in', 'intermediate'), ('out', 'output')):
+    yield f'{name}.dense.weight', p[f'feed_forward/{ours}/kernel'].T
+    yield f'{name}.dense.bias', p[f'feed_forward/{ours}/bias']
+  for ours, name in (('attention', 'attention.output'), ('feed_forward', 'output')):
+    yield f'{name}.LayerNorm.weight', p[f'{ours}_norm/scale']
+    yield f'{name}.LayerNorm.bias', p[f'{ours}_norm/bias']
+
+
+def their_vectors(network, batch):
+  """(vectors after each layer, of the embeddings first)."""
+  import torch
+
+  ids, real = (torch.tensor(batch[name]).long() for name in ('input_ids', 'pack_ids'))
+  segments = torch.tensor(batch['segment_ids']).long()
+  with torch.no_grad():
+    out = network(ids, attention_mask=real, token_type_ids=segments, output_hidden_states=True)
+  return out.hidden_states
+
+
+def their_decoder(network, batch, positions):
+  """The last layer twice, called with `query_states` (v2's takes them, v1's does not)."""
+  import torch
+
+  h = their_vectors(network, batch)[-2]
+  of = network.encoder
+  how = dict(relative_pos=of.get_rel_pos(h), rel_embeddings=of.get_rel_embedding())
+  mask = of.get_attention_mask(torch.tensor(batch['pack_ids']).long())
+  z = torch.tensor(positions[: h.shape[1]])[None] + h
+  with torch.no_grad():
+    for _ in range(2):
+      z = of.layer[-1](h, mask, query_states=z, **how)[0]
+  return z.numpy()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_vectors_and_the_decoder_equal_those_of_transformers(name):
+  changes, length = CASES[name]
+  e, batch = encoder(**changes), batch_of(length)
+  params = params_of(e)
+  network, real_BL = theirs(e, params), batch['pack_ids'] > 0
+  found = their_vectors(network, batch)[-1].numpy()
+  assert small.worst(encode(e, params, batch)[real_BL], found[real_BL]) < TOLERANCE
+  if e.buckets and e.absolute_positions == 'decoder':
+    found = their_decoder(network, batch, params['embeddings']['position']['embedding'])
+    asked = np.take_along_axis(found, batch['masked_positions'][:, :, None], axis=1)
+    assert small.worst(decode(e, params, batch), asked) < TOLERANCE
+    assert small.worst(decode(e, params, everywhere(batch))[real_BL], found[real_BL]) < TOLERANCE
+
+
+@pytest.mark.parametrize('length', [100, 130, 500, 520])
+@pytest.mark.parametrize('version', [V1, {}], ids=['v1', 'v2'])
+def test_the_papers_512_distances_in_256_buckets_are_those_of_transformers(version, length):
+  sizes = dict(num_layers=1, hidden_size=32, num_heads=2, intermediate_size=32)
+  e = encoder(**{'buckets': 256, **sizes, **version}, max_positions=520, max_distance=512)
+  batch, params = small.batch(length=length, rows=1), params_of(e)
+  assert (
+    small.worst(encode(e, params, batch), their_vectors(theirs(e, params), batch)[-1].numpy())
+    < TOLERANCE
+  )
+
+
+@pytest.mark.parametrize('changes', [V1, V2], ids=['v1', 'v2'])
+def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
+  torch = pytest.importorskip('torch', reason='the reference needs torch')
+  import torch_deberta
+
+  e, batch = encoder(**changes), batch_of(24)
+  params, real_BL = params_of(e), batch['pack_ids'] > 0
+  flat = traverse_util.flatten_dict({'encoder': params}, sep='/')
+  reference = torch_deberta.Deberta({path: torch.tensor(x) for path, x in flat.items()}, e)
+  ids_BL, real = torch.tensor(batch['input_ids']).long(), torch.tensor(real_BL)
+  hidden, decoded = reference.hidden(ids_BL, real).numpy(), reference.decoded(ids_BL, real).numpy()
+  assert small.worst(encode(e, params, batch)[real_BL], hidden[real_BL]) < TOLERANCE
+  assert small.worst(decode(e, params, everywhere(batch))[real_BL], decoded[real_BL]) < TOLERANCE
+  asked = np.take_along_axis(decoded, batch['masked_positions'][:, :, None], axis=1)
+  assert small.worst(decode(e, params, batch), asked) < TOLERANCE
+
+
+# --- what is likely to be got wrong, and moves the vectors ---
+
+
+def attending(change):
+  """Operations whose attention has its relative terms or its scale changed."""
+
+  def attend(q, k, v, visible, rate, keys, relative, scale):
+    return attention.attend(q, k, v, visible, rate, keys, *change(relative, scale))
+
+  return operations.PLAIN._replace(attend=attend)
+
+
+MISTAKES = {
+  'position to content by δ(j, i)': lambda r, scale: (r._replace(p2c_RHK=r.p2c_RHK[::-1]), scale),
+  'content to position by δ(j, i)': lambda r, scale: (r._replace(c2p_RHK=r.c2p_RHK[::-1]), scale),
+  'a scale of one term': lambda r, scale: (r, None),
+  'no position to content': lambda r, scale: (r._replace(p2c_RHK=None), scale),
+}
+
+
+@pytest.fixture(scope='module')
+def right():
+  e, batch = encoder(**V2), batch_of(24)
+  return e, batch, params_of(e), decode(e, params_of(e), batch)
+
+
+@pytest.mark.parametrize('name', MISTAKES)
+def test_a_mistake_in_the_scores_shows(right, name):
+  e, batch, params, states = right
+  assert small.worst(decode(e, params, batch, attending(MISTAKES[name])), states) > 1e-2
+
+
+def test_a_decoder_on_top_of_the_last_layer_would_show(right):
+  e, batch, params, states = right
+  deeper = encoder(**V2, num_layers=4)
+  again = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), params['layers'])
+  assert small.worst(decode(deeper, {**params, 'layers': again}, batch), states) > 1e-2
+
+
+@pytest.mark.parametrize('path', ['attention/key/bias', 'attention/query/bias'])
+def test_biases_of_shared_projections_are_those_of_the_relative_table_too(right, path):
+  e, batch, params, states = right
+  flat = traverse_util.flatten_dict(params, sep='/')
+  flat[f'layers/{path}'] = np.zeros_like(flat[f'layers/{path}'])
+  without = traverse_util.unflatten_dict(flat, sep='/')
+  assert small.worst(decode(e, without, batch), states) > 1e-3
+
+
+# --- the decoder ---
+
+
+def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
+  e, lengths = encoder(**{**V2, 'convolution_size': 3}), (7, 12, 5)
+  params, row = params_of(e), small.batch(rows=1)
+  ends = np.cumsum([0, *lengths])
+  packs = np.repeat([1, 2, 3], lengths)[None].astype(np.int32)
+  places = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
+  packed = {**everywhere(row), 'pack_ids': packs, 'position_ids': places}
+  own = [
+    {k: row[k][:, a:b] for k in ('input_ids', 'segment_ids', 'pack_ids')}
+    for a, b in zip(ends, ends[1:])
+  ]
+  alone = np.concatenate([decode(e, params, everywhere(one))[0] for one in own])
+  assert small.worst(decode(e, params, packed)[0], alone) < TOLERANCE
+  unplaced = {k: x for k, x in packed.items() if k != 'position_ids'}
+  assert small.worst(decode(e, params, unplaced)[0], alone) > 1e-2, 'positions are not read'
+
+
+def test_keys_and_values_of_the_decoder_are_projected_once_for_both_passes(right):
+  e, batch, params, _ = right
+  width, tokens = e.hidden_size, batch['input_ids'].size
+  one = encoder(**V2, num_layers=1)
+  shapes = jax.eval_shape(functools.partial(networks.init_encoder, one), jax.random.key(0))
+  program = str(jax.make_jaxpr(lambda p: decode(one, p, batch))(shapes))
+  # Both, and the five of the last layer whose vectors are not used.
+  assert program.count(f'f32[{tokens},{width}] = dot_general') == 2 + 5
+
+
+# --- dropout of the relative table ---
+
+
+def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_keys_of_rows(
+  monkeypatch,
+):
+  e, seen, dropped = encoder(**V2, dropout=0.1), [], disentangled_attention.Relation.dropped
+
+  def call(relation):
+    if relation.key_2 is not None:  # parameters are initialised without
+      jax.debug.callback(lambda key: seen.append(tuple(key.tolist())), relation.key_2)
+    return dropped(relation)
+
+  monkeypatch.setattr(disentangled_attention.Relation, 'dropped', call)
+  batch, apply = small.batch(rows=2, length=8), {}
+  for method in ('predictions', '__call__'):
+    run = functools.partial(e.apply, {'params': params_of(e)}, method=method)
+    apply[method] = jax.jit(
+      lambda common_2, keys_B2, run=run: run({**batch, 'common_key': common_2}, keys_B2)
+    )
+
+  def keys_of(method, common, rows):
+    seen.clear()
+    out = apply[method](
+      np.array([3, common], np.uint32), row_keys.of_batch(jax.random.key(rows), 2)
+    )
+    jax.block_until_ready(out)
+    jax.effects_barrier()
+    return sorted(seen)
+
+  first = keys_of('predictions', 4, 0)
+  # Three layers, the last of them for hidden_BLD, and two passes of the decoder.
+  assert len(first) == len(set(first)) == 5
+  assert keys_of('predictions', 4, 1) == first
+  assert not set(keys_of('predictions', 5, 0)) & set(first)
+  layers_alone = keys_of('__call__', 4, 0)
+  assert len(layers_alone) == 3 and set(layers_alone) < set(first)
+
+
+def test_dropout_without_a_common_key_is_refused():
+  e, batch = encoder(**V2, dropout=0.1), small.batch(rows=2)
+  keys_B2 = row_keys.of_batch(jax.random.key(0), 2)
+  apply = lambda e: jax.eval_shape(lambda: e.apply({'params': params_of(e)}, batch, keys_B2))
+  with pytest.raises(ValueError, match=r'common_key, uint32 \[2\], into the batch'):
+    apply(e)
+  apply(encoder(**V2, attention_dropout=0.1))
+
+
+def test_dropout_has_the_sites_of_the_release(monkeypatch):
+  e, batch = (
+    encoder(**V2, convolution_size=3, dropout=0.1, attention_dropout=0.1),
+    small.batch(rows=2),
+  )
+  drawn = []
+  record = lambda rate, x, keys: drawn.append(x.shape) or x
+  monkeypatch.setattr(layers, '_dropped', record)
+  with jax.disable_jit():
+    keys_B2 = row_keys.of_batch(jax.random.key(0), 2)
+    e.apply({'params': params_of(e)}, {**batch, 'common_key': np.zeros(2, np.uint32)}, keys_B2)
+  hidden, table, shares = (2, 24, 48), (16, 48), (2, 4, 24, 24)
+  layer = [table, shares, hidden, hidden]
+  # Embeddings; of each layer its table, its shares, its two sublayers; of the convolution.
+  assert drawn == [hidden, *layer, hidden, *layer, *layer]
+
+
+# --- the rest ---
+
+
+def test_it_starts_as_the_release_does():
+  e = encoder(**V2, convolution_size=3, type_vocab_size=2, embedding_size=80)
+  start = jax.jit(functools.partial(networks.init_encoder, e))(jax.random.key(0))
+  for path, x in traverse_util.flatten_dict(start, sep='/').items():
+    if path.endswith(('scale', 'bias')):
+      assert (x == path.endswith('scale')).all(), path
+    else:
+      assert abs(x.std() / 0.02 - 1) < 3 / x.size**0.5, path
+  words = start['embeddings']['word']['embedding']
+  assert np.abs(words).max() > 0.06, 'cut'
+  assert e.norm_eps == 1e-7
+
+
+def test_it_begins_with_a_sum_of_embeddings_that_is_given():
+  e, batch = encoder(**V2, embedding_size=24), small.batch()
+  params = params_of(e)
+  begin = jax.jit(lambda x: e.apply({'params': params}, batch, embedded_BLE=x))
+  sums = e.apply({'params': params}, batch, method='embed')
+  assert sums.shape == (4, 24, 24) and small.worst(begin(sums), encode(e, params, batch)) < 1e-6
+  assert small.worst(begin(sums + 0.1 * sums[::-1]), encode(e, params, batch)) > 1e-2
+
+
+def test_in_bfloat16_vectors_and_predictions_stay_close():
+  exact, half = (encoder(**V2, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
+  params, batch = params_of(exact, 0.1), small.batch()
+  for run in (encode, decode):
+    ours, wanted = run(half, params, batch), run(exact, params, batch)
+    assert ours.dtype == jnp.bfloat16
+    difference = np.abs(np.asarray(ours, np.float32) - wanted)
+    assert difference.max() < 0.2 and difference.mean() < 0.03
+
+
+def test_buckets_are_those_of_the_release_at_its_landmarks():
+  # Of make_log_bucket_position with 256 buckets and 512 places.
+  known = {1: 1, 128: 128, 129: 129, 140: 137, 160: 149, 192: 166, 256: 192, 300: 207, 384: 229}
+  known |= {400: 233, 500: 254, 510: 255, 511: 255}
+  distances = np.array(list(known))
+  found = disentangled_attention.buckets_of(distances, 256, 512)
+  assert found.tolist() == list(known.values())
+  assert (disentangled_attention.buckets_of(-distances, 256, 512) == -found).all()
+  assert disentangled_attention.table_rows(3, 2).tolist() == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(absolute_positions='decode'), "mean 'decoder'"),
+    (dict(buckets=7), 'give an even number to each side, at most 36'),
+    (dict(buckets=38), 'at most 36'),
+    (dict(max_distance=1), 'at least 2'),
+    (dict(convolution_size=2), 'odd number'),
+    (dict(convolution_activation='gleu'), "mean 'gelu'"),
+    (dict(num_heads=5), 'does not divide'),
+  ],
+)
+def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
+  with pytest.raises(errors.UserError, match=message):
+    encoder(**{**V2, **changes})
+
+
+def test_rows_longer_than_max_positions_are_refused():
+  e = encoder(**V2)
+  with pytest.raises(errors.UserError, match='max_positions=41'):
+    jax.eval_shape(lambda: encode(e, params_of(e), small.batch(length=41)))

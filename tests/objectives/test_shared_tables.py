@@ -1,0 +1,168 @@
+"""Word vectors of two networks (He et al. 2021 §3.2–3.3): one table (ES), two (NES), or a sum whose
+first part gets no gradient (GDES).
+
+Which gradient reaches which part is told by the two losses, each alone.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import generator as generators
+from configs import parts
+
+WORD = 'encoder/embeddings/word/embedding'
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32, activation='gelu')
+DISENTANGLED = {
+  **parts.disentangled(max_positions=40, max_distance=20, buckets=8, dropout=0.0),
+  'attention_dropout': 0.0,
+}
+ENCODERS = {'disentangled': DISENTANGLED, 'transformer': {}}
+# An encoder of each kind, with each head.
+CASES = [
+  (dict(ENCODERS['disentangled'], **SIZES), 'token_and_row'),
+  (dict(ENCODERS['disentangled'], **SIZES), 'token'),
+  (SIZES, 'token_and_row'),
+  (SIZES, 'token'),
+]
+NAMES = ['disentangled, V3 head', 'disentangled', 'transformer, V3 head', 'transformer']
+V3 = dict(width=1.0, depth=0.5)
+
+
+@functools.cache
+def batch():
+  """With given samples, so that all ways of sharing fill in the same tokens."""
+  made = small.rows()
+  sampled = np.random.default_rng(1).integers(5, small.VOCAB, made['masked_targets'].shape)
+  return {**made, 'sampled_ids': sampled.astype(np.int32)}
+
+
+class Sharing:
+  """Gradients of the two losses under each way of sharing, at the same word vectors."""
+
+  def __init__(self, kind, changes):
+    make = lambda shared, **how: small.objective(kind, **changes, **V3, shared=shared, **how)
+    self.added = make('added')
+    self.params = weights.flatten(small.parameters(self.added, seed=1, scale=0.05))
+    self.make = functools.cache(make)
+    self.main = 'all' if kind.endswith('_mlm') else 'discriminator'
+
+  def vectors(self, shared):
+    """Parameters of the same two networks under a way of sharing."""
+    flat = dict(self.params)
+    if shared != 'added':
+      flat[WORD] = flat[WORD] + flat[f'generator/{WORD}']
+    if shared == 'token':
+      del flat[f'generator/{WORD}']
+    return weights.unflatten(flat)
+
+  def gradients(self, shared, *, of, at=None):
+    """{path: gradient} of one of the two losses."""
+    off = {'generator': 'discriminator_weight', 'main': 'generator_weight'}[of]
+    objective = self.make(shared, **{off: 0.0})
+    params = self.vectors(shared) if at is None else weights.unflatten(at)
+    return weights.flatten(small.evaluate(objective, params, batch())[1])
+
+
+@pytest.fixture(scope='module', params=range(len(CASES)), ids=NAMES)
+def sharing(request):
+  changes, head = CASES[request.param]
+  return Sharing('replaced_token', {**changes, 'head': head})
+
+
+def test_the_generator_s_loss_does_not_move_the_discriminator_s_part_of_the_sum(sharing):
+  found = sharing.gradients('added', of='generator')
+  assert not found[WORD].any()  # exactly
+  assert all(not x.any() for path, x in found.items() if not path.startswith('generator/'))
+  assert found[f'generator/{WORD}'].any()
+
+
+def test_the_discriminator_s_loss_does_not_move_the_generator(sharing):
+  found = sharing.gradients('added', of='main')
+  own = {path: x for path, x in found.items() if path.startswith('generator/')}
+  assert f'generator/{WORD}' in own and all(not x.any() for x in own.values())  # exactly
+  assert found[WORD].any() and found['replaced_head/dense/kernel'].any()
+
+
+def test_the_discriminator_s_gradients_are_those_of_a_table_of_its_own_that_equals_the_sum(sharing):
+  added, apart = (sharing.gradients(shared, of='main') for shared in ('added', 'none'))
+  scale = np.abs(apart[WORD]).max()
+  for path, x in apart.items():
+    if path in added and not path.startswith('generator/'):
+      assert small.worst(added[path], x) <= 1e-6 * max(1.0, scale), path
+  mine, theirs = (sharing.gradients(shared, of='generator') for shared in ('added', 'none'))
+  assert small.worst(mine[f'generator/{WORD}'], theirs[f'generator/{WORD}']) <= 1e-6
+
+
+def test_the_gradient_of_one_table_is_the_sum_of_those_of_two_that_are_equal(sharing):
+  table = sharing.params[WORD]
+  equal = {**sharing.params, f'generator/{WORD}': table}
+  one = {path: x for path, x in equal.items() if path != f'generator/{WORD}'}
+  of = lambda loss: sharing.gradients('token', of=loss, at=one)[WORD]
+  apart = lambda loss: sharing.gradients('none', of=loss, at=equal)
+  parts_of_sum = apart('generator')[f'generator/{WORD}'], apart('main')[WORD]
+  assert small.worst(of('generator'), parts_of_sum[0]) < 1e-6
+  assert small.worst(of('main'), parts_of_sum[1]) < 1e-5
+  # With Δ = 0 the sum's two parts get them apart.
+  zero = {**equal, WORD: np.zeros_like(table)}
+  assert small.worst(sharing.gradients('added', of='main', at=zero)[WORD], parts_of_sum[1]) < 1e-5
+
+
+def test_the_discriminator_is_seen_with_the_sum_bit_for_bit_and_the_sum_is_taken_apart_again(
+  sharing,
+):
+  network, flat = sharing.added.networks[0], sharing.params
+  seen = weights.flatten(network.of(weights.unflatten(flat)))
+  assert (seen[WORD] == flat[WORD] + flat[f'generator/{WORD}']).all()
+  again = network.into({path: np.asarray(x) for path, x in seen.items()}, flat)
+  assert small.worst(again[WORD], flat[WORD]) < 1e-7
+  assert network.places(weights.unflatten(flat))[WORD] == WORD
+
+
+def test_the_own_part_starts_at_zero_so_that_both_networks_start_with_one_table():
+  objective = small.objective('replaced_token', **CASES[0][0], **V3, shared='added')
+  start = jax.jit(objective.init)(jax.random.key(0))
+  flat = weights.flatten(start)
+  assert not np.asarray(flat[WORD]).any() and np.asarray(flat[f'generator/{WORD}']).any()
+  main, generator = (weights.flatten(n.of(start)) for n in objective.networks)
+  assert (main[WORD] == generator[WORD]).all()
+
+
+@pytest.mark.parametrize('kind', ['replaced_token_adversarial', 'replace_mlm', 'all_tokens_mlm'])
+def test_other_objectives_with_a_generator_keep_the_two_parts_apart(kind):
+  changes = CASES[0][0]
+  both = functools.partial(small.objective, kind, **changes, **V3, generator_weight=0.0)
+  added, apart = both(shared='added'), both(shared='none')
+  params = small.parameters(added, seed=1, scale=0.05)
+  flat = weights.flatten(params)
+  found = weights.flatten(small.evaluate(added, params, batch())[1])
+  assert all(not x.any() for path, x in found.items() if path.startswith('generator/'))
+  own = {path: x for path, x in flat.items()}
+  own[WORD] = flat[WORD] + flat[f'generator/{WORD}']
+  wanted = weights.flatten(small.evaluate(apart, weights.unflatten(own), batch())[1])
+  assert found[WORD].any() and small.worst(found[WORD], wanted[WORD]) < 1e-5
+
+
+@pytest.mark.parametrize('shared', generators.SHARED)
+def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
+  encoder = small.encoder(**CASES[0][0])
+  size = dict(width=1.0, depth=1.0 if shared == 'all' else 0.5)
+  generator = generators.build(encoder, **size, shared=shared)
+  tables = lambda paths: {path.split('/')[1] for path in paths if path.startswith('embeddings/')}
+  known = {
+    'none': (set(), set()),
+    'token': ({'word'}, set()),
+    'embeddings': ({'word', 'norm'}, set()),
+    'all': ({'word', 'norm'}, set()),
+    'added': (set(), {'word'}),
+  }
+  assert (tables(generator.same), tables(generator.added)) == known[shared]
+  assert ('relative/embedding' in generator.same) == (shared == 'all')
+  # Of the generator's table of positions the discriminator shows a copy where it is exported.
+  assert tables(generator.lent) == ({'position'} if shared == 'added' else set())
+  own = weights.flatten(jax.eval_shape(generator.init, jax.random.key(0)))
+  assert 'encoder/embeddings/position/embedding' in own
