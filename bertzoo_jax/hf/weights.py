@@ -81,6 +81,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
     )
   unread = [key for key in unread if not key.endswith(a.buffers)]
+  encoder = a.settle_fields(encoder, params)
   return unflatten(params), Report(
     str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
   )
@@ -108,7 +109,8 @@ def merge(
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
-  if {TYPE_TABLE, POSITION_TABLE} <= loaded.keys() and TYPE_TABLE not in fresh:
+  added = report.encoder.get('absolute_positions', 'input') == 'input'  # to the words
+  if added and {TYPE_TABLE, POSITION_TABLE} <= loaded.keys() and TYPE_TABLE not in fresh:
     loaded[POSITION_TABLE] = loaded[POSITION_TABLE] + loaded.pop(TYPE_TABLE)[:1]
     lines.append(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '

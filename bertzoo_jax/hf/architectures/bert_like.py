@@ -25,7 +25,7 @@ PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
 
-_FIELDS = {  # the encoder's field and theirs, where only the name differs
+FIELDS = {  # the encoder's field and theirs, where only the name differs
   'num_layers': 'num_hidden_layers',
   'hidden_size': 'hidden_size',
   'num_heads': 'num_attention_heads',
@@ -35,7 +35,7 @@ _FIELDS = {  # the encoder's field and theirs, where only the name differs
   'attention_dropout': 'attention_probs_dropout_prob',
   'initializer_range': 'initializer_range',
 }
-_DEFAULTS = dict(
+DEFAULTS = dict(
   num_hidden_layers=12,
   hidden_size=768,
   num_attention_heads=12,
@@ -156,7 +156,7 @@ def build(
       'architectures': [name],
       'model_type': model_type,
       'vocab_size': vocab_size,
-      **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
+      **{theirs: getattr(encoder, ours) for ours, theirs in FIELDS.items()},
       'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
       'hidden_act': architecture.ACTIVATIONS[encoder.activation],
       'max_position_embeddings': encoder.max_positions + size.position_offset,
@@ -184,7 +184,7 @@ def build(
     pad, width = content['pad_token_id'], content.get('embedding_size', content['hidden_size'])
     special = {'pad': 1 if pad is None else pad}
     fields = {
-      **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
+      **{ours: content[theirs] for ours, theirs in FIELDS.items()},
       'embedding_size': 0 if width == content['hidden_size'] else width,
       'sharing': 'none',
       'num_groups': 1,
@@ -210,7 +210,7 @@ def build(
     sizes=sizes,
     to_config=to_config,
     to_encoder=to_encoder,
-    defaults={**_DEFAULTS, **(defaults or {})},
+    defaults={**DEFAULTS, **(defaults or {})},
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
     modern=functools.partial(_modern, model_type),
     settle=_settle,
