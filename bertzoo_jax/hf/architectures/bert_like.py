@@ -35,7 +35,7 @@ FIELDS = {  # the encoder's field and theirs, where only the name differs
   'attention_dropout': 'attention_probs_dropout_prob',
   'initializer_range': 'initializer_range',
 }
-DEFAULTS = dict(
+_DEFAULTS = dict(
   num_hidden_layers=12,
   hidden_size=768,
   num_attention_heads=12,
@@ -210,7 +210,7 @@ def build(
     sizes=sizes,
     to_config=to_config,
     to_encoder=to_encoder,
-    defaults={**DEFAULTS, **(defaults or {})},
+    defaults={**_DEFAULTS, **(defaults or {})},
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
     modern=functools.partial(_modern, model_type),
     settle=_settle,

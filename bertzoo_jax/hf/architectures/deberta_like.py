@@ -35,13 +35,22 @@ _NO_DECODER = (
 
 _TERMS = ('c2p', 'p2c')
 _DEFAULTS = dict(
+  num_hidden_layers=12,
+  hidden_size=768,
+  num_attention_heads=12,
+  intermediate_size=3072,
   layer_norm_eps=1e-7,
+  hidden_dropout_prob=0.1,
+  attention_probs_dropout_prob=0.1,
+  initializer_range=0.02,
+  hidden_act='gelu',
+  max_position_embeddings=512,
   type_vocab_size=0,
   pad_token_id=0,
   relative_attention=False,
   max_relative_positions=-1,
   position_biased_input=True,
-  talking_head=False,
+  legacy=True,
 )
 
 
@@ -165,7 +174,7 @@ def build(
     to_config=to_config,
     to_encoder=to_encoder,
     part='disentangled',
-    defaults={**bert_like.DEFAULTS, **_DEFAULTS, **defaults},
+    defaults={**_DEFAULTS, **defaults},
     tied={
       'cls.predictions.decoder.weight': 'deberta.embeddings.word_embeddings.weight',
       'cls.predictions.decoder.bias': 'cls.predictions.bias',
