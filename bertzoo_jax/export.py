@@ -57,17 +57,16 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
       a place in the architecture, or a comparison fails.
   """
   out = storage.path(out)
-  if out.exists() and (not out.is_dir() or any(out.iterdir())):
-    raise _taken(out)
+  check_free(out)
   params, step, workdir = checkpoint.load_params(address)
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = list(objectives.networks_of(phase, weights.vocabulary_size(params)))
   rows, said = [], []
-  with _scratch(out) as scratch:
-    tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(scratch) / 'tokenizer')
-    root = pathlib.Path(scratch) / 'model'
+  with scratch(out) as folder:
+    tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
+    root = pathlib.Path(folder) / 'model'
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
@@ -86,7 +85,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         f'{sum(x.size for x in tensors.values()):,} parameters '
         f'in {len(tensors)} tensors'
       )
-    _install(root, out)
+    install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
     said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
@@ -190,8 +189,12 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
     encoder.type_vocab_size,
     special['pad'],
   )
+  computed = a.computes(encoder)
   rows = verify.compare_logits(
-    our_logits(encoder, params, batch), verify.logits(directory, a, batch), batch['pack_ids']
+    our_logits(computed.encoder, params, batch),
+    verify.logits(directory, a, batch),
+    batch['pack_ids'],
+    computed.unread,
   )
   if a.tokens is not None:
     rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, a.tokens)
@@ -202,7 +205,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
       f'{_reader(a)} reads the export differently ({"; ".join(failed)}), so nothing was written: '
       + (
         'please report it with the versions of torch and transformers.'
-        if a.logits is None
+        if a.name in architectures.ARCHITECTURES
         else 'mend its file or the encoder.'
       )
     )
@@ -280,7 +283,7 @@ def _metrics(workdir, step: int) -> dict:
 
 
 @contextlib.contextmanager
-def _scratch(out):
+def scratch(out):
   """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
   folder for gs://. Those that killed exports to `out` left there are removed.
 
@@ -298,10 +301,10 @@ def _scratch(out):
           if _lock(left, dead, fcntl.LOCK_NB):
             print(f'removed: {left}, which an export that was killed left there')
             shutil.rmtree(left, ignore_errors=True)
-      scratch = tempfile.mkdtemp(dir=parent, prefix=prefix)
-      _lock(scratch, held)
-      held.callback(shutil.rmtree, scratch, ignore_errors=True)  # before its lock is given up
-    yield scratch
+      folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
+      _lock(folder, held)
+      held.callback(shutil.rmtree, folder, ignore_errors=True)  # before its lock is given up
+    yield folder
 
 
 def _lock(folder, stack, mode=0) -> bool:
@@ -315,6 +318,12 @@ def _lock(folder, stack, mode=0) -> bool:
   except OSError:
     return False
   return True
+
+
+def check_free(out) -> None:
+  """Raises UserError for what is there already, unless it is an empty folder."""
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise _taken(out)
 
 
 def _taken(out):
@@ -337,7 +346,7 @@ def _write(path: pathlib.Path, content: str | bytes) -> None:
   path.write_bytes(content.encode('utf-8') if isinstance(content, str) else content)
 
 
-def _install(directory: pathlib.Path, out) -> None:
+def install(directory: pathlib.Path, out) -> None:
   """Gives the finished directory its name; to gs:// the weights go last."""
   if not storage.is_remote(out):
     directory.chmod(0o755)  # a temporary folder is private

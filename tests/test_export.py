@@ -179,11 +179,11 @@ DRIVER = """
 import os, sys, time
 from bertzoo_jax import export
 workdir, out, marker = sys.argv[1:]
-finish = export._install
+finish = export.install
 def stop(*args):
   open(marker, 'w').close()
   time.sleep(600)
-export._install = stop if marker else finish
+export.install = stop if marker else finish
 export.export(workdir, out)
 """
 

@@ -170,6 +170,22 @@ class Row(NamedTuple):
   without: Callable | None = None
 
 
+class Computed(NamedTuple):
+  """What a class computes of an encoder.
+
+  Attributes:
+    encoder: linen module of the same function.
+    unread: names of tensors that the class does not load. They are written for --init.
+    said: what the card says of the difference.
+    pipeline: transformers' task for the card; None: the architecture's.
+  """
+
+  encoder: Any
+  unread: tuple[str, ...] = ()
+  said: str = ''
+  pipeline: str | None = None
+
+
 class Architecture(NamedTuple):
   """A class of Hugging Face.
 
@@ -188,6 +204,10 @@ class Architecture(NamedTuple):
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
     settle: (params, sizes) → params, applied after the rows have been read.
+    settle_fields: (the encoder's fields, params) → fields, where they depend on which tensors there
+      are.
+    part: the encoder that its fields are of, as config.encoder.name has it.
+    computes: encoder → Computed, where the class leaves out a part of what was trained.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
@@ -212,6 +232,9 @@ class Architecture(NamedTuple):
   buffers: tuple[str, ...] = ()
   modern: Callable = lambda name: name
   settle: Callable = lambda params, sizes: params
+  settle_fields: Callable = lambda fields, params: fields
+  part: str = 'transformer'
+  computes: Callable = Computed
   segments: int = 1
   head_activation: str | None = None
   activations: Mapping[str, str] = ACTIVATIONS
@@ -313,7 +336,7 @@ def _check_value(key, value, usual) -> None:
   of range.
   """
   number = isinstance(value, int | float) and not isinstance(value, bool)
-  least = 0 if usual is None or not usual else 1
+  least = min(usual, 1) if isinstance(usual, int) else 0  # -1 stands for another field's value
   holds, needed = {
     bool: (isinstance(value, bool), 'true or false is'),
     int: (
@@ -334,10 +357,13 @@ def _check_value(key, value, usual) -> None:
     )
 
 
-def activation(hidden_act: str) -> str:
-  """Our name of an activation of transformers. Raises UserError for one that is not here."""
-  ours = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, **_OTHER_SPELLINGS}
-  return errors.choose(hidden_act, ours, 'readable hidden_act')
+def activation(theirs: str, key: str = 'hidden_act') -> str:
+  """Our name of an activation of transformers. Raises UserError for one that is not here.
+
+  key: of config.json that names it.
+  """
+  ours = {**{name: ours for ours, name in ACTIVATIONS.items()}, **_OTHER_SPELLINGS}
+  return errors.choose(theirs, ours, f'readable {key}')
 
 
 def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.ndarray]:

@@ -38,7 +38,8 @@ def text(
     init: the address of --init that the run began with; None for random weights.
     checked: what was compared after export.
   """
-  task = architecture.pipeline
+  computed = architecture.computes(encoder)
+  task = architecture.pipeline if computed.pipeline is None else computed.pipeline
   parameters = sum(x.size for x in tensors.values())
   corpus = dict(corpus)
   licence, language = corpus.pop('license', None), corpus.pop('language', None)
@@ -106,6 +107,7 @@ def text(
   lines += ['## What is here, and what is not', '']
   lines += [
     architecture.heads,
+    *([computed.said] if computed.said else []),
     *([_labels(config['format'])] if _has_pair_head(architecture) else []),
     'The state of the optimizer is not part of the export.',
     '',

@@ -60,7 +60,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       architecture reads, and incomplete or corrupt files.
   """
   directory = pathlib.Path(directory).expanduser()
-  content = _read_json(directory / 'config.json')
+  content = read_json(directory / 'config.json')
   a = architectures.reader(content, wished)
   encoder, sizes = architecture.encoder(a, content)
   tensors = {a.modern(key): x for key, x in _read_tensors(directory).items()}
@@ -81,6 +81,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
     )
   unread = [key for key in unread if not key.endswith(a.buffers)]
+  encoder = a.settle_fields(encoder, params)
   return unflatten(params), Report(
     str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
   )
@@ -108,7 +109,8 @@ def merge(
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
-  if {TYPE_TABLE, POSITION_TABLE} <= loaded.keys() and TYPE_TABLE not in fresh:
+  added = report.encoder.get('absolute_positions', 'input') == 'input'  # to the words
+  if added and {TYPE_TABLE, POSITION_TABLE} <= loaded.keys() and TYPE_TABLE not in fresh:
     loaded[POSITION_TABLE] = loaded[POSITION_TABLE] + loaded.pop(TYPE_TABLE)[:1]
     lines.append(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
@@ -192,7 +194,8 @@ def unflatten(flat: dict) -> dict:
   return tree
 
 
-def _read_json(path: pathlib.Path) -> dict:
+def read_json(path: pathlib.Path) -> dict:
+  """The object of a JSON file. Raises UserError if it is not there or holds none."""
   try:
     content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
@@ -213,7 +216,7 @@ def _read_json(path: pathlib.Path) -> dict:
 
 def _parts(index: pathlib.Path) -> list[pathlib.Path]:
   """The files that an index of weights names, all beside it."""
-  names = _read_json(index).get('weight_map')
+  names = read_json(index).get('weight_map')
   if not isinstance(names, dict) or not all(
     isinstance(name, str) and pathlib.PurePath(name).name == name for name in names.values()
   ):
@@ -231,9 +234,8 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
     files = _parts(index)
   elif any(directory.glob('*.bin')):
     raise errors.UserError(
-      f'{directory} has its weights as pickles (*.bin), which may run code and are not read: load '
-      'and save it once with '
-      'transformers (model.save_pretrained writes model.safetensors).'
+      f'{directory} has its weights as pickles (*.bin), which may run code and are not read: run '
+      f'python -m bertzoo_jax.hf.convert --model {directory} --out OUT, and give OUT.'
     )
   else:
     raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')

@@ -12,6 +12,8 @@ from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
+from bertzoo_jax.hf.architectures import deberta
+from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import electra
 from bertzoo_jax.hf.architectures import roberta
 
@@ -140,5 +142,8 @@ ARCHITECTURES = {
     electra.MASKED_LM,
     albert.PRETRAINING,
     albert.MASKED_LM,
+    deberta.MASKED_LM,
+    deberta_v2.MASKED_LM,
+    deberta_v2.DISCRIMINATOR,
   )
 }

@@ -25,7 +25,7 @@ PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
 
-_FIELDS = {  # the encoder's field and theirs, where only the name differs
+FIELDS = {  # the encoder's field and theirs, where only the name differs
   'num_layers': 'num_hidden_layers',
   'hidden_size': 'hidden_size',
   'num_heads': 'num_attention_heads',
@@ -156,7 +156,7 @@ def build(
       'architectures': [name],
       'model_type': model_type,
       'vocab_size': vocab_size,
-      **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
+      **{theirs: getattr(encoder, ours) for ours, theirs in FIELDS.items()},
       'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
       'hidden_act': architecture.ACTIVATIONS[encoder.activation],
       'max_position_embeddings': encoder.max_positions + size.position_offset,
@@ -184,7 +184,7 @@ def build(
     pad, width = content['pad_token_id'], content.get('embedding_size', content['hidden_size'])
     special = {'pad': 1 if pad is None else pad}
     fields = {
-      **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
+      **{ours: content[theirs] for ours, theirs in FIELDS.items()},
       'embedding_size': 0 if width == content['hidden_size'] else width,
       'sharing': 'none',
       'num_groups': 1,

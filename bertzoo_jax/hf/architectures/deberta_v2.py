@@ -1,7 +1,173 @@
-"""DeBERTa v2 and v3 (He et al. 2021): so far only the name of the tokenizer's model; their encoder
-is to come.
+"""DeBERTa v2 and V3 (He et al. 2020, 2021). V3's generator is a masked language model; its
+discriminator has a head that transformers lacks.
 """
 
+import numpy as np
+import safetensors
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf.architecture import HEADS_BIAS
+from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import Transform
+from bertzoo_jax.hf.architectures import deberta_like
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
+from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
+from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
 
 TOKENS = tokenizer.Shape(model='spm.model')
+HEAD = 'mask_predictions'  # of the release, replaced_token_detection_model.py
+
+# Kernels [size, D, D] here, [D, D, size] and the output first there.
+_CONVOLUTION = Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.transpose(2, 1, 0))
+
+# Their key of a relative position has a bias. It adds the same number to all scores of a query, so
+# that the probabilities do not depend on it: zeros, and not read.
+_KEY_OF_POSITIONS = Transform(
+  lambda x, s: (HEADS_KERNEL.to_theirs(x, s), np.zeros(s.hidden_size, np.float32)),
+  lambda ys, s: HEADS_KERNEL.to_ours(ys[0], s),
+)
+
+
+def _projection(name, **bias):
+  ours, theirs = f'{ATTENTION}/{name}', f'{THEIR_ATTENTION}.{name}_proj'
+  kernel, row = dense(ours, theirs, HEADS_KERNEL, HEADS_BIAS)
+  return kernel, row._replace(**bias)
+
+
+_BODY = (
+  *deberta_like.encoder(
+    *_projection('query'),
+    *_projection('key', absent=lambda s: np.zeros(s.hidden_size, np.float32)),
+    *_projection('value'),
+    *deberta_like.may_lack(
+      (
+        Row(
+          f'{ATTENTION}/position_key/kernel',
+          (f'{THEIR_ATTENTION}.pos_key_proj.weight', f'{THEIR_ATTENTION}.pos_key_proj.bias'),
+          _KEY_OF_POSITIONS,
+        ),
+        *dense(
+          f'{ATTENTION}/position_query',
+          f'{THEIR_ATTENTION}.pos_query_proj',
+          HEADS_KERNEL,
+          HEADS_BIAS,
+        ),
+      )
+    ),
+  ),
+  *deberta_like.may_lack(
+    (
+      *norm('encoder/relative_norm', 'deberta.encoder.LayerNorm'),
+      *dense('encoder/convolution', 'deberta.encoder.conv.conv', _CONVOLUTION),
+      *norm('encoder/convolution_norm', 'deberta.encoder.conv.LayerNorm'),
+    )
+  ),
+)
+
+_REPLACED_HEAD = (
+  *deberta_like.may_lack(norm('replaced_head/norm', f'{HEAD}.LayerNorm')),
+  *dense('replaced_head/dense', f'{HEAD}.dense'),
+  *dense('replaced_head/score/classifier', f'{HEAD}.classifier'),
+)
+
+
+def _more(encoder) -> dict:
+  relative = encoder.content_to_position or encoder.position_to_content
+  return {
+    'position_buckets': encoder.buckets or -1,
+    'norm_rel_ebd': 'layer_norm' if encoder.norm_relative and relative else 'none',
+    'share_att_key': encoder.shared_projections,
+    'conv_kernel_size': encoder.convolution_size,
+    'conv_act': architecture.ACTIVATIONS[encoder.convolution_activation],
+  }
+
+
+def _fields(content) -> dict:
+  if content['conv_kernel_size'] and content['conv_groups'] != 1:
+    raise errors.UserError(
+      f'config.json says conv_groups={content["conv_groups"]}, and the convolution of an encoder '
+      'here has one group: it cannot be read.'
+    )
+  norms = [name.strip() for name in content['norm_rel_ebd'].lower().split('|')]
+  act = content['conv_act'] if content['conv_kernel_size'] else 'gelu'
+  return {
+    'buckets': max(0, content['position_buckets']),
+    'norm_relative': 'layer_norm' in norms,
+    'shared_projections': content['share_att_key'],
+    'key_bias': True,
+    'convolution_size': content['conv_kernel_size'],
+    'convolution_activation': architecture.activation(act, 'conv_act'),
+  }
+
+
+def _build(name, rows, **rest):
+  return deberta_like.build(
+    name,
+    'deberta-v2',
+    rows,
+    more=_more,
+    more_fields=_fields,
+    defaults=dict(
+      hidden_size=1536,
+      num_hidden_layers=24,
+      num_attention_heads=24,
+      intermediate_size=6144,
+      position_buckets=-1,
+      norm_rel_ebd='none',
+      share_att_key=False,
+      conv_kernel_size=0,
+      conv_groups=1,
+      conv_act='tanh',
+    ),
+    tokens=TOKENS,
+    computes=deberta_like.without_decoder,
+    **rest,
+  )
+
+
+def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """As verify.logits: vectors of transformers' DebertaV2Model, and the head by hand in torch."""
+  import torch
+  import transformers
+
+  network, unloaded = verify.reloaded(directory, 'DebertaV2Model')
+  x = verify.outputs(network, batch).last_hidden_state
+  with safetensors.safe_open(f'{directory}/model.safetensors', framework='pt') as f:
+    own = {k: f.get_tensor(k) for k in f.keys() if k.startswith(f'{HEAD}.')}  # noqa: SIM118
+  dense = lambda name, x: torch.nn.functional.linear(
+    x, own[f'{HEAD}.{name}.weight'], own[f'{HEAD}.{name}.bias']
+  )
+  if f'{HEAD}.LayerNorm.weight' in own:
+    x = torch.nn.functional.layer_norm(
+      x + x[:, :1],
+      x.shape[-1:],
+      own[f'{HEAD}.LayerNorm.weight'],
+      own[f'{HEAD}.LayerNorm.bias'],
+      network.config.layer_norm_eps,
+    )
+  x = transformers.activations.ACT2FN[network.config.hidden_act](dense('dense', x))
+  replaced = dense('classifier', x)[..., 0]
+  return {'replaced': replaced.numpy(), 'unloaded': sorted(set(unloaded) - own.keys())}
+
+
+MASKED_LM = _build(
+  'DebertaV2ForMaskedLM',
+  (*_BODY, *deberta_like.MLM_HEAD, *deberta_like.may_lack(_REPLACED_HEAD)),
+  heads=f'Where it was a generator, take the discriminator to fine-tune. {deberta_like.NO_POOLER}',
+)
+DISCRIMINATOR = _build(
+  'DebertaV2Model',
+  (*_BODY, *_REPLACED_HEAD),
+  heads='This is the discriminator: fine-tune this one. The head that tells replaced tokens '
+  f'(`{HEAD}`: its norm adds the vector of the first token to each, then two dense layers) is in '
+  'model.safetensors, but transformers has no class for it and does not read it. The network has '
+  'no vocabulary head either: `DebertaV2ForMaskedLM` would start one at random, so it cannot fill '
+  f'masks. {deberta_like.NO_POOLER}',
+  pipeline='feature-extraction',
+  logits=discriminator_logits,
+)

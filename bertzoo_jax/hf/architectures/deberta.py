@@ -1,0 +1,76 @@
+"""DeBERTa, the first version (He et al. 2020)."""
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf.architecture import HEADS_BIAS
+from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import Transform
+from bertzoo_jax.hf.architectures import deberta_like
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
+from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
+
+
+def _interleaved(kernels, sizes):
+  """Kernels [D, H, K] of query, key and value → [H·3·K, D]: of each head all three, one after the
+  other.
+  """
+  return np.stack(kernels).transpose(2, 0, 3, 1).reshape(-1, kernels[0].shape[0])
+
+
+def _apart(y, sizes):
+  """The inverse."""
+  return tuple(y.reshape(sizes.num_heads, 3, -1, y.shape[1]).transpose(1, 3, 0, 2))
+
+
+def _more(encoder) -> dict:
+  """Nothing more. Raises UserError for what only the second version has."""
+  if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
+    raise errors.UserError(
+      'DebertaForMaskedLM has a row of its own for each distance, and projections of its own for '
+      'them; this encoder has buckets, or shares the projections: export as '
+      '--architecture=DebertaV2ForMaskedLM.'
+    )
+  return {}
+
+
+MASKED_LM = deberta_like.build(
+  'DebertaForMaskedLM',
+  'deberta',
+  (
+    *deberta_like.encoder(
+      Row(
+        tuple(f'{ATTENTION}/{x}/kernel' for x in ('query', 'key', 'value')),
+        f'{THEIR_ATTENTION}.in_proj.weight',
+        Transform(_interleaved, _apart),
+      ),
+      Row(f'{ATTENTION}/query/bias', f'{THEIR_ATTENTION}.q_bias', HEADS_BIAS),
+      Row(f'{ATTENTION}/value/bias', f'{THEIR_ATTENTION}.v_bias', HEADS_BIAS),
+      *deberta_like.may_lack(
+        (
+          Row(
+            f'{ATTENTION}/position_key/kernel', f'{THEIR_ATTENTION}.pos_proj.weight', HEADS_KERNEL
+          ),
+          *dense(
+            f'{ATTENTION}/position_query', f'{THEIR_ATTENTION}.pos_q_proj', HEADS_KERNEL, HEADS_BIAS
+          ),
+        )
+      ),
+    ),
+    *deberta_like.MLM_HEAD,
+  ),
+  more=_more,
+  more_fields=lambda content: {
+    'buckets': 0,
+    'norm_relative': False,
+    'shared_projections': False,
+    'key_bias': False,
+    'convolution_size': 0,
+    'convolution_activation': 'gelu',
+  },
+  defaults={},
+  computes=deberta_like.without_decoder,
+  heads=deberta_like.NO_POOLER,
+)

@@ -1,0 +1,267 @@
+"""What the classes of DeBERTa share: rows, config.json, and what transformers does not compute (He
+et al. 2020, 2021; code of the release).
+"""
+
+import json
+import re
+import types
+from typing import Any
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
+from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import POSITION_TABLE
+from bertzoo_jax.hf.architecture import TYPE_TABLE
+from bertzoo_jax.hf.architecture import WORD_TABLE
+from bertzoo_jax.hf.architecture import Computed
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import Sizes
+from bertzoo_jax.hf.architectures import bert_like
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
+
+PREFIX = 'deberta'
+POSITIONS = 'deberta.embeddings.position_embeddings.weight'
+ATTENTION, THEIR_ATTENTION = 'encoder/layers/attention', 'deberta.encoder.layer.{i}.attention.self'
+
+NO_POOLER = 'There is no pooler: transformers starts one at random if asked.'
+_NO_DECODER = (
+  '**Do not fill masks with transformers.** This network was trained with the enhanced mask '
+  'decoder (He et al. 2020 §3.2), which no class of transformers has. Its `fill-mask` computes '
+  'another function, and its guesses are wrong. `python -m bertzoo_jax.hf.fill_mask` uses the '
+  f'decoder. It reads `{POSITIONS}`, which transformers ignores. Fine-tuning needs neither.'
+)
+
+_TERMS = ('c2p', 'p2c')
+_DEFAULTS = dict(
+  num_hidden_layers=12,
+  hidden_size=768,
+  num_attention_heads=12,
+  intermediate_size=3072,
+  layer_norm_eps=1e-7,
+  hidden_dropout_prob=0.1,
+  attention_probs_dropout_prob=0.1,
+  initializer_range=0.02,
+  hidden_act='gelu',
+  max_position_embeddings=512,
+  type_vocab_size=0,
+  pad_token_id=0,
+  relative_attention=False,
+  max_relative_positions=-1,
+  position_biased_input=True,
+  legacy=True,
+)
+
+
+def absent(sizes) -> None:
+  """No tensor where the encoder lacks the parameter."""
+
+
+def may_lack(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+  """The rows, for encoders that need not have the parameters."""
+  return tuple(row._replace(absent=absent) for row in rows)
+
+
+def encoder(*attention: Row) -> tuple[Row, ...]:
+  """Embeddings, relative table and layers. attention: rows of queries, keys and values."""
+  ours, theirs = 'encoder/layers', 'deberta.encoder.layer.{i}'
+  return (
+    Row(WORD_TABLE, 'deberta.embeddings.word_embeddings.weight'),
+    *may_lack(
+      (
+        Row(POSITION_TABLE, POSITIONS),
+        Row(TYPE_TABLE, 'deberta.embeddings.token_type_embeddings.weight'),
+        Row(f'{bert_like.PROJECTION}/kernel', 'deberta.embeddings.embed_proj.weight', KERNEL),
+        Row('encoder/relative/embedding', 'deberta.encoder.rel_embeddings.weight'),
+      )
+    ),
+    *norm('encoder/embeddings/norm', 'deberta.embeddings.LayerNorm'),
+    *attention,
+    *dense(f'{ATTENTION}/output', theirs + '.attention.output.dense', FROM_HEADS_KERNEL),
+    *norm(f'{ours}/attention_norm', theirs + '.attention.output.LayerNorm'),
+    *dense(f'{ours}/feed_forward/in', theirs + '.intermediate.dense'),
+    *dense(f'{ours}/feed_forward/out', theirs + '.output.dense'),
+    *norm(f'{ours}/feed_forward_norm', theirs + '.output.LayerNorm'),
+  )
+
+
+MLM_HEAD = (
+  *dense('mlm_head/transform', 'cls.predictions.transform.dense'),
+  *norm('mlm_head/norm', 'cls.predictions.transform.LayerNorm'),
+  Row('mlm_head/bias', 'cls.predictions.bias'),
+)
+
+
+def build(
+  name: str,
+  model_type: str,
+  rows: tuple[Row, ...],
+  *,
+  more,
+  more_fields,
+  defaults: dict[str, Any],
+  **rest,
+) -> architecture.Architecture:
+  """An architecture of DeBERTa's kind.
+
+  Args:
+    name, model_type, rows: as of Architecture.
+    more: encoder → what config.json has besides what all have. Raises UserError for an encoder that
+      the class does not compute.
+    more_fields: config.json → the fields of the encoder that are read in another way.
+    defaults: what config.json leaves out, besides what all have.
+    rest: of Architecture.
+  """
+
+  def to_config(encoder, special, vocab_size):
+    _check_encoder(name, encoder)
+    return {
+      'architectures': [name],
+      'model_type': model_type,
+      'vocab_size': vocab_size,
+      **{theirs: getattr(encoder, ours) for ours, theirs in bert_like.FIELDS.items()},
+      'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
+      'embedding_size': bert_like.table_width(encoder),
+      'hidden_act': architecture.ACTIVATIONS[encoder.activation],
+      'max_position_embeddings': encoder.max_positions,
+      'type_vocab_size': encoder.type_vocab_size,
+      'relative_attention': bool(_terms_of(encoder)),
+      'pos_att_type': _terms_of(encoder),
+      'max_relative_positions': (
+        -1 if encoder.max_distance == encoder.max_positions else encoder.max_distance
+      ),
+      'position_biased_input': encoder.absolute_positions == 'input',
+      'pooler_hidden_size': encoder.hidden_size,
+      'pooler_hidden_act': 'gelu',
+      'pooler_dropout': 0,
+      'legacy': True,  # the names of the head that both versions of transformers read
+      'pad_token_id': special['pad'],
+      'bos_token_id': None,
+      'eos_token_id': None,
+      'tie_word_embeddings': True,
+      'dtype': 'float32',
+      'torch_dtype': 'float32',  # the name before transformers 5
+      **more(encoder),
+    }
+
+  def to_encoder(content):
+    _check_content(content)
+    terms, width = _terms(content), content.get('embedding_size', content['hidden_size'])
+    fields = {
+      **{ours: content[theirs] for ours, theirs in bert_like.FIELDS.items()},
+      'embedding_size': 0 if width == content['hidden_size'] else width,
+      'sharing': 'none',
+      'num_groups': 1,
+      'inner_group_num': 1,
+      'activation': architecture.activation(content['hidden_act']),
+      'max_positions': content['max_position_embeddings'],
+      'max_distance': max(0, content['max_relative_positions'])
+      or content['max_position_embeddings'],
+      'type_vocab_size': content['type_vocab_size'],
+      'absolute_positions': 'input' if content['position_biased_input'] else 'decoder',
+      'content_to_position': 'c2p' in terms,
+      'position_to_content': 'p2c' in terms,
+      **more_fields(content),
+    }
+    return fields, _sizes(types.SimpleNamespace(**fields))
+
+  return architecture.Architecture(
+    name=name,
+    model_type=model_type,
+    rows=rows,
+    sizes=_sizes,
+    to_config=to_config,
+    to_encoder=to_encoder,
+    part='disentangled',
+    defaults={**_DEFAULTS, **defaults},
+    tied={
+      'cls.predictions.decoder.weight': 'deberta.embeddings.word_embeddings.weight',
+      'cls.predictions.decoder.bias': 'cls.predictions.bias',
+    },
+    buffers=('embeddings.position_ids',),
+    modern=_modern,
+    settle_fields=_settle_fields,
+    **rest,
+  )
+
+
+def without_decoder(encoder) -> Computed:
+  """The encoder whose predictions are the vectors of the last layer."""
+  if encoder.absolute_positions != 'decoder':
+    return Computed(encoder)
+  plain = encoder.clone(absolute_positions='none')
+  return Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
+
+
+def _sizes(encoder, special=None) -> Sizes:
+  return Sizes(
+    num_heads=encoder.num_heads,
+    num_layers=encoder.num_layers,
+    blocks=encoder.num_layers * encoder.inner_group_num,
+    hidden_size=encoder.hidden_size,
+    table_width=bert_like.table_width(encoder),
+    num_groups=encoder.num_groups,
+    inner_group_num=encoder.inner_group_num,
+  )
+
+
+def _terms_of(encoder) -> list[str]:
+  """pos_att_type of an encoder."""
+  has = encoder.content_to_position, encoder.position_to_content
+  return [term for term, there in zip(_TERMS, has) if there]
+
+
+def _terms(content) -> list[str]:
+  """The relative terms of a config.json, a list or one text. Raises UserError for others than c2p
+  and p2c, and for terms without relative attention, which only change the scale of scores.
+  """
+  said = content.get('pos_att_type') or []
+  terms = said.lower().split('|') if isinstance(said, str) else said
+  terms = [term.strip() if isinstance(term, str) else term for term in terms]
+  terms = [] if terms == ['none'] else terms
+  strange = [term for term in terms if term not in _TERMS]
+  if strange or len(set(terms)) < len(terms) or (terms and not content['relative_attention']):
+    raise errors.UserError(
+      f'config.json says pos_att_type={str(said)[:40]} and relative_attention='
+      f'{json.dumps(content["relative_attention"])}: an encoder here has the terms c2p and p2c, '
+      'each at most once, and none without relative attention, so it cannot express that.'
+    )
+  return terms
+
+
+def _check_content(content) -> None:
+  """Raises UserError for what no encoder here computes."""
+  usual = content['hidden_size'] // content['num_attention_heads']
+  for key, expressible in (('attention_head_size', usual), ('talking_head', False)):
+    if (value := content.get(key, expressible)) != expressible:
+      raise errors.UserError(
+        f'config.json says {key}={str(value)[:40]}, and an encoder here has {key}={expressible}: '
+        'it cannot be read.'
+      )
+
+
+def _check_encoder(name, encoder) -> None:
+  """Raises UserError for an encoder of another kind."""
+  if not hasattr(encoder, 'position_to_content'):
+    raise errors.UserError(
+      f'{name} holds an encoder with disentangled attention (encoder=disentangled), and this is '
+      'another: choose another --architecture.'
+    )
+
+
+def _settle_fields(fields, params):
+  """Without a table of positions there is no decoder that reads it."""
+  lacks = fields['absolute_positions'] == 'decoder' and POSITION_TABLE not in params
+  return {**fields, 'absolute_positions': 'none'} if lacks else fields
+
+
+def _modern(name: str) -> str:
+  """Microsoft names the head lm_predictions.lm_head, as transformers does without `legacy`; bare
+  bodies lack the prefix.
+  """
+  name = re.sub(
+    r'^lm_predictions\.lm_head\.(dense|LayerNorm)\.', r'cls.predictions.transform.\1.', name
+  )
+  name = re.sub(r'^lm_predictions\.lm_head\.bias$', 'cls.predictions.bias', name)
+  return f'{PREFIX}.{name}' if re.match(r'(embeddings|encoder)\.', name) else name

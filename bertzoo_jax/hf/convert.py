@@ -1,0 +1,218 @@
+"""Writes weights that are pickles, as in Microsoft's releases of DeBERTa, as directories that --init
+reads; needs torch.
+
+    python -m bertzoo_jax.hf.convert --model DIR --out OUT
+
+DIR has config.json and pytorch_model.bin. With pytorch_model.generator.bin beside them, as in the
+releases of DeBERTaV3, OUT/discriminator and OUT/generator are written, for
+
+    --init hf:OUT/discriminator,hf:OUT/generator
+
+and else OUT. The generator has as many layers as its file. --model OWNER/NAME fetches the files.
+
+Pickles are read without running code in them. Every tensor is written, floats as float32, those of
+the head of masked words by the names that transformers reads: lm_predictions.lm_head.dense becomes
+cls.predictions.transform.dense. Tensors that no network here has are named and are written too.
+config.json is written with all its fields. A SentencePiece model gets the tokenizer.json beside it.
+"""
+
+import json
+import pathlib
+import pickle
+import re
+import tempfile
+
+from absl import flags
+
+from bertzoo_jax import export
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import storage
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architectures import deberta_v2
+from bertzoo_jax.tokenizers import hub as tokenizer_files
+
+_CONFIG, _WEIGHTS, _GENERATOR = (
+  'config.json',
+  'pytorch_model.bin',
+  'pytorch_model.generator.bin',
+)
+_TOKENIZER = (*tokenizer_files.PATTERNS, 'bpe_encoder.bin')
+
+# How Microsoft's SentencePiece models split text (spm_tokenizer.py of the release).
+_SECTION = dict(
+  name='sentencepiece',
+  vocab_size='auto',
+  model='unigram',
+  specials='mask_last',
+  lowercase=False,
+  strip_accents=False,
+  collapse_blanks=True,
+  straight_quotes=False,
+  normalization='nmt_nfkc',
+  digit_commas='keep',
+  word_starts='unicode',
+  coverage=0.99995,
+  symbols='',
+)
+
+
+def convert(model: str, out) -> list[str]:
+  """Writes the directories; returns what is printed of them.
+
+  Args:
+    model: folder, or OWNER/NAME of the Hugging Face hub.
+    out: directory, local or gs://; appears only when it is complete.
+
+  Raises:
+    UserError: `out` is not empty, a file is missing, a pickle holds anything but tensors, torch is
+      missing, or the weights and config.json do not fit each other.
+  """
+  out = storage.path(out)
+  export.check_free(out)
+  source = hub.folder(model.removeprefix('hf:'), (_CONFIG, _WEIGHTS, _GENERATOR, *_TOKENIZER))
+  if not (source / _WEIGHTS).exists():
+    raise errors.UserError(
+      f'{source} has no {_WEIGHTS}: give a folder with the pickles of a release and its {_CONFIG}.'
+    )
+  content = weights.read_json(source / _CONFIG)
+  both = (source / _GENERATOR).exists()
+  said = []
+  with export.scratch(out) as folder:
+    root = pathlib.Path(folder) / 'model'
+    for name, file in (('discriminator', _WEIGHTS), ('generator', _GENERATOR))[: 1 + both]:
+      own = root / name if both else root
+      own.mkdir(parents=True)
+      place = out / name if both else out
+      said += _write(own, place, _read(source / file), _config(content, name), source)
+    export.install(root, out)
+  return said
+
+
+def _write(folder, place, tensors, content, source) -> list[str]:
+  """Fills the directory of a network that will be at `place`; returns what it says."""
+  content = {**content, 'model_type': content.get('model_type') or _model_type(tensors)}
+  a = architectures.reader({**content, 'architectures': _classes(content, tensors)})
+  depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
+  config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [a.name]}
+  if 'legacy' in config:
+    config['legacy'] = True
+  names = {key: a.modern(key) for key in tensors}
+  names = {key: key if name in tensors else name for key, name in names.items()}
+  weights.save(folder / 'model.safetensors', {names[key]: x for key, x in tensors.items()})
+  (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n', encoding='utf-8')
+  _, report = weights.load(folder)
+  _write_tokenizer(folder, source, a, config)
+  return [
+    f'{place}: {a.name}, {len(depth)} layers, {len(tensors)} tensors',
+    *(f'  {key} is written as {name}' for key, name in names.items() if key != name),
+    *(f'  {key} is written, and no network here has a place for it' for key in report.ignored),
+  ]
+
+
+def _read(path) -> dict:
+  """{name: array} of a pickle, floats as float32. Raises UserError unless it holds tensors alone."""
+  try:
+    import torch
+  except ImportError as e:
+    raise errors.UserError(
+      f'Reading {path.name} needs torch ({e.name} is missing): pip install "bertzoo_jax[hf]".'
+    ) from e
+  try:
+    state = torch.load(str(path), map_location='cpu', weights_only=True)
+  except pickle.UnpicklingError as e:
+    named = re.search(r'GLOBAL (\S+)', str(e))
+    why = f'it names {named[1]}' if named else ' '.join(str(e).split())[:120]
+    raise errors.UserError(
+      f'{path} is not read, since it is not a pickle of tensors alone ({why}): such a file can run '
+      'code. Download it again, or take another release.'
+    ) from e
+  except (RuntimeError, EOFError, ValueError, KeyError) as e:
+    raise errors.UserError(
+      f'{path} cannot be read ({" ".join(str(e).split())[:120]}): download it again.'
+    ) from e
+  entries = state if isinstance(state, dict) else {'': state}
+  if strange := [(k, x) for k, x in entries.items() if not isinstance(x, torch.Tensor)]:
+    key, x = strange[0]
+    raise errors.UserError(
+      f'{path} holds {key or "an object"!r} of type {type(x).__name__}, and only tensors by name '
+      'are read: save the state_dict() of the network alone.'
+    )
+  return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in entries.items()}
+
+
+def _config(content: dict, name: str) -> dict:
+  """The fields of a network by the names of transformers. Microsoft's files of a training run have
+  a section per network, and padding_idx.
+  """
+  both = isinstance(content.get('generator'), dict)
+  fields = dict(content.get(name, {}) if both else content)
+  if not both and name == 'generator':
+    for of_discriminator in ('num_hidden_layers', 'architectures'):
+      fields.pop(of_discriminator, None)
+  if 'padding_idx' in fields:
+    fields.setdefault('pad_token_id', fields.pop('padding_idx'))
+  return fields
+
+
+def _model_type(tensors) -> str:
+  """Where config.json does not say it: the first version has queries, keys and values in one."""
+  if any(key.endswith('attention.self.in_proj.weight') for key in tensors):
+    return 'deberta'
+  if any(key.endswith('attention.self.query_proj.weight') for key in tensors):
+    return 'deberta-v2'
+  raise errors.UserError(
+    f'{_CONFIG} does not say its model_type, and the weights are not those of a DeBERTa: add '
+    '"model_type".'
+  )
+
+
+def _classes(content, tensors) -> list:
+  """The classes that the heads tell, or else config.json. Without a name it is the first class of
+  the model type, which fills masks.
+  """
+  if any(key.startswith(f'{deberta_v2.HEAD}.') for key in tensors):
+    return [deberta_v2.DISCRIMINATOR.name]
+  fills = any(key.startswith('lm_predictions.') for key in tensors)
+  return [] if fills else content.get('architectures') or []
+
+
+def _write_tokenizer(folder, source, a, config) -> None:
+  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none."""
+  for path in sorted(source.iterdir()):
+    if any(path.match(pattern) for pattern in _TOKENIZER):
+      (folder / path.name).write_bytes(path.read_bytes())
+  if a.tokens is None or not (source / a.tokens.model).exists():
+    return
+  if (source / 'tokenizer.json').exists():
+    return
+  with tempfile.TemporaryDirectory() as scratch:
+    tokenizers.load(source, _SECTION).save(scratch)
+    content, special = hf_tokenizer.read(scratch)
+    for name, text in hf_tokenizer.files(
+      content,
+      special,
+      shape=a.tokens,
+      max_length=config['max_position_embeddings'],
+      segments=config['type_vocab_size'] or a.segments,
+      model=hf_tokenizer.sentencepiece_model(scratch),
+    ).items():
+      (folder / name).write_bytes(text.encode('utf-8') if isinstance(text, str) else text)
+
+
+def main(_):
+  print('\n'.join(convert(_MODEL.value, _OUT.value)))
+
+
+if __name__ == '__main__':
+  _MODEL = flags.DEFINE_string(
+    'model', None, 'Folder with pickles, or OWNER/NAME of the Hugging Face hub.', required=True
+  )
+  _OUT = flags.DEFINE_string(
+    'out', None, 'Directory to make; must not exist or be empty.', required=True
+  )
+  cli.run(main)
