@@ -107,8 +107,7 @@ class Disentangled(nn.Module):
   resized = transformer.Transformer.resized
 
   def __post_init__(self):
-    if self.vocab_multiple > 0:
-      self.vocab_size += -self.vocab_size % self.vocab_multiple
+    self.vocab_size += -self.vocab_size % self.vocab_multiple
     super().__post_init__()
     transformer.check(self)
     _check(self)
@@ -348,8 +347,6 @@ def _check(e: Disentangled):
   """Raises UserError for choices that cannot be built."""
   errors.choose(e.absolute_positions, dict.fromkeys(ABSOLUTE), 'encoder.absolute_positions')
   layers.activation(e.convolution_activation)
-  if e.vocab_multiple < 1:
-    raise errors.UserError(f'encoder.vocab_multiple={e.vocab_multiple}: at least 1 is needed.')
   if e.max_distance < 2:
     raise errors.UserError(f'encoder.max_distance={e.max_distance}: at least 2 is needed.')
   if e.buckets < 0 or e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
