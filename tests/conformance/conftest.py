@@ -9,6 +9,7 @@ import importlib.util
 import pathlib
 
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import generator
 from configs import parts
 from tests import found
 
@@ -43,19 +44,44 @@ def _of_file(address):
 
 
 def _encoders():
-  """{name: tiny config} with each encoder of the package, once for each way in which its layers
-  share, and those of tests/outside.
+  """{name: tiny config} with each encoder of the package, once for each structure that a config
+  gives it, and those of tests/outside.
   """
   tiny = [found.config(system, 'tiny') for system in found.SYSTEMS]
-  shared = lambda section: section.sharing if 'sharing' in section else 'none'
-  first = {f'{c.encoder.name}, sharing {shared(c.encoder)}': c for c in reversed(tiny)}
+  first = {_structure(c.encoder): c for c in reversed(tiny)}
   assert {c.encoder.name for c in first.values()} == set(encoders.BY_NAME)
   outside = {name: importlib.import_module(name).get_config() for name in found.OUTSIDE}
   return first | {name.split('.')[-1]: config for name, config in outside.items()}
 
 
+# What changes no computation, or numbers alone.
+NO_STRUCTURE = ('name', 'activation', 'initializer', 'convolution_activation')
+
+
+def _structure(section):
+  """The choices of a section by words and switches, and which of its parts are there at all."""
+  chosen = {k: v for k, v in section.items() if isinstance(v, str | bool) and k not in NO_STRUCTURE}
+  parts_of = [k for k in ('embedding_size', 'buckets', 'convolution_size') if section.get(k)]
+  words = [f'{k} {v}' for k, v in chosen.items() if not isinstance(v, bool)]
+  switches = [k for k, v in chosen.items() if v is True]
+  return ', '.join([section.name, *words, *switches, *parts_of])
+
+
 def _objectives():
-  """{name: (None for the encoder of small_networks, section)}."""
+  """{name: (None for the encoder of small_networks, section)}: each objective with its usual
+  values, those of configs that choose otherwise, with their encoders, and all ways of sharing.
+  """
   known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
+  cases = {f.__name__: (None, f()) for f in known}
+  seen = {_structure(own) for _, own in cases.values()}
+  for system in found.SYSTEMS:
+    config = found.last_phase(found.config(system, 'tiny'))
+    if not found.is_input_only(config) and _structure(config.objective) not in seen:
+      cases[system] = config.encoder, config.objective
+      seen.add(_structure(config.objective))
+  for shared in generator.SHARED:
+    section = parts.replaced_token(shared=shared, width=1.0)
+    if shared != parts.replaced_token().shared:
+      cases[f'replaced_token, shared {shared}'] = None, section
   kept = parts.part('tests.outside.kept_or_random:kept_or_random', mask_id=4)
-  return {f.__name__: (None, f()) for f in known} | {'kept_or_random': (None, kept)}
+  return cases | {'kept_or_random': (None, kept)}

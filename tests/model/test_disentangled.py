@@ -63,14 +63,14 @@ def params_of(e, scale=0.15):
   return small.parameters(made, scale=scale)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def encode(e, params, batch):
-  return networks.encode(e, params, batch, None)
-
-
 @functools.partial(jax.jit, static_argnames=('e', 'ops'))
-def decode(e, params, batch, ops=operations.PLAIN):
-  return networks.predictions(e, params, batch, None, ops).states_BPD
+def predict(e, params, batch, ops=operations.PLAIN):
+  """(states_BPD, hidden_BLD)"""
+  return networks.predictions(e, params, batch, None, ops)[:2]
+
+
+def decode(*args):
+  return predict(*args)[0]
 
 
 def everywhere(batch):
@@ -80,11 +80,20 @@ def everywhere(batch):
 
 
 def batch_of(length, rows=3):
-  """With a place that comes twice among the predictions, and with fillers."""
+  """Predictions at some places, some of them twice, and fillers; then one at each place."""
   batch = small.batch(length=length, rows=rows)
   batch['masked_positions'][0, 2] = batch['masked_positions'][0, 1]
   assert (batch['masked_weights'] == 0).any()
-  return batch
+  places = [x['masked_positions'] for x in (batch, everywhere(batch))]
+  return {**batch, 'masked_positions': np.concatenate(places, axis=1)}
+
+
+def assert_states(found_BPD, wanted_BLD, batch):
+  """Those of all predictions that are not on padding."""
+  at_BP = batch['masked_positions']
+  real_BP = np.take_along_axis(batch['pack_ids'], at_BP, axis=1) > 0
+  wanted_BPD = np.take_along_axis(wanted_BLD, at_BP[:, :, None], axis=1)
+  assert small.worst(found_BPD[real_BP], wanted_BPD[real_BP]) < TOLERANCE
 
 
 # --- beside transformers ---
@@ -219,13 +228,13 @@ def test_vectors_and_the_decoder_equal_those_of_transformers(name):
   e, batch = encoder(**changes), batch_of(length)
   params = params_of(e)
   network, real_BL = theirs(e, params), batch['pack_ids'] > 0
-  found = their_vectors(network, batch)[-1].numpy()
-  assert small.worst(encode(e, params, batch)[real_BL], found[real_BL]) < TOLERANCE
-  if e.buckets and e.absolute_positions == 'decoder':
-    found = their_decoder(network, batch, params['embeddings']['position']['embedding'])
-    asked = np.take_along_axis(found, batch['masked_positions'][:, :, None], axis=1)
-    assert small.worst(decode(e, params, batch), asked) < TOLERANCE
-    assert small.worst(decode(e, params, everywhere(batch))[real_BL], found[real_BL]) < TOLERANCE
+  wanted, (states_BPD, hidden_BLD) = their_vectors(network, batch)[-1], predict(e, params, batch)
+  assert small.worst(hidden_BLD[real_BL], wanted.numpy()[real_BL]) < TOLERANCE
+  if e.absolute_positions != 'decoder':
+    assert_states(states_BPD, wanted.numpy(), batch)
+  elif e.buckets:
+    table = params['embeddings']['position']['embedding']
+    assert_states(states_BPD, their_decoder(network, batch, table), batch)
 
 
 @pytest.mark.parametrize('length', [100, 130, 500, 520])
@@ -234,10 +243,8 @@ def test_the_papers_512_distances_in_256_buckets_are_those_of_transformers(versi
   sizes = dict(num_layers=1, hidden_size=32, num_heads=2, intermediate_size=32)
   e = encoder(**{'buckets': 256, **sizes, **version}, max_positions=520, max_distance=512)
   batch, params = small.batch(length=length, rows=1), params_of(e)
-  assert (
-    small.worst(encode(e, params, batch), their_vectors(theirs(e, params), batch)[-1].numpy())
-    < TOLERANCE
-  )
+  wanted = their_vectors(theirs(e, params), batch)[-1].numpy()
+  assert small.worst(predict(e, params, batch)[1], wanted) < TOLERANCE
 
 
 @pytest.mark.parametrize('changes', [V1, V2], ids=['v1', 'v2'])
@@ -250,11 +257,9 @@ def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
   flat = traverse_util.flatten_dict({'encoder': params}, sep='/')
   reference = torch_deberta.Deberta({path: torch.tensor(x) for path, x in flat.items()}, e)
   ids_BL, real = torch.tensor(batch['input_ids']).long(), torch.tensor(real_BL)
-  hidden, decoded = reference.hidden(ids_BL, real).numpy(), reference.decoded(ids_BL, real).numpy()
-  assert small.worst(encode(e, params, batch)[real_BL], hidden[real_BL]) < TOLERANCE
-  assert small.worst(decode(e, params, everywhere(batch))[real_BL], decoded[real_BL]) < TOLERANCE
-  asked = np.take_along_axis(decoded, batch['masked_positions'][:, :, None], axis=1)
-  assert small.worst(decode(e, params, batch), asked) < TOLERANCE
+  states_BPD, hidden_BLD = predict(e, params, batch)
+  assert small.worst(hidden_BLD[real_BL], reference.hidden(ids_BL, real)[real]) < TOLERANCE
+  assert_states(states_BPD, reference.decoded(ids_BL, real).numpy(), batch)
 
 
 # --- what is likely to be got wrong, and moves the vectors ---
@@ -420,16 +425,16 @@ def test_it_begins_with_a_sum_of_embeddings_that_is_given():
   e, batch = encoder(**V2, embedding_size=24), small.batch()
   params = params_of(e)
   begin = jax.jit(lambda x: e.apply({'params': params}, batch, embedded_BLE=x))
-  sums = e.apply({'params': params}, batch, method='embed')
-  assert sums.shape == (4, 24, 24) and small.worst(begin(sums), encode(e, params, batch)) < 1e-6
-  assert small.worst(begin(sums + 0.1 * sums[::-1]), encode(e, params, batch)) > 1e-2
+  sums = jax.jit(lambda: e.apply({'params': params}, batch, method='embed'))()
+  hidden = predict(e, params, batch)[1]
+  assert sums.shape == (4, 24, 24) and small.worst(begin(sums), hidden) < 1e-6
+  assert small.worst(begin(sums + 0.1 * sums[::-1]), hidden) > 1e-2
 
 
 def test_in_bfloat16_vectors_and_predictions_stay_close():
   exact, half = (encoder(**V2, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
   params, batch = params_of(exact, 0.1), small.batch()
-  for run in (encode, decode):
-    ours, wanted = run(half, params, batch), run(exact, params, batch)
+  for ours, wanted in zip(predict(half, params, batch), predict(exact, params, batch)):
     assert ours.dtype == jnp.bfloat16
     difference = np.abs(np.asarray(ours, np.float32) - wanted)
     assert difference.max() < 0.2 and difference.mean() < 0.03
@@ -466,4 +471,15 @@ def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
 def test_rows_longer_than_max_positions_are_refused():
   e = encoder(**V2)
   with pytest.raises(errors.UserError, match='max_positions=41'):
-    jax.eval_shape(lambda: encode(e, params_of(e), small.batch(length=41)))
+    jax.eval_shape(lambda: predict(e, params_of(e), small.batch(length=41)))
+
+
+def test_unrolling_and_recomputing_change_nothing_of_the_decoder_with_dropout_on():
+  batch = {**small.batch(rows=2), 'row_keys': row_keys.of_batch(jax.random.key(1), 2)}
+
+  def gradients(**how):
+    e = encoder(**V2, num_layers=2, dropout=0.1, attention_dropout=0.1).clone(**how)
+    loss = lambda p: jnp.mean(networks.predictions(e, p, batch, jax.random.key(2)).states_BPD ** 3)
+    return jax.jit(jax.grad(loss))(params_of(encoder(**V2, num_layers=2)))
+
+  assert small.worst(gradients(unroll=2, remat='full'), gradients()) < 1e-5

@@ -1,0 +1,96 @@
+"""DeBERTaV3's two networks on any mesh, in any number of microbatches, with any kernels, and from a
+checkpoint: the same run. With all dropouts, so that of the relative table, too.
+"""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+import toys
+
+from bertzoo_jax import kernels
+from bertzoo_jax import objectives
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
+from configs import parts
+
+ROWS, STEPS, SAVED, VOCAB = 16, 4, 2, 104
+ENCODER = parts.disentangled(
+  num_layers=2,
+  hidden_size=32,
+  num_heads=2,
+  intermediate_size=32,
+  max_positions=16,
+  max_distance=10,
+  buckets=8,
+  convolution_size=3,
+)
+OBJECTIVE = parts.replaced_token(width=1.0, depth=0.5, shared='added', head='token_and_row')
+FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
+
+
+def phase_run(mesh, accumulation=1, chosen=kernels.XLA):
+  encoder = small.encoder(**ENCODER, vocab_size=VOCAB)
+  assert encoder.dropout == encoder.attention_dropout == 0.1
+  fields = {k: v for k, v in OBJECTIVE.items() if k != 'name'}
+  make = functools.partial(objectives.BY_NAME[OBJECTIVE.name], **fields)
+  devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
+  sizes = dict(rows=ROWS, length=16, accumulation=accumulation)
+  return toys.of_an_encoder(make, encoder, devices, chosen, **sizes)
+
+
+@functools.cache
+def straight():
+  """(run, its compiled step, [parameters and optimizer's state after each step], losses)."""
+  run = phase_run((1, 1, 1))
+  step, state, states, losses = phase_runs.train_step(run), None, [], []
+  for _ in range(STEPS):
+    state, loss = toys.run(run, 1, state, step)
+    states.append(toys.flat({'params': state.params, 'opt_state': state.opt_state}))
+    losses += loss
+  return run, step, states, losses
+
+
+# Heads along tensor: as many as there are, more than there are, a number that does not divide them.
+@pytest.mark.parametrize(
+  'mesh, accumulation, chosen',
+  [
+    ((1, 1, 1), 4, kernels.XLA),
+    ((2, 1, 2), 2, kernels.XLA),
+    ((1, 4, 1), 1, kernels.XLA),
+    ((1, 2, 4), 1, kernels.XLA),
+    ((1, 1, 3), 1, kernels.XLA),
+    ((2, 1, 2), 2, FUSED),
+  ],
+  ids=['4 parts', 'data tensor, 2 parts', 'fsdp', 'tensor 4', 'tensor 3', 'fused, 2 parts'],
+)
+def test_losses_and_weights_are_the_same(mesh, accumulation, chosen):
+  state, losses = toys.run(phase_run(mesh, accumulation, chosen), STEPS)
+  _, _, states, wanted = straight()
+  np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+  assert len(set(losses)) == STEPS
+  for path, x in toys.flat(state.params).items():
+    # A bias of all keys moves no softmax: its gradient is what rounding leaves, and Adam follows.
+    if not path.endswith('key/bias'):
+      np.testing.assert_allclose(x, states[-1][f'params/{path}'], atol=2e-4, err_msg=path)
+
+
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
+  run, step, states, losses = straight()
+  state, _ = toys.run(run, SAVED, None, step)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  checkpoints.save(state)
+  checkpoints.close()
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  state = checkpoints.restore(checkpoints.newest(), phase_runs.target(run)[0])
+  checkpoints.close()
+  state, after = toys.run(run, STEPS - SAVED, state, step)
+  assert after == losses[SAVED:]
+  got = toys.flat({'params': state.params, 'opt_state': state.opt_state})
+  assert got.keys() == states[-1].keys()
+  for path, x in got.items():
+    np.testing.assert_array_equal(x, states[-1][path], err_msg=path)
