@@ -56,7 +56,9 @@ def parameters(
     loaded, report, folder, whole = _weights(
       address, network, objective if len(addresses) == 1 else None, architecture
     )
-    _check_vocabulary(address, folder, tokenizer, tokenizer_hash)
+    spare = []
+    if _check_vocabulary(address, folder, tokenizer, tokenizer_hash):
+      loaded, spare = hf.without_spare_words(loaded, network.encoder.vocab_size)
     encoder = {
       k: getattr(network.encoder, k)
       for k in report.encoder
@@ -64,7 +66,7 @@ def parameters(
     }
     if whole:
       merged, lines = hf.merge(fresh, loaded, report, encoder)
-      return _with_frozen(merged, fresh, objective, init), lines
+      return _with_frozen(merged, fresh, objective, init), [*spare, *lines]
     places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
       raise errors.UserError(
@@ -83,7 +85,7 @@ def parameters(
       flat |= {places[path]: x for path, x in found.items()}
     else:
       computed.append((network, found))
-    said += [
+    said += spare + [
       f'shared: {path} is as in {taken[place]}' for path, place in places.items() if place in taken
     ]
     taken |= {place: address for path, place in places.items() if place not in taken}
@@ -132,9 +134,9 @@ def _weights(address, network, objective, architecture):
   )
 
 
-def _check_vocabulary(address, theirs, ours, hash=None):
+def _check_vocabulary(address, theirs, ours, hash=None) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
-  without a sign of it.
+  without a sign of it. Returns whether the words are known to be the same.
   """
   a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
   if a and b and (difference := hf.vocabulary_difference(a, b)):
@@ -148,3 +150,4 @@ def _check_vocabulary(address, theirs, ours, hash=None):
       f'{hash[:12]}…: write batches of a corpus that was prepared with '
       f'--tokenizer {theirs}.'
     )
+  return bool(a and b)

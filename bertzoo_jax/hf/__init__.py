@@ -13,6 +13,7 @@ from bertzoo_jax.hf.weights import load
 from bertzoo_jax.hf.weights import merge
 from bertzoo_jax.hf.weights import unflatten
 from bertzoo_jax.hf.weights import vocabulary_size
+from bertzoo_jax.hf.weights import without_spare_words
 
 __all__ = [
   'Report',
@@ -26,4 +27,5 @@ __all__ = [
   'vocabulary',
   'vocabulary_difference',
   'vocabulary_size',
+  'without_spare_words',
 ]

@@ -1,5 +1,5 @@
-"""Writes weights that are pickles, as in Microsoft's releases of DeBERTa, as directories that --init
-reads; needs torch.
+"""Writes weights that are pickles, as in Microsoft's releases of DeBERTa, as directories that
+--init reads; needs torch.
 
     python -m bertzoo_jax.hf.convert --model DIR --out OUT
 
@@ -115,7 +115,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
 
 
 def _read(path) -> dict:
-  """{name: array} of a pickle, floats as float32. Raises UserError unless it holds tensors alone."""
+  """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
   try:
     import torch
   except ImportError as e:

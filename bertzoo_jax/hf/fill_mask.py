@@ -1,13 +1,20 @@
 """Fills the masks of a text with a Hugging Face directory; needs torch and transformers.
 
 python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
+
+The network is that of transformers. Where no class of transformers has the decoder that a network
+was trained with, it is the network of this program.
 """
 
+import numpy as np
 from absl import flags
 
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import weights
 
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
@@ -32,7 +39,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
       f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.'
     )
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-  network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+  ours = _trained_decoder(model)
   inputs = tokenizer(text.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
   ids = inputs['input_ids'][0]
   if not (ids == tokenizer.mask_token_id).any():
@@ -43,13 +50,52 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     raise errors.UserError(
       f'The text has {len(ids)} tokens; this model takes {tokenizer.model_max_length}.'
     )
-  with torch.no_grad():
-    probabilities = network(**inputs).logits[0].softmax(-1)
+  if ours is not None:
+    logits = torch.tensor(ours(inputs))
+  else:
+    network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+    with torch.no_grad():
+      logits = network(**inputs).logits[0]
+  probabilities = logits.softmax(-1)
   best = probabilities[ids == tokenizer.mask_token_id].topk(top)
   return [
     [(tokenizer.decode([int(i)]).strip(), float(p)) for p, i in zip(ps, rows, strict=True)]
     for ps, rows in zip(best.values, best.indices, strict=True)
   ]
+
+
+def _trained_decoder(model: str):
+  """Inputs of transformers → logits_LV of the network of this program, where its predictions come
+  from a decoder that transformers lacks; else None. Raises UserError for a network that cannot fill
+  masks.
+  """
+  content = weights.read_json(storage.path(model) / 'config.json')
+  if content.get('model_type') not in {a.model_type for a in architectures.ARCHITECTURES.values()}:
+    return None
+  a = architectures.reader(content)
+  if not any('mlm_head/bias' in row.ours for row in a.rows):
+    raise errors.UserError(
+      f'{model} is a {a.name}, which has no head that fills masks: give the folder of the '
+      'generator, or of a masked language model.'
+    )
+  if a.computes is architecture.Computed:
+    return None
+  params, report = weights.load(model)
+  from bertzoo_jax import export
+  from bertzoo_jax.model import encoder as encoders
+
+  fields = {'initializer': 'normal', **report.encoder}
+  words = weights.vocabulary_size(params)
+  encoder = encoders.BY_NAME[a.part](vocab_size=words, dtype=np.float32, **fields)
+  if a.computes(encoder).encoder is encoder:
+    return None
+
+  def logits(inputs):
+    ids = inputs['input_ids'].numpy().astype(np.int32)
+    batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'pack_ids': np.ones_like(ids)}
+    return export.our_logits(encoder, params, batch)['mlm'][0]
+
+  return logits
 
 
 def table(text: str, filled: list[list[tuple[str, float]]]) -> str:

@@ -18,6 +18,8 @@ from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 
+_MLM_BIAS = 'mlm_head/bias'
+
 
 class Report(NamedTuple):
   """What `load` found.
@@ -147,6 +149,21 @@ def merge(
         f'differs: encoder.{field} is {encoder[field]} in the config and {theirs} in the checkpoint'
       )
   return unflatten(params), lines
+
+
+def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
+  """Nested parameters without the rows of the word table that no piece of the tokenizer has, and a
+  line about them if there are any.
+  """
+  flat = flatten(params)
+  rows = len(flat.get(WORD_TABLE, ()))
+  if rows <= pieces:
+    return params, []
+  flat |= {path: flat[path][:pieces] for path in (WORD_TABLE, _MLM_BIAS) if path in flat}
+  return unflatten(flat), [
+    f"words: the first {pieces:,} of the checkpoint's {rows:,} rows were loaded; the tokenizer has "
+    'no piece for the rest'
+  ]
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:

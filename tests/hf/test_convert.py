@@ -1,0 +1,241 @@
+"""Microsoft's own layout of DeBERTa: pickles through the converter, a run, an export, and back."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertzoo_jax import export
+from bertzoo_jax import hf
+from bertzoo_jax import prepare
+from bertzoo_jax import pretrain
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import convert
+from bertzoo_jax.hf import fill_mask
+from bertzoo_jax.hf import verify
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
+from configs import deberta_v3
+
+torch = pytest.importorskip('torch', reason='pickles need torch')
+transformers = pytest.importorskip('transformers', reason='exports are opened with transformers')
+
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
+WIDTH, FEED_FORWARD, HEADS, LENGTH, BUCKETS, SPARE = 32, 48, 2, 64, 16, 9
+DRAW = np.random.default_rng(0)
+# As configs of the release have it (rtd_base.json): its names, and terms in one text.
+RELEASED = dict(
+  attention_probs_dropout_prob=0.1,
+  hidden_act='gelu',
+  hidden_dropout_prob=0.1,
+  hidden_size=WIDTH,
+  initializer_range=0.02,
+  intermediate_size=FEED_FORWARD,
+  max_position_embeddings=LENGTH,
+  relative_attention=True,
+  position_buckets=BUCKETS,
+  norm_rel_ebd='layer_norm',
+  share_att_key=True,
+  pos_att_type='p2c|c2p',
+  layer_norm_eps=1e-7,
+  max_relative_positions=-1,
+  position_biased_input=False,
+  num_attention_heads=HEADS,
+  attention_head_size=WIDTH // HEADS,
+  num_hidden_layers=2,
+  type_vocab_size=0,
+  padding_idx=0,
+)
+LEGACY = {
+  'lm_predictions.lm_head.dense.weight': 'cls.predictions.transform.dense.weight',
+  'lm_predictions.lm_head.dense.bias': 'cls.predictions.transform.dense.bias',
+  'lm_predictions.lm_head.LayerNorm.weight': 'cls.predictions.transform.LayerNorm.weight',
+  'lm_predictions.lm_head.LayerNorm.bias': 'cls.predictions.transform.LayerNorm.bias',
+  'lm_predictions.lm_head.bias': 'cls.predictions.bias',
+}
+DELTA = 'deberta.embeddings.word_embeddings._weight'
+WORDS, POSITIONS = (f'deberta.embeddings.{x}_embeddings.weight' for x in ('word', 'position'))
+
+
+def shapes(layers, vocabulary, *heads):
+  """{name: shape} of a network of the release (deberta.py, bert.py, disentangled_attention.py)."""
+  dense = lambda name, out, inner=WIDTH: {f'{name}.weight': (out, inner), f'{name}.bias': (out,)}
+  norm = lambda name: {f'{name}.weight': (WIDTH,), f'{name}.bias': (WIDTH,)}
+  out = {
+    WORDS: (vocabulary, WIDTH),
+    POSITIONS: (LENGTH, WIDTH),
+    **norm('deberta.embeddings.LayerNorm'),
+    'deberta.encoder.rel_embeddings.weight': (2 * BUCKETS, WIDTH),
+    **norm('deberta.encoder.LayerNorm'),
+  }
+  for i in range(layers):
+    at = f'deberta.encoder.layer.{i}'
+    for name in ('query', 'key', 'value'):
+      out |= dense(f'{at}.attention.self.{name}_proj', WIDTH)
+    out |= dense(f'{at}.attention.output.dense', WIDTH) | norm(f'{at}.attention.output.LayerNorm')
+    out |= dense(f'{at}.intermediate.dense', FEED_FORWARD)
+    out |= dense(f'{at}.output.dense', WIDTH, FEED_FORWARD) | norm(f'{at}.output.LayerNorm')
+  for head in heads:
+    out |= dense(f'{head}.dense', WIDTH) | norm(f'{head}.LayerNorm')
+  if 'mask_predictions' in heads:
+    out |= dense('mask_predictions.classifier', 1)
+  if 'lm_predictions.lm_head' in heads:
+    out['lm_predictions.lm_head.bias'] = (vocabulary,)
+  return out
+
+
+def random_tensors(named):
+  """Random values, with norms around 1."""
+  make = lambda name, shape: DRAW.normal(
+    1.0 if name.endswith('LayerNorm.weight') else 0.0, 0.1, shape
+  ).astype(np.float32)
+  return {name: torch.tensor(make(name, shape)) for name, shape in named.items()}
+
+
+def small_config(steps):
+  config = deberta_v3.get_config(f'tiny,steps={steps}')
+  config.tokenizer.vocab_size = 300
+  config.encoder.update(
+    num_layers=2,
+    hidden_size=WIDTH,
+    num_heads=HEADS,
+    intermediate_size=FEED_FORWARD,
+    max_positions=LENGTH,
+    max_distance=LENGTH,
+    buckets=BUCKETS,
+  )
+  config.length, config.batch_size = 32, 8
+  config.run.update(save_minutes=1000.0, eval_every=0, log_every=1, tensorboard=False)
+  return config
+
+
+@pytest.fixture(scope='module')
+def release(tmp_path_factory):
+  """A folder as Microsoft releases V3: (path, {file: tensors})."""
+  folder, spm = tmp_path_factory.mktemp('release'), tmp_path_factory.mktemp('spm')
+  trained = tokenizers.train(
+    small_config(5).tokenizer.to_dict(), lambda: iter(SAMPLE.read_text()[:60_000].split('\n\n'))
+  )
+  trained.save(spm)
+  (folder / 'spm.model').write_bytes((spm / 'spiece.model').read_bytes())
+  rows = trained.vocab_size + SPARE
+  generator = random_tensors(shapes(1, rows, 'lm_predictions.lm_head'))
+  discriminator = random_tensors(shapes(2, rows, 'mask_predictions', 'lm_predictions.lm_head'))
+  discriminator[DELTA] = discriminator[WORDS] - generator[WORDS]
+  torch.save(discriminator, folder / convert._WEIGHTS)
+  torch.save(generator, folder / convert._GENERATOR)
+  config = {**RELEASED, 'vocab_size': rows}
+  (folder / 'config.json').write_text(json.dumps(config))
+  return folder, {'discriminator': discriminator, 'generator': generator}
+
+
+@pytest.fixture(scope='module')
+def converted(release, tmp_path_factory):
+  out = tmp_path_factory.mktemp('converted') / 'out'
+  return out, convert.convert(str(release[0]), out)
+
+
+def tensors_of(folder):
+  return safetensors.numpy.load_file(folder / 'model.safetensors')
+
+
+def test_every_tensor_of_the_pickles_is_written_and_strangers_are_named(release, converted):
+  out, said = converted
+  for name, tensors in release[1].items():
+    written = tensors_of(out / name)
+    assert written.keys() == {LEGACY.get(key, key) for key in tensors}
+    for key, x in tensors.items():
+      assert np.array_equal(written[LEGACY.get(key, key)], x.numpy()), key
+  assert [line for line in said if 'DebertaV2' in line] == [
+    f'{out}/discriminator: DebertaV2Model, 2 layers, {len(release[1]["discriminator"])} tensors',
+    f'{out}/generator: DebertaV2ForMaskedLM, 1 layers, {len(release[1]["generator"])} tensors',
+  ]
+  strangers = {line.split()[0] for line in said if 'no network here' in line}
+  assert strangers == {DELTA, *LEGACY.values()}  # of the discriminator
+  for name in ('discriminator', 'generator'):
+    assert (out / name / 'tokenizer.json').exists() and (out / name / 'spm.model').exists()
+  assert hf.vocabulary(out / 'generator')['[MASK]'] == 299
+
+
+def test_a_converted_generator_is_what_transformers_computes_with_it(converted):
+  batch = verify.random_batch(300 + SPARE, LENGTH, 0, 0)
+  params, report = hf.load(converted[0] / 'generator')
+  a = hf_class('DebertaV2ForMaskedLM')
+  encoder = network_of(report, params)
+  computed = a.computes(encoder)
+  rows = verify.compare_logits(
+    export.our_logits(computed.encoder, params, batch),
+    verify.logits(converted[0] / 'generator', a, batch),
+    batch['pack_ids'],
+    computed.unread,
+  )
+  assert all(row.holds for row in rows), verify.table(rows)
+
+
+def hf_class(name):
+  from bertzoo_jax.hf import architectures
+
+  return architectures.choose(name)
+
+
+def network_of(report, params):
+  from bertzoo_jax.model import encoder as encoders
+
+  return encoders.BY_NAME['disentangled'](
+    vocab_size=hf.vocabulary_size(params), dtype=np.float32, initializer='normal', **report.encoder
+  )
+
+
+def chain(tmp_path, release, converted, steps):
+  """A run of some steps from the converted release, exported; what is lost fails."""
+  out, _ = converted
+  config = small_config(steps)
+  prepare.prepare(
+    config, [str(SAMPLE)], tmp_path / 'corpus', tokenizer=str(out / 'discriminator'), workers=1,
+    say=lambda _: None,
+  )  # fmt: skip
+  init = f'hf:{out}/discriminator,hf:{out}/generator'
+  pretrain.pretrain(config, str(tmp_path / 'run'), corpus=str(tmp_path / 'corpus'), init=init)
+  assert all(np.isfinite(row['loss']) for row in metrics.read(tmp_path / 'run'))
+  rows = export.export(str(tmp_path / 'run'), tmp_path / 'hf')
+  assert all(row.holds for row in rows)
+  exported = {name: tensors_of(tmp_path / 'hf' / name) for name in release[1]}
+  names = set(exported['discriminator']) | set(exported['generator'])
+  for name, tensors in release[1].items():
+    own = {key for key in tensors if key != DELTA and not (name[0] == 'd' and key in LEGACY)}
+    assert {LEGACY.get(key, key) for key in own} == set(exported[name])
+    assert {LEGACY.get(key, key) for key in tensors} - {DELTA} <= names
+  # Δ is in the sum: E_G + Δ, bit for bit.
+  params = checkpoint.load_params(str(tmp_path / 'run'))[0]
+  ours, theirs = (
+    np.asarray(p['encoder']['embeddings']['word']['embedding'], np.float32)
+    for p in (params, params['generator'])
+  )
+  assert np.array_equal(exported['discriminator'][WORDS], theirs + ours)
+  assert np.array_equal(exported['generator'][WORDS], theirs)
+  moved = exported['generator'][WORDS] - release[1]['generator'][WORDS].numpy()[:300]
+  assert np.abs(moved).max() > 0
+  return exported
+
+
+def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted, capsys):
+  chain(tmp_path, release, converted, 3)
+  said = capsys.readouterr().out
+  assert "words: the first 300 of the checkpoint's 309 rows were loaded" in said
+  assert 'fresh' not in said.split('Steps')[0], said
+  cards = {n: (tmp_path / 'hf' / n / 'README.md').read_text() for n in release[1]}
+  assert 'Do not fill masks with transformers' in cards['generator']
+  assert 'transformers has no class for it' in cards['discriminator']
+  assert 'pipeline_tag: feature-extraction' in cards['generator']
+  guesses = fill_mask.fill(str(tmp_path / 'hf/generator'), 'The [MASK] machine', 3)
+  assert len(guesses) == 1 and len(guesses[0]) == 3
+  with pytest.raises(errors.UserError, match='DebertaV2Model, which has no head that fills masks'):
+    fill_mask.fill(str(tmp_path / 'hf/discriminator'), 'The [MASK] machine', 3)
+
+
+@pytest.mark.slow
+def test_fifty_steps_from_a_release(tmp_path, release, converted):
+  chain(tmp_path, release, converted, 50)
