@@ -346,7 +346,7 @@ def _export_notes(config, objective) -> list[str]:
     hf.fitting_note(
       config.hf,
       n.encoder.activation,
-      hf.flatten(hf.placed(config.hf, n.of(shapes), dict(n.reads))),
+      hf.flatten(hf.placed(config.hf, jax.eval_shape(n.of, shapes), dict(n.reads))),
     )
     for n in objective.networks[:1]
   ]
