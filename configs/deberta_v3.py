@@ -37,13 +37,15 @@ def _tiny():
       initializer_range=0.05,
     ),
     objective=parts.replaced_token(width=1.0, depth=0.5, shared='added', head='token_and_row'),
-    optimizer=parts.adamw_uncorrected(b2=0.98, clip_groups=('^generator/',)),
+    optimizer=parts.adamw_uncorrected(
+      b2=0.98, clip_groups=('^generator/',), rates=(('^generator/', 0.5),)
+    ),
     schedule=parts.linear_from_start(learning_rate=3e-3, warmup=100),
     length=32,
     batch_size=64,
-    phases=((1500, {}),),
+    phases=((800, {}),),
     hf='DebertaV2Model',
-    run=parts.run(dtype='float32', log_every=50, eval_every=125, save_minutes=1.0),
+    run=parts.run(dtype='float32', log_every=50, eval_every=100, save_minutes=1.0),
   )
 
 
