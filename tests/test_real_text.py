@@ -16,6 +16,7 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import step as steps
 from configs import albert
+from configs import deberta_v3
 from configs import electra
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -24,12 +25,13 @@ MARGIN = 0.004
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('system', [electra, deberta_v3])
 def test_a_small_discriminator_beats_calling_every_token_original_on_text_kept_out_of_training(
-  tmp_path,
+  tmp_path, system
 ):
   from bertzoo_jax import prepare
 
-  config = electra.get_config('tiny')
+  config = system.get_config('tiny')
   prepare.prepare(
     config,
     [str(ROOT / f'data/sample/{name}.txt') for name in ('federalist', 'sherlock', 'time_machine')],
