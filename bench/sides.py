@@ -40,8 +40,8 @@ MODELS = {
 }
 VOCAB = {'bert': 30522, 'electra': 30522, 'albert': 30000, 'deberta': 50265, 'deberta_v3': 128100}
 
-# Of the discriminator's sizes, ELECTRA's generator has this share of the width, and DeBERTaV3's that
-# of the depth. Then the weight of the discriminator's loss.
+# The generator's share of the discriminator's width (ELECTRA) or depth (DeBERTaV3), and the weight
+# of the discriminator's loss.
 GENERATOR_WIDTH, GENERATOR_DEPTH, DISCRIMINATOR_WEIGHT = 0.25, 0.5, 50.0
 
 # DeBERTa's relative table: rows to each side, and V3's buckets. Positions of the mask decoder.
