@@ -26,17 +26,33 @@ MODELS = {
     'base': dict(num_layers=12, hidden_size=768, embedding_size=128),
     'tiny': dict(num_layers=2, hidden_size=128, embedding_size=64),
   },
+  'deberta': {
+    'base': dict(num_layers=12, hidden_size=768),
+    'small': dict(num_layers=4, hidden_size=512),
+    'tiny': dict(num_layers=2, hidden_size=128),
+  },
+  'deberta_v3': {
+    'base': dict(num_layers=12, hidden_size=768),
+    'small': dict(num_layers=6, hidden_size=768),
+    'xsmall': dict(num_layers=12, hidden_size=384),
+    'tiny': dict(num_layers=2, hidden_size=128),
+  },
 }
-VOCAB = {'bert': 30522, 'electra': 30522, 'albert': 30000}
+VOCAB = {'bert': 30522, 'electra': 30522, 'albert': 30000, 'deberta': 50265, 'deberta_v3': 128100}
 
-# ELECTRA's generator: its width as a share of the discriminator's, and the weight of the
-# discriminator's loss.
-GENERATOR_WIDTH, DISCRIMINATOR_WEIGHT = 0.25, 50.0
+# The generator's share of the discriminator's width (ELECTRA) or depth (DeBERTaV3), and the weight
+# of the discriminator's loss.
+GENERATOR_WIDTH, GENERATOR_DEPTH, DISCRIMINATOR_WEIGHT = 0.25, 0.5, 50.0
+
+# DeBERTa's relative table: rows to each side, and V3's buckets. Positions of the mask decoder.
+DISTANCES, BUCKETS, POSITIONS = 512, 256, 512
 
 _CLASSES = {
   'bert': ('BertConfig', 'BertForPreTraining'),
   'electra': ('ElectraConfig', 'ElectraForPreTraining', 'ElectraForMaskedLM'),
   'albert': ('AlbertConfig', 'AlbertForPreTraining'),
+  'deberta': ('DebertaConfig', 'DebertaForMaskedLM'),
+  'deberta_v3': ('DebertaV2Config', 'DebertaV2Model', 'DebertaV2ForMaskedLM'),
 }
 
 
@@ -101,35 +117,15 @@ def ours(a):
   from configs import parts
 
   before = peak()
-  sizes = MODELS[a.system][a.model]
-  width = sizes['hidden_size']
-  kind = (
-    dict(sharing='all', activation='gelu_tanh') if a.system == 'albert' else dict(activation='gelu')
-  )
+  encoder, objective = _sections(a, parts)
   encoder = _build(
     encoders,
-    parts.transformer(
-      **sizes,
-      **kind,
-      num_heads=width // 64,
-      intermediate_size=4 * width,
-      dropout=a.dropout,
-      attention_dropout=a.attention_dropout,
-    ),
+    encoder,
     vocab_size=VOCAB[a.system],
     dtype=jnp.dtype(a.dtype),
     unroll=a.unroll,
     remat=a.remat,
   )
-  if a.system == 'electra':
-    objective = parts.replaced_token(
-      width=GENERATOR_WIDTH,
-      depth=1.0,
-      shared='embeddings',
-      discriminator_weight=DISCRIMINATOR_WEIGHT,
-    )
-  else:
-    objective = parts.mlm_pair(pair_weight=1.0)
   objective = _build(objectives, objective, encoder)
   schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
@@ -146,6 +142,34 @@ def ours(a):
     return float(metrics['loss'])
 
   return step, before
+
+
+def _sections(a, parts):
+  """(encoder, objective) of a config."""
+  sizes = MODELS[a.system][a.model]
+  width = sizes['hidden_size']
+  sizes = dict(
+    **sizes,
+    num_heads=width // 64,
+    intermediate_size=4 * width,
+    activation='gelu',
+    dropout=a.dropout,
+    attention_dropout=a.attention_dropout,
+  )
+  detection = dict(discriminator_weight=DISCRIMINATOR_WEIGHT)
+  if a.system == 'deberta':
+    v1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
+    return parts.disentangled(**sizes, **v1, max_distance=DISTANCES), parts.mlm()
+  if a.system == 'deberta_v3':
+    generator = dict(width=1.0, depth=GENERATOR_DEPTH, shared='added', head='token_and_row')
+    encoder = parts.disentangled(**sizes, max_distance=DISTANCES, buckets=BUCKETS)
+    return encoder, parts.replaced_token(**generator, **detection)
+  if a.system == 'electra':
+    generator = dict(width=GENERATOR_WIDTH, depth=1.0, shared='embeddings')
+    return parts.transformer(**sizes), parts.replaced_token(**generator, **detection)
+  if a.system == 'albert':
+    sizes.update(sharing='all', activation='gelu_tanh')
+  return parts.transformer(**sizes), parts.mlm_pair(pair_weight=1.0)
 
 
 def theirs(a):
@@ -167,11 +191,10 @@ def theirs(a):
     **sizes,
     hidden_dropout_prob=a.dropout,
     attention_probs_dropout_prob=a.attention_dropout,
-    attn_implementation='sdpa',
   )
-  model, loss_of = {'bert': _bert, 'electra': _electra, 'albert': _albert}[a.system](
-    torch, fields, width, *classes
-  )
+  if a.system not in ('deberta', 'deberta_v3'):  # whose classes have one implementation
+    fields.update(attn_implementation='sdpa')
+  model, loss_of = _NETWORKS[a.system](torch, fields, width, *classes)
   model.to(device).train()
   b = {k: torch.as_tensor(v).to(device) for k, v in make_batch(a).items()}
   b = {k: v.long() if v.dtype is torch.int32 else v for k, v in b.items()}
@@ -263,21 +286,136 @@ def _electra(torch, fields, width, config, pretraining, masked_lm):
     row = dict(attention_mask=b['pack_ids'], token_type_ids=b['segment_ids'])
     hidden = _gather(generator.electra(input_ids=b['input_ids'], **row).last_hidden_state, b)
     logits = generator.generator_lm_head(generator.generator_predictions(hidden))
-    with torch.no_grad():
-      sampled = (
-        logits.float() - torch.log(-torch.log(torch.rand(logits.shape, device=logits.device)))
-      ).argmax(-1)
-      put = lambda ids: b['input_ids'].scatter(1, b['masked_positions'], ids)
-      filled, original, real = put(sampled), put(b['masked_targets']), b['pack_ids'].float()
+    filled, replaced = _filled(torch, logits, b)
     scores = discriminator.discriminator_predictions(
       discriminator.electra(input_ids=filled, **row).last_hidden_state
     )
-    replaced = torch.nn.functional.binary_cross_entropy_with_logits(
-      scores.float(), (filled != original).float(), weight=real, reduction='sum'
-    )
-    return _masked_loss(torch, logits, b) + DISCRIMINATOR_WEIGHT * replaced / real.sum()
+    return _detection_loss(torch, logits, scores, replaced, b)
 
   return torch.nn.ModuleDict(dict(discriminator=discriminator, generator=generator)), loss_of
+
+
+def _deberta(torch, fields, width, config, masked_lm):
+  """Layers of DeBERTa v1. Their attention with `query_states` fails, so that of the decoder is put
+  together here from its products and its `disentangled_att_bias`.
+  """
+  relative = dict(pos_att_type=['c2p', 'p2c'], max_position_embeddings=DISTANCES)
+  model = masked_lm(config(**fields, **_sizes(width), **_DEBERTA, **relative))
+  model.positions = torch.nn.Embedding(POSITIONS, width)
+
+  def attend(its, x, z, mask, relative_pos, rel_embeddings):
+    heads = lambda y: its.transpose_for_scores(y)
+    kernels = its.in_proj.weight.view(its.num_attention_heads, 3, -1, width)
+    kernels = kernels.transpose(0, 1).reshape(3, width, width)
+    q, k, v = (torch.nn.functional.linear(y, w) for y, w in zip((z, x, x), kernels))
+    q, k, v = heads(q + its.q_bias), heads(k), heads(v + its.v_bias)
+    q = q / (3 * its.attention_head_size) ** 0.5
+    terms = its.disentangled_att_bias(q, k, relative_pos, its.pos_dropout(rel_embeddings), 3)
+    scores = (q @ k.mT + terms).masked_fill(~mask.bool(), torch.finfo(q.dtype).min)
+    mixed = its.dropout(scores.softmax(-1)) @ v
+    return mixed.permute(0, 2, 1, 3).flatten(-2)
+
+  def decode(layer, x, mask, z, relative_pos, rel_embeddings):
+    y = attend(layer.attention.self, x, z, mask, relative_pos, rel_embeddings)
+    y = layer.attention.output(y, z)
+    return layer.output(layer.intermediate(y), y)
+
+  def loss_of(b):
+    states = _decoded(model.deberta, model.positions, b, decode)
+    return _masked_loss(torch, model.cls(_gather(states, b)), b)
+
+  return model, loss_of
+
+
+def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
+  """Layers of DeBERTa v2, word vectors E_D = E_G + Δ without gradient to E_G, and V3's head."""
+  relative = dict(
+    pos_att_type=['c2p', 'p2c'],
+    max_position_embeddings=DISTANCES,
+    position_buckets=BUCKETS,
+    norm_rel_ebd='layer_norm',
+    share_att_key=True,
+  )
+  of_depth = lambda depth: config(
+    **{**fields, 'num_hidden_layers': max(1, round(fields['num_hidden_layers'] * depth))},
+    **_sizes(width),
+    **_DEBERTA,
+    **relative,
+  )
+  generator, discriminator = masked_lm(of_depth(GENERATOR_DEPTH)), encoder(of_depth(1.0))
+  generator.positions = torch.nn.Embedding(POSITIONS, width)
+  theirs, own = (x.embeddings.word_embeddings for x in (generator.deberta, discriminator))
+  torch.nn.init.zeros_(own.weight)
+  norm = torch.nn.LayerNorm(width, eps=1e-7)
+  score = torch.nn.Sequential(
+    torch.nn.Linear(width, width), torch.nn.GELU(), torch.nn.Linear(width, 1)
+  )
+
+  def decode(layer, x, mask, z, relative_pos, rel_embeddings):
+    of = dict(relative_pos=relative_pos, rel_embeddings=rel_embeddings)
+    return layer(x, mask, query_states=z, **of)[0]
+
+  def loss_of(b):
+    states = _decoded(generator.deberta, generator.positions, b, decode)
+    logits = generator.cls(_gather(states, b))
+    filled, replaced = _filled(torch, logits, b)
+    words = torch.nn.functional.embedding(filled, theirs.weight.detach()) + own(filled)
+    hidden = discriminator(inputs_embeds=words, attention_mask=b['pack_ids']).last_hidden_state
+    scores = score(norm(hidden + hidden[:, :1]))[..., 0]
+    return _detection_loss(torch, logits, scores, replaced, b)
+
+  parts = dict(generator=generator, discriminator=discriminator, norm=norm, score=score)
+  return torch.nn.ModuleDict(parts), loss_of
+
+
+_DEBERTA = dict(
+  hidden_act='gelu',
+  relative_attention=True,
+  position_biased_input=False,
+  type_vocab_size=0,
+  layer_norm_eps=1e-7,
+)
+
+_NETWORKS = {
+  'bert': _bert,
+  'electra': _electra,
+  'albert': _albert,
+  'deberta': _deberta,
+  'deberta_v3': _deberta_v3,
+}
+
+
+def _decoded(model, positions, b, decode):
+  """Vectors of the mask decoder at all places, as Microsoft's code computes them: the last layer
+  twice, over the output of the layer before it.
+  """
+  x, encoder = model.embeddings(input_ids=b['input_ids'], mask=b['pack_ids']), model.encoder
+  mask = encoder.get_attention_mask(b['pack_ids'])
+  of = dict(relative_pos=encoder.get_rel_pos(x), rel_embeddings=encoder.get_rel_embedding())
+  for layer in encoder.layer[:-1]:
+    x = layer(x, mask, **of)[0]
+  z = x + positions.weight[: x.shape[1]]
+  for _ in range(2):
+    z = decode(encoder.layer[-1], x, mask, z, **of)
+  return z
+
+
+def _filled(torch, logits, b):
+  """(ids with tokens sampled by Gumbel noise at the masked positions, which were replaced)."""
+  with torch.no_grad():
+    noise = -torch.log(-torch.log(torch.rand(logits.shape, device=logits.device)))
+    put = lambda ids: b['input_ids'].scatter(1, b['masked_positions'], ids)
+    filled = put((logits.float() + noise).argmax(-1))
+    return filled, (filled != put(b['masked_targets'])).float()
+
+
+def _detection_loss(torch, logits, scores, replaced, b):
+  """That of both networks."""
+  real = b['pack_ids'].float()
+  loss = torch.nn.functional.binary_cross_entropy_with_logits(
+    scores.float(), replaced, weight=real, reduction='sum'
+  )
+  return _masked_loss(torch, logits, b) + DISCRIMINATOR_WEIGHT * loss / real.sum()
 
 
 def _gather(hidden, b):
