@@ -553,7 +553,7 @@ class _Windows:
       return None
     gradient_RK = _product(rows_RL, q_LK[_block_of(b)], (1, 0)) * self.program.scale
     self.of_tables['c2p'][window, self.own] += gradient_RK
-    return _product(rows_RL, self.tables['c2p'][window, self.own], (0, 0))
+    return self._mixed('c2p', window, rows_RL)
 
   def by_key(self, k_MK, c):
     """[128, L]: p2c of block c of the keys."""
@@ -567,7 +567,20 @@ class _Windows:
     rows_RM = slides.unshear(ds_ML[_block_of(c)].T, self.program.gather).astype(k_MK.dtype)
     gradient_RK = _product(rows_RM, k_MK[_block_of(c)], (1, 0)) * self.program.scale
     self.of_tables['p2c'][window, self.own] += gradient_RK
-    return _product(rows_RM, self.tables['p2c'][window, self.own], (0, 0))
+    return self._mixed('p2c', window, rows_RM)
+
+  def _mixed(self, name, window, rows_RN):
+    """rowsᵀ · the table: [128, lanes], 0 in lanes of other heads.
+
+    It is computed as the transpose of tableᵀ · rows: the head's columns of the table are fewer than
+    the tokens of a block, so the matrix unit has less to do.
+    """
+    columns_KR, width = self.tables[name][window, self.own].T, self.program.width
+    first = self.head * width - self.own.start
+    mixed_KN = _product(columns_KR[first : first + width], rows_RN, (1, 0))
+    around = first, len(columns_KR) - first - width
+    before, after = (jnp.zeros((n, _LANES), mixed_KN.dtype) for n in around)
+    return jnp.concatenate([x for x in (before, mixed_KN, after) if len(x)]).T
 
 
 def _block_of(i):
