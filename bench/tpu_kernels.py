@@ -1,16 +1,18 @@
 """Cycles of every kernel on every TPU, off its final schedule, for preflight: docs/tpu_kernels.md.
 
-    PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e,v6e] [--lengths 128,512]
-        [--heads 12x64] [--variants plain,window] [--out docs/tpu_kernels.md]
+    PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e] [--lengths 128,512]
+        [--heads 12x64] [--variants plain,window] [--rates 0.1] [--out docs/tpu_kernels.md]
 
 Each kernel is compiled alone, for one row of the batch, in all shapes that the configs have.
 Nothing runs. A bundle of instructions is a cycle. Kernels have no loops inside, so cycles are
-bundles times programs of the grid. On a chip of two cores (v4) both share the programs, but for
-relative terms of one group of heads.
+bundles times programs of the grid. On a chip of two cores (v4, v5p) both share the programs; with
+relative terms they share the groups of heads. Rows of the table that are not made again are kept.
 """
 
 import glob
+import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -20,10 +22,11 @@ import tempfile
 from absl import app
 from absl import flags
 
-_CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v6e', 'Generations by comma.')
+_CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v5p,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens per row, by comma.')
 _HEADS = flags.DEFINE_string('heads', '', 'Heads × width by comma (12x64). All if empty.')
 _VARIANTS = flags.DEFINE_string('variants', '', 'Of attention, by comma. All if empty.')
+_RATES = flags.DEFINE_list('rates', ['0.0', '0.1'], 'Of dropout.')
 _OUT = flags.DEFINE_string(
   'out', os.path.join(os.path.dirname(__file__), '../docs/tpu_kernels.md'), 'The table.'
 )
@@ -32,16 +35,23 @@ _WORKER = flags.DEFINE_string('worker', '', 'CHIP: compiles, prints JSON lines; 
 # (heads, width of one) of the networks in configs/, generators included.
 HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64, 64))
 FEW_HEADS = ((1, 64), (2, 64), (12, 64))  # base and tiny
+RELATIVE_HEADS = (*FEW_HEADS, (6, 64), (16, 64), (24, 64))  # DeBERTa's
+PREDICTIONS = 77  # of a row of 512, which are all that an enhanced mask decoder norms
 # Variants of attention: (relative terms, window, whether tokens have an order, heads).
 VARIANTS = {
   'plain': ((), None, False, HEADS),
   'window': ((), (64, 64), False, FEW_HEADS),
-  'c2p_p2c': (('c2p', 'p2c'), None, False, FEW_HEADS),
+  'c2p_p2c': (('c2p', 'p2c'), None, False, RELATIVE_HEADS),
   'bias': (('bias',), None, False, FEW_HEADS),
   'c2p_order': (('c2p',), None, True, FEW_HEADS),
 }
 # And the cores that share the programs.
-TOPOLOGIES = {'v4': ('v4:2x2x1', 2), 'v5e': ('v5e:2x2', 1), 'v6e': ('v6e:2x2', 1)}
+TOPOLOGIES = {
+  'v4': ('v4:2x2x1', 2),
+  'v5e': ('v5e:2x2', 1),
+  'v5p': ('v5p:2x2x1', 2),
+  'v6e': ('v6e:2x2', 1),
+}
 _NAME = re.compile(r'((?:attention|add_norm)_(?:forward|backward)\w*?)_*\.\d+-\d+-schedule-')
 
 
@@ -140,30 +150,40 @@ def _worker(chip, lengths, chosen, variants):
   topology, cores = TOPOLOGIES[chip]
   place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])
 
-  def say(f, shapes, steps, length, depth, one_core=False):
-    for name, count in bundles(folder, f, *shapes).items():
-      cycles = count * steps['_backward' in name] / (1 if one_core else cores)
+  made = {}  # bundles by program: networks with more heads often run more of the same one
+
+  def say(program, f_and_shapes, steps, length, depth, whole=False):
+    if program not in made:
+      f, shapes = f_and_shapes
+      made[program] = bundles(folder, f, *shapes)
+    for name, count in made[program].items():
+      programs = steps['_backward' in name] / cores
+      cycles = count * (math.ceil(programs) if whole else programs)
       print(json.dumps([chip, name, f'[{length},{depth}]', cycles, count]), flush=True)
 
   for variant in variants:
     terms, window, ordered, all_heads = VARIANTS[variant]
     for heads, width in [h for h in all_heads if not chosen or h in chosen]:
-      for length in lengths:
-        for rate in (0.0, 0.1):
-          depth, steps = heads * width, attention.steps(heads, width, length, relative=bool(terms))
-          say(
-            *attention_of(chip, place, heads, width, length, terms, window, ordered, rate),
-            steps,
-            length,
-            depth,
-            one_core=bool(terms) and steps[0] == 1,
-          )
-          with_sum = variant == 'window'  # of pre-norm networks
-          if with_sum or variant == 'plain':
+      for length, rate in itertools.product(lengths, map(float, _RATES.value)):
+        depth, steps = heads * width, attention.steps(heads, width, length, relative=bool(terms))
+        together = tuple(heads / n for n in steps)
+        say(
+          (variant, width, length, rate, together),
+          attention_of(chip, place, heads, width, length, terms, window, ordered, rate),
+          steps,
+          length,
+          depth,
+          whole=bool(terms),
+        )
+        with_sum = variant == 'window'  # of pre-norm networks
+        decoded = variant == 'c2p_p2c' and length == 512
+        for rows in (length, PREDICTIONS) if decoded else (length,):
+          if variant in ('plain', 'window', 'c2p_p2c'):
             say(
-              *_norm_of(place, depth, length, rate, with_sum),
-              add_norm.steps(length, depth),
-              length,
+              ('norm', depth, rows, rate, with_sum),
+              _norm_of(place, depth, rows, rate, with_sum),
+              add_norm.steps(rows, depth),
+              rows,
               depth,
             )
 
@@ -176,6 +196,11 @@ def main(_):
     _worker(_WORKER.value, lengths, heads, variants)
     return
   lines = {}
+  if os.path.exists(_OUT.value):
+    with open(_OUT.value, encoding='utf-8') as f:
+      for line in f.read().splitlines():
+        if line.startswith('| v'):
+          lines[tuple(cell.strip(' `') for cell in line.split('|')[1:4])] = line
   for chip in _CHIPS.value.split(','):
     command = [
       sys.executable,
@@ -184,6 +209,7 @@ def main(_):
       f'--lengths={_LENGTHS.value}',
       f'--heads={_HEADS.value}',
       f'--variants={_VARIANTS.value}',
+      f'--rates={",".join(_RATES.value)}',
     ]
     made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     for line in made.splitlines():

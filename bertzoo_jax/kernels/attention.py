@@ -332,9 +332,9 @@ def _forward(program, together, blocks, seed, q, k, v, *refs):
   place = _Place.of(program, together, blocks, q.shape[1])
   hidden_ML = _hidden(program, place, query_marks, key_marks)
   for head in range(together):
-    own = slice(head * program.width, (head + 1) * program.width)
-    windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1])
-    scores_ML = _scores(program, q[0, :, own], k[0, :, own], windows, hidden_ML)
+    own, lanes = _Lanes.plain(program, head), _Lanes.of(program, head, together)
+    windows = _Windows(program, place, head, lanes, tables, q.shape[1], k.shape[1])
+    scores_ML = _scores(program, lanes.read(q), lanes.read(k), windows, hidden_ML)
     top_1L = jnp.max(scores_ML, axis=0, keepdims=True)
     e_ML = jnp.exp(scores_ML - top_1L)
     total_1L = jnp.sum(e_ML, axis=0, keepdims=True)
@@ -342,8 +342,8 @@ def _forward(program, together, blocks, seed, q, k, v, *refs):
       e_ML = jnp.where(_keep(program, seed, place, head, e_ML.shape), e_ML, 0.0)
     sees_1L = top_1L > 0.5 * HIDDEN
     inverse_1L = jnp.where(sees_1L, 1.0 / (total_1L * (1.0 - program.rate)), 0.0)
-    out_KL = _product(v[0, :, own], e_ML.astype(v.dtype), (0, 0)) * inverse_1L
-    out[0, :, own] = out_KL.T.astype(out.dtype)
+    out_KL = _product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
+    own.write(out, out_KL.T)
     lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
 
@@ -362,13 +362,13 @@ def _backward(program, together, blocks, seed, q, k, v, grad, lse, *refs):
         ref[...] = jnp.zeros_like(ref)
 
   for head in range(together):
-    own = slice(head * program.width, (head + 1) * program.width)
-    q_LK, k_MK, grad_LK = q[0, :, own], k[0, :, own], grad[0, :, own]
-    windows = _Windows(program, place, head, own, tables, q.shape[1], k.shape[1], of_tables)
+    lanes = _Lanes.of(program, head, together)
+    q_LK, k_MK, grad_LK = (lanes.read(x) for x in (q, k, grad))
+    windows = _Windows(program, place, head, lanes, tables, q.shape[1], k.shape[1], of_tables)
     # Probabilities divided by 1 − rate: dropout scales the kept ones up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
     p_ML = jnp.exp(_scores(program, q_LK, k_MK, windows, hidden_ML) - to_subtract)
-    dp_ML = _product(v[0, :, own], grad_LK, (1, 1))
+    dp_ML = _product(v[0, :, lanes.lanes], grad_LK, (1, 1))
     kept_ML = p_ML
     if program.rate:
       keep_ML = _keep(program, seed, place, head, p_ML.shape)
@@ -381,22 +381,24 @@ def _backward(program, together, blocks, seed, q, k, v, grad, lse, *refs):
     if count:
       added_LK, added_MK = _relative_gradients(program, windows, q_LK, k_MK, ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
-    dq[0, :, own] = (dq_LK * program.scale).astype(dq.dtype)
-    _add((dk, dv), sums, place, own, (dk_MK * program.scale, dv_MK))
+    lanes.write(dq, dq_LK * program.scale)
+    _add((dk, dv), sums, place, lanes, (dk_MK * program.scale, dv_MK))
 
 
-def _add(results, sums, place, own, parts):
+def _add(results, sums, place, lanes, parts):
   """Adds what one block of queries gives to what belongs to all of them."""
   if place.blocks == 1:
     for result, part in zip(results, parts):
-      result[0, :, own] = part.astype(result.dtype)
+      lanes.write(result, part)
     return
+  own = lanes.lanes
   for result, total, part in zip(results, sums, parts):
-    total[:, own] = jnp.where(place.block == 0, 0.0, total[:, own]) + part
+    before = jnp.where(place.block == 0, 0.0, total[:, own])
+    total[:, own] = lanes.chosen(before + part, total[:, own])
 
     @pl.when(place.block == place.blocks - 1)
     def _(result=result, total=total):
-      result[0, :, own] = total[:, own].astype(result.dtype)
+      lanes.write(result, total[:, own])
 
 
 def _product(a, b, axes):
@@ -459,6 +461,49 @@ def _relative_gradients(program, windows, q_LK, k_MK, ds_ML):
   return dq_LK, dk_MK
 
 
+class _Lanes(NamedTuple):
+  """The lanes of the heads' widths that products of one head read and write.
+
+  With relative terms they are whole registers, in which other heads may have a part: to move a head
+  to the first lanes takes longer than to multiply by zeros.
+
+  Attributes:
+    lanes: of the program's heads.
+    mine_1K: which of them belong to the head; None for all.
+  """
+
+  lanes: slice
+  mine_1K: jax.Array | None
+
+  @classmethod
+  def plain(cls, program, head):
+    return cls(slice(head * program.width, (head + 1) * program.width), None)
+
+  @classmethod
+  def of(cls, program, head, together):
+    width = program.width
+    if not program.terms or _LANES % width or together * width % _LANES:
+      return cls.plain(program, head)
+    start = head * width // _LANES * _LANES
+    lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, _LANES), 1) + start
+    mine_1K = (lane_1K >= head * width) & (lane_1K < (head + 1) * width)
+    return cls(slice(start, start + _LANES), mine_1K)
+
+  def read(self, ref):
+    """ref[0], [L, lanes], 0 in lanes of other heads."""
+    return self.chosen(ref[0, :, self.lanes], 0)
+
+  def write(self, ref, x):
+    """Writes the head's part of x to ref[0]."""
+    ref[0, :, self.lanes] = self.chosen(x.astype(ref.dtype), ref[0, :, self.lanes])
+
+  def chosen(self, x, other):
+    """x in the head's lanes, else `other`."""
+    if self.mine_1K is None:
+      return x
+    return jnp.where(self.mine_1K, x, jnp.asarray(other, x.dtype))
+
+
 class _Windows:
   """The relative terms of one head, 128 queries or keys at a time.
 
@@ -467,8 +512,8 @@ class _Windows:
   place, so that rows are keys. p2c is the same with queries and keys exchanged, then transposed.
   """
 
-  def __init__(self, program, place, head, own, tables, queries, keys, of_tables=()):
-    self.program, self.place, self.head, self.own = program, place, head, own
+  def __init__(self, program, place, head, lanes, tables, queries, keys, of_tables=()):
+    self.program, self.place, self.head, self.own = program, place, head, lanes.lanes
     self.tables = dict(zip(program.terms, tables))
     self.of_tables = dict(zip(program.terms, of_tables))
     self.queries, self.keys = queries, keys
@@ -508,7 +553,7 @@ class _Windows:
       return None
     gradient_RK = _product(rows_RL, q_LK[_block_of(b)], (1, 0)) * self.program.scale
     self.of_tables['c2p'][window, self.own] += gradient_RK
-    return _product(rows_RL, self.tables['c2p'][window, self.own], (0, 0))
+    return self._mixed('c2p', window, rows_RL)
 
   def by_key(self, k_MK, c):
     """[128, L]: p2c of block c of the keys."""
@@ -522,7 +567,20 @@ class _Windows:
     rows_RM = slides.unshear(ds_ML[_block_of(c)].T, self.program.gather).astype(k_MK.dtype)
     gradient_RK = _product(rows_RM, k_MK[_block_of(c)], (1, 0)) * self.program.scale
     self.of_tables['p2c'][window, self.own] += gradient_RK
-    return _product(rows_RM, self.tables['p2c'][window, self.own], (0, 0))
+    return self._mixed('p2c', window, rows_RM)
+
+  def _mixed(self, name, window, rows_RN):
+    """rowsᵀ · the table: [128, lanes], 0 in lanes of other heads.
+
+    It is computed as the transpose of tableᵀ · rows: the head's columns of the table are fewer than
+    the tokens of a block, so the matrix unit has less to do.
+    """
+    columns_KR, width = self.tables[name][window, self.own].T, self.program.width
+    first = self.head * width - self.own.start
+    mixed_KN = _product(columns_KR[first : first + width], rows_RN, (1, 0))
+    around = first, len(columns_KR) - first - width
+    before, after = (jnp.zeros((n, _LANES), mixed_KN.dtype) for n in around)
+    return jnp.concatenate([x for x in (before, mixed_KN, after) if len(x)]).T
 
 
 def _block_of(i):
