@@ -14,9 +14,9 @@ differences from the release).
 
 SentencePiece with [MASK] behind its 128,000 pieces. The word table has 128,100 rows as in the
 release: 99 belong to no piece (--config.encoder.vocab_multiple=1: none). The convolution's weights
-start as all others (there: uniform, torch's default). The mesh splits the parameters over 8
-devices, which also one host needs (--config.run.mesh='(-1, 1, 1)' for a single device). No results
-of a full run yet.
+start as all others (there: uniform, torch's default). Parameters and the optimizer's state are 10.7
+GB (xlarge) and 18.8 GB (xxlarge), so the mesh splits them over 8 devices; with fewer devices set
+--config.run.mesh='(-1, 1, 1)'. No results of a full run yet.
 """
 
 from configs import parts
