@@ -3,6 +3,8 @@
     python bench/step.py [--model=base|small|tiny] [--turns=5] [--steps=3]
     python bench/step.py --system=electra [--model=small|tiny]
     python bench/step.py --system=albert [--model=base|tiny]
+    python bench/step.py --system=deberta [--model=base|small|tiny]
+    python bench/step.py --system=deberta_v3 [--model=base|small|xsmall|tiny]
     python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0
     --compile
 
@@ -18,6 +20,13 @@ with the dropout after the feed-forward layer that
 its class leaves out. electra: a generator of a quarter of the width and a discriminator that share
 tables; masked-token loss, sampling by Gumbel noise, 50 times the loss of replaced tokens;
 ElectraForMaskedLM and ElectraForPreTraining.
+
+deberta: v1's network with the enhanced mask decoder and masked-token loss; layers of
+DebertaForMaskedLM. Its class cannot decode, so the decoder's attention is put together from its
+parts. As in Microsoft's code the torch side decodes all tokens; ours decodes the predictions.
+deberta_v3: a generator of half the depth with the mask decoder, sampling, a discriminator with word
+vectors E_D = E_G + Δ, V3's head, 50 times the loss of replaced tokens; DebertaV2ForMaskedLM and
+DebertaV2Model. Dropout of the relative table is on both sides.
 
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
 slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside
