@@ -252,7 +252,7 @@ def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
   elif any(directory.glob('*.bin')):
     raise errors.UserError(
       f'{directory} has its weights as pickles (*.bin), which may run code and are not read: run '
-      f'python -m bertzoo_jax.hf.convert --model {directory} --out OUT, and give OUT.'
+      f'python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT.'
     )
   else:
     raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')

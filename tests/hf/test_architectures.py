@@ -27,6 +27,30 @@ TOLERANCE = 1e-5
 ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
 
 ELECTRA = dict(embedding_size=16, activation='gelu')
+DEBERTA = dict(
+  name='disentangled',
+  activation='gelu',
+  norm_eps=1e-7,
+  type_vocab_size=0,
+  absolute_positions='decoder',
+  content_to_position=True,
+  position_to_content=True,
+  max_distance=40,
+  buckets=8,
+  norm_relative=True,
+  shared_projections=True,
+  key_bias=True,
+  convolution_size=0,
+  convolution_activation='gelu',
+)
+DEBERTA_V1 = {
+  **DEBERTA,
+  'buckets': 0,
+  'norm_relative': False,
+  'shared_projections': False,
+  'key_bias': False,
+}
+PAIR = {**DEBERTA, 'width': 1.0, 'depth': 0.34, 'shared': 'added', 'head': 'token_and_row'}
 CASES = {  # architecture, objective, changes of the encoder and the objective, special ids
   'bert': ('BertForPreTraining', 'mlm_pair', {}, small.BERT_IDS),
   'bert with exact gelu': (
@@ -139,6 +163,45 @@ CASES = {  # architecture, objective, changes of the encoder and the objective, 
     {**ELECTRA, 'embedding_size': 24, 'width': 0.5},
     small.BERT_IDS,
   ),
+  **{
+    f'deberta {name}': ('DebertaForMaskedLM', 'mlm', {**DEBERTA_V1, **changes}, small.BERT_IDS)
+    for name, changes in {
+      'of both terms': {},
+      'of content to position': dict(position_to_content=False),
+      'of position to content': dict(content_to_position=False),
+      'of no term, positions at the input': dict(
+        content_to_position=False, position_to_content=False, absolute_positions='input'
+      ),
+    }.items()
+  },
+  **{
+    f'deberta v2 {name}': ('DebertaV2ForMaskedLM', 'mlm', {**DEBERTA, **changes}, small.BERT_IDS)
+    for name, changes in {
+      'of both terms': {},
+      'with a convolution': dict(convolution_size=3),
+      'with narrow tables, segments and positions at the input': dict(
+        embedding_size=16, type_vocab_size=2, absolute_positions='input'
+      ),
+      'of one term, projections of its own, short distances': dict(
+        position_to_content=False, shared_projections=False, max_distance=20
+      ),
+      'of the first version': {**DEBERTA_V1, 'absolute_positions': 'none'},
+    }.items()
+  },
+  'deberta v3 generator': ('DebertaV2ForMaskedLM', 'replaced_token', PAIR, small.BERT_IDS),
+  'deberta v3 discriminator': ('DebertaV2Model', 'replaced_token', PAIR, small.BERT_IDS),
+  'deberta v3 discriminator of one table': (
+    'DebertaV2Model',
+    'replaced_token',
+    {**PAIR, 'shared': 'token'},
+    small.BERT_IDS,
+  ),
+  'deberta v3 discriminator with a head of single tokens': (
+    'DebertaV2Model',
+    'replaced_token',
+    {**PAIR, 'shared': 'none', 'head': 'token'},
+    small.BERT_IDS,
+  ),
 }
 
 
@@ -159,7 +222,8 @@ def network(case):
 
 def fields(encoder):
   """An encoder's section."""
-  return {k: getattr(encoder, k) for k in small.SECTION if k != 'name'}
+  names = {*small.SECTION, *(DEBERTA if hasattr(encoder, 'buckets') else ())} - {'name'}
+  return {k: getattr(encoder, k) for k in sorted(names)}
 
 
 def save(folder, architecture, params, encoder, special):
@@ -183,15 +247,13 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
     batch = verify.random_batch(small.VOCAB, length, encoder.type_vocab_size, special['pad'])
     theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
     heads = {'mlm': 'mlm_head', 'pair': 'pair_head', 'replaced': 'replaced_head'}
-    assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {
-      'encoder'
-    } and not theirs['unloaded']
-    assert (
-      worst_logits(
-        verify.compare_logits(export.our_logits(encoder, params, batch), theirs, batch['pack_ids'])
-      )
-      < TOLERANCE
-    )
+    computed = architectures.choose(architecture).computes(encoder)
+    assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'}
+    table = 'position' in params['encoder']['embeddings']
+    assert theirs['unloaded'] == (list(computed.unread) if table else [])
+    ours = export.our_logits(computed.encoder, params, batch)
+    rows = verify.compare_logits(ours, theirs, batch['pack_ids'], computed.unread)
+    assert worst_logits(rows) < TOLERANCE
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -219,12 +281,22 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
   merged, lines = hf.merge(params, loaded, report, fields(encoder))
   assert small.worst(merged, params) == 0 and report.ignored == ()
   differing = [k for k, x in report.encoder.items() if x != getattr(encoder, k)]
-  # Where the class has a segment table and the encoder none, one of zeros was written.
-  assert differing in ([], [] if encoder.type_vocab_size else ['type_vocab_size'])
+  lacks = [
+    # where the class has a segment table and the encoder none, one of zeros was written
+    *(['type_vocab_size'] if not encoder.type_vocab_size else []),
+    # a discriminator whose file has no table of positions
+    *(['absolute_positions'] if 'position' not in params['encoder']['embeddings'] else []),
+    *(['key_bias'] if architecture != 'DebertaForMaskedLM' else []),  # zeros were written
+  ]
+  assert set(differing) <= set(lacks)
   assert [line.split()[1] for line in lines if line.startswith('differs')] == [
     f'encoder.{k}' for k in differing
   ]
-  assert not [line for line in lines if line.startswith(('fresh', 'ignored'))]
+  zeros = ['ignored: encoder/layers/attention/key/bias'] if 'key_bias' in differing else []
+  assert [line for line in lines if line.startswith(('fresh', 'ignored'))] == zeros
+
+
+KINDS = 'Bert', 'Roberta', 'Albert', 'Electra', 'DebertaV2', 'Deberta'  # a prefix comes last
 
 
 def their_network(architecture, seed=0, **fields):
@@ -232,9 +304,7 @@ def their_network(architecture, seed=0, **fields):
   included.
   """
   config_class = next(
-    getattr(transformers, f'{kind}Config')
-    for kind in ('Bert', 'Roberta', 'Albert', 'Electra')
-    if architecture.startswith(kind)
+    getattr(transformers, f'{kind}Config') for kind in KINDS if architecture.startswith(kind)
   )
   sizes = dict(
     vocab_size=small.VOCAB,
@@ -250,6 +320,23 @@ def their_network(architecture, seed=0, **fields):
     for p in network.parameters():
       p.add_(0.1 * torch.randn_like(p))
   return network
+
+
+# As config.json of the releases has it.
+RELEASE = dict(
+  max_position_embeddings=40,
+  relative_attention=True,
+  pos_att_type='c2p|p2c',
+  max_relative_positions=-1,
+  position_biased_input=False,
+)
+RELEASE_V2 = {
+  **RELEASE,
+  'position_buckets': 8,
+  'norm_rel_ebd': 'layer_norm',
+  'share_att_key': True,
+  'pos_att_type': 'p2c|c2p',
+}
 
 
 @pytest.mark.parametrize(
@@ -280,6 +367,13 @@ def their_network(architecture, seed=0, **fields):
       dict(max_position_embeddings=40, embedding_size=48, hidden_act='gelu_new'),
     ),
     ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
+    ('DebertaForMaskedLM', RELEASE),
+    ('DebertaForMaskedLM', {**RELEASE, 'pos_att_type': ['p2c'], 'max_relative_positions': 12}),
+    ('DebertaForMaskedLM', {**RELEASE, 'legacy': False}),
+    ('DebertaV2ForMaskedLM', RELEASE_V2),
+    ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}),
+    ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'share_att_key': False, 'legacy': False}),
+    ('DebertaV2ForMaskedLM', dict(max_position_embeddings=40)),
   ],
 )
 def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architecture, fields):
@@ -292,7 +386,8 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
     assert 'type' not in params['encoder']['embeddings'] and report.encoder['type_vocab_size'] == 0
   segments = network.config.type_vocab_size
   batch = verify.random_batch(small.VOCAB, 40, segments, network.config.pad_token_id)
-  encoder = small.encoder(**report.encoder)
+  part = architectures.choose(architecture).part
+  encoder = small.encoder(name=part, **report.encoder)
   ours = export.our_logits(encoder, params, batch)
   theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
   assert worst_logits(verify.compare_logits(ours, theirs, batch['pack_ids'])) < TOLERANCE
@@ -323,6 +418,9 @@ def test_a_run_that_begins_with_one_segment_begins_at_transformers_own_loss(tmp_
   assert any(line.startswith('segment table: zeros') for line in lines) == (segments > 0)
 
 
+UNREAD = 'deberta.embeddings.position'  # by transformers
+
+
 @pytest.mark.parametrize('case', CASES)
 def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
   architecture, _, _, special = CASES[case]
@@ -330,13 +428,15 @@ def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
   a = architectures.choose(architecture)
   tensors, config = export.convert(a, weights.flatten(params), encoder, special)
   with torch.device('meta'):
-    kind = re.match('Bert|Roberta|Albert|Electra', architecture)[0]
+    kind = re.match('|'.join(KINDS), architecture)[0]
     theirs = getattr(transformers, architecture)(
       getattr(transformers, f'{kind}Config')(**config)
     ).state_dict()
   assert {k: v.shape for k, v in tensors.items()} == {
-    k: tuple(v.shape) for k, v in theirs.items() if k not in a.tied
-  }
+    (k if k in tensors else f'{kind[:7].lower()}.{k}'): tuple(v.shape)
+    for k, v in theirs.items()
+    if k not in a.tied
+  } | {k: v.shape for k, v in tensors.items() if k.startswith(('mask_predictions', UNREAD))}
 
 
 def test_every_architecture_is_tried():
@@ -495,3 +595,92 @@ def test_every_transform_undoes_itself():
   for transform, shape in shapes.items():
     x = np.random.default_rng(0).normal(size=shape)
     assert np.array_equal(transform.to_ours(transform.to_theirs(x, sizes), sizes), x)
+
+
+def _each_apart(tensors, config):
+  name = 'deberta.encoder.layer.1.attention.self.in_proj.weight'
+  x = tensors[name]
+  tensors[name] = x.reshape(4, 3, -1, x.shape[1]).transpose(1, 0, 2, 3).reshape(x.shape)
+
+
+def _swapped_terms(tensors, config):
+  at = 'deberta.encoder.layer.0.attention.self'
+  a, b = f'{at}.pos_proj.weight', f'{at}.pos_q_proj.weight'
+  tensors[a], tensors[b] = tensors[b], tensors[a]
+
+
+def _without_norm(tensors, config):
+  config['norm_rel_ebd'] = 'none'
+
+
+def _turned(tensors, config):
+  name = 'deberta.encoder.conv.conv.weight'
+  tensors[name] = np.ascontiguousarray(tensors[name].transpose(1, 0, 2))
+
+
+def _backwards(tensors, config):
+  name = 'deberta.encoder.conv.conv.weight'
+  tensors[name] = np.ascontiguousarray(tensors[name][..., ::-1])
+
+
+def _one_term(tensors, config):
+  config['pos_att_type'] = ['c2p']
+
+
+def _without_head_bias(tensors, config):
+  tensors['mask_predictions.dense.bias'] = 0 * tensors['mask_predictions.dense.bias']
+
+
+@pytest.mark.parametrize(
+  'case, plant',
+  [
+    ('deberta of both terms', _each_apart),
+    ('deberta of both terms', _swapped_terms),
+    ('deberta v2 of both terms', _without_norm),
+    ('deberta v2 of both terms', _one_term),
+    ('deberta v2 with a convolution', _turned),
+    ('deberta v2 with a convolution', _backwards),
+    ('deberta v3 discriminator', _without_head_bias),
+  ],
+)
+def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
+  architecture, _, _, special = CASES[case]
+  params, encoder = network(case)
+  a = architectures.choose(architecture)
+  tensors, config = export.convert(a, weights.flatten(params), encoder, special)
+  plant(tensors, config)
+  weights.save(tmp_path / 'model.safetensors', tensors)
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  batch = verify.random_batch(small.VOCAB, 12, 0, special['pad'])
+  ours = export.our_logits(a.computes(encoder).encoder, params, batch)
+  rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['pack_ids'])
+  assert not rows[-1].holds and rows[-1].what.split()[0] in ('mlm', 'replaced')
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(pos_att_type='c2p|p2p'), 'pos_att_type=c2p|p2p.*cannot express'),
+    (dict(pos_att_type=['c2p', 'c2p']), 'cannot express'),
+    (dict(relative_attention=False), 'none without relative attention'),
+    (dict(attention_head_size=7), 'attention_head_size=7, and an encoder here has .*=12'),
+    (dict(talking_head=True), 'talking_head=True'),
+    (dict(conv_kernel_size=3), "No readable conv_act is called 'tanh'"),
+    (dict(conv_kernel_size=3, conv_act='gelu', conv_groups=2), 'conv_groups=2'),
+    (dict(position_buckets='8'), 'position_buckets=8: a whole number from -1'),
+  ],
+)
+def test_a_config_json_that_no_encoder_here_computes_is_refused(changes, message):
+  sizes = dict(hidden_size=48, num_attention_heads=4)
+  content = {'model_type': 'deberta-v2', **sizes, **RELEASE_V2, **changes}
+  with pytest.raises(errors.UserError, match=message):
+    hf_architecture.encoder(architectures.reader(content), content)
+
+
+def test_a_first_version_with_buckets_is_written_as_the_second(tmp_path):
+  changes = {**DEBERTA_V1, 'buckets': 8}
+  params, encoder = trained('mlm', **changes), small.encoder(**changes)
+  with pytest.raises(errors.UserError, match='architecture=DebertaV2ForMaskedLM'):
+    save(tmp_path, 'DebertaForMaskedLM', params, encoder, small.BERT_IDS)
+  with pytest.raises(errors.UserError, match='encoder=disentangled'):
+    save(tmp_path, 'DebertaV2ForMaskedLM', trained('mlm'), small.encoder(), small.BERT_IDS)

@@ -1,7 +1,7 @@
 """Writes weights that are pickles, as in Microsoft's releases of DeBERTa, as directories that
 --init reads; needs torch.
 
-    python -m bertzoo_jax.hf.convert --model DIR --out OUT
+    python -m bertzoo_jax.convert --model DIR --out OUT
 
 DIR has config.json and pytorch_model.bin. With pytorch_model.generator.bin beside them, as in the
 releases of DeBERTaV3, OUT/discriminator and OUT/generator are written, for
@@ -31,9 +31,9 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import released
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
-from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.tokenizers import hub as tokenizer_files
 
 _CONFIG, _WEIGHTS, _GENERATOR = (
@@ -42,23 +42,6 @@ _CONFIG, _WEIGHTS, _GENERATOR = (
   'pytorch_model.generator.bin',
 )
 _TOKENIZER = (*tokenizer_files.PATTERNS, 'bpe_encoder.bin')
-
-# How Microsoft's SentencePiece models split text (spm_tokenizer.py of the release).
-_SECTION = dict(
-  name='sentencepiece',
-  vocab_size='auto',
-  model='unigram',
-  specials='mask_last',
-  lowercase=False,
-  strip_accents=False,
-  collapse_blanks=True,
-  straight_quotes=False,
-  normalization='nmt_nfkc',
-  digit_commas='keep',
-  word_starts='unicode',
-  coverage=0.99995,
-  symbols='',
-)
 
 
 def convert(model: str, out) -> list[str]:
@@ -88,15 +71,15 @@ def convert(model: str, out) -> list[str]:
       own = root / name if both else root
       own.mkdir(parents=True)
       place = out / name if both else out
-      said += _write(own, place, _read(source / file), _config(content, name), source)
+      said += _write(own, place, _read(source / file), released.config(content, name), source)
     export.install(root, out)
   return said
 
 
 def _write(folder, place, tensors, content, source) -> list[str]:
   """Fills the directory of a network that will be at `place`; returns what it says."""
-  content = {**content, 'model_type': content.get('model_type') or _model_type(tensors)}
-  a = architectures.reader({**content, 'architectures': _classes(content, tensors)})
+  content = {**content, 'model_type': content.get('model_type') or released.model_type(tensors)}
+  a = architectures.reader({**content, 'architectures': released.classes(content, tensors)})
   depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
   config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [a.name]}
   if 'legacy' in config:
@@ -145,42 +128,6 @@ def _read(path) -> dict:
   return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in entries.items()}
 
 
-def _config(content: dict, name: str) -> dict:
-  """The fields of a network by the names of transformers. Microsoft's files of a training run have
-  a section per network, and padding_idx.
-  """
-  both = isinstance(content.get('generator'), dict)
-  fields = dict(content.get(name, {}) if both else content)
-  if not both and name == 'generator':
-    for of_discriminator in ('num_hidden_layers', 'architectures'):
-      fields.pop(of_discriminator, None)
-  if 'padding_idx' in fields:
-    fields.setdefault('pad_token_id', fields.pop('padding_idx'))
-  return fields
-
-
-def _model_type(tensors) -> str:
-  """Where config.json does not say it: the first version has queries, keys and values in one."""
-  if any(key.endswith('attention.self.in_proj.weight') for key in tensors):
-    return 'deberta'
-  if any(key.endswith('attention.self.query_proj.weight') for key in tensors):
-    return 'deberta-v2'
-  raise errors.UserError(
-    f'{_CONFIG} does not say its model_type, and the weights are not those of a DeBERTa: add '
-    '"model_type".'
-  )
-
-
-def _classes(content, tensors) -> list:
-  """The classes that the heads tell, or else config.json. Without a name it is the first class of
-  the model type, which fills masks.
-  """
-  if any(key.startswith(f'{deberta_v2.HEAD}.') for key in tensors):
-    return [deberta_v2.DISCRIMINATOR.name]
-  fills = any(key.startswith('lm_predictions.') for key in tensors)
-  return [] if fills else content.get('architectures') or []
-
-
 def _write_tokenizer(folder, source, a, config) -> None:
   """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none."""
   for path in sorted(source.iterdir()):
@@ -191,7 +138,7 @@ def _write_tokenizer(folder, source, a, config) -> None:
   if (source / 'tokenizer.json').exists():
     return
   with tempfile.TemporaryDirectory() as scratch:
-    tokenizers.load(source, _SECTION).save(scratch)
+    tokenizers.load(source, released.TOKENIZER).save(scratch)
     content, special = hf_tokenizer.read(scratch)
     for name, text in hf_tokenizer.files(
       content,

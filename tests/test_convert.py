@@ -1,21 +1,27 @@
 """Microsoft's own layout of DeBERTa: pickles through the converter, a run, an export, and back."""
 
 import json
+import os
 import pathlib
+import pickle
+import shutil
+import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertzoo_jax import convert
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import convert
+from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
+from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from configs import deberta_v3
@@ -23,7 +29,7 @@ from configs import deberta_v3
 torch = pytest.importorskip('torch', reason='pickles need torch')
 transformers = pytest.importorskip('transformers', reason='exports are opened with transformers')
 
-SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
+SAMPLE = pathlib.Path(__file__).parents[1] / 'data/sample/time_machine.txt'
 WIDTH, FEED_FORWARD, HEADS, LENGTH, BUCKETS, SPARE = 32, 48, 2, 64, 16, 9
 DRAW = np.random.default_rng(0)
 # As configs of the release have it (rtd_base.json): its names, and terms in one text.
@@ -161,32 +167,22 @@ def test_every_tensor_of_the_pickles_is_written_and_strangers_are_named(release,
 
 
 def test_a_converted_generator_is_what_transformers_computes_with_it(converted):
-  batch = verify.random_batch(300 + SPARE, LENGTH, 0, 0)
-  params, report = hf.load(converted[0] / 'generator')
-  a = hf_class('DebertaV2ForMaskedLM')
-  encoder = network_of(report, params)
-  computed = a.computes(encoder)
-  rows = verify.compare_logits(
-    export.our_logits(computed.encoder, params, batch),
-    verify.logits(converted[0] / 'generator', a, batch),
-    batch['pack_ids'],
-    computed.unread,
+  compare(converted[0] / 'generator', 'DebertaV2ForMaskedLM')
+  compare(converted[0] / 'discriminator', 'DebertaV2Model', DELTA, *LEGACY.values())
+
+
+def compare(folder, name, *strangers):
+  """Asserts that transformers computes what we do from a directory."""
+  a, (params, report) = architectures.choose(name), hf.load(folder)
+  words = hf.vocabulary_size(params)
+  encoder = encoders.BY_NAME[a.part](
+    vocab_size=words, dtype=np.float32, initializer='normal', **report.encoder
   )
+  computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
+  ours = export.our_logits(computed.encoder, params, batch)
+  unread = (*computed.unread, *strangers)
+  rows = verify.compare_logits(ours, verify.logits(folder, a, batch), batch['pack_ids'], unread)
   assert all(row.holds for row in rows), verify.table(rows)
-
-
-def hf_class(name):
-  from bertzoo_jax.hf import architectures
-
-  return architectures.choose(name)
-
-
-def network_of(report, params):
-  from bertzoo_jax.model import encoder as encoders
-
-  return encoders.BY_NAME['disentangled'](
-    vocab_size=hf.vocabulary_size(params), dtype=np.float32, initializer='normal', **report.encoder
-  )
 
 
 def chain(tmp_path, release, converted, steps):
@@ -239,3 +235,101 @@ def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted
 @pytest.mark.slow
 def test_fifty_steps_from_a_release(tmp_path, release, converted):
   chain(tmp_path, release, converted, 50)
+
+
+class Command:
+  """Runs a command when it is unpickled."""
+
+  def __reduce__(self):
+    return os.system, ('true',)
+
+
+def _absent(folder):
+  (folder / convert._WEIGHTS).unlink()
+
+
+def _running(folder):
+  (folder / convert._WEIGHTS).write_bytes(pickle.dumps({'x': Command()}))
+
+
+def _not_only_tensors(folder):
+  torch.save({'x': torch.zeros(2), 'epoch': 3}, folder / convert._WEIGHTS)
+
+
+def _a_tensor(folder):
+  torch.save(torch.zeros(2), folder / convert._WEIGHTS)
+
+
+def _cut(folder):
+  data = (folder / convert._WEIGHTS).read_bytes()
+  (folder / convert._WEIGHTS).write_bytes(data[: len(data) // 2])
+
+
+def _of_another_kind(folder):
+  torch.save({'x.weight': torch.zeros(2)}, folder / convert._WEIGHTS)
+
+
+def _without_a_layer(folder):
+  tensors = torch.load(folder / convert._GENERATOR, weights_only=True)
+  del tensors['deberta.encoder.layer.0.output.dense.bias']
+  tensors |= random_tensors({'deberta.encoder.layer.1.output.dense.bias': (WIDTH,)})
+  torch.save(tensors, folder / convert._GENERATOR)
+
+
+@pytest.mark.parametrize(
+  'break_it, message',
+  [
+    (_absent, 'has no pytorch_model.bin: give'),
+    (_running, 'not a pickle of tensors alone .*system.*can run code'),
+    (_not_only_tensors, "holds 'epoch' of type int"),
+    (_a_tensor, "holds 'an object' of type Tensor"),
+    (_cut, 'pytorch_model.bin'),
+    (_of_another_kind, 'does not say its model_type'),
+    (_without_a_layer, 'The checkpoint lacks'),
+    (lambda folder: (folder / 'config.json').unlink(), 'config.json does not exist'),
+  ],
+)
+def test_what_cannot_be_converted_is_refused_in_a_sentence(release, tmp_path, break_it, message):
+  shutil.copytree(release[0], tmp_path / 'release')
+  break_it(tmp_path / 'release')
+  with pytest.raises(errors.UserError, match=message):
+    convert.convert(str(tmp_path / 'release'), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_nothing_is_overwritten_and_torch_is_asked_for(release, tmp_path, monkeypatch):
+  (tmp_path / 'out').mkdir()
+  (tmp_path / 'out' / 'mine').write_text('x')
+  with pytest.raises(errors.UserError, match='not empty'):
+    convert.convert(str(release[0]), tmp_path / 'out')
+  monkeypatch.setitem(sys.modules, 'torch', None)  # importing it fails
+  with pytest.raises(errors.UserError, match='needs torch'):
+    convert.convert(str(release[0]), tmp_path / 'else')
+  with pytest.raises(errors.UserError, match='bertzoo_jax.convert --model'):
+    hf.load(release[0])
+
+
+def _first_version():
+  """Shapes of the first version, which has queries, keys and values in one tensor."""
+  named = shapes(1, 300, 'lm_predictions.lm_head')
+  own = {name: shape for name, shape in named.items() if '_proj' not in name}
+  own = {name: shape for name, shape in own.items() if 'encoder.LayerNorm' not in name}
+  at = 'deberta.encoder.layer.0.attention.self'
+  own['deberta.encoder.rel_embeddings.weight'] = (2 * LENGTH, WIDTH)
+  own[f'{at}.in_proj.weight'] = (3 * WIDTH, WIDTH)
+  own |= {f'{at}.{name}': (WIDTH,) for name in ('q_bias', 'v_bias', 'pos_q_proj.bias')}
+  return own | {f'{at}.{name}.weight': (WIDTH, WIDTH) for name in ('pos_proj', 'pos_q_proj')}
+
+
+@pytest.mark.parametrize('version', ['DebertaForMaskedLM', 'DebertaV2ForMaskedLM'])
+def test_a_single_network_is_read_by_transformers(tmp_path, version):
+  first = version == 'DebertaForMaskedLM'
+  named = _first_version() if first else shapes(1, 300, 'lm_predictions.lm_head')
+  torch.save(random_tensors(named), tmp_path / convert._WEIGHTS)
+  content = {**RELEASED, 'num_hidden_layers': 1, 'vocab_size': 300}
+  if first:
+    content = {k: x for k, x in content.items() if k not in ('position_buckets', 'norm_rel_ebd')}
+  (tmp_path / 'config.json').write_text(json.dumps(content))
+  said = convert.convert(str(tmp_path), tmp_path / 'out')
+  assert said[0].startswith(f'{tmp_path}/out: {version}, 1 layers')
+  compare(tmp_path / 'out', version)

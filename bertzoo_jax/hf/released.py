@@ -1,0 +1,57 @@
+"""Microsoft's releases of DeBERTa: what their files call otherwise than transformers, or leave out."""
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf.architectures import deberta_v2
+
+# How Microsoft's SentencePiece models split text (spm_tokenizer.py of the release).
+TOKENIZER = dict(
+  name='sentencepiece',
+  vocab_size='auto',
+  model='unigram',
+  specials='mask_last',
+  lowercase=False,
+  strip_accents=False,
+  collapse_blanks=True,
+  straight_quotes=False,
+  normalization='nmt_nfkc',
+  digit_commas='keep',
+  word_starts='unicode',
+  coverage=0.99995,
+  symbols='',
+)
+
+
+def config(content: dict, name: str) -> dict:
+  """The fields of a network by the names of transformers. Microsoft's files of a training run have
+  a section per network, and padding_idx.
+  """
+  both = isinstance(content.get('generator'), dict)
+  fields = dict(content.get(name, {}) if both else content)
+  if not both and name == 'generator':
+    for of_discriminator in ('num_hidden_layers', 'architectures'):
+      fields.pop(of_discriminator, None)
+  if 'padding_idx' in fields:
+    fields.setdefault('pad_token_id', fields.pop('padding_idx'))
+  return fields
+
+
+def model_type(tensors) -> str:
+  """Where config.json does not say it: the first version has queries, keys and values in one."""
+  if any(key.endswith('attention.self.in_proj.weight') for key in tensors):
+    return 'deberta'
+  if any(key.endswith('attention.self.query_proj.weight') for key in tensors):
+    return 'deberta-v2'
+  raise errors.UserError(
+    'config.json does not say its model_type, and the weights are not those of a DeBERTa: add '
+    '"model_type".'
+  )
+
+
+def classes(content, tensors) -> list:
+  """The classes that the heads tell, or else config.json. Without a name it is the first class of
+  the model type, which fills masks.
+  """
+  if any(key.startswith(f'{deberta_v2.HEAD}.') for key in tensors):
+    return [deberta_v2.DISCRIMINATOR.name]
+  fills = any(key.startswith('lm_predictions.') for key in tensors)
+  return [] if fills else content.get('architectures') or []
