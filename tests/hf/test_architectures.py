@@ -29,6 +29,7 @@ ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
 ELECTRA = dict(embedding_size=16, activation='gelu')
 DEBERTA = dict(
   name='disentangled',
+  vocab_multiple=1,
   activation='gelu',
   norm_eps=1e-7,
   type_vocab_size=0,
