@@ -108,8 +108,7 @@ def _read(path) -> dict:
   try:
     state = torch.load(str(path), map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as e:
-    named = re.search(r'GLOBAL (\S+)', str(e))
-    why = f'it names {named[1]}' if named else ' '.join(str(e).split())[:120]
+    why = ' '.join(str(e).split('\n\n')[-2:][0].split())[:120]  # advice stands around it
     raise errors.UserError(
       f'{path} is not read, since it is not a pickle of tensors alone ({why}): such a file can run '
       'code. Download it again, or take another release.'
@@ -118,14 +117,14 @@ def _read(path) -> dict:
     raise errors.UserError(
       f'{path} cannot be read ({" ".join(str(e).split())[:120]}): download it again.'
     ) from e
-  entries = state if isinstance(state, dict) else {'': state}
-  if strange := [(k, x) for k, x in entries.items() if not isinstance(x, torch.Tensor)]:
-    key, x = strange[0]
+  strange = [] if isinstance(state, dict) else [('an object', state)]
+  strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
+  for key, x in strange[:1]:
     raise errors.UserError(
-      f'{path} holds {key or "an object"!r} of type {type(x).__name__}, and only tensors by name '
-      'are read: save the state_dict() of the network alone.'
+      f'{path} holds {key!r} of type {type(x).__name__}, and only tensors by name are read: save '
+      'the state_dict() of the network alone.'
     )
-  return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in entries.items()}
+  return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in state.items()}
 
 
 def _write_tokenizer(folder, source, a, config) -> None:

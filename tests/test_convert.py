@@ -221,7 +221,7 @@ def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted
   chain(tmp_path, release, converted, 3)
   said = capsys.readouterr().out
   assert "words: the first 300 of the checkpoint's 309 rows were loaded" in said
-  assert 'fresh' not in said.split('Steps')[0], said
+  assert 'generator: fresh' not in said and 'discriminator: fresh' not in said
   cards = {n: (tmp_path / 'hf' / n / 'README.md').read_text() for n in release[1]}
   assert 'Do not fill masks with transformers' in cards['generator']
   assert 'transformers has no class for it' in cards['discriminator']
@@ -249,7 +249,7 @@ def _absent(folder):
 
 
 def _running(folder):
-  (folder / convert._WEIGHTS).write_bytes(pickle.dumps({'x': Command()}))
+  (folder / convert._WEIGHTS).write_bytes(pickle.dumps({'x': Command()}, protocol=2))
 
 
 def _not_only_tensors(folder):

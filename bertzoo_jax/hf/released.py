@@ -1,4 +1,4 @@
-"""Microsoft's releases of DeBERTa: how their files differ from those of transformers."""
+"""Microsoft's releases of DeBERTa: what their files leave out, or name in a way of their own."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf.architectures import deberta_v2

@@ -63,9 +63,10 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """
   directory = pathlib.Path(directory).expanduser()
   content = read_json(directory / 'config.json')
+  files = _files(directory)
   a = architectures.reader(content, wished)
   encoder, sizes = architecture.encoder(a, content)
-  tensors = {a.modern(key): x for key, x in _read_tensors(directory).items()}
+  tensors = {a.modern(key): x for key, x in _read_tensors(files).items()}
   notes = []
   for copy, original in a.tied.items():
     if copy in tensors:
@@ -243,19 +244,22 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
   return [index.parent / name for name in sorted(set(names.values()))]
 
 
-def _read_tensors(directory: pathlib.Path) -> dict[str, np.ndarray]:
+def _files(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The files of the weights. Raises UserError if there are none that are read."""
   single, index = directory / 'model.safetensors', directory / 'model.safetensors.index.json'
   if single.exists():
-    files = [single]
-  elif index.exists():
-    files = _parts(index)
-  elif any(directory.glob('*.bin')):
+    return [single]
+  if index.exists():
+    return _parts(index)
+  if any(directory.glob('*.bin')):
     raise errors.UserError(
       f'{directory} has its weights as pickles (*.bin), which may run code and are not read: run '
       f'python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT.'
     )
-  else:
-    raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')
+  raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')
+
+
+def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
   tensors = {}
   for path in files:
     try:
