@@ -22,6 +22,7 @@ torch = pytest.importorskip('torch', reason='the comparison needs torch')
 import torch_deberta  # noqa: E402  needs torch
 
 STEPS, WARMUP, PEAK, TOLERANCE = 20, 6, 2e-3, 1e-4
+DECAY = 0.5  # so much that a table that does not decay shows
 WORD = 'encoder/embeddings/word/embedding'
 DROPPED = dict(dropout=0.0, attention_dropout=0.0)
 SIZES = dict(num_layers=2, hidden_size=48, num_heads=4, intermediate_size=80, max_positions=40)
@@ -37,12 +38,12 @@ V1 = parts.disentangled(
 V3 = parts.disentangled(**SIZES, **DROPPED, max_distance=20, buckets=8)
 # The generator has half of the layers, one; the release clips each network by its own norm.
 CASES = {
-  'v1': ('mlm', V1, {}, parts.adamw_uncorrected()),
+  'v1': ('mlm', V1, {}, parts.adamw_uncorrected(weight_decay=DECAY)),
   'v3': (
     'replaced_token',
     V3,
     dict(width=1.0, depth=0.5, shared='added', head='token_and_row', discriminator_weight=50.0),
-    parts.adamw_uncorrected(b2=0.98, clip_groups=('^generator/',)),
+    parts.adamw_uncorrected(b2=0.98, weight_decay=DECAY, clip_groups=('^generator/',)),
   ),
 }
 
@@ -61,7 +62,7 @@ def update(p, path, gradient, state, s, b2):
   v.mul_(b2).add_((1 - b2) * gradient**2)
   change = m / (v.sqrt() + 1e-6)
   if not path.endswith(('scale', 'bias')):
-    change = change + 0.01 * p
+    change = change + DECAY * p
   p.sub_(rate(s) * change)
 
 
