@@ -97,8 +97,10 @@ def _pieces(vocab_size):
 
 def _tiny():
   """Two layers of 128 and a generator of one on the English sample, minutes on a laptop: short
-  rows, no dropout, initial weights of deviation 0.05 and a high rate, as configs/bert.py:tiny. The
-  generator learns at half the rate.
+  rows, no dropout, initial weights of deviation 0.05 and a high rate, as configs/bert.py:tiny.
+
+  The generator learns at a fifth of the rate. At half of it, in one seed of three, it filled masks
+  well before the discriminator could tell anything, which then called every token original.
   """
   return _v3(
     2,
@@ -109,12 +111,12 @@ def _tiny():
     tokenizer=_pieces(2048),
     corpus=parts.corpus(held_out=0.06),
     optimizer=parts.adamw_uncorrected(
-      b2=0.98, clip_groups=('^generator/',), rates=(('^generator/', 0.5),)
+      b2=0.98, clip_groups=('^generator/',), rates=(('^generator/', 0.2),)
     ),
     schedule=parts.linear_from_start(learning_rate=3e-3, warmup=100),
     length=32,
     batch_size=64,
-    phases=((800, {}),),
+    phases=((600, {}),),
     run=parts.run(dtype='float32', log_every=50, eval_every=100, save_minutes=1.0),
   )
 

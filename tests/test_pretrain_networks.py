@@ -10,7 +10,6 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 import small_networks as small
 from test_pretrain import BORDER
 from test_pretrain import STEPS
@@ -125,20 +124,6 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
     here(
       tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **SHORT
     )
-
-
-def test_a_run_with_added_word_vectors_begins_with_equal_ones_and_exports_their_sum(tmp_path, here):
-  added = parts.replaced_token(width=1.0, depth=0.5, shared='added')
-  here(tmp_path / 'run', **SHORT, **{**ELECTRA, 'objective': added})
-  fresh, run = params_at(tmp_path / 'run', 1), params_at(tmp_path / 'run', 2)
-  words = lambda params: params['embeddings']['word']['embedding']
-  assert not np.any(words(fresh['encoder'])) and np.any(words(run['encoder']))
-  export.export(str(tmp_path / 'run'), tmp_path / 'hf')
-  exported = safetensors.numpy.load_file(tmp_path / 'hf/discriminator/model.safetensors')
-  np.testing.assert_array_equal(
-    exported['electra.embeddings.word_embeddings.weight'],
-    words(run['encoder']) + words(run['generator']['encoder']),
-  )
 
 
 def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
