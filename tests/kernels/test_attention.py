@@ -98,7 +98,7 @@ CASES = {
   'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
   'bias': (40, 40, 2, 16, ('bias',), None, None, None),
   'both in two blocks of keys': (200, 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
-  'all in blocks of queries': (600, 600, 1, 16, ('c2p', 'p2c', 'bias'), None, None, 0.1),
+  'all in blocks of queries': (600, 600, 2, 64, ('c2p', 'p2c', 'bias'), None, None, 0.1),
   'memory': (40, 100, 2, 16, ('c2p', 'p2c', 'bias'), None, None, None),
   'memory beyond 512 keys': (150, 530, 1, 16, ('c2p', 'p2c'), None, 'causal', None),
   'memory and no terms': (40, 56, 4, 16, (), None, 'causal', None),
