@@ -150,7 +150,8 @@ def _worker(chip, lengths, chosen, variants):
   topology, cores = TOPOLOGIES[chip]
   place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])
 
-  made = {}  # bundles by program: networks with more heads often run more of the same one
+  # Bundles by program: networks with more heads often run more of the same one.
+  made = {}
 
   def say(program, f_and_shapes, steps, length, depth, whole=False):
     if program not in made:
@@ -166,7 +167,7 @@ def _worker(chip, lengths, chosen, variants):
     for heads, width in [h for h in all_heads if not chosen or h in chosen]:
       for length, rate in itertools.product(lengths, map(float, _RATES.value)):
         depth, steps = heads * width, attention.steps(heads, width, length, relative=bool(terms))
-        together = tuple(heads / n for n in steps)
+        together = tuple((heads / n, n == 1) for n in steps)
         say(
           (variant, width, length, rate, together),
           attention_of(chip, place, heads, width, length, terms, window, ordered, rate),

@@ -45,6 +45,16 @@ class Relation(NamedTuple):
     """table_UD after its dropout."""
     return layers.dropout(self.table_UD, self.rate, self.key_2)
 
+  def by_distance(self, x_UHK):
+    """x_RHK: a row for each distance. A gather per layer, and a scatter for its gradient, would
+    take longer than this product with 0 and 1, which is exact.
+    """
+    rows = len(x_UHK)
+    if np.array_equal(self.which_R, np.arange(rows)):
+      return x_UHK
+    which_RU = jax.nn.one_hot(self.which_R, rows, dtype=x_UHK.dtype)
+    return jnp.einsum('RU,UHK->RHK', which_RU, x_UHK, precision=_EXACT)
+
 
 class Asked(NamedTuple):
   """The predictions that the decoder is asked for.
@@ -70,15 +80,20 @@ class Asked(NamedTuple):
     again_BP = jnp.any(jnp.tril(at_BP[:, :, None] == at_BP[:, None], -1), axis=-1)
     return cls(at_BPL, jnp.where(again_BP[:, :, None], 0, at_BPL), *keys_values)
 
-  # Products with 0 and 1 are exact, and their gradients are no scatters.
+  # Products with 0 and 1 are exact, and their gradients are no scatters. With heads and their width
+  # in one axis the compiler need not lay out queries anew.
 
   def spread(self, q_BPHK):
     """q_BLHK, 0 where nothing is asked for."""
-    return jnp.einsum('BPL,BPHK->BLHK', self.first_BPL, q_BPHK, precision=_EXACT)
+    q_BPD = q_BPHK.reshape(*q_BPHK.shape[:2], -1)
+    q_BLD = jnp.einsum('BPL,BPD->BLD', self.first_BPL, q_BPD, precision=_EXACT)
+    return q_BLD.reshape(*q_BLD.shape[:2], *q_BPHK.shape[2:])
 
   def gather(self, out_BLHK):
     """out_BPHK."""
-    return jnp.einsum('BPL,BLHK->BPHK', self.at_BPL, out_BLHK, precision=_EXACT)
+    out_BLD = out_BLHK.reshape(*out_BLHK.shape[:2], -1)
+    out_BPD = jnp.einsum('BPL,BLD->BPD', self.at_BPL, out_BLD, precision=_EXACT)
+    return out_BPD.reshape(*out_BPD.shape[:2], *out_BLHK.shape[2:])
 
 
 class DisentangledAttention(nn.Module):
@@ -133,10 +148,10 @@ class DisentangledAttention(nn.Module):
       project = key
       if not self.shared_projections:
         project = dense(heads, use_bias=False, name='position_key')
-      tables['c2p_RHK'] = project(table_UD)[relation.which_R]
+      tables['c2p_RHK'] = relation.by_distance(project(table_UD))
     if self.position_to_content:
       project = query if self.shared_projections else dense(heads, name='position_query')
-      tables['p2c_RHK'] = project(table_UD)[relation.which_R]
+      tables['p2c_RHK'] = relation.by_distance(project(table_UD))
 
     q_BLHK = query(x_BLD)
     out_BLHK = ops.attend(
