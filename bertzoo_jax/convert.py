@@ -31,9 +31,9 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import released
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architectures import released
 from bertzoo_jax.tokenizers import hub as tokenizer_files
 
 _CONFIG, _WEIGHTS, _GENERATOR = (

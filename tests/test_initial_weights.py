@@ -11,6 +11,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 
 WORDS = 'encoder/embeddings/word/embedding'
+POSITIONS = 'encoder/embeddings/position/embedding'
 
 
 def flat(tree):
@@ -36,9 +37,32 @@ def summed():
   return objective._replace(networks=(detector._replace(of=of, into=into), generator))
 
 
+def disentangled(shared):
+  """The same as a part: the generator's table of positions is the discriminator's too."""
+  encoder = dict(
+    name='disentangled',
+    type_vocab_size=0,
+    absolute_positions='decoder',
+    content_to_position=True,
+    position_to_content=True,
+    max_distance=40,
+    buckets=8,
+    norm_relative=True,
+    shared_projections=True,
+    key_bias=True,
+    convolution_size=0,
+    convolution_activation='gelu',
+  )
+  pair = dict(width=1.0, depth=0.34, shared=shared, head='token_and_row')
+  return small.objective('replaced_token', **encoder, **pair)
+
+
 @pytest.mark.parametrize('whose', [('d', 'g'), ('d',)])
-def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(whose, monkeypatch):
-  objective = summed()
+@pytest.mark.parametrize(
+  'make', [summed, lambda: disentangled('added'), lambda: disentangled('none')]
+)
+def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, whose, monkeypatch):
+  objective = make()
   fresh = small.parameters(objective, seed=1)
   trained = small.parameters(objective, seed=2)
   found = dict(zip('dg', (network.of(trained) for network in objective.networks)))
@@ -48,9 +72,12 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(whose, mo
   )
   monkeypatch.setattr(initial_weights, '_check_vocabulary', lambda *_: None)
   params, _ = initial_weights.parameters(fresh, ','.join(whose), objective, None)
+  lent = objective.networks[0].places(fresh).get(POSITIONS) == f'generator/{POSITIONS}'
   for name, network in zip('dg', objective.networks):
     ours, theirs = network.of(params), found[name] if name in whose else network.of(fresh)
     for path, x in flat(theirs).items():
+      if lent and 'g' not in whose and name == 'g' and path == POSITIONS:
+        x = flat(found['d'])[path]  # the discriminator's file has it too
       np.testing.assert_allclose(flat(ours)[path], x, atol=1e-6, err_msg=path)
   assert jax.tree.structure(params) == jax.tree.structure(fresh)
 
@@ -71,3 +98,24 @@ def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused
   check('W', tmp_path, None, 'theirs')
   with pytest.raises(errors.UserError, match='has the tokenizer theirs…, the file of'):
     check('W', tmp_path, None, 'ours')
+
+
+def test_rows_of_words_without_a_piece_are_left_out_only_where_the_pieces_are_the_same(
+  tmp_path, monkeypatch
+):
+  objective = small.objective('mlm')
+  fresh = small.parameters(objective, seed=1)
+  trained = small.parameters(objective, seed=2)
+  flat_trained = flat(trained)
+  for path in (WORDS, 'mlm_head/bias'):
+    spare = np.ones((3, *flat_trained[path].shape[1:]), np.float32)
+    flat_trained[path] = np.concatenate([flat_trained[path], spare])
+  found = traverse_util.unflatten_dict(flat_trained, sep='/')
+  report = hf.Report('a directory', 'SomeClass', {}, ())
+  monkeypatch.setattr(initial_weights, '_weights', lambda *_: (found, report, tmp_path, False))
+  with pytest.raises(errors.UserError, match=r'word/embedding is \(101, 48\) here and \(104, 48\)'):
+    initial_weights.parameters(fresh, 'a', objective, None)
+  (tmp_path / 'vocab.txt').write_text('a\nb\n')
+  params, lines = initial_weights.parameters(fresh, 'a', objective, tmp_path)
+  assert small.worst(params, trained) == 0
+  assert "words: the first 101 of the checkpoint's 104 rows were loaded" in '\n'.join(lines)
