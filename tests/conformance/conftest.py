@@ -79,9 +79,8 @@ def _objectives():
     if not found.is_input_only(config) and _structure(config.objective) not in seen:
       cases[system] = config.encoder, config.objective
       seen.add(_structure(config.objective))
-  for shared in generator.SHARED:
-    section = parts.replaced_token(shared=shared, width=1.0)
-    if shared != parts.replaced_token().shared:
-      cases[f'replaced_token, shared {shared}'] = None, section
+  there = {own.get('shared') for _, own in cases.values()}
+  for shared in sorted(generator.SHARED.keys() - there):
+    cases[f'replaced_token, shared {shared}'] = None, parts.replaced_token(shared=shared, width=1.0)
   kept = parts.part('tests.outside.kept_or_random:kept_or_random', mask_id=4)
   return cases | {'kept_or_random': (None, kept)}

@@ -27,7 +27,6 @@ ENCODER = parts.disentangled(
   max_positions=16,
   max_distance=10,
   buckets=8,
-  convolution_size=3,
 )
 OBJECTIVE = parts.replaced_token(width=1.0, depth=0.5, shared='added', head='token_and_row')
 FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
@@ -59,14 +58,13 @@ def straight():
 @pytest.mark.parametrize(
   'mesh, accumulation, chosen',
   [
-    ((1, 1, 1), 4, kernels.XLA),
-    ((2, 1, 2), 2, kernels.XLA),
-    ((1, 4, 1), 1, kernels.XLA),
-    ((1, 2, 4), 1, kernels.XLA),
-    ((1, 1, 3), 1, kernels.XLA),
-    ((2, 1, 2), 2, FUSED),
+    pytest.param((1, 1, 1), 4, kernels.XLA, id='4 parts'),
+    pytest.param((2, 1, 2), 2, kernels.XLA, id='data and tensor, 2 parts'),
+    pytest.param((1, 2, 4), 1, kernels.XLA, id='fsdp and tensor'),
+    pytest.param((1, 4, 1), 1, kernels.XLA, id='fsdp', marks=pytest.mark.slow),
+    pytest.param((1, 1, 3), 1, kernels.XLA, id='3 along tensor', marks=pytest.mark.slow),
+    pytest.param((2, 1, 2), 2, FUSED, id='fused, 2 parts', marks=pytest.mark.slow),
   ],
-  ids=['4 parts', 'data tensor, 2 parts', 'fsdp', 'tensor 4', 'tensor 3', 'fused, 2 parts'],
 )
 def test_losses_and_weights_are_the_same(mesh, accumulation, chosen):
   state, losses = toys.run(phase_run(mesh, accumulation, chosen), STEPS)
