@@ -177,7 +177,7 @@ def compare(folder, name, *strangers):
   a, (params, report) = architectures.choose(name), hf.load(folder)
   words = hf.vocabulary_size(params)
   encoder = encoders.BY_NAME[a.part](
-    vocab_size=words, dtype=np.float32, initializer='normal', **report.encoder
+    vocab_size=words, dtype=np.float32, initializer='normal', vocab_multiple=1, **report.encoder
   )
   computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
   ours = export.our_logits(computed.encoder, params, batch)

@@ -41,6 +41,7 @@ def disentangled(shared):
   """The same as a part: the generator's table of positions is the discriminator's too."""
   encoder = dict(
     name='disentangled',
+    vocab_multiple=1,
     type_vocab_size=0,
     absolute_positions='decoder',
     content_to_position=True,

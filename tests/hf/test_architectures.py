@@ -19,6 +19,8 @@ from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architectures import deberta
+from bertzoo_jax.hf.architectures import deberta_v2
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -591,11 +593,16 @@ def test_every_transform_undoes_itself():
     hf_architecture.HEADS_BIAS: (4, 12),
     hf_architecture.FROM_HEADS_KERNEL: (4, 12, 48),
     hf_architecture.POSITIONS: (9, 48),
+    deberta_v2.CONVOLUTION: (3, 48, 40),
+    deberta_v2.KEY_OF_POSITIONS: (48, 4, 12),
+    deberta.INTERLEAVED: ((48, 4, 12),) * 3,
   }
   used = {row.transform for a in architectures.ARCHITECTURES.values() for row in a.rows}
   assert used == set(shapes)
+  rng = np.random.default_rng(0)
   for transform, shape in shapes.items():
-    x = np.random.default_rng(0).normal(size=shape)
+    several = isinstance(shape[0], tuple)
+    x = tuple(map(rng.normal, (0,) * 3, (1,) * 3, shape)) if several else rng.normal(size=shape)
     assert np.array_equal(transform.to_ours(transform.to_theirs(x, sizes), sizes), x)
 
 

@@ -25,6 +25,9 @@ def _apart(y, sizes):
   return tuple(y.reshape(sizes.num_heads, 3, -1, y.shape[1]).transpose(1, 3, 0, 2))
 
 
+INTERLEAVED = Transform(_interleaved, _apart)
+
+
 def _more(encoder) -> dict:
   """Nothing more. Raises UserError for what only the second version has."""
   if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
@@ -44,7 +47,7 @@ MASKED_LM = deberta_like.build(
       Row(
         tuple(f'{ATTENTION}/{x}/kernel' for x in ('query', 'key', 'value')),
         f'{THEIR_ATTENTION}.in_proj.weight',
-        Transform(_interleaved, _apart),
+        INTERLEAVED,
       ),
       Row(f'{ATTENTION}/query/bias', f'{THEIR_ATTENTION}.q_bias', HEADS_BIAS),
       Row(f'{ATTENTION}/value/bias', f'{THEIR_ATTENTION}.v_bias', HEADS_BIAS),

@@ -23,11 +23,11 @@ TOKENS = tokenizer.Shape(model='spm.model')
 HEAD = 'mask_predictions'  # of the release, replaced_token_detection_model.py
 
 # Kernels [size, D, D] here, [D, D, size] and the output first there.
-_CONVOLUTION = Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.transpose(2, 1, 0))
+CONVOLUTION = Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.transpose(2, 1, 0))
 
 # Their key of a relative position has a bias. It adds the same number to all scores of a query, so
 # that the probabilities do not depend on it: zeros, and not read.
-_KEY_OF_POSITIONS = Transform(
+KEY_OF_POSITIONS = Transform(
   lambda x, s: (HEADS_KERNEL.to_theirs(x, s), np.zeros(s.hidden_size, np.float32)),
   lambda ys, s: HEADS_KERNEL.to_ours(ys[0], s),
 )
@@ -49,7 +49,7 @@ _BODY = (
         Row(
           f'{ATTENTION}/position_key/kernel',
           (f'{THEIR_ATTENTION}.pos_key_proj.weight', f'{THEIR_ATTENTION}.pos_key_proj.bias'),
-          _KEY_OF_POSITIONS,
+          KEY_OF_POSITIONS,
         ),
         *dense(
           f'{ATTENTION}/position_query',
@@ -63,7 +63,7 @@ _BODY = (
   *deberta_like.may_lack(
     (
       *norm('encoder/relative_norm', 'deberta.encoder.LayerNorm'),
-      *dense('encoder/convolution', 'deberta.encoder.conv.conv', _CONVOLUTION),
+      *dense('encoder/convolution', 'deberta.encoder.conv.conv', CONVOLUTION),
       *norm('encoder/convolution_norm', 'deberta.encoder.conv.LayerNorm'),
     )
   ),
