@@ -84,7 +84,7 @@ def _trained_decoder(model: str):
   from bertzoo_jax import export
   from bertzoo_jax.model import encoder as encoders
 
-  fields = {'initializer': 'normal', **report.encoder}
+  fields = {'initializer': 'normal', 'vocab_multiple': 1, **report.encoder}  # not in config.json
   words = weights.vocabulary_size(params)
   encoder = encoders.BY_NAME[a.part](vocab_size=words, dtype=np.float32, **fields)
   if a.computes(encoder).encoder is encoder:
