@@ -9,8 +9,8 @@ R = L + M − 1 distances between a query and a key.
 visible: who sees whom (Visibility).
 dropout_rate: probability with which an attention probability is set to 0.
 dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
-relative: terms of the scores that depend on the distance of query and key (Relative). None means
-  none.
+relative: terms of the scores that depend on the distance of query and key, or on their segments
+  (Relative). None means none.
 scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
 A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
@@ -55,23 +55,52 @@ class Visibility(NamedTuple):
   first_query: int = 0
 
 
-class Relative(NamedTuple):
-  """Terms by distance d = first_query + i − j of query i and key j:
+class SameSegment(NamedTuple):
+  """A term of the scores of keys in the query's own segment:
 
-      score_ij += q_i · c2p[d] + k_j · p2c[d] + bias[d]
+      score_ij += number_i where key j has the segment of query i
+
+  Attributes:
+    numbers_BLH: of queries; they get a gradient.
+    query_segments_BL, key_segments_BM: int32 ids.
+  """
+
+  numbers_BLH: jax.Array
+  query_segments_BL: jax.Array
+  key_segments_BM: jax.Array
+
+
+class Relative(NamedTuple):
+  """Terms by distance d = first_query + i − j of query i and key j, and by their segments:
+
+      score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
   Row r belongs to the r-th of `distances`, from the smallest to the greatest. Tables are common to
-  all rows of the batch and get a gradient. Each may be None.
+  all rows of the batch and get a gradient. Each may be None. Fused kernels have the first three
+  only (`simple`).
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
     p2c_RHK: position to content (He et al. 2021 §3.1).
     bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
+    c2p_query_HK: what all queries of the c2p term have in common (Dai et al. 2019 §3.3).
+    mirrored_RHK, mirrored_B: rows of the batch where mirrored_B is true have this table in place of
+      c2p_RHK.
+    same_segment: the term by segments (Yang et al. 2019 §2.5).
   """
 
   c2p_RHK: jax.Array | None = None
   p2c_RHK: jax.Array | None = None
   bias_RH: jax.Array | None = None
+  c2p_query_HK: jax.Array | None = None
+  mirrored_RHK: jax.Array | None = None
+  mirrored_B: jax.Array | None = None
+  same_segment: SameSegment | None = None
+
+  @property
+  def simple(self) -> bool:
+    """Whether there are no other terms than c2p, p2c and bias."""
+    return all(term is None for term in self[3:])
 
 
 def same_pack(pack_ids_BL, window=None) -> Visibility:
@@ -149,8 +178,17 @@ def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   padded = lambda table: jnp.pad(table, ((0, 1), *((0, 0),) * (table.ndim - 1)))
   if relative.c2p_RHK is not None:
-    table = padded(relative.c2p_RHK[::-1]).astype(q_BLHK.dtype)
-    scores_BHLM += slide(product('BLHK,RHK->BHLR', q_BLHK, table), keys)
+    table = lambda table_RHK: padded(table_RHK[::-1]).astype(q_BLHK.dtype)
+    table_RHK, asks_BLHK = table(relative.c2p_RHK), q_BLHK
+    if relative.c2p_query_HK is not None:
+      asks_BLHK = q_BLHK + relative.c2p_query_HK.astype(q_BLHK.dtype)
+    if relative.mirrored_B is None:
+      rows_BHLR = product('BLHK,RHK->BHLR', asks_BLHK, table_RHK)
+    else:
+      mirrored_B111 = relative.mirrored_B[:, None, None, None]
+      table_BRHK = jnp.where(mirrored_B111, table(relative.mirrored_RHK), table_RHK)
+      rows_BHLR = product('BLHK,BRHK->BHLR', asks_BLHK, table_BRHK)
+    scores_BHLM += slide(rows_BHLR, keys)
   if relative.p2c_RHK is not None:
     table = padded(relative.p2c_RHK).astype(k_BMHK.dtype)
     scores_BHLM += slide(product('BMHK,RHK->BHMR', k_BMHK, table), queries).mT
@@ -159,6 +197,11 @@ def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
       padded(relative.bias_RH[::-1]).T[:, None], (q_BLHK.shape[2], queries, queries + keys)
     )
     scores_BHLM += slide(rows_HLR.astype(jnp.float32), keys)
+  if relative.same_segment is not None:
+    numbers_BLH, queries_BL, keys_BM = relative.same_segment
+    same_BLM = queries_BL[:, :, None] == keys_BM[:, None]
+    numbers_BHL1 = numbers_BLH.mT[..., None].astype(jnp.float32)
+    scores_BHLM += jnp.where(same_BLM[:, None], numbers_BHL1, 0.0)
   return scores_BHLM
 
 

@@ -21,6 +21,7 @@ from bertzoo_jax.model import attention
 from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import places
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
@@ -176,7 +177,7 @@ class Disentangled(nn.Module):
     position_ids = batch.get('position_ids')
     places_BP = at_BP if position_ids is None else jnp.take_along_axis(position_ids, at_BP, axis=1)
     start_BPD = (table[places_BP] + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
-    asked = _Asked.of(at_BP, x_BLD)
+    asked = places.Asked.of(at_BP, x_BLD)
     states_BPD = run(x_BLD, last, last + 1, (start_BPD, asked))
     return protocol.Predictions(states_BPD, run(x_BLD, last, last + 1), memory)
 
@@ -316,40 +317,6 @@ class Relation(NamedTuple):
   def dropped(self):
     """table_UD after its dropout."""
     return layers.dropout(self.table_UD, self.rate, self.key_2)
-
-
-class _Asked(NamedTuple):
-  """The places that the decoder is asked for.
-
-  Attributes:
-    at_BPL: 1 at the place of each prediction, in the dtype of products.
-    first_BPL: the same without predictions whose place an earlier one has.
-    keys_values: k_BLHK and v_BLHK.
-  """
-
-  at_BPL: jax.Array
-  first_BPL: jax.Array
-  keys_values: tuple | None
-
-  @classmethod
-  def of(cls, at_BP, x_BLD):
-    length, dtype = x_BLD.shape[1], x_BLD.dtype
-    same_BPP = at_BP[:, :, None] == at_BP[:, None]
-    again_BP = jnp.any(jnp.tril(same_BPP, -1), axis=-1)
-    at_BPL = jax.nn.one_hot(at_BP, length, dtype=dtype)
-    return cls(at_BPL, jnp.where(again_BP[:, :, None], 0, at_BPL), None)
-
-  def spread(self, x_BPHK):
-    """x_BLHK, 0 where nothing is asked for. A product with 0 and 1 is exact, and its gradient is no
-    scatter."""
-    return jnp.einsum('BPL,BPHK->BLHK', self.first_BPL, x_BPHK, precision=_EXACT)
-
-  def gather(self, x_BLHK):
-    """x_BPHK."""
-    return jnp.einsum('BPL,BLHK->BPHK', self.at_BPL, x_BLHK, precision=_EXACT)
-
-
-_EXACT = jax.lax.Precision.HIGHEST
 
 
 class DisentangledAttention(nn.Module):

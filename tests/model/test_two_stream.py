@@ -1,0 +1,135 @@
+"""Two streams with a memory, against transformers' XLNet."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+import torch
+import transformers
+
+from bertzoo_jax import objectives
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import networks
+
+REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
+LENGTH, PREDICTIONS = 16, 5
+
+
+def objective_of(kind='permutation_lm', pair_weight=0.0, **changes):
+  encoder = small.encoder(section=small.TWO_STREAM, **changes)
+  return objectives.BY_NAME[kind](encoder, pair_weight=pair_weight)
+
+
+def batches(count=3, rows=4):
+  """Consecutive full rows of lanes, the first two read forward, with a classifier's segment."""
+  for step in range(count):
+    resets = np.full(rows, step == 0)
+    batch = small.batch(rows, LENGTH, PREDICTIONS, seed=step)
+    rng = np.random.default_rng(step)
+    places = np.sort(np.stack([rng.choice(LENGTH, PREDICTIONS, False) for _ in range(rows)]))
+    batch |= dict(
+      input_ids=rng.integers(5, small.VOCAB, (rows, LENGTH)),
+      pack_ids=np.ones((rows, LENGTH), np.int32),
+      segment_ids=np.sort(rng.integers(0, 2, (rows, LENGTH))),
+      masked_positions=places,
+      masked_weights=np.ones((rows, PREDICTIONS), np.float32),
+    )
+    batch['segment_ids'][:, -1] = 2
+    batch = small.lanes(batch, seed=step, resets=resets)
+    yield {**batch, 'direction': (np.arange(rows) >= rows // 2).astype(np.int32)}
+
+
+def torch_twin(encoder, params):
+  """XLNetLMHeadModel with these parameters."""
+  config = transformers.XLNetConfig(
+    vocab_size=small.VOCAB,
+    d_model=encoder.hidden_size,
+    n_layer=encoder.num_layers,
+    n_head=encoder.num_heads,
+    d_inner=encoder.intermediate_size,
+    ff_activation=encoder.activation,
+    mem_len=MEMORY,
+    reuse_len=REUSE,
+    clamp_len=encoder.clamp_length or -1,
+    bi_data=True,
+    use_mems_train=True,
+    use_mems_eval=True,
+  )
+  model = transformers.XLNetLMHeadModel(config).eval()
+  model.load_state_dict({k: torch.tensor(x) for k, x in named(params).items()})
+  return model
+
+
+def named(params):
+  """{transformers' name: array} of parameters, or of their gradients."""
+  e, layers, out = params['encoder'], params['encoder']['layers'], {}
+  out['transformer.word_embedding.weight'] = e['embeddings']['word']['embedding']
+  out['lm_loss.weight'] = out['transformer.word_embedding.weight']
+  out['lm_loss.bias'] = params['mlm_head']['bias']
+  out['transformer.mask_emb'] = e['embeddings']['query']['embedding'][None]
+  a = layers['attention']
+  for i in range(len(a['segment'])):
+    own = {
+      'rel_attn.q': a['query']['kernel'],
+      'rel_attn.k': a['key']['kernel'],
+      'rel_attn.v': a['value']['kernel'],
+      'rel_attn.r': a['position']['kernel'],
+      'rel_attn.o': np.moveaxis(a['output']['kernel'], -1, 1),
+      'rel_attn.r_w_bias': a['content_query'],
+      'rel_attn.r_r_bias': a['position_query'],
+      'rel_attn.r_s_bias': a['segment_query'],
+      'rel_attn.seg_embed': a['segment'],
+      'rel_attn.layer_norm.weight': layers['attention_norm']['scale'],
+      'rel_attn.layer_norm.bias': layers['attention_norm']['bias'],
+      'ff.layer_1.weight': layers['feed_forward']['in']['kernel'].mT,
+      'ff.layer_1.bias': layers['feed_forward']['in']['bias'],
+      'ff.layer_2.weight': layers['feed_forward']['out']['kernel'].mT,
+      'ff.layer_2.bias': layers['feed_forward']['out']['bias'],
+      'ff.layer_norm.weight': layers['feed_forward_norm']['scale'],
+      'ff.layer_norm.bias': layers['feed_forward_norm']['bias'],
+    }
+    out |= {f'transformer.layer.{i}.{name}': np.asarray(x[i]) for name, x in own.items()}
+  return {name: np.asarray(x) for name, x in out.items()}
+
+
+def torch_logits(model, batch, memory):
+  """(logits [B, P, V], memory [B, n, M, D]) of XLNetLMHeadModel, by its own masks."""
+  order, places = batch['order'], batch['masked_positions']
+  target = np.zeros(order.shape, bool)
+  np.put_along_axis(target, places, True, 1)
+  hidden = ~(order[:, None] < order[:, :, None] + ~target[:, :, None])
+  out = model(
+    torch.tensor(batch['input_ids']),
+    mems=[torch.tensor(x).transpose(0, 1) for x in np.moveaxis(memory, 1, 0)],
+    perm_mask=torch.tensor(hidden).float(),
+    target_mapping=torch.tensor(np.eye(LENGTH)[places]).float(),
+    token_type_ids=torch.tensor(batch['segment_ids']),
+    use_mems=True,
+  )
+  return out.logits, np.stack([x.numpy().swapaxes(0, 1) for x in out.mems], 1)
+
+
+@pytest.mark.parametrize('changes', [{}, dict(clamp_length=6, activation='relu')], ids=str)
+def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(changes):
+  objective = objective_of(**changes)
+  params = small.parameters(objective)
+  encoder = objective.networks[0].encoder
+  model, carry = torch_twin(encoder, params), objective.carry(4)
+  memory = np.zeros(carry.shape, np.float32)
+  for batch in batches():
+    (loss, (carry, _)), gradients = small.evaluate(objective, params, batch, carry=carry)
+    logits, memory = torch_logits(model, batch, memory)
+    model.zero_grad()
+    theirs = torch.nn.functional.cross_entropy(
+      logits.flatten(0, 1), torch.tensor(batch['masked_targets']).flatten().long()
+    )
+    theirs.backward()
+    assert abs(float(loss) - theirs.item()) < 1e-5
+    assert small.worst(carry, memory) < 1e-5
+    found = named(gradients)
+    for name, x in model.named_parameters():
+      assert np.abs(found[name]).max() > 1e-5, name
+      assert small.worst(found[name], x.grad.numpy()) < 1e-5, name
