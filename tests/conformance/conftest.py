@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 import pathlib
 
+import small_networks as small
+
 from bertzoo_jax.model import encoder as encoders
 from configs import parts
 from tests import found
@@ -55,7 +57,10 @@ def _encoders():
 
 
 def _objectives():
-  """{name: (None for the encoder of small_networks, section)}."""
+  """{name: (section of an encoder, None for that of small_networks; section)}."""
   known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
+  two_stream = {name: small.TWO_STREAM for name in ('permutation_lm', 'memory_mlm')}
   kept = parts.part('tests.outside.kept_or_random:kept_or_random', mask_id=4)
-  return {f.__name__: (None, f()) for f in known} | {'kept_or_random': (None, kept)}
+  return {f.__name__: (two_stream.get(f.__name__), f()) for f in known} | {
+    'kept_or_random': (None, kept)
+  }

@@ -1,9 +1,5 @@
 """Two streams with a memory, against transformers' XLNet."""
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
@@ -11,8 +7,6 @@ import torch
 import transformers
 
 from bertzoo_jax import objectives
-from bertzoo_jax.model import operations
-from bertzoo_jax.objectives import networks
 
 REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
 LENGTH, PREDICTIONS = 16, 5
