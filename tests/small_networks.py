@@ -48,6 +48,7 @@ TWO_STREAM = dict(
   initializer='normal',
   initializer_range=0.02,
 )
+LANE_LENGTH, LANE_PREDICTIONS = 16, 5
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
 
@@ -132,6 +133,32 @@ def lanes(batch, seed=0, resets=0):
     direction=(np.arange(rows) % 2).astype(np.int32),
     resets=np.broadcast_to(np.asarray(resets, np.int32), (rows,)).copy(),
   )
+
+
+def with_memory(kind='permutation_lm', pair_weight=0.0, **changes):
+  """An objective with a memory on the encoder of TWO_STREAM with changes."""
+  return objectives.BY_NAME[kind](encoder(section=TWO_STREAM, **changes), pair_weight=pair_weight)
+
+
+def lane_batches(count=3, rows=4):
+  """Consecutive full rows of lanes, the first two read forward, with a classifier's segment."""
+  for step in range(count):
+    resets = np.full(rows, step == 0)
+    own = batch(rows, LANE_LENGTH, LANE_PREDICTIONS, seed=step)
+    rng = np.random.default_rng(step)
+    places = np.sort(
+      np.stack([rng.choice(LANE_LENGTH, LANE_PREDICTIONS, False) for _ in range(rows)])
+    )
+    own |= dict(
+      input_ids=rng.integers(5, VOCAB, (rows, LANE_LENGTH)),
+      pack_ids=np.ones((rows, LANE_LENGTH), np.int32),
+      segment_ids=np.sort(rng.integers(0, 2, (rows, LANE_LENGTH))),
+      masked_positions=places,
+      masked_weights=np.ones((rows, LANE_PREDICTIONS), np.float32),
+    )
+    own['segment_ids'][:, -1] = 2
+    own = lanes(own, seed=step, resets=resets)
+    yield {**own, 'direction': (np.arange(rows) >= rows // 2).astype(np.int32)}
 
 
 def rows(**sizes):

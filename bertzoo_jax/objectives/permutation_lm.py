@@ -68,6 +68,9 @@ def _with_memory(encoder, ops, pair_weight, features):
     return {**totals, 'pairs': networks.pair_normalizer(batch)} if pair_weight else totals
 
   def loss(params, batch, normalizers, carry, key, train):
+    # The encoder has a query stream where there is an order.
+    unordered = {name: x for name, x in batch.items() if name != 'order'}
+    batch = {**unordered, **{name: batch[name] for name in features}}
     found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
     logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
     sums = {'masked': networks.masked_sums(logits_BPV, batch)}
