@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 import small_networks as small
-import toys
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import sharding
+from tests.training import toys
 
 objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']
