@@ -92,11 +92,13 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
     names of the tensors that the reference did not find in the file, or found there and did not
     load.
   """
-  return (a.logits or _with_transformers(a.name))(directory, batch)
+  return (a.logits or with_transformers(a.name))(directory, batch)
 
 
-def _with_transformers(name: str) -> Callable:
-  """(directory, batch) → logits of a class of transformers."""
+def with_transformers(name: str, segments: bool | None = None) -> Callable:
+  """(directory, batch) → logits of a class of transformers. segments: whether it is given the
+  segments; None: if its config.json has several.
+  """
 
   def logits(directory, batch):
     import torch
@@ -108,7 +110,8 @@ def _with_transformers(name: str) -> Callable:
     )
     network = network.float().eval()
     inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
-    if getattr(network.config, 'type_vocab_size', 0) > 1:
+    several = getattr(network.config, 'type_vocab_size', 0) > 1
+    if several if segments is None else segments:
       inputs['token_type_ids'] = batch['segment_ids']
     with torch.no_grad():
       out = network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})

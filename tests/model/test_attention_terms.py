@@ -14,7 +14,7 @@ def explicit(q, k, v, visible, relative):
   """The definition, by a gather of each row of the table and a loop over rows of the batch."""
   outs, distance = [], M + np.arange(L)[:, None] - np.arange(L + M) + L - 1
   for b in range(B):
-    table = relative.mirrored_RHK if relative.mirrored_B[b] else relative.c2p_RHK
+    table = jnp.where(relative.mirrored_B[b], relative.mirrored_RHK, relative.c2p_RHK)
     scores = jnp.einsum('LHK,MHK->HLM', q[b], k[b])
     scores += jnp.einsum('LHK,LMHK->HLM', q[b] + relative.c2p_query_HK, table[distance])
     numbers, mine, theirs = (x[b] for x in relative.same_segment)

@@ -1,5 +1,7 @@
 """Objectives with a memory: what they add and refuse, and the same run however it is split."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -72,7 +74,8 @@ def phase_run(mesh, accumulation, rows=8):
   make = lambda encoder, ops: objectives.BY_NAME['permutation_lm'](encoder, ops, pair_weight=0.0)
   at = lambda batch, step: small.lanes(batch, seed=step, resets=step == 0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)
-  return toys.of_an_encoder(make, encoder, sharding.mesh(mesh), at=at, **sizes)
+  placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
+  return toys.of_an_encoder(make, encoder, placed, at=at, **sizes)
 
 
 @pytest.fixture(scope='module')

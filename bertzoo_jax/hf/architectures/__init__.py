@@ -14,6 +14,7 @@ from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
 from bertzoo_jax.hf.architectures import electra
 from bertzoo_jax.hf.architectures import roberta
+from bertzoo_jax.hf.architectures import xlnet
 
 
 def choose(name: str) -> Architecture:
@@ -140,5 +141,6 @@ ARCHITECTURES = {
     electra.MASKED_LM,
     albert.PRETRAINING,
     albert.MASKED_LM,
+    xlnet.LM,
   )
 }
