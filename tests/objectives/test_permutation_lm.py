@@ -1,15 +1,22 @@
 """Objectives with a memory: what they add and refuse, and the same run however it is split."""
 
 import math
+import types
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.training import data
 from bertzoo_jax.training import sharding
+from configs import parts
+from configs import xlnet
 from tests.training import toys
 
 objective_of, batches = small.with_memory, small.lane_batches
@@ -92,3 +99,43 @@ def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on
   np.testing.assert_allclose(losses, trained[1], rtol=1e-5)
   assert np.abs(trained[0].carry).max() > 0.1
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
+
+
+def assembled(phases=((10, {}),), features=(), **changes):
+  """The objective of a tiny config with changes, as a run makes it."""
+  config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
+  for key, value in changes.items():
+    section, _, field = key.partition('__')
+    config[section] = {**config[section], field: value} if field else value
+  config.phases = phases
+  row = small.lanes(small.batch())
+  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
+  phase = configuration.phases(config.lock())[0]
+  held = types.SimpleNamespace(
+    vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20)
+  )
+  return assembly.phase_run(config, phase, held, toys.one_device(), 10).objective
+
+
+def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():
+  assert assembled().carry(2).shape == (2, 2, 48, 128)
+  without = assembled(encoder__memory_length=0)
+  assert without.carry(2) == ()
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(encoder__reuse_length=16), 'reuse_length=16 and format.reuse_length=32'),
+    (dict(phases=((5, {}), (5, {'batch_size': 32}))), 'different batch sizes'),
+    (dict(features=('resets',)), 'needs resets'),
+    (dict(features=('order',)), 'needs order'),
+    (dict(objective=parts.memory_mlm()), "reads 'order'"),
+    (dict(objective=parts.mlm(), features=('order',)), "reads 'resets'"),
+    (dict(objective__pair_weight=1.0, features=('pair_labels',)), 'needs pair_labels'),
+    (dict(encoder=parts.transformer()), 'two_stream'),
+  ],
+)
+def test_a_run_whose_memory_would_hold_something_else_is_refused(changes, message):
+  with pytest.raises(errors.UserError, match=message):
+    assembled(**changes)
