@@ -118,7 +118,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       f'objective={phase.config.objective.name} does not (it would see '
       'what it is to predict, or segments it has not): take another masking and format.'
     )
-  _check_memory(config, phase, objective)
+  _check_memory(phase, objective)
   if 'pair_labels' in phase_data.features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
@@ -142,7 +142,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   )
 
 
-def _check_memory(config, phase, objective):
+def _check_memory(phase, objective):
   """Raises UserError for a memory that would not hold what the rows of a phase say it does."""
   if not jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))):
     return
@@ -151,11 +151,6 @@ def _check_memory(config, phase, objective):
     raise errors.UserError(
       f'encoder.reuse_length={own.reuse_length} and format.reuse_length={told.reuse_length}: the '
       'memory keeps the tokens by which the rows move on, set both to the same.'
-    )
-  if len({p.config.batch_size for p in configuration.phases(config)}) > 1:
-    raise errors.UserError(
-      'The phases have different batch sizes, and a memory belongs to the rows of one: keep '
-      'config.batch_size, or train the next phase as a run of its own with --init.'
     )
 
 

@@ -54,5 +54,6 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path):
 def test_an_encoder_without_streams_and_a_decoder_are_refused():
   with pytest.raises(errors.UserError, match='architecture'):
     hf_architecture.config(LM, small.encoder(), small.BERT_IDS, small.VOCAB)
-  with pytest.raises(errors.UserError, match='decoder'):
-    hf_architecture.encoder(LM, {'attn_type': 'uni'})
+  for content, message in (({'attn_type': 'uni'}, 'decoder'), ({'clamp_len': 'x'}, 'clamp_len=x')):
+    with pytest.raises(errors.UserError, match=message):
+      hf_architecture.encoder(LM, content)

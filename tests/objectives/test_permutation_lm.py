@@ -101,7 +101,7 @@ def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
 
 
-def assembled(phases=((10, {}),), features=(), **changes):
+def assembled(phases=((1000, {}),), features=(), **changes):
   """The objective of a tiny config with changes, as a run makes it."""
   config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
   for key, value in changes.items():
@@ -110,11 +110,11 @@ def assembled(phases=((10, {}),), features=(), **changes):
   config.phases = phases
   row = small.lanes(small.batch())
   told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
-  phase = configuration.phases(config.lock())[0]
+  phase = configuration.phases(config.lock())[-1]
   held = types.SimpleNamespace(
     vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20)
   )
-  return assembly.phase_run(config, phase, held, toys.one_device(), 10).objective
+  return assembly.phase_run(config, phase, held, toys.one_device(), 1000).objective
 
 
 def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():
@@ -127,7 +127,7 @@ def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():
   'changes, message',
   [
     (dict(encoder__reuse_length=16), 'reuse_length=16 and format.reuse_length=32'),
-    (dict(phases=((5, {}), (5, {'batch_size': 32}))), 'different batch sizes'),
+    (dict(phases=((500, {}), (500, {'format.reuse_length': 16}))), 'format.reuse_length=16'),
     (dict(features=('resets',)), 'needs resets'),
     (dict(features=('order',)), 'needs order'),
     (dict(objective=parts.memory_mlm()), "reads 'order'"),

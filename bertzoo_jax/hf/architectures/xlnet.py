@@ -38,9 +38,6 @@ _DEFAULTS = dict(
   ff_activation='gelu',
   attn_type='bi',
   same_length=False,
-  clamp_len=-1,
-  mem_len=512,
-  reuse_len=None,
 )
 
 _FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
@@ -123,11 +120,17 @@ def _to_encoder(content):
     raise errors.UserError(
       'config.json describes a decoder (attn_type, same_length); only encoders can be read.'
     )
+  clamp = content.get('clamp_len', -1)
+  if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp >= 1 << 22:
+    raise errors.UserError(
+      f'config.json says clamp_len={str(clamp)[:40]}: a number of tokens, or -1 for none, is '
+      'needed; download or export the directory again.'
+    )
   fields = {
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
     'attention_dropout': content['dropout'],
     'activation': architecture.activation(content['ff_activation']),
-    'clamp_length': max(0, content['clamp_len']),
+    'clamp_length': max(0, clamp),
   }
   return fields, _sizes(types.SimpleNamespace(**fields), {})
 
