@@ -48,6 +48,8 @@ TWO_STREAM = dict(
   initializer='normal',
   initializer_range=0.02,
 )
+# Encoders of objectives that do not go with SECTION's.
+SECTIONS = {'permutation_lm': TWO_STREAM, 'memory_mlm': TWO_STREAM}
 LANE_LENGTH, LANE_PREDICTIONS = 16, 5
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
@@ -64,9 +66,10 @@ def encoder(
 
 
 def objective(kind, ops=operations.PLAIN, **changes):
-  """An objective on that encoder, with its usual values. changes: of the encoder, and of the
-  objective.
+  """An objective on that encoder or on the one it needs (SECTIONS), with its usual values. changes:
+  of the encoder, and of the objective.
   """
+  changes = {'section': SECTIONS.get(kind, SECTION), **changes}
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
   return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
@@ -135,9 +138,9 @@ def lanes(batch, seed=0, resets=0):
   )
 
 
-def with_memory(kind='permutation_lm', pair_weight=0.0, **changes):
-  """An objective with a memory on the encoder of TWO_STREAM with changes."""
-  return objectives.BY_NAME[kind](encoder(section=TWO_STREAM, **changes), pair_weight=pair_weight)
+def with_memory(kind='permutation_lm', **changes):
+  """An objective with a memory."""
+  return objective(kind, **changes)
 
 
 def lane_batches(count=3, rows=4):

@@ -59,8 +59,7 @@ def _encoders():
 def _objectives():
   """{name: (section of an encoder, None for that of small_networks; section)}."""
   known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
-  two_stream = {name: small.TWO_STREAM for name in ('permutation_lm', 'memory_mlm')}
   kept = parts.part('tests.outside.kept_or_random:kept_or_random', mask_id=4)
-  return {f.__name__: (two_stream.get(f.__name__), f()) for f in known} | {
+  return {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known} | {
     'kept_or_random': (None, kept)
   }
