@@ -1,54 +1,115 @@
-"""DeBERTa (He et al. 2020, arXiv:2006.03654): its rows. Disentangled attention and the enhanced
-mask decoder are still to be written.
+"""DeBERTa v1 (He et al. 2020, arXiv:2006.03654): attention with terms of relative position, and a
+decoder that reads absolute positions.
 
-    python -m bertzoo_jax.show --config configs/deberta.py:tiny --corpus CORPUS
+    python -m bertzoo_jax.pretrain --config configs/deberta.py:base \
+      --corpus CORPUS --workdir WORKDIR
+
+Sizes: tiny (for a laptop and the tests); base, large (Table 8: 1,000,000 steps of 2,048 rows of
+512 tokens, peak 2e-4, warmup 10,000, 78 GB of text; base took 10 days on 64 V100s, large 20 days on
+96); base_ablation (Tables 4 and 8: 256 rows, peak 1e-4, BooksCorpus + English Wikipedia, 7 days on
+16); xlarge (a released model of 48 layers of 1,024, of which the paper has no table: it has large's
+settings here).
 
 GPT-2's byte-level BPE; contiguous full sentences; n-grams of up to 3 words, p(n) ∝ 1/n, one in each
-window of 6n words (A.3; code of the release).
+window of 6n words (A.3; code of the release); AdamW without bias correction, decay 0.01, gradients
+clipped at 1; the rate is the release's warmup_linear.
+
+The ablations of Table 4, on base_ablation:
+
+* −EMD: --config.encoder.absolute_positions=none (no absolute positions anywhere; the paper does not
+  spell it out).
+* −C2P: --config.encoder.content_to_position=False
+* −P2C: --config.encoder.position_to_content=False
+
+Those of Table 13, each added to the one before, as v2 has them:
+
+* +ShareProjection: --config.encoder.shared_projections=True
+* +Conv: --config.encoder.convolution_size=3
+* +128k vocab: configs/deberta_v2.py:base_ablation, which has all three; with
+  --config.encoder.buckets=0 --config.encoder.norm_relative=False it has v1's relative table.
+
+Absolute positions at the input (DeBERTa-AP of Table 10): --config.encoder.absolute_positions=input.
 
 Not as in the released code: windows go round the row from a random word and are taken in random
 order until 15 % are chosen (the release walks from left to right, so that the tail of a full row is
 hardly ever masked: --config.masking.scan=left_to_right); an n-gram that would exceed the 15 % loses
 its last words; rows end with a sentence and have a separator between documents
-(…,format=token_blocks cuts one stream of tokens).
+(…,format=token_blocks cuts one stream of tokens); special pieces have RoBERTa's ids; 1 % of the
+documents is held out, not 5 %. No results of a full run yet.
 """
 
 from configs import parts
 
 
-def _tiny():
-  """Rows of 64 tokens of the English sample."""
+def _deberta(num_layers, hidden_size, *, learning_rate=2e-4, dropout=0.1, **fields):
   return parts.experiment(
+    **{
+      **dict(
+        tokenizer=parts.byte_bpe(),
+        corpus=parts.corpus(),
+        format=parts.full_sentences(),
+        masking=parts.ngram_windows(),
+        encoder=parts.disentangled(
+          num_layers=num_layers,
+          hidden_size=hidden_size,
+          num_heads=hidden_size // 64,
+          intermediate_size=4 * hidden_size,
+          buckets=0,
+          norm_relative=False,
+          shared_projections=False,
+          key_bias=False,
+          dropout=dropout,
+          attention_dropout=dropout,
+        ),
+        objective=parts.mlm(),
+        optimizer=parts.adamw_uncorrected(),
+        schedule=parts.linear_from_start(learning_rate=learning_rate, warmup=10_000),
+        length=512,
+        batch_size=2048,
+        phases=((1_000_000, {}),),
+        hf='DebertaForMaskedLM',
+        run=parts.run(accumulation=4),
+      ),
+      **fields,
+    }
+  )
+
+
+def _tiny():
+  """Two layers of 128 on rows of 64 tokens of the English sample, minutes on a laptop."""
+  return _deberta(
+    2,
+    128,
+    dropout=0.0,
     tokenizer=parts.byte_bpe(vocab_size=4096),
     corpus=parts.corpus(held_out=0.06),
-    format=parts.full_sentences(),
-    masking=parts.ngram_windows(),
-    encoder=parts.disentangled(
-      num_layers=2,
-      hidden_size=128,
-      num_heads=2,
-      intermediate_size=512,
-      dropout=0.0,
-      attention_dropout=0.0,
-      buckets=0,
-      norm_relative=False,
-      shared_projections=False,
-      key_bias=False,
-    ),
-    objective=parts.mlm(),
-    optimizer=parts.adamw_uncorrected(),
     schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
     length=64,
     batch_size=64,
     phases=((2000, {}),),
-    hf='DebertaForMaskedLM',
     run=parts.run(dtype='float32', log_every=50, eval_every=500, save_minutes=1.0),
   )
 
 
-SIZES = {'tiny': _tiny}
-PARAMETERS = {'tiny': 1_204_096}
+SIZES = {
+  'tiny': _tiny,
+  'base': lambda: _deberta(12, 768),
+  'base_ablation': lambda: _deberta(12, 768, learning_rate=1e-4, batch_size=256, run=parts.run()),
+  'large': lambda: _deberta(24, 1024),
+  'xlarge': lambda: _deberta(48, 1024, run=parts.run(accumulation=8)),
+}
+
+# transformers' base models have neither the decoder's positions nor the vocabulary's head.
+_HEAD_768 = 512 * 768 + (768 * 768 + 768) + 2 * 768 + 50_265
+_HEAD_1024 = 512 * 1024 + (1024 * 1024 + 1024) + 2 * 1024 + 50_265
+PARAMETERS = {
+  'tiny': 1_204_096,
+  'base': 138_601_728 + _HEAD_768,
+  'base_ablation': 138_601_728 + _HEAD_768,
+  'large': 405_163_008 + _HEAD_1024,
+  'xlarge': 757_804_032 + _HEAD_1024,
+}
 
 
-def get_config(argument='tiny'):
+def get_config(argument='base'):
   return parts.argument(argument, SIZES)

@@ -554,6 +554,7 @@ def disentangled(
   num_heads=12,
   intermediate_size=3072,
   embedding_size=0,
+  vocab_multiple=1,
   max_positions=512,
   type_vocab_size=0,
   absolute_positions='decoder',
@@ -581,6 +582,8 @@ def disentangled(
   The usual values are v2's without its convolution; v1 has buckets=0, norm_relative=False,
   shared_projections=False, key_bias=False.
 
+  vocab_multiple: the rows of the word table are rounded up to a multiple of it, the last ones
+    without a piece (v2, V3: 100).
   absolute_positions: decoder (the enhanced mask decoder) | input (added to the words) | none.
   content_to_position, position_to_content: the two relative terms of a score, each on or off.
   max_distance: distances from there on are not told apart.
@@ -602,6 +605,7 @@ def disentangled(
       num_heads=num_heads,
       intermediate_size=intermediate_size,
       embedding_size=embedding_size,
+      vocab_multiple=vocab_multiple,
       max_positions=max_positions,
       type_vocab_size=type_vocab_size,
       absolute_positions=absolute_positions,

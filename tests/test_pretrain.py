@@ -32,6 +32,7 @@ from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
 
@@ -238,7 +239,7 @@ def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
     'checkpoints',
     'loss.png',
   } <= names
-  kept = checkpoint.steps(untouched)
+  kept = step_folders.steps(untouched)
   assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {
     STEPS - 2,
     STEPS - 1,
@@ -332,7 +333,7 @@ def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
     if code == 0:
       assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
       last = draw.randrange(1, STEPS // 2)  # the run goes on from there
-      for step in [s for s in checkpoint.steps(workdir) if s > last]:
+      for step in [s for s in step_folders.steps(workdir) if s > last]:
         shutil.rmtree(workdir / f'checkpoints/{step}')
   print(f'{landed} of {kills} kills came between the first row and the end')
   assert landed >= 15
@@ -365,9 +366,9 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
     assert full.returncode == 3, full.stderr
     assert len(told) == 1 and re.match(r'error: .*(No space left|File too large)', told[0]), told
     assert len(told[0]) < 400
-    sound = checkpoint.steps(folder / 'run')
+    sound = step_folders.steps(folder / 'run')
     assert limit or sound  # a limit of the size of a file strikes the first one
-    assert all(checkpoint.verify(folder / f'run/checkpoints/{step}') is None for step in sound)
+    assert all(step_folders.verify(folder / f'run/checkpoints/{step}') is None for step in sound)
     free()
     done = subprocess.run(line, **how)
     assert done.returncode == 0, done.stderr
@@ -410,7 +411,7 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
   never = '--config.run.save_minutes=1000.0'
   code, said = run_train(world, workdir, never, stop_when=lambda w: rows(w) >= 4, how=how)
   assert code == 0 and 'run the same line to resume' in said, said
-  newest, last = checkpoint.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
+  newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
   code, said = run_train(world, workdir, never)
   assert code == 0 and (
@@ -436,7 +437,7 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   finally:
     first.send_signal(signal.SIGCONT)
   assert first.wait(timeout=300) == 0
-  assert checkpoint.steps(workdir)[-1] == STEPS
+  assert step_folders.steps(workdir)[-1] == STEPS
 
 
 def refused(world, workdir, changes, words, **kw):
@@ -606,9 +607,9 @@ def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_
   again = dict(phases=phases, run__keep_every=BORDER, run__save_minutes=1000.0, run__eval_every=0)
   assert here(tmp_path / 'whole', **again)['step'] == STEPS
   shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
-  for step in [s for s in checkpoint.steps(tmp_path / 'run') if s > BORDER]:
+  for step in [s for s in step_folders.steps(tmp_path / 'run') if s > BORDER]:
     shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
-  assert checkpoint.steps(tmp_path / 'run')[-1] == BORDER
+  assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
   here(tmp_path / 'run', **again)
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
 
@@ -676,7 +677,7 @@ def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
   for _ in range(2):
     with pytest.raises(errors.Stopped, match='not finite'):
       here(tmp_path / 'run', batches=str(path), run__log_every=log_every, run__keep_every=3)
-    assert checkpoint.steps(tmp_path / 'run')[-1] == 3
+    assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
 def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsys):

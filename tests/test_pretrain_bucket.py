@@ -13,7 +13,7 @@ import test_pretrain
 from test_pretrain import untouched  # noqa: F401  a fixture
 from test_pretrain import world  # noqa: F401
 
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import step_folders
 
 pytestmark = pytest.mark.slow
 FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
@@ -44,7 +44,7 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
   tmp_path,
 ):
   code, said = test_pretrain.run_train(
-    world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: checkpoint.steps(w)
+    world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: step_folders.steps(w)
   )
   assert code == -signal.SIGKILL, said
   with emulated_gcs.Store() as store:
@@ -80,6 +80,6 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     store.download('bucket', 'run', tmp_path / 'back')
   code, said = test_pretrain.run_train(world, tmp_path / 'back', *FEW_SAVES)
   assert code == 0, said
-  assert checkpoint.steps(tmp_path / 'back')[-1] == test_pretrain.STEPS
+  assert step_folders.steps(tmp_path / 'back')[-1] == test_pretrain.STEPS
   assert test_pretrain.state_of(tmp_path / 'back') == test_pretrain.state_of(untouched)
   assert test_pretrain.curve(tmp_path / 'back') == test_pretrain.curve(untouched)

@@ -21,6 +21,7 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step_folders
 from configs import parts
 
 ELECTRA = dict(
@@ -50,9 +51,9 @@ def params_at(workdir, step):
 def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_stays(tmp_path, here):
   here(tmp_path / 'whole', **TWO_STAGES)
   shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
-  for step in [s for s in checkpoint.steps(tmp_path / 'run') if s > BORDER]:
+  for step in [s for s in step_folders.steps(tmp_path / 'run') if s > BORDER]:
     shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
-  assert checkpoint.steps(tmp_path / 'run')[-1] == BORDER
+  assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
   here(tmp_path / 'run', **TWO_STAGES)
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
   border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)

@@ -83,6 +83,7 @@ NUMBERS = {
   'encoder.num_heads': _UNITS,
   'encoder.intermediate_size': _UNITS,
   'encoder.embedding_size': _whole(0, 2**20),
+  'encoder.vocab_multiple': _PIECES,
   'encoder.max_positions': _TOKENS,
   'encoder.type_vocab_size': _whole(0, 2**24),
   'encoder.max_distance': _TOKENS,

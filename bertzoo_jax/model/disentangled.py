@@ -1,12 +1,11 @@
 """The encoder with disentangled attention and its enhanced mask decoder: DeBERTa v1, v2 and V3's.
 
-Legend: B batch, L length, P predictions, D width, E width of the tables, H heads, K head width,
-T rows of the relative table, R = 2L − 1 distances of two tokens.
+Legend: B batch, L length, P predictions, D width, E width of the tables, K head width, T rows
+of the relative table.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -16,9 +15,9 @@ import numpy as np
 from flax import linen as nn
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import blocks
+from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import places
@@ -61,7 +60,8 @@ class Disentangled(nn.Module):
   1 − max_distance.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there.
+  given by the program; the keyword-only rest is the config's section, explained there. An encoder's
+  vocab_size is the number of rows of its word table, which vocab_multiple rounds up.
   """
 
   vocab_size: int
@@ -74,6 +74,7 @@ class Disentangled(nn.Module):
   num_heads: int
   intermediate_size: int
   embedding_size: int
+  vocab_multiple: int
   max_positions: int
   type_vocab_size: int
   absolute_positions: str
@@ -107,6 +108,8 @@ class Disentangled(nn.Module):
   resized = transformer.Transformer.resized
 
   def __post_init__(self):
+    if self.vocab_multiple > 0:
+      self.vocab_size += -self.vocab_size % self.vocab_multiple
     super().__post_init__()
     transformer.check(self)
     _check(self)
@@ -141,9 +144,9 @@ class Disentangled(nn.Module):
     if self.convolution_size:
       self.convolution = layers.Dense((width,), self.kernel_init, self.dtype, in_axes=2)
       self.convolution_norm = layers.Norm(self.norm_eps, self.dtype)
-    example = (Relation(jnp.zeros((1, width)), np.zeros(1, int), None, 0.0),)
+    example = disentangled_attention.Relation(jnp.zeros((1, width)), np.zeros(1, int), None, 0.0)
     self.layers = self.param(
-      'layers', lambda k: blocks.init(self._block(), k, self.plan, width, *example)
+      'layers', lambda k: blocks.init(self._block(), k, self.plan, width, example)
     )
 
   def embed(self, batch):
@@ -151,7 +154,7 @@ class Disentangled(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`.
+    """hidden_BLD in `dtype`, of the last layer.
 
     Args:
       batch: input_ids, segment_ids, pack_ids, and with dropout common_key.
@@ -159,107 +162,106 @@ class Disentangled(nn.Module):
       ops: operations that depend on the devices.
       embedded_BLE: the sum to begin with; None for `embed(batch)`.
 
-    Raises UserError for rows longer than max_positions.
+    Raises:
+      UserError: rows longer than max_positions.
+      ValueError: dropout of the relative table without common_key.
     """
-    run, x_BLD = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
-    return run(x_BLD, 0, self.plan.blocks)
+    told = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
+    return self._run(told, told.embedded_BLD, 0, self.plan.blocks)
 
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
-    """Predictions at batch['masked_positions'], by the enhanced mask decoder where
-    absolute_positions is 'decoder' (He et al. 2020 §3.2, A.8).
+    """Predictions at batch['masked_positions']: of the enhanced mask decoder where
+    absolute_positions is 'decoder' (He et al. 2020 §3.2, A.8), else the last layer's vectors.
+    Arguments and errors as of the encoder.
     """
     if self.absolute_positions != 'decoder':
       return protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
-    run, x_BLD = self._start(batch, dropout_keys_B2, ops)
-    last = self.plan.blocks - 1
-    x_BLD = run(x_BLD, 0, last)
-    at_BP, table = batch['masked_positions'], self.embeddings.position()
-    position_ids = batch.get('position_ids')
-    places_BP = at_BP if position_ids is None else jnp.take_along_axis(position_ids, at_BP, axis=1)
-    start_BPD = (table[places_BP] + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
-    asked = places.Asked.of(at_BP, x_BLD)
-    states_BPD = run(x_BLD, last, last + 1, (start_BPD, asked))
-    return protocol.Predictions(states_BPD, run(x_BLD, last, last + 1), memory)
+    told, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
+    x_BLD = self._run(told, told.embedded_BLD, 0, last)
+    hidden_BLD = self._run(told, x_BLD, last, last + 1)  # under jit only where it is used
+    return protocol.Predictions(self._decode(told, x_BLD), hidden_BLD, memory)
 
   def _start(self, batch, dropout_keys_B2, ops, embedded_BLE=None):
-    """(run, input of the first block): run(x_BLD, first, end) gives the output of the blocks, and
-    run(x_BLD, last, end, decoded) the vectors of the decoder.
-    """
-    if (length := batch['input_ids'].shape[1]) > self.max_positions:
-      raise errors.UserError(
-        f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
-        f'set --config.encoder.max_positions={length} or a smaller --config.length.'
-      )
-    keys = blocks.split_keys(dropout_keys_B2, 3)
-    embedded_BLE = self.embed(batch) if embedded_BLE is None else embedded_BLE
+    """What all layers are told, the input of the first among it."""
+    transformer.check_length(batch, self.max_positions)
+    embed_keys_B2, *keys = blocks.split_keys(dropout_keys_B2, 3)
+    x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
     if self.table_width != self.hidden_size:
-      embedded_BLE = self.embedding_projection(embedded_BLE)
-    real_BL1 = batch['pack_ids'][:, :, None] > 0
-    x_BLD = jnp.where(real_BL1, self.embeddings.finish(embedded_BLE, keys[0]), 0)
-    block, visible, first_BLD = self._block(), attention.of_batch(batch), x_BLD
-    relation = self._relation(batch, length, dropout_keys_B2 is not None)
+      x_BLD = self.embedding_projection(x_BLD)
+    x_BLD = ops.constrain('hidden', _real(self.embeddings.finish(x_BLD, embed_keys_B2), batch))
+    dropped = dropout_keys_B2 is not None and self.dropout > 0.0
+    relation = self._relation(batch['input_ids'].shape[1], _common_key(batch) if dropped else None)
+    return _Told(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
 
-    def layer(params, x_BLD, turn):
-      its = relation.of_layer(turn.number)
-      return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops, its), None
+  def _run(self, told, x_BLD, first, end):
+    """The output of the blocks first … end − 1, the convolution behind the first among them."""
+    block = self._block()
 
-    def decode(params, x_BLD, turn, z_BPD, asked):
-      params = {'params': params}
-      of_keys = lambda block: block.attention(x_BLD, None, None, ops, None)
-      read = asked._replace(keys_values=block.apply(params, method=of_keys))
-      keys_B2s = blocks.split_keys(turn.keys_B2, _PASSES)
-      for number, keys_B2 in enumerate(keys_B2s):
-        its = relation.of_layer(turn.number).of_layer(1 + number)
-        z_BPD = block.apply(params, z_BPD, visible, keys_B2, ops, its, read)
+    def apply(params, x_BLD, turn):
+      relation = told.relation.with_key_of(turn.number)
+      out = block.apply({'params': params}, x_BLD, told.visible, turn.keys_B2, told.ops, relation)
+      return out, None
+
+    if self.convolution_size and first == 0 < end:
+      x_BLD, _ = self._scan(apply, told, x_BLD, 0, 1)
+      x_BLD, first = self._convolve(told, x_BLD), 1
+    return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
+
+  def _decode(self, told, x_BLD):
+    """states_BPD: the last block twice, its keys and values of x_BLD both times. x_BLD: the output
+    of the block before.
+    """
+    block, at_BP = self._block(), told.batch['masked_positions']
+    place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
+    if position_ids_BL is not None:
+      place_BP = jnp.take_along_axis(position_ids_BL, at_BP, axis=1)
+    absolute_BPD = self.embeddings.position()[place_BP]
+    start_BPD = (absolute_BPD + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
+
+    def apply(params, x_BLD, turn):
+      params, relation = {'params': params}, told.relation.with_key_of(turn.number)
+      of_keys = lambda block: block.attention(x_BLD, None, None, told.ops, None)
+      asked = places.Asked.of(at_BP, x_BLD, block.apply(params, method=of_keys))
+      z_BPD = start_BPD
+      for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, _PASSES)):
+        context = relation.with_key_of(number), asked
+        z_BPD = block.apply(params, z_BPD, told.visible, keys_B2, told.ops, *context)
       return x_BLD, z_BPD
 
-    def run(x_BLD, first, end, decoded=None):
-      if first == end:
-        return x_BLD
-      apply = layer
-      if decoded is not None:
-        apply = lambda params, x_BLD, turn: decode(params, x_BLD, turn, *decoded)
-      if self.convolution_size and first == 0 and decoded is None:
-        x_BLD = scan(layer, x_BLD, 0, 1)[0]
-        x_BLD = jnp.where(real_BL1, self._convolve(x_BLD, first_BLD, batch, keys[2]), 0)
-        return run(x_BLD, 1, end)
-      x_BLD, outputs = scan(apply, x_BLD, first, end)
-      return x_BLD if decoded is None else outputs[0]
+    last = self.plan.blocks - 1
+    return self._scan(apply, told, x_BLD, last, last + 1)[1][0]
 
-    def scan(apply, x_BLD, first, end):
-      how = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
-      return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **how)
+  def _scan(self, apply, told, x_BLD, first, end):
+    how = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
+    return stack.scan(apply, self.layers, x_BLD, told.keys_B2, self.plan, **how)
 
-    return run, ops.constrain('hidden', x_BLD)
-
-  def _convolve(self, x_BLD, first_BLD, batch, dropout_keys_B2):
-    """The norm of the first layer's output and a convolution of the embeddings (He et al. 2020
-    §A.7, code of the release).
+  def _convolve(self, told, x_BLD):
+    """The norm of the first layer's output and a convolution of its input (He et al. 2020 §A.7,
+    code of the release).
     """
-    around = layers.neighbours(first_BLD, batch['pack_ids'], self.convolution_size)
-    y_BLD = layers.dropout(self.convolution(around), self.dropout, dropout_keys_B2)
-    return self.convolution_norm(x_BLD + layers.activation(self.convolution_activation)(y_BLD))
+    around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
+    y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
+    y_BLD = layers.activation(self.convolution_activation)(y_BLD)
+    return _real(self.convolution_norm(x_BLD + y_BLD), told.batch)
 
-  def _relation(self, batch, length, with_dropout):
-    """The rows of the relative table that tokens of such rows meet."""
+  def _relation(self, length, key_2):
+    """Of rows of `length` tokens. key_2: of the dropout of the relative table, or None."""
     if not self.relative_attention:
-      return Relation(None, None, None, 0.0)
-    key_2 = None
-    if with_dropout and self.dropout:
-      key_2 = batch['common_key']
-    used, rows_R = np.unique(
-      table_rows(length, self.max_distance, self.buckets), return_inverse=True
-    )
+      return disentangled_attention.Relation(None, None, None, 0.0)
+    rows_R = disentangled_attention.table_rows(length, self.max_distance, self.buckets)
+    used, which_R = np.unique(rows_R, return_inverse=True)
     table_TD = self.relative()
     if self.norm_relative:
       table_TD = self.relative_norm(table_TD)
-    return Relation(table_TD[used], rows_R, key_2, self.dropout)
+    return disentangled_attention.Relation(table_TD[used], which_R, key_2, self.dropout)
 
   @nn.nowrap
   def flops(self, length: int, predictions: int = 0) -> float:
     """Operations of a forward pass over one row: of all blocks, of the projection and of the
-    convolution; with predictions, of the decoder in place of the last block. Products of the
-    relative table are one for a whole batch, and are not counted.
+    convolution; with predictions, of the decoder in place of the last block.
+
+    Products of the relative table are one for a whole batch, and are not counted. Of the decoder's
+    scores those of the predictions are counted; attention computes those of whole rows.
     """
     d, block, n = self.hidden_size, self._block(), self.plan.blocks
     total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0
@@ -275,7 +277,7 @@ class Disentangled(nn.Module):
   def _block(self) -> blocks.Block:
     kernel_init = self.kernel_init
     return blocks.Block(
-      attention=DisentangledAttention(
+      attention=disentangled_attention.DisentangledAttention(
         self.num_heads,
         self.attention_dropout,
         kernel_init,
@@ -295,117 +297,6 @@ class Disentangled(nn.Module):
     )
 
 
-class Relation(NamedTuple):
-  """What attention is told of relative positions.
-
-  Attributes:
-    table_UD: rows of the relative table, float32; None without relative terms.
-    rows_R: static; which of them belongs to each distance, from the smallest to the greatest.
-    key_2: of the table's dropout, which is common to all rows of the batch; None without.
-    rate: of that dropout.
-  """
-
-  table_UD: jax.Array | None
-  rows_R: np.ndarray | None
-  key_2: jax.Array | None
-  rate: float
-
-  def of_layer(self, number):
-    """With another key for each layer."""
-    return self if self.key_2 is None else self._replace(key_2=row_keys.fold_in(self.key_2, number))
-
-  def dropped(self):
-    """table_UD after its dropout."""
-    return layers.dropout(self.table_UD, self.rate, self.key_2)
-
-
-class DisentangledAttention(nn.Module):
-  """Multi-head attention with relative terms (He et al. 2020 §3.1).
-
-  Attributes:
-    num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype: of the products.
-    content_to_position, position_to_content: which terms scores have.
-    shared_projections: the table is projected as contents are, by `key` and `query`; else by
-      products of its own.
-    key_bias: whether keys have a bias.
-  """
-
-  num_heads: int
-  dropout_rate: float
-  kernel_init: Callable
-  dtype: Any
-  content_to_position: bool
-  position_to_content: bool
-  shared_projections: bool
-  key_bias: bool
-
-  @nn.compact
-  def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, asked=None):
-    """y_BLD; without `visible` (k_BLHK, v_BLHK); with `asked` y_BPD of x_BPD."""
-    width = x_BLD.shape[-1]
-    heads = (self.num_heads, width // self.num_heads)
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
-      kernel_gradients=ops.kernel_gradients,
-    )
-    query, value = dense(heads, name='query'), dense(heads, name='value')
-    key = dense(heads, use_bias=self.key_bias, name='key')
-    pin = functools.partial(ops.constrain, 'heads')
-    if asked is None:
-      k_BLHK, v_BLHK = pin(key(x_BLD)), pin(value(x_BLD))
-    else:
-      k_BLHK, v_BLHK = asked.keys_values
-    if visible is None:
-      return k_BLHK, v_BLHK
-    q_BLHK = query(x_BLD)
-    q_BLHK = pin(q_BLHK if asked is None else asked.spread(q_BLHK))
-
-    tables = {}
-    if self.content_to_position or self.position_to_content:
-      table_UD = relation.dropped()
-      rows = lambda x_UHK: x_UHK[relation.rows_R]
-      if self.content_to_position:
-        project = key
-        if not self.shared_projections:
-          project = dense(heads, use_bias=False, name='position_key')
-        tables['c2p_RHK'] = rows(project(table_UD))
-      if self.position_to_content:
-        project = query if self.shared_projections else dense(heads, name='position_query')
-        tables['p2c_RHK'] = rows(project(table_UD))
-    out_BLHK = ops.attend(
-      q_BLHK,
-      k_BLHK,
-      v_BLHK,
-      visible,
-      self.dropout_rate,
-      dropout_keys_B2,
-      attention.Relative(**tables) if tables else None,
-      (heads[1] * (1 + len(tables))) ** -0.5,
-    )
-    out_BLHK = pin(out_BLHK if asked is None else asked.gather(out_BLHK))
-    return dense((width,), in_axes=2, input_name='attended', name='output')(out_BLHK)
-
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Four products, scores with their relative terms, and their mixture."""
-    return 8.0 * length * width**2 + self.of_scores(length, width) + self.of_mixture(length, width)
-
-  @nn.nowrap
-  def of_scores(self, length: int, width: int) -> float:
-    """Operations of all scores: a query and a key meet 2L rows of a table each."""
-    terms = self.content_to_position + self.position_to_content
-    return 2.0 * length**2 * width * (1 + 2 * terms)
-
-  @nn.nowrap
-  def of_mixture(self, length: int, width: int) -> float:
-    """Operations of the mixtures of all values."""
-    return 2.0 * length**2 * width
-
-
 class Embeddings(transformer.Embeddings):
   """Those of a transformer, and the table of positions that the decoder reads.
 
@@ -420,41 +311,52 @@ class Embeddings(transformer.Embeddings):
       self.position = layers.Embedding(*self.decoder_size, self.init_table)
 
 
-def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
-  """The bucket of each distance (code of the release, make_log_bucket_position): itself up to
-  buckets / 2, beyond in logarithmic steps, with the sign of the distance. On the host, in float64.
+def _real(x_BLD, batch):
+  """x_BLD with 0 for padding."""
+  return jnp.where(batch['pack_ids'][:, :, None] > 0, x_BLD, 0)
+
+
+def _common_key(batch):
+  if 'common_key' not in batch:
+    raise ValueError(
+      'Dropout of the relative table is common to all rows and has a key of its own: put '
+      'common_key, uint32 [2], into the batch, as objectives.networks does.'
+    )
+  return batch['common_key']
+
+
+class _Told(NamedTuple):
+  """What all layers of a pass are told.
+
+  Attributes:
+    batch: the features.
+    visible, relation: of attention.
+    embedded_BLD: input of the first layer, which the convolution reads.
+    keys_B2, convolution_keys_B2: of the rows, for dropout in layers and behind the convolution.
+    ops: operations that depend on the devices.
   """
-  middle = buckets // 2
-  size = np.maximum(np.abs(distances), middle).astype(np.float64)
-  steps = np.log(size / middle) / np.log((max_distance - 1) / middle) * (middle - 1)
-  far = np.sign(distances) * (np.ceil(steps).astype(np.int64) + middle)
-  return np.where(np.abs(distances) <= middle, distances, far)
 
-
-def table_rows(length: int, max_distance: int, buckets: int = 0) -> np.ndarray:
-  """Row of the relative table for each distance of two tokens of a row, in attend's order.
-
-  Args:
-    length: L.
-    max_distance: distances from there on share the outermost rows.
-    buckets: 0 for a row per distance, else number of rows to each side.
-  """
-  distances, half = attention.distances(length, length), buckets or max_distance
-  if buckets:
-    distances = buckets_of(distances, buckets, max_distance)
-  return np.clip(distances + half, 0, 2 * half - 1)
+  batch: dict
+  visible: attention.Visibility
+  relation: disentangled_attention.Relation
+  embedded_BLD: jax.Array
+  keys_B2: jax.Array | None
+  convolution_keys_B2: jax.Array | None
+  ops: operations.Operations
 
 
 def _check(e: Disentangled):
   """Raises UserError for choices that cannot be built."""
   errors.choose(e.absolute_positions, dict.fromkeys(ABSOLUTE), 'encoder.absolute_positions')
   layers.activation(e.convolution_activation)
+  if e.vocab_multiple < 1:
+    raise errors.UserError(f'encoder.vocab_multiple={e.vocab_multiple}: at least 1 is needed.')
   if e.max_distance < 2:
     raise errors.UserError(f'encoder.max_distance={e.max_distance}: at least 2 is needed.')
   if e.buckets < 0 or e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
     raise errors.UserError(
-      f'encoder.buckets={e.buckets}: give an even number of buckets to each side, below twice '
-      f'max_distance={e.max_distance}, or 0 for a row per distance.'
+      f'encoder.buckets={e.buckets}: with max_distance={e.max_distance} give an even number to '
+      f'each side, at most {2 * e.max_distance - 4}, or 0 for a row per distance.'
     )
   if e.convolution_size < 0 or (e.convolution_size and e.convolution_size % 2 == 0):
     raise errors.UserError(

@@ -12,32 +12,37 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 class Asked(NamedTuple):
-  """The places that are asked for.
+  """Predictions at some places.
+
+  Attention puts a row of queries into place by its distance from the keys, and so takes the queries
+  of whole rows: those of the predictions are put at their places, and the results taken from there.
 
   Attributes:
     at_BPL: 1 at the place of each prediction, in the dtype of products.
     first_BPL: the same without predictions whose place an earlier one has.
-    keys_values: k_BLHK and v_BLHK where they are known already; else None.
+    k_BLHK, v_BLHK: keys and values, where they are known already.
   """
 
   at_BPL: jax.Array
   first_BPL: jax.Array
-  keys_values: tuple | None
+  k_BLHK: jax.Array | None = None
+  v_BLHK: jax.Array | None = None
 
   @classmethod
-  def of(cls, at_BP, x_BLD):
-    """Of the places at_BP of rows as long as x_BLD, in its dtype."""
-    length, dtype = x_BLD.shape[1], x_BLD.dtype
-    same_BPP = at_BP[:, :, None] == at_BP[:, None]
-    again_BP = jnp.any(jnp.tril(same_BPP, -1), axis=-1)
-    at_BPL = jax.nn.one_hot(at_BP, length, dtype=dtype)
-    return cls(at_BPL, jnp.where(again_BP[:, :, None], 0, at_BPL), None)
+  def of(cls, at_BP, x_BLD, keys_values=()):
+    """For the predictions at at_BP, in rows and dtype of x_BLD. keys_values: k_BLHK, v_BLHK; ()
+    for none.
+    """
+    at_BPL = jax.nn.one_hot(at_BP, x_BLD.shape[1], dtype=x_BLD.dtype)
+    again_BP = jnp.any(jnp.tril(at_BP[:, :, None] == at_BP[:, None], -1), axis=-1)
+    return cls(at_BPL, jnp.where(again_BP[:, :, None], 0, at_BPL), *keys_values)
 
-  def spread(self, x_BPHK):
-    """x_BLHK, 0 where nothing is asked for. A product with 0 and 1 is exact, and its gradient is no
-    scatter."""
-    return jnp.einsum('BPL,BPHK->BLHK', self.first_BPL, x_BPHK, precision=_EXACT)
+  # Products with 0 and 1 are exact, and their gradients are no scatters.
 
-  def gather(self, x_BLHK):
-    """x_BPHK."""
-    return jnp.einsum('BPL,BLHK->BPHK', self.at_BPL, x_BLHK, precision=_EXACT)
+  def spread(self, q_BPHK):
+    """q_BLHK, 0 where nothing is asked for."""
+    return jnp.einsum('BPL,BPHK->BLHK', self.first_BPL, q_BPHK, precision=_EXACT)
+
+  def gather(self, out_BLHK):
+    """out_BPHK."""
+    return jnp.einsum('BPL,BLHK->BPHK', self.at_BPL, out_BLHK, precision=_EXACT)

@@ -84,13 +84,23 @@ class Encoder(Protocol):
     """hidden_BLD in `dtype`. batch: the features of `reads`, and position_ids if a format writes
     them. dropout_keys_B2: keys of the rows; None without dropout. embedded_BLE: the sum of
     embeddings before its norm; None for `embed(batch)`.
+
+    Dropout of what all rows have in common, as a table of relative positions, is drawn by
+    batch['common_key'], uint32 [2], and not by the keys of rows: it is then the same in any number
+    of microbatches. `networks.encode` and `networks.predictions` put it there with dropout.
     """
 
   def embed(self, batch):
     """The sum of the embeddings before their norm, float32 [B, L, E]."""
 
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
-    """Predictions at batch['masked_positions']."""
+    """Predictions at batch['masked_positions'], [B, P].
+
+    A prediction does not depend on the others that are asked for. Fillers and places that come
+    twice are among them. What an encoder computes for predictions alone (an enhanced mask decoder,
+    a query stream) is computed here and nowhere else. Parameters that only this reads exist where
+    the encoder is initialised by this method.
+    """
 
   def row_vectors(self, hidden_BLD, batch):
     """[B, D]: the vector that classifies a row."""

@@ -271,6 +271,15 @@ def check_counts(e, *names):
       raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
 
 
+def check_length(batch, max_positions: int):
+  """Raises UserError for rows longer than max_positions."""
+  if (length := batch['input_ids'].shape[1]) > max_positions:
+    raise errors.UserError(
+      f'Rows of {length} tokens exceed the {max_positions} positions of the encoder: '
+      f'set --config.encoder.max_positions={length} or a smaller --config.length.'
+    )
+
+
 class Embeddings(nn.Module):
   """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
 
@@ -299,12 +308,9 @@ class Embeddings(nn.Module):
 
   def sum(self, batch):
     """The sum, [B, L, E]."""
+    if self.max_positions is not None:
+      check_length(batch, self.max_positions)
     x_BLE, length = self.word()[batch['input_ids']], batch['input_ids'].shape[1]
-    if self.max_positions is not None and length > self.max_positions:
-      raise errors.UserError(
-        f'Rows of {length} tokens exceed the {self.max_positions} positions of the encoder: '
-        f'set --config.encoder.max_positions={length} or a smaller --config.length.'
-      )
     if self.max_positions is not None:
       positions = self.position()
       x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]

@@ -19,10 +19,8 @@ The sums are needed: a flipped bit in the data of an array restores without an e
 """
 
 import contextlib
-import errno
 import functools
 import logging
-import math
 import os
 import re
 import sys
@@ -37,15 +35,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import spikes
-
-FOLDER = 'checkpoints'
-MANIFEST = 'sha256.json'
-_RUN = 'run.json'
-_MARKER = 'commit_success.txt'
-
-# Written or rewritten by the commit itself, and not read at restore.
-_UNSUMMED = ('_CHECKPOINT_METADATA', _MARKER, MANIFEST)
-_LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
+from bertzoo_jax.training import step_folders
 
 
 class Checkpoints:
@@ -61,13 +51,13 @@ class Checkpoints:
       raise errors.UserError(
         f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
       )
-    self._folder = storage.absolute(workdir) / FOLDER
+    self._folder = storage.absolute(workdir) / step_folders.FOLDER
     self._keep, self._keep_every = keep, keep_every
     self._saving, self._run = None, run or {}
     self._writes = jax.process_index() == 0
     with storage.reading(f'The checkpoints in {self._folder}'):
       if self._writes and self._folder.exists():
-        _clean(self._folder)
+        step_folders.clean(self._folder)
     _quiet()
     self._checkpointer = _checkpointer(
       ocp.options.AsyncOptions(post_finalization_callback=self._seal)
@@ -82,7 +72,7 @@ class Checkpoints:
     """
     step = int(state.step)
     self.wait()
-    if step in steps(self._folder.parent):
+    if step in step_folders.steps(self._folder.parent):
       return step
     self._saving = (step, held_out_loss, phase_first_step)
     if self._writes:
@@ -127,8 +117,8 @@ class Checkpoints:
   def _newest(self):
     step, damaged, before = -1, [], []
     if self._writes and self._folder.exists():
-      for candidate in reversed(steps(self._folder.parent)):
-        problem = verify(self._folder / str(candidate))
+      for candidate in reversed(step_folders.steps(self._folder.parent)):
+        problem = step_folders.verify(self._folder / str(candidate))
         if problem is None:
           step = candidate
           break
@@ -148,7 +138,7 @@ class Checkpoints:
         f'{self._folder} to begin this one at step 0.'
       )
     for candidate, problem in damaged:
-      aside = _move_aside(self._folder / str(candidate), 'damaged')
+      aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
       print(
         f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from '
         'the one before.',
@@ -194,9 +184,9 @@ class Checkpoints:
     """Deletes the checkpoints of this step and later ones. By the first process alone. Raises
     TryAgain if one is still there.
     """
-    newer = lambda: [s for s in steps(self._folder.parent) if s >= step]
+    newer = lambda: [s for s in step_folders.steps(self._folder.parent) if s >= step]
     for each in newer():
-      _delete(self._folder / str(each))
+      step_folders.delete(self._folder / str(each))
     if left := newer():
       raise errors.TryAgain(
         f'The run goes back to before step {step:,}, and its checkpoints {left} in {self._folder} '
@@ -227,10 +217,10 @@ class Checkpoints:
       for p in self._folder.iterdir()
       if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
     )
-    storage.write_json(folder / _RUN, self._run)
-    sums = {name: storage.sha256(folder / name) for name in _files(folder)}
+    storage.write_json(folder / step_folders.RUN, self._run)
+    sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
     storage.write_json(
-      folder / MANIFEST,
+      folder / step_folders.MANIFEST,
       {
         'step': step,
         'held_out_loss': held_out_loss,
@@ -240,91 +230,14 @@ class Checkpoints:
     )
 
   def _prune(self):
-    present = steps(self._folder.parent)
+    present = step_folders.steps(self._folder.parent)
     kept = set(present[-self._keep :]) | {
       s for s in present if self._keep_every and s % self._keep_every == 0
     }
-    kept |= {best(self._folder.parent)}
+    kept |= {step_folders.best(self._folder.parent)}
     for step in present:
       if step not in kept:
-        _delete(self._folder / str(step))
-
-
-def steps(workdir) -> list[int]:
-  """Steps of which a committed checkpoint is there, in order; [] without any."""
-  folder = storage.absolute(workdir) / FOLDER
-  if not folder.exists():
-    return []
-  return sorted(
-    int(p.name)
-    for p in folder.iterdir()
-    if _is_step(p.name) and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
-  )
-
-
-def recorded(workdir) -> dict:
-  """{'config', 'corpus'} of the run, of the newest checkpoint that has a sound copy; {} without."""
-  for step in reversed(steps(workdir)):
-    folder = storage.absolute(workdir) / FOLDER / str(step)
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-      if storage.sha256(folder / _RUN) == storage.read_json(folder / MANIFEST)['files'][_RUN]:
-        return storage.read_json(folder / _RUN)
-  return {}
-
-
-def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
-  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for
-  the newest phase that was evaluated.
-
-  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do
-  not compare.
-  """
-  losses = {}
-  for step in steps(workdir):
-    try:
-      manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
-      loss, first = manifest['held_out_loss'], manifest.get('phase_first_step', 0)
-      if loss is not None and math.isfinite(loss):
-        losses.setdefault(first, {})[step] = loss
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-      continue  # damaged: `verify` says so when somebody asks for it
-  return losses.get(max(losses, default=0) if phase_first_step is None else phase_first_step, {})
-
-
-def best(workdir) -> int | None:
-  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none
-  was.
-  """
-  losses = held_out_losses(workdir)
-  return min(losses, key=lambda s: (losses[s], s)) if losses else None
-
-
-def verify(folder) -> str | None:
-  """None if every file of a checkpoint is there and has the bytes that were written, else what is
-  wrong. Files of others do not count. Raises what the storage raises if that may pass.
-  """
-  try:
-    expected = dict(storage.read_json(folder / MANIFEST)['files'])
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    _raise_if_passing(e)
-    return f'{MANIFEST} cannot be read: {type(e).__name__}'
-  name = 'a folder of it'
-  try:
-    if missing := sorted(expected.keys() - set(_files(folder))):
-      return f'{missing[0]} is missing'
-    for name, digest in expected.items():
-      if storage.sha256(folder / name) != digest:
-        return f'{name} is not what was written (sha256 differs)'
-  except OSError as e:
-    _raise_if_passing(e)
-    return f'{name} cannot be read: {type(e).__name__}'
-  return None
-
-
-def _raise_if_passing(e):
-  """A store that does not answer is no damage. A sector that cannot be read is, and stays so."""
-  if isinstance(e, OSError) and e.errno != errno.EIO and storage.may_pass(e):
-    raise e
+        step_folders.delete(self._folder / str(step))
 
 
 def load_params(address: str) -> tuple[dict, int, str]:
@@ -346,8 +259,8 @@ def load_params(address: str) -> tuple[dict, int, str]:
 
 def _load_params(address):
   workdir, which = parse_address(address)
-  folder, present = storage.absolute(workdir) / FOLDER, steps(workdir)
-  if not present and (unmarked := _unmarked(folder)):
+  folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
+  if not present and (unmarked := step_folders.unmarked(folder)):
     raise errors.UserError(
       f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
       'pretrain line once, which checks and marks them, or copy them again with all files.'
@@ -358,7 +271,7 @@ def _load_params(address):
     )
   there = f'There is: {", ".join(map(str, present))}.'
   if which == 'best':
-    step = best(workdir)
+    step = step_folders.best(workdir)
     if step is None:
       raise errors.UserError(f'{workdir} has no best checkpoint, since none was evaluated. {there}')
   elif which is not None:
@@ -366,12 +279,12 @@ def _load_params(address):
     if step not in present:
       raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
   else:
-    step = next((s for s in reversed(present) if _sound(folder / str(s))), None)
+    step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
     if step is None:
       raise errors.UserError(
         f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
       )
-  if which is not None and (problem := verify(folder / str(step))):
+  if which is not None and (problem := step_folders.verify(folder / str(step))):
     raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
   return _read_params(folder / str(step)), step, workdir
 
@@ -464,96 +377,6 @@ def _check_shapes(saved, wanted, folder):
       f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
       'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.'
     )
-
-
-def _sound(folder) -> bool:
-  problem = verify(folder)
-  if problem:
-    print(f'WARNING: {folder} is damaged ({problem}); taking the one before.', flush=True)
-  return problem is None
-
-
-def _files(folder) -> list[str]:
-  """Paths of the files that count, relative to the folder, in order."""
-  root, out, stack = str(folder).rstrip('/') + '/', [], [folder]
-  while stack:
-    for p in stack.pop().iterdir():
-      if p.is_dir():
-        stack.append(p)
-      elif p.name not in _UNSUMMED:
-        out.append(str(p).removeprefix(root))
-  return sorted(out)
-
-
-def _clean(folder):
-  """Removes what a killed process left half written or half deleted."""
-  for p in folder.iterdir():
-    if any(mark in p.name for mark in _LEFTOVERS):
-      _remove(p)
-  for name in _unmarked(folder):
-    problem = verify(folder / name)
-    if problem is None:
-      _mark(folder / name)
-      print(
-        f'Checkpoint {name} had no commit marker (copied from a disk, or its save was killed at '
-        'the very end). All its files match their checksums: it is marked and used.',
-        flush=True,
-      )
-    else:
-      aside = _move_aside(folder / name, 'unfinished')
-      print(
-        f'WARNING: checkpoint {name} has no commit marker and is not whole ({problem}): its save '
-        f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
-        flush=True,
-      )
-
-
-def _unmarked(folder) -> list[str]:
-  """Names of the steps of gs:// without their commit markers."""
-  if not folder.exists():
-    return []
-  return [
-    p.name
-    for p in folder.iterdir()
-    if _is_step(p.name) and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
-  ]
-
-
-def _mark(folder):
-  """Ends the commit of a step of gs:// as Orbax does: a marker in each of its folders."""
-  for part in (*(p for p in folder.iterdir() if p.is_dir()), folder):
-    if not (part / _MARKER).exists():
-      (part / _MARKER).write_text(f'Checkpoint commit was successful to {part}')
-
-
-def _is_step(name: str) -> bool:
-  """Whether a folder's name is a step as it is written here: '12', and neither '²' nor '012'."""
-  return bool(re.fullmatch(r'0|[1-9][0-9]{0,17}', name))
-
-
-def _delete(folder):
-  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a
-  checkpoint.
-  """
-  if not storage.is_remote(folder):
-    folder = folder.rename(folder.parent / f'{folder.name}.deleting')
-  _remove(folder)
-
-
-def _remove(folder):
-  try:
-    folder.rmtree()
-  except Exception as e:  # a link to elsewhere, another's file, a store: never worth the run
-    print(f'WARNING: {folder} could not be removed: {e}', flush=True)
-
-
-def _move_aside(folder, why):
-  name, n = folder.parent / f'{folder.name}.{why}', 1
-  while name.exists():
-    n += 1
-    name = folder.parent / f'{folder.name}.{why}{n}'
-  folder.rename(name)
-  return name
 
 
 def _from_first_process(value):

@@ -13,7 +13,6 @@ from jax.experimental import multihost_utils
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import failures
@@ -24,6 +23,7 @@ from bertzoo_jax.training import replicas
 from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import watchdog as watchdogs
 
 # So many updates in a row without a finite gradient are no accident of the data.
@@ -89,7 +89,7 @@ class Loop:
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
     self.best = min(
-      checkpoint.held_out_losses(self.workdir, phase_run.first_step).values(), default=math.inf
+      step_folders.held_out_losses(self.workdir, phase_run.first_step).values(), default=math.inf
     )
     state = self._through(state, phase_run)
     for build in later:
@@ -109,7 +109,7 @@ class Loop:
     saved = self._save(state)
     self._guarded(self.checkpoints.wait)
     return {
-      'step': int(state.step) if saved else max(checkpoint.steps(self.workdir), default=0),
+      'step': int(state.step) if saved else max(step_folders.steps(self.workdir), default=0),
       'interrupted': self.preemption.name is not None,
       'held_out': self._held_out,
     }

@@ -24,7 +24,7 @@ import time
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import step_folders
 
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
 _PACKAGES = (
@@ -137,7 +137,7 @@ def corpus_record(workdir) -> dict:
   """
   path = storage.path(workdir)
   last = [{'hash': attempt.get('corpus_hash')} for attempt in attempts(path)[-1:]]
-  found = [checkpoint.recorded(path).get('corpus'), _read_json(path / _CORPUS), *last]
+  found = [step_folders.recorded(path).get('corpus'), _read_json(path / _CORPUS), *last]
   return next((x for x in found if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
 
 
@@ -205,7 +205,7 @@ def _recorded_config(path):
   """The config that a run was started with, of its newest checkpoint that has it, else of
   config.json; None where neither can be read.
   """
-  kept = checkpoint.recorded(path).get('config')
+  kept = step_folders.recorded(path).get('config')
   if kept is not None:
     return configuration.from_json(json.dumps(kept))
   return _read_config(path / _CONFIG)

@@ -33,6 +33,7 @@ from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
 from tests.outside import kept_or_random
@@ -93,9 +94,9 @@ def test_it_trains_resumes_is_exported_evaluated_and_begins_another_run(
   assert np.mean(losses[-9:]) < np.mean(losses[:9]) - 0.1, losses
 
   shutil.copytree(whole, run)
-  for step in [s for s in checkpoint.steps(run) if s > KEPT_STEP]:
+  for step in [s for s in step_folders.steps(run) if s > KEPT_STEP]:
     shutil.rmtree(run / f'checkpoints/{step}')
-  assert checkpoint.steps(run)[-1] == KEPT_STEP
+  assert step_folders.steps(run)[-1] == KEPT_STEP
   here(run, **changes)
   assert state_of(run, STEPS) == state_of(whole, STEPS)
 

@@ -18,7 +18,7 @@ import small_corpora
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import step_folders
 
 TESTS = pathlib.Path(__file__).parents[1]
 
@@ -202,7 +202,7 @@ def test_a_step_that_moves_between_a_disk_and_a_bucket_is_restored_bit_for_bit(
   store.download('bucket', 'moved', tmp_path / 'back')
   assert child('resume', str(tmp_path / 'back'))['value'] == 3
   assert child('read', f'{tmp_path}/back@1')['value'] == 1
-  assert checkpoint.verify(storage.path(tmp_path / 'back/checkpoints/3')) is None
+  assert step_folders.verify(storage.path(tmp_path / 'back/checkpoints/3')) is None
 
 
 def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(

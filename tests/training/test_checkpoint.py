@@ -13,6 +13,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step_folders
 
 
 def at(state, step):
@@ -76,9 +77,9 @@ def test_every_committed_step_has_a_sum_of_every_file(saved):
   workdir, _, _ = saved
   for step in (1, 2, 3):
     folder = workdir / 'checkpoints' / str(step)
-    names = {str(p.relative_to(folder)) for p in files(folder)} - {checkpoint.MANIFEST}
-    assert storage.read_json(folder / checkpoint.MANIFEST)['files'].keys() == names
-    assert checkpoint.verify(folder) is None
+    names = {str(p.relative_to(folder)) for p in files(folder)} - {step_folders.MANIFEST}
+    assert storage.read_json(folder / step_folders.MANIFEST)['files'].keys() == names
+    assert step_folders.verify(folder) is None
 
 
 @pytest.mark.parametrize('how', ['flip', 'truncate', 'zero', 'delete'])
@@ -91,24 +92,24 @@ def test_any_damage_to_any_file_is_found(saved, how):
       continue
     damage(path, how)
     if path.read_bytes() != data if path.exists() else True:
-      assert checkpoint.verify(folder), path
+      assert step_folders.verify(folder), path
     path.write_bytes(data)
-  assert checkpoint.verify(folder) is None
+  assert step_folders.verify(folder) is None
 
 
 def test_a_file_of_somebody_else_in_a_step_is_no_damage(saved):
   workdir, _, _ = saved
   (workdir / 'checkpoints/2/params/.DS_Store').write_text('x')
   (workdir / 'checkpoints/4').write_text('x')
-  assert checkpoint.verify(workdir / 'checkpoints/2') is None
-  assert checkpoint.steps(workdir) == [1, 2, 3]
+  assert step_folders.verify(workdir / 'checkpoints/2') is None
+  assert step_folders.steps(workdir) == [1, 2, 3]
 
 
 @pytest.mark.parametrize('name', ['²', '٣', '04', '+4', '4 ', '1' * 200, '-1', '1_0'])
 def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved, name):
   workdir, state, checkpoints = saved
   (workdir / 'checkpoints' / name).mkdir()
-  assert checkpoint.steps(workdir) == [1, 2, 3] and checkpoint.best(workdir) == 2
+  assert step_folders.steps(workdir) == [1, 2, 3] and step_folders.best(workdir) == 2
   again = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
   assert again.newest() == 3
   again.close()
@@ -124,12 +125,12 @@ def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it
   for step in (1, 2):
     checkpoints.save(at(state, step))
   checkpoints.close()
-  assert checkpoint.recorded(tmp_path) == {'config': {'seed': 7}}
+  assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
   damage(tmp_path / 'checkpoints/2/run.json', 'flip')
-  assert checkpoint.verify(tmp_path / 'checkpoints/2').startswith('run.json')
-  assert checkpoint.recorded(tmp_path) == {'config': {'seed': 7}}
+  assert step_folders.verify(tmp_path / 'checkpoints/2').startswith('run.json')
+  assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
   (tmp_path / 'checkpoints/1/run.json').unlink()
-  assert checkpoint.recorded(tmp_path) == {}
+  assert step_folders.recorded(tmp_path) == {}
 
 
 def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
@@ -141,7 +142,7 @@ def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
   monkeypatch.setattr(storage, 'sha256', late)
   with pytest.raises(errors.TryAgain, match='run the same line again'):
     checkpoints.newest()
-  assert checkpoint.steps(workdir) == [1, 2, 3]
+  assert step_folders.steps(workdir) == [1, 2, 3]
 
 
 @pytest.mark.parametrize('how', ['dangling link', 'read error'])
@@ -160,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_damage_and_the_step_before_is_used(saved,
       return sha256(path)
 
     monkeypatch.setattr(storage, 'sha256', fail)
-  assert 'cannot be read' in checkpoint.verify(storage.path(workdir / 'checkpoints/3'))
+  assert 'cannot be read' in step_folders.verify(storage.path(workdir / 'checkpoints/3'))
   assert checkpoints.newest() == 2
 
 
@@ -172,7 +173,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(s
     errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
   ):
     checkpoints.newest()
-  assert checkpoint.steps(workdir) == [1, 2, 3]  # nothing was moved
+  assert step_folders.steps(workdir) == [1, 2, 3]  # nothing was moved
   for step in (1, 2, 3):
     os.rename(workdir / f'checkpoints/{step}', workdir / f'checkpoints/{step}.damaged')
   with pytest.raises(errors.UserError, match='3.damaged'):
@@ -197,10 +198,10 @@ def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
   ):
     checkpoints.save(at(state, step), loss, first)
   checkpoints.close()
-  assert checkpoint.best(tmp_path) == 3
+  assert step_folders.best(tmp_path) == 3
   assert (
-    checkpoint.held_out_losses(tmp_path, 0) == {1: 1.0}
-    and checkpoint.held_out_losses(tmp_path, 5) == {}
+    step_folders.held_out_losses(tmp_path, 0) == {1: 1.0}
+    and step_folders.held_out_losses(tmp_path, 5) == {}
   )
 
 
@@ -224,8 +225,8 @@ def test_newest_milestones_and_best_are_kept(tmp_path):
   for step in range(1, 12):
     checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
   checkpoints.close()
-  assert checkpoint.steps(tmp_path) == [3, 4, 8, 10, 11]
-  assert checkpoint.best(tmp_path) == 3
+  assert step_folders.steps(tmp_path) == [3, 4, 8, 10, 11]
+  assert step_folders.best(tmp_path) == 3
 
 
 def test_what_a_killed_process_left_is_cleaned_and_never_taken_for_a_step(saved):
@@ -233,7 +234,7 @@ def test_what_a_killed_process_left_is_cleaned_and_never_taken_for_a_step(saved)
   folder = workdir / 'checkpoints'
   os.rename(folder / '3', folder / '3.orbax-checkpoint-tmp')
   os.rename(folder / '1', folder / '1.deleting')
-  assert checkpoint.steps(workdir) == [2]
+  assert step_folders.steps(workdir) == [2]
   checkpoint.Checkpoints(workdir, keep=3, keep_every=0).close()
   assert sorted(p.name for p in folder.iterdir()) == ['2']
 
@@ -246,7 +247,7 @@ def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory
   for step in (4, 5, 6):
     checkpoints.save(at(state, step))
   checkpoints.wait()
-  assert (elsewhere / checkpoint.MANIFEST).exists()
+  assert (elsewhere / step_folders.MANIFEST).exists()
 
 
 def test_addresses_name_the_newest_a_step_and_the_best(saved):
@@ -311,7 +312,7 @@ def test_a_save_that_fails_is_raised_and_earlier_steps_stay(saved, monkeypatch):
     checkpoints.save(at(state, 4))
     with pytest.raises(OSError, match='No space'):
       checkpoints.wait()
-  assert checkpoint.steps(workdir) == [1, 2, 3]
+  assert step_folders.steps(workdir) == [1, 2, 3]
   checkpoints.save(at(state, 5))
   checkpoints.wait()
-  assert checkpoint.steps(workdir) == [2, 3, 5]
+  assert step_folders.steps(workdir) == [2, 3, 5]

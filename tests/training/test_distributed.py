@@ -21,10 +21,10 @@ from processes import wait_for_step
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step_folders
 
 
 def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
@@ -34,14 +34,14 @@ def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
       wait_for_step(workdir, saved + 3, both)
       both[asked].process.send_signal(signal.SIGTERM)
       assert [h.end() for h in both] == [0, 0], [h.said for h in both]
-    newest = checkpoint.steps(workdir)[-1]
+    newest = step_folders.steps(workdir)[-1]
     assert (
       saved + 3 <= newest < STEPS
       and f'stopped at step {newest} of {STEPS} and saved' in both[0].said
     ), both[0].said
     assert (
       metrics.read(workdir)[-1]['step'] == newest
-      and checkpoint.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
+      and step_folders.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
     )
     saved = newest
   with two(world, workdir) as both:

@@ -21,6 +21,7 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.words.similar import vector_files
 from configs import bert
 
@@ -100,13 +101,13 @@ def test_in_a_checkpoint_whose_checksums_fit_it(tmp_path, evil, what):
   saver.save(state.replace(step=jax.numpy.int32(1)))
   saver.wait()
   folder = tmp_path / 'checkpoints/1'
-  manifest = storage.read_json(folder / checkpoint.MANIFEST)
+  manifest = storage.read_json(folder / step_folders.MANIFEST)
   for name in manifest['files']:
     if name.startswith('params/') and ('/d/' in name) == (what == 'the arrays'):
       (folder / name).write_bytes(evil)
       manifest['files'][name] = storage.sha256(folder / name)
-  storage.write_json(folder / checkpoint.MANIFEST, manifest)
-  assert checkpoint.verify(folder) is None
+  storage.write_json(folder / step_folders.MANIFEST, manifest)
+  assert step_folders.verify(folder) is None
   refuses(lambda: checkpoint.load_params(str(tmp_path)))
   refuses(lambda: saver.restore(1, phase_runs.target(toys.phase_run())[0]))
   saver.close()

@@ -17,6 +17,7 @@ from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import watchdog
 
 BORDER, END = 3, 6
@@ -146,13 +147,14 @@ def test_a_run_interrupted_inside_a_phase_saves_in_the_shape_of_that_phase(tmp_p
 
 def test_a_run_interrupted_before_its_first_step_says_step_0_and_saves_nothing(tmp_path):
   result = train(tmp_path, interrupt=Preemption(0))
-  assert (result['step'], result['interrupted']) == (0, True) and checkpoint.steps(tmp_path) == []
+  assert (result['step'], result['interrupted']) == (0, True) and step_folders.steps(tmp_path) == []
 
 
 def test_the_evaluation_at_a_border_is_kept_with_its_checkpoint(tmp_path, monkeypatch):
   train(tmp_path, interrupt=Preemption(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
   assert (
-    checkpoint.held_out_losses(tmp_path) == {BORDER: 1.0} and checkpoint.best(tmp_path) == BORDER
+    step_folders.held_out_losses(tmp_path) == {BORDER: 1.0}
+    and step_folders.best(tmp_path) == BORDER
   )
 
 
@@ -164,13 +166,13 @@ def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare
   if start:  # the same when the run was interrupted at the border
     train(tmp_path, interrupt=Preemption(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
   train(tmp_path, start=start, losses=losses[start:], monkeypatch=monkeypatch)
-  assert checkpoint.best(tmp_path) == 5
-  assert checkpoint.steps(tmp_path) == [5, 6]
+  assert step_folders.best(tmp_path) == 5
+  assert step_folders.steps(tmp_path) == [5, 6]
 
 
 def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
   train(tmp_path, losses=[3.0, 2.0, 1.0, -math.inf, 5.0, math.nan], monkeypatch=monkeypatch)
-  assert checkpoint.best(tmp_path) == 5
+  assert step_folders.best(tmp_path) == 5
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_finite_gradient_that_makes_an_infinite_parameter_is_never_saved(tmp_p
   phase_run = toys.phase_run(0, END, objective=objective, eps=1e-46)
   with pytest.raises(errors.Stopped, match='made params/pair_head.* infinite or not a num') as e:
     train_one(tmp_path, phase_run)
-  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+  assert e.value.code == 3 and step_folders.steps(tmp_path) == []
 
 
 def test_a_state_whose_copies_differ_is_never_saved(tmp_path):
@@ -238,7 +240,7 @@ def test_a_state_whose_copies_differ_is_never_saved(tmp_path):
   state.params['pair_head']['classifier']['bias'] = bias
   with pytest.raises(errors.Stopped, match=f'{where[3]} of host 0 differs from the 7') as e:
     train_one(tmp_path, phase_run, state)
-  assert e.value.code == 3 and checkpoint.steps(tmp_path) == []
+  assert e.value.code == 3 and step_folders.steps(tmp_path) == []
 
 
 def test_speed_is_measured_between_steps_that_have_ended(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import progress
 from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import spikes
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import watchdog
 
 END, SAVES, LOGS = 24, 4, 3
@@ -165,7 +166,7 @@ def test_a_run_that_is_to_stop_at_a_spike_keeps_the_checkpoint_before_it(tmp_pat
   for _ in range(2):
     with pytest.raises(errors.Stopped, match=f'spike: step {POISON + 1} ') as e:
       attempt(tmp_path, 'stop', log_every=log_every)
-    assert e.value.code == 3 and checkpoint.steps(tmp_path)[-1] == 12
+    assert e.value.code == 3 and step_folders.steps(tmp_path)[-1] == 12
 
 
 @pytest.mark.parametrize('log_every', [1, LOGS, 100])
@@ -183,7 +184,7 @@ def test_going_back_gives_the_run_that_never_took_the_step(
 def test_a_preemption_beside_a_spike_changes_nothing(tmp_path, left_out_from_the_start, after):
   try:
     result = attempt(tmp_path, 'rewind', asked=Asked(after))
-    assert result['step'] == checkpoint.steps(tmp_path)[-1] <= 13
+    assert result['step'] == step_folders.steps(tmp_path)[-1] <= 13
   except rewinds.Rewind:
     pass
   through(tmp_path, 'rewind')
@@ -214,7 +215,7 @@ def test_a_run_killed_before_it_has_gone_back_goes_back_when_it_is_resumed(
   tmp_path, left_out_from_the_start
 ):
   attempt(tmp_path, 'report')  # all checkpoints from 16 on contain the step
-  assert checkpoint.steps(tmp_path)[-1] == END
+  assert step_folders.steps(tmp_path)[-1] == END
   entry = {'noticed': 15, 'steps': [POISON + 1], 'done': False}
   (tmp_path / rewinds.FILE).write_text(json.dumps([entry]))
   result, times = through(tmp_path, 'rewind')
@@ -227,7 +228,7 @@ def test_too_many_spikes_stop_a_run_that_goes_back(tmp_path, monkeypatch):
   monkeypatch.setattr(rewinds, 'MOST', 2)
   with pytest.raises(errors.Stopped, match='has gone back 2 times'):
     through(tmp_path, 'rewind', poison=(9, 13, 17))
-  assert listed(tmp_path) == [[10], [14]] and checkpoint.steps(tmp_path)[-1] == 16
+  assert listed(tmp_path) == [[10], [14]] and step_folders.steps(tmp_path)[-1] == 16
 
 
 def test_a_spike_before_the_first_checkpoint_begins_the_run_again(tmp_path):

@@ -13,11 +13,11 @@ import toys
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
 from bertzoo_jax.training import progress
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
 
@@ -376,7 +376,7 @@ def sealed_run(path, config, text):
   run = {'config': json.loads(configuration.to_json(config)), 'corpus': text}
   storage.write_json(folder / 'run.json', run)
   sums = {'run.json': storage.sha256(folder / 'run.json')}
-  storage.write_json(folder / checkpoint.MANIFEST, {'files': sums})
+  storage.write_json(folder / step_folders.MANIFEST, {'files': sums})
   workdirs.describe(path, config, text, lambda folder: None)
   return path
 

@@ -1,0 +1,156 @@
+"""Disentangled attention: scores of content and of relative position (He et al. 2020 §3.1).
+
+Legend: B batch, L length, P predictions, D width, H heads, K head width, T rows of the relative
+table, U of them that are needed, R = 2L − 1 distances of two tokens.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import layers
+
+
+class Relation(NamedTuple):
+  """What attention is told of relative positions.
+
+  Attributes:
+    table_UD: the rows of the relative table that are needed, float32; None without relative terms.
+    which_R: static; which of them belongs to each of attention.distances.
+    key_2: of the table's dropout; None without. All rows of the batch have the same dropped table
+      (code of the release): it is projected once.
+    rate: of that dropout.
+  """
+
+  table_UD: jax.Array | None
+  which_R: np.ndarray | None
+  key_2: jax.Array | None
+  rate: float
+
+  def with_key_of(self, number):
+    """With a key of its own for each number."""
+    return self if self.key_2 is None else self._replace(key_2=row_keys.fold_in(self.key_2, number))
+
+  def dropped(self):
+    """table_UD after its dropout."""
+    return layers.dropout(self.table_UD, self.rate, self.key_2)
+
+
+class DisentangledAttention(nn.Module):
+  """Multi-head attention with relative terms (He et al. 2020 §3.1).
+
+  Attributes:
+    num_heads: H, which divides the width.
+    dropout_rate: of the attention probabilities.
+    kernel_init, dtype: of the products.
+    content_to_position, position_to_content: which terms scores have.
+    shared_projections: the table is projected as contents are, by `key` and `query`; else by
+      products of its own.
+    key_bias: whether keys have a bias.
+  """
+
+  num_heads: int
+  dropout_rate: float
+  kernel_init: Callable
+  dtype: Any
+  content_to_position: bool
+  position_to_content: bool
+  shared_projections: bool
+  key_bias: bool
+
+  @nn.compact
+  def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, asked=None):
+    """y_BLD of x_BLD. With `asked`: y_BPD of x_BPD, with its keys and values. With `visible` None:
+    (k_BLHK, v_BLHK) of x_BLD alone.
+    """
+    width = x_BLD.shape[-1]
+    heads = (self.num_heads, width // self.num_heads)
+    dense = functools.partial(
+      layers.Dense,
+      kernel_init=self.kernel_init,
+      dtype=self.dtype,
+      kernel_gradients=ops.kernel_gradients,
+    )
+    query, value = dense(heads, name='query'), dense(heads, name='value')
+    key = dense(heads, use_bias=self.key_bias, name='key')
+    pin = functools.partial(ops.constrain, 'heads')
+    if asked is None:
+      k_BLHK, v_BLHK = pin(key(x_BLD)), pin(value(x_BLD))
+    else:
+      k_BLHK, v_BLHK = asked.k_BLHK, asked.v_BLHK
+    if visible is None:
+      return k_BLHK, v_BLHK
+
+    tables = {}
+    if self.content_to_position or self.position_to_content:
+      table_UD = relation.dropped()
+    if self.content_to_position:
+      project = key
+      if not self.shared_projections:
+        project = dense(heads, use_bias=False, name='position_key')
+      tables['c2p_RHK'] = project(table_UD)[relation.which_R]
+    if self.position_to_content:
+      project = query if self.shared_projections else dense(heads, name='position_query')
+      tables['p2c_RHK'] = project(table_UD)[relation.which_R]
+
+    q_BLHK = query(x_BLD)
+    out_BLHK = ops.attend(
+      pin(q_BLHK if asked is None else asked.spread(q_BLHK)),
+      k_BLHK,
+      v_BLHK,
+      visible,
+      self.dropout_rate,
+      dropout_keys_B2,
+      attention.Relative(**tables) if tables else None,
+      (heads[1] * (1 + len(tables))) ** -0.5,
+    )
+    out_BLHK = pin(out_BLHK if asked is None else asked.gather(out_BLHK))
+    return dense((width,), in_axes=2, input_name='attended', name='output')(out_BLHK)
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Four products, scores with their relative terms, and their mixture."""
+    return 8.0 * length * width**2 + self.of_scores(length, width) + self.of_mixture(length, width)
+
+  @nn.nowrap
+  def of_scores(self, length: int, width: int) -> float:
+    """Operations of all scores: a query and a key meet 2L rows of a table each."""
+    terms = self.content_to_position + self.position_to_content
+    return 2.0 * length**2 * width * (1 + 2 * terms)
+
+  @nn.nowrap
+  def of_mixture(self, length: int, width: int) -> float:
+    """Operations of the mixtures of all values."""
+    return 2.0 * length**2 * width
+
+
+def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
+  """The bucket of each distance (code of the release, make_log_bucket_position): itself up to
+  buckets / 2, beyond in logarithmic steps, with the sign of the distance. On the host, in float64.
+  """
+  middle = buckets // 2
+  size = np.maximum(np.abs(distances), middle).astype(np.float64)
+  steps = np.log(size / middle) / np.log((max_distance - 1) / middle) * (middle - 1)
+  far = np.sign(distances) * (np.ceil(steps).astype(np.int64) + middle)
+  return np.where(np.abs(distances) <= middle, distances, far)
+
+
+def table_rows(length: int, max_distance: int, buckets: int = 0) -> np.ndarray:
+  """Row of the relative table for each distance of two tokens of a row, in attend's order.
+
+  Args:
+    length: L.
+    max_distance: distances from there on share the outermost rows.
+    buckets: 0 for a row per distance, else number of rows to each side.
+  """
+  distances, half = attention.distances(length, length), buckets or max_distance
+  if buckets:
+    distances = buckets_of(distances, buckets, max_distance)
+  return np.clip(distances + half, 0, 2 * half - 1)

@@ -1,0 +1,189 @@
+"""Folders of checkpoints: which are committed and whole, which are marked, moved aside or removed.
+
+checkpoint.py describes their files.
+"""
+
+import contextlib
+import errno
+import math
+import re
+
+import orbax.checkpoint as ocp
+
+from bertzoo_jax.common import storage
+
+FOLDER = 'checkpoints'
+MANIFEST = 'sha256.json'
+RUN = 'run.json'
+_MARKER = 'commit_success.txt'
+
+# Written or rewritten by the commit itself, and not read at restore.
+_UNSUMMED = ('_CHECKPOINT_METADATA', _MARKER, MANIFEST)
+_LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
+
+
+def steps(workdir) -> list[int]:
+  """Steps of which a committed checkpoint is there, in order; [] without any."""
+  folder = storage.absolute(workdir) / FOLDER
+  if not folder.exists():
+    return []
+  return sorted(
+    int(p.name)
+    for p in folder.iterdir()
+    if is_step(p.name) and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
+  )
+
+
+def recorded(workdir) -> dict:
+  """{'config', 'corpus'} of the run, of the newest checkpoint that has a sound copy; {} without."""
+  for step in reversed(steps(workdir)):
+    folder = storage.absolute(workdir) / FOLDER / str(step)
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+      if storage.sha256(folder / RUN) == storage.read_json(folder / MANIFEST)['files'][RUN]:
+        return storage.read_json(folder / RUN)
+  return {}
+
+
+def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
+  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for
+  the newest phase that was evaluated.
+
+  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do
+  not compare.
+  """
+  losses = {}
+  for step in steps(workdir):
+    try:
+      manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
+      loss, first = manifest['held_out_loss'], manifest.get('phase_first_step', 0)
+      if loss is not None and math.isfinite(loss):
+        losses.setdefault(first, {})[step] = loss
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+      continue  # damaged: `verify` says so when somebody asks for it
+  return losses.get(max(losses, default=0) if phase_first_step is None else phase_first_step, {})
+
+
+def best(workdir) -> int | None:
+  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none
+  was.
+  """
+  losses = held_out_losses(workdir)
+  return min(losses, key=lambda s: (losses[s], s)) if losses else None
+
+
+def verify(folder) -> str | None:
+  """None if every file of a checkpoint is there and has the bytes that were written, else what is
+  wrong. Files of others do not count. Raises what the storage raises if that may pass.
+  """
+  try:
+    expected = dict(storage.read_json(folder / MANIFEST)['files'])
+  except (OSError, ValueError, KeyError, TypeError) as e:
+    _raise_if_passing(e)
+    return f'{MANIFEST} cannot be read: {type(e).__name__}'
+  name = 'a folder of it'
+  try:
+    if missing := sorted(expected.keys() - set(files(folder))):
+      return f'{missing[0]} is missing'
+    for name, digest in expected.items():
+      if storage.sha256(folder / name) != digest:
+        return f'{name} is not what was written (sha256 differs)'
+  except OSError as e:
+    _raise_if_passing(e)
+    return f'{name} cannot be read: {type(e).__name__}'
+  return None
+
+
+def sound(folder) -> bool:
+  problem = verify(folder)
+  if problem:
+    print(f'WARNING: {folder} is damaged ({problem}); taking the one before.', flush=True)
+  return problem is None
+
+
+def files(folder) -> list[str]:
+  """Paths of the files that count, relative to the folder, in order."""
+  root, out, stack = str(folder).rstrip('/') + '/', [], [folder]
+  while stack:
+    for p in stack.pop().iterdir():
+      if p.is_dir():
+        stack.append(p)
+      elif p.name not in _UNSUMMED:
+        out.append(str(p).removeprefix(root))
+  return sorted(out)
+
+
+def unmarked(folder) -> list[str]:
+  """Names of the steps of gs:// without their commit markers."""
+  if not folder.exists():
+    return []
+  return [
+    p.name
+    for p in folder.iterdir()
+    if is_step(p.name) and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
+  ]
+
+
+def is_step(name: str) -> bool:
+  """Whether a folder's name is a step as it is written here: '12', and neither '²' nor '012'."""
+  return bool(re.fullmatch(r'0|[1-9][0-9]{0,17}', name))
+
+
+def clean(folder):
+  """Removes what a killed process left half written or half deleted."""
+  for p in folder.iterdir():
+    if any(mark in p.name for mark in _LEFTOVERS):
+      _remove(p)
+  for name in unmarked(folder):
+    problem = verify(folder / name)
+    if problem is None:
+      _mark(folder / name)
+      print(
+        f'Checkpoint {name} had no commit marker (copied from a disk, or its save was killed at '
+        'the very end). All its files match their checksums: it is marked and used.',
+        flush=True,
+      )
+    else:
+      aside = move_aside(folder / name, 'unfinished')
+      print(
+        f'WARNING: checkpoint {name} has no commit marker and is not whole ({problem}): its save '
+        f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
+        flush=True,
+      )
+
+
+def delete(folder):
+  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a
+  checkpoint.
+  """
+  if not storage.is_remote(folder):
+    folder = folder.rename(folder.parent / f'{folder.name}.deleting')
+  _remove(folder)
+
+
+def move_aside(folder, why):
+  name, n = folder.parent / f'{folder.name}.{why}', 1
+  while name.exists():
+    n += 1
+    name = folder.parent / f'{folder.name}.{why}{n}'
+  folder.rename(name)
+  return name
+
+
+def _raise_if_passing(e):
+  """A store that does not answer is no damage. A sector that cannot be read is, and stays so."""
+  if isinstance(e, OSError) and e.errno != errno.EIO and storage.may_pass(e):
+    raise e
+
+
+def _mark(folder):
+  """Ends the commit of a step of gs:// as Orbax does: a marker in each of its folders."""
+  for part in (*(p for p in folder.iterdir() if p.is_dir()), folder):
+    if not (part / _MARKER).exists():
+      (part / _MARKER).write_text(f'Checkpoint commit was successful to {part}')
+
+
+def _remove(folder):
+  try:
+    folder.rmtree()
+  except Exception as e:  # a link to elsewhere, another's file, a store: never worth the run
+    print(f'WARNING: {folder} could not be removed: {e}', flush=True)
