@@ -631,6 +631,50 @@ def disentangled(
   )
 
 
+def two_stream(
+  *,
+  num_layers=12,
+  hidden_size=768,
+  num_heads=12,
+  intermediate_size=3072,
+  memory_length=384,
+  reuse_length=256,
+  clamp_length=0,
+  activation='gelu_tanh',
+  norm_eps=1e-12,
+  dropout=0.1,
+  attention_dropout=0.1,
+  initializer='normal',
+  initializer_range=0.02,
+):
+  """XLNet's encoder: a content and a query stream, relative positions and a memory (Yang et al.
+  2019 §2.3 to 2.5; code of the release).
+
+  memory_length: tokens of earlier rows that each layer remembers; 0 for none.
+  reuse_length: tokens of a row that enter the memory; that of the format.
+  clamp_length: distances beyond it are not told apart; 0 for no such limit.
+  All others: as of `transformer`.
+  """
+  return _part(
+    'two_stream',
+    dict(
+      num_layers=num_layers,
+      hidden_size=hidden_size,
+      num_heads=num_heads,
+      intermediate_size=intermediate_size,
+      memory_length=memory_length,
+      reuse_length=reuse_length,
+      clamp_length=clamp_length,
+      activation=activation,
+      norm_eps=norm_eps,
+      dropout=dropout,
+      attention_dropout=attention_dropout,
+      initializer=initializer,
+      initializer_range=initializer_range,
+    ),
+  )
+
+
 # --- objective ---
 
 
@@ -644,6 +688,24 @@ def mlm_pair(*, pair_weight=1.0):
   (Devlin et al. 2018 A.2).
   """
   return _part('mlm_pair', dict(pair_weight=pair_weight))
+
+
+def permutation_lm(*, pair_weight=0.0):
+  """Permutation language modelling: predictions see what comes before them in a random order, and
+  the memory (Yang et al. 2019 §2.2, 2.3).
+
+  pair_weight: of the two-way classification of the pair; 0 for none (the paper: it does not help).
+  """
+  return _part('permutation_lm', dict(pair_weight=pair_weight))
+
+
+def memory_mlm(*, pair_weight=0.0):
+  """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
+  compare with (Table 6).
+
+  pair_weight: as of `permutation_lm`.
+  """
+  return _part('memory_mlm', dict(pair_weight=pair_weight))
 
 
 def replaced_token(
@@ -963,6 +1025,22 @@ def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue
   )
 
 
+def linear_to_floor(*, learning_rate=4e-4, warmup=40_000, end_share=1e-3, across_phases='continue'):
+  """Warmup peak·s/W, then linear from the peak at W to end_share·peak at the end (code of XLNet).
+
+  end_share: rate of the last update as a share of the peak.
+  """
+  return _part(
+    'linear_to_floor',
+    dict(
+      learning_rate=learning_rate,
+      warmup=warmup,
+      end_share=end_share,
+      across_phases=across_phases,
+    ),
+  )
+
+
 # --- machinery ---
 
 
@@ -1055,10 +1133,12 @@ SECTIONS = {
     memory_segments,
   ),
   'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
-  'encoder': (transformer, disentangled),
+  'encoder': (transformer, disentangled, two_stream),
   'objective': (
     mlm,
     mlm_pair,
+    permutation_lm,
+    memory_mlm,
     replaced_token,
     replaced_token_adversarial,
     generator_mlm,
@@ -1069,7 +1149,13 @@ SECTIONS = {
     input_only,
   ),
   'optimizer': (adamw, adamw_uncorrected, lamb),
-  'schedule': (linear_from_start, linear_after_warmup, linear_jump, linear_product),
+  'schedule': (
+    linear_from_start,
+    linear_after_warmup,
+    linear_jump,
+    linear_product,
+    linear_to_floor,
+  ),
 }
 
 

@@ -32,22 +32,44 @@ SECTION = dict(
   initializer='truncated_normal',
   initializer_range=0.02,
 )
+TWO_STREAM = dict(
+  name='two_stream',
+  num_layers=3,
+  hidden_size=48,
+  num_heads=4,
+  intermediate_size=80,
+  memory_length=10,
+  reuse_length=8,
+  clamp_length=0,
+  activation='gelu',
+  norm_eps=1e-12,
+  dropout=0.0,
+  attention_dropout=0.0,
+  initializer='normal',
+  initializer_range=0.02,
+)
+# Encoders of objectives that do not go with SECTION's.
+SECTIONS = {'permutation_lm': TWO_STREAM, 'memory_mlm': TWO_STREAM}
+LANE_LENGTH, LANE_PREDICTIONS = 16, 5
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 ROBERTA_IDS = dict(cls=0, pad=1, sep=2, unk=3, mask=VOCAB - 1)
 
 
-def encoder(*, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', **changes):
-  """The encoder of SECTION with changes."""
-  fields = {**SECTION, **changes}
+def encoder(
+  *, vocab_size=VOCAB, dtype=jnp.float32, unroll=1, remat='none', section=SECTION, **changes
+):
+  """The encoder of a section with changes."""
+  fields = {**section, **changes}
   return encoders.BY_NAME[fields.pop('name')](
     vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields
   )
 
 
 def objective(kind, ops=operations.PLAIN, **changes):
-  """An objective on that encoder, with its usual values. changes: of the encoder, and of the
-  objective.
+  """An objective on that encoder or on the one it needs (SECTIONS), with its usual values. changes:
+  of the encoder, and of the objective.
   """
+  changes = {'section': SECTIONS.get(kind, SECTION), **changes}
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
   return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
@@ -100,6 +122,48 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
   )
 
 
+def lanes(batch, seed=0, resets=0):
+  """The batch with a random order of its predictions, both directions and `resets`."""
+  rng = np.random.default_rng(seed)
+  rows, length = batch['input_ids'].shape
+  target = np.zeros((rows, length), bool)
+  for row, (places, weights) in enumerate(zip(batch['masked_positions'], batch['masked_weights'])):
+    target[row, places[weights > 0]] = True
+  ranks = np.stack([1 + rng.permutation(length) for _ in range(rows)])
+  return dict(
+    batch,
+    order=np.where(target, ranks, 0).astype(np.int32),
+    direction=(np.arange(rows) % 2).astype(np.int32),
+    resets=np.broadcast_to(np.asarray(resets, np.int32), (rows,)).copy(),
+  )
+
+
+def with_memory(kind='permutation_lm', **changes):
+  """An objective with a memory."""
+  return objective(kind, **changes)
+
+
+def lane_batches(count=3, rows=4):
+  """Consecutive full rows of lanes, the first two read forward, with a classifier's segment."""
+  for step in range(count):
+    resets = np.full(rows, step == 0)
+    own = batch(rows, LANE_LENGTH, LANE_PREDICTIONS, seed=step)
+    rng = np.random.default_rng(step)
+    places = np.sort(
+      np.stack([rng.choice(LANE_LENGTH, LANE_PREDICTIONS, False) for _ in range(rows)])
+    )
+    own |= dict(
+      input_ids=rng.integers(5, VOCAB, (rows, LANE_LENGTH)),
+      pack_ids=np.ones((rows, LANE_LENGTH), np.int32),
+      segment_ids=np.sort(rng.integers(0, 2, (rows, LANE_LENGTH))),
+      masked_positions=places,
+      masked_weights=np.ones((rows, LANE_PREDICTIONS), np.float32),
+    )
+    own['segment_ids'][:, -1] = 2
+    own = lanes(own, seed=step, resets=resets)
+    yield {**own, 'direction': (np.arange(rows) >= rows // 2).astype(np.int32)}
+
+
 def rows(**sizes):
   """A batch as the step hands it to an objective."""
   made = batch(**sizes)
@@ -107,15 +171,17 @@ def rows(**sizes):
   return {**made, 'row_keys': keys_B2}
 
 
-def evaluate(objective, params, batch, normalizers=None):
-  """((loss, (carry, sums)), gradients) without dropout."""
-  return _evaluate(objective.loss, objective.normalizers, params, batch, normalizers)
+def evaluate(objective, params, batch, normalizers=None, carry=None):
+  """((loss, (carry, sums)), gradients) without dropout. carry: None for the first one."""
+  if carry is None:
+    carry = objective.carry(len(batch['input_ids']))
+  return _evaluate(objective.loss, objective.normalizers, params, batch, normalizers, carry)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _evaluate(loss, count, params, batch, normalizers):
+def _evaluate(loss, count, params, batch, normalizers, carry):
   normalizers = count(batch) if normalizers is None else normalizers
-  return jax.value_and_grad(loss, has_aux=True)(params, batch, normalizers, (), None, False)
+  return jax.value_and_grad(loss, has_aux=True)(params, batch, normalizers, carry, None, False)
 
 
 def worst(a, b):

@@ -83,6 +83,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     network.attention_dropout,
     network.relative_attention,
     network.dtype,
+    getattr(network, 'fused_attention', True),
   )
   objective = parts.build(
     phase.config.objective,
@@ -106,7 +107,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   if unread := [
     name
     for name in ('order', 'resets')
-    if name in phase_data.features and name not in objective.reads
+    if name in phase_data.features and name not in (*objective.reads, *objective.may_read)
   ]:
     part = {
       'order': f'masking={phase.config.masking.name}',
@@ -117,6 +118,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       f'objective={phase.config.objective.name} does not (it would see '
       'what it is to predict, or segments it has not): take another masking and format.'
     )
+  _check_memory(phase, objective)
   if 'pair_labels' in phase_data.features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
@@ -138,6 +140,18 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     config.run.accumulation,
     phase.index,
   )
+
+
+def _check_memory(phase, objective):
+  """Raises UserError for a memory that would not hold what the rows of a phase say it does."""
+  if not jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))):
+    return
+  own, told = phase.config.encoder, phase.config.format
+  if 'reuse_length' in own and 'reuse_length' in told and own.reuse_length != told.reuse_length:
+    raise errors.UserError(
+      f'encoder.reuse_length={own.reuse_length} and format.reuse_length={told.reuse_length}: the '
+      'memory keeps the tokens by which the rows move on, set both to the same.'
+    )
 
 
 def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:

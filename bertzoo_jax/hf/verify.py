@@ -125,12 +125,15 @@ def reloaded(directory, name: str):
   )
 
 
-def outputs(network, batch: dict[str, np.ndarray]):
-  """What a network of transformers returns for a batch, without gradients."""
+def outputs(network, batch: dict[str, np.ndarray], segments: bool | None = None):
+  """What a network of transformers returns for a batch, without gradients. segments: whether it is
+  given the segments; None: if its config.json has several.
+  """
   import torch
 
   inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
-  if getattr(network.config, 'type_vocab_size', 0) > 1:
+  several = getattr(network.config, 'type_vocab_size', 0) > 1
+  if several if segments is None else segments:
     inputs['token_type_ids'] = batch['segment_ids']
   with torch.no_grad():
     return network(**{k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()})

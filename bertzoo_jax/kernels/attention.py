@@ -24,6 +24,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.kernels import bits
 from bertzoo_jax.kernels import slides
 from bertzoo_jax.model.attention import HIDDEN
@@ -93,6 +94,10 @@ def attend(
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
   """
+  if relative is not None and not relative.simple:
+    raise errors.UserError(
+      'Fused attention has no terms by segments and no mirrored rows: take run.kernels=xla.'
+    )
   batch, length, heads, width = q_BLHK.shape
   keys_B2 = dropout_keys_B2 if dropout_rate else None
   seed = bits.seed(keys_B2, batch, first_head)

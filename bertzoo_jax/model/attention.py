@@ -9,8 +9,8 @@ R = L + M − 1 distances between a query and a key.
 visible: who sees whom (Visibility).
 dropout_rate: probability with which an attention probability is set to 0.
 dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
-relative: terms of the scores that depend on the distance of query and key (Relative). None means
-  none.
+relative: terms of the scores that depend on the distance of query and key, or on their segments
+  (Relative). None means none.
 scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
 A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
@@ -54,23 +54,52 @@ class Visibility(NamedTuple):
   first_query: int = 0
 
 
-class Relative(NamedTuple):
-  """Terms by distance d = first_query + i − j of query i and key j:
+class SameSegment(NamedTuple):
+  """A term of the scores of keys in the query's own segment:
 
-      score_ij += q_i · c2p[d] + k_j · p2c[d] + bias[d]
+      score_ij += number_i where key j has the segment of query i
+
+  Attributes:
+    numbers_BLH: of queries; they get a gradient.
+    query_segments_BL, key_segments_BM: int32 ids.
+  """
+
+  numbers_BLH: jax.Array
+  query_segments_BL: jax.Array
+  key_segments_BM: jax.Array
+
+
+class Relative(NamedTuple):
+  """Terms by distance d = first_query + i − j of query i and key j, and by their segments:
+
+      score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
   Row r belongs to the r-th of `distances`, from the smallest to the greatest. Tables are common to
-  all rows of the batch and get a gradient. Each may be None.
+  all rows of the batch and get a gradient. Each may be None. Fused kernels have the first three
+  only (`simple`).
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
     p2c_RHK: position to content (He et al. 2021 §3.1).
     bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
+    c2p_query_HK: what all queries of the c2p term have in common (Dai et al. 2019 §3.3).
+    mirrored_RHK, mirrored_B: rows of the batch where mirrored_B is true have this table in place of
+      c2p_RHK.
+    same_segment: the term by segments (Yang et al. 2019 §2.5).
   """
 
   c2p_RHK: jax.Array | None = None
   p2c_RHK: jax.Array | None = None
   bias_RH: jax.Array | None = None
+  c2p_query_HK: jax.Array | None = None
+  mirrored_RHK: jax.Array | None = None
+  mirrored_B: jax.Array | None = None
+  same_segment: SameSegment | None = None
+
+  @property
+  def simple(self) -> bool:
+    """Whether there are no other terms than c2p, p2c and bias."""
+    return all(term is None for term in self[3:])
 
 
 def same_pack(pack_ids_BL, window=None) -> Visibility:
@@ -143,8 +172,15 @@ def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
   """Scores are not gathered: products with all R rows are slid into place."""
   queries, keys = q_BLHK.shape[1], k_BMHK.shape[1]
   if relative.c2p_RHK is not None:
-    table = relative.c2p_RHK[::-1].astype(q_BLHK.dtype)
-    scores_BHLM += _by_distance(q_BLHK, table).swapaxes(0, 1)
+    table, asks_BLHK = relative.c2p_RHK, q_BLHK
+    if relative.c2p_query_HK is not None:
+      asks_BLHK = q_BLHK + relative.c2p_query_HK.astype(q_BLHK.dtype)
+    of_table = lambda table: _by_distance(asks_BLHK, table[::-1].astype(q_BLHK.dtype))
+    rows_HBLM = of_table(table)
+    if relative.mirrored_B is not None:
+      mirrored_B11 = relative.mirrored_B[:, None, None]
+      rows_HBLM = jnp.where(mirrored_B11, of_table(relative.mirrored_RHK), rows_HBLM)
+    scores_BHLM += rows_HBLM.swapaxes(0, 1)
   if relative.p2c_RHK is not None:
     table = relative.p2c_RHK.astype(k_BMHK.dtype)
     scores_BHLM += _by_distance(k_BMHK, table).swapaxes(0, 1).mT
@@ -152,6 +188,11 @@ def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
     bias_HR = jnp.pad(relative.bias_RH[::-1].T, ((0, 0), (0, 1)))
     rows_HLR = jnp.broadcast_to(bias_HR[:, None], (q_BLHK.shape[2], queries, queries + keys))
     scores_BHLM += slide(rows_HLR.astype(jnp.float32), keys)
+  if relative.same_segment is not None:
+    numbers_BLH, queries_BL, keys_BM = relative.same_segment
+    same_BLM = queries_BL[:, :, None] == keys_BM[:, None]
+    numbers_BHL1 = numbers_BLH.mT[..., None].astype(jnp.float32)
+    scores_BHLM += jnp.where(same_BLM[:, None], numbers_BHL1, 0.0)
   return scores_BHLM
 
 

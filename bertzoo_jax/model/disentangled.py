@@ -20,6 +20,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import places
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
@@ -219,7 +220,7 @@ class Disentangled(nn.Module):
     def apply(params, x_BLD, turn):
       params, relation = {'params': params}, told.relation.with_key_of(turn.number)
       of_keys = lambda block: block.attention(x_BLD, None, None, told.ops, None)
-      asked = disentangled_attention.Asked.of(at_BP, x_BLD, block.apply(params, method=of_keys))
+      asked = places.Asked.of(at_BP, x_BLD, block.apply(params, method=of_keys))
       z_BPD = start_BPD
       for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, _PASSES)):
         context = relation.with_key_of(number), asked

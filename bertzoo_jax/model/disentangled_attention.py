@@ -18,8 +18,6 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
 
-_EXACT = jax.lax.Precision.HIGHEST
-
 
 class Relation(NamedTuple):
   """What attention is told of relative positions.
@@ -53,47 +51,7 @@ class Relation(NamedTuple):
     if np.array_equal(self.which_R, np.arange(rows)):
       return x_UHK
     which_RU = jax.nn.one_hot(self.which_R, rows, dtype=x_UHK.dtype)
-    return jnp.einsum('RU,UHK->RHK', which_RU, x_UHK, precision=_EXACT)
-
-
-class Asked(NamedTuple):
-  """The predictions that the decoder is asked for.
-
-  Attention puts a row of queries into place by its distance from the keys, and so takes the queries
-  of whole rows: those of the predictions are put at their places, and the results taken from there.
-
-  Attributes:
-    at_BPL: 1 at the place of each prediction, in the dtype of products.
-    first_BPL: the same without predictions whose place an earlier one has.
-    k_BLHK, v_BLHK: keys and values.
-  """
-
-  at_BPL: jax.Array
-  first_BPL: jax.Array
-  k_BLHK: jax.Array
-  v_BLHK: jax.Array
-
-  @classmethod
-  def of(cls, at_BP, x_BLD, keys_values):
-    """For the predictions at at_BP, in rows and dtype of x_BLD. keys_values: k_BLHK, v_BLHK."""
-    at_BPL = jax.nn.one_hot(at_BP, x_BLD.shape[1], dtype=x_BLD.dtype)
-    again_BP = jnp.any(jnp.tril(at_BP[:, :, None] == at_BP[:, None], -1), axis=-1)
-    return cls(at_BPL, jnp.where(again_BP[:, :, None], 0, at_BPL), *keys_values)
-
-  # Products with 0 and 1 are exact, and their gradients are no scatters. With heads and their width
-  # in one axis the compiler need not lay out queries anew.
-
-  def spread(self, q_BPHK):
-    """q_BLHK, 0 where nothing is asked for."""
-    q_BPD = q_BPHK.reshape(*q_BPHK.shape[:2], -1)
-    q_BLD = jnp.einsum('BPL,BPD->BLD', self.first_BPL, q_BPD, precision=_EXACT)
-    return q_BLD.reshape(*q_BLD.shape[:2], *q_BPHK.shape[2:])
-
-  def gather(self, out_BLHK):
-    """out_BPHK."""
-    out_BLD = out_BLHK.reshape(*out_BLHK.shape[:2], -1)
-    out_BPD = jnp.einsum('BPL,BLD->BPD', self.at_BPL, out_BLD, precision=_EXACT)
-    return out_BPD.reshape(*out_BPD.shape[:2], *out_BLHK.shape[2:])
+    return jnp.einsum('RU,UHK->RHK', which_RU, x_UHK, precision=jax.lax.Precision.HIGHEST)
 
 
 class DisentangledAttention(nn.Module):

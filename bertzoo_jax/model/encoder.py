@@ -9,8 +9,10 @@ protocol.py says what an encoder promises. A model knows no mesh: what depends o
 
 from bertzoo_jax.model import disentangled
 from bertzoo_jax.model import transformer
+from bertzoo_jax.model import two_stream
 
 BY_NAME = {
   'transformer': transformer.Transformer,
   'disentangled': disentangled.Disentangled,
+  'two_stream': two_stream.TwoStream,
 }

@@ -68,6 +68,18 @@ class MlmHead(nn.Module):
     return constrain('logits', _decode(x_BPE, words_VE, bias))
 
 
+class WordHead(nn.Module):
+  """The word table as decoder, and a bias: a vocabulary head without layers of its own (Yang et al.
+  2019, eq. 4; code of the release).
+  """
+
+  @nn.compact
+  def __call__(self, hidden_BPD, words_VD, constrain=layers.unconstrained):
+    """logits_BPV in float32. words_VD: the encoder's word table (tied), as wide as its layers."""
+    bias = self.param('bias', nn.initializers.zeros_init(), words_VD.shape[:1])
+    return constrain('logits', _decode(constrain('predictions', hidden_BPD), words_VD, bias))
+
+
 @jax.custom_vjp
 def _decode(x_BPE, words_VE, bias_V):
   """logits_BPV in float32, the product in x's dtype."""

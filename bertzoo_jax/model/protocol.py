@@ -38,7 +38,8 @@ class Predictions(NamedTuple):
 
 
 class Encoder(Protocol):
-  """The protocol. Its own copy is never inherited: write the members, or take those below.
+  """The protocol. Its own copy is never inherited: write the members, or take those below. Members
+  that an encoder may have besides are listed at the end of this file.
 
   Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
   `layers/`, its copies in the first axis, one per layer that has its own.
@@ -139,3 +140,13 @@ def first_token(encoder, hidden_BLD, batch):
   """The usual `row_vectors`: the token at position 0."""
   del encoder, batch
   return hidden_BLD[:, 0]
+
+
+# What only some encoders have, {member: what it says}. It is asked for with getattr.
+OPTIONAL = {
+  'published_flops': '(length) → operations per token as Clark et al. 2020 count them',
+  'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
+  'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
+  'query_stream': 'whether predictions of a batch with an order do not see the tokens themselves',
+  'fused_attention': 'whether fused kernels compute its attention; True where it is not said',
+}

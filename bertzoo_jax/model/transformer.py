@@ -147,22 +147,13 @@ class Transformer(nn.Module):
 
     Raises UserError for heads that do not divide the width.
     """
-    hidden_size = round(self.hidden_size * width)
-    num_heads = max(1, hidden_size // (self.hidden_size // self.num_heads))
-    num_layers = max(1, round(self.num_layers * depth))
-    if hidden_size % num_heads:
-      raise errors.UserError(
-        f'width={width} makes {hidden_size} units of {self.hidden_size}, which {num_heads} heads '
-        'do not divide: take another.'
-      )
+    sizes = shares(self, width, depth)
+    hidden_size, num_layers = sizes['hidden_size'], sizes['num_layers']
     return self.clone(
       parent=None,
-      hidden_size=hidden_size,
-      num_heads=num_heads,
-      intermediate_size=round(self.intermediate_size * width),
-      num_layers=num_layers,
       num_groups=self.num_groups if num_layers % self.num_groups == 0 else 1,
       embedding_size=0 if table_width in (None, hidden_size) else table_width,
+      **sizes,
     )
 
   @nn.nowrap
@@ -204,30 +195,32 @@ class Transformer(nn.Module):
     )
 
 
+def shares(e, width: float, depth: float) -> dict[str, int]:
+  """{field: value} of an encoder with shares of the widths and the number of layers of `e`; heads
+  keep their width if they can.
+
+  Raises UserError for heads that do not divide the width.
+  """
+  hidden_size = round(e.hidden_size * width)
+  num_heads = max(1, hidden_size // (e.hidden_size // e.num_heads))
+  if hidden_size % num_heads:
+    raise errors.UserError(
+      f'width={width} makes {hidden_size} units of {e.hidden_size}, which {num_heads} heads '
+      'do not divide: take another.'
+    )
+  return dict(
+    hidden_size=hidden_size,
+    num_heads=num_heads,
+    intermediate_size=round(e.intermediate_size * width),
+    num_layers=max(1, round(e.num_layers * depth)),
+  )
+
+
 def check(e):
   """Raises UserError for sizes that cannot be built."""
-  errors.choose(e.remat, stack.REMAT, 'run.remat')
+  check_widths(e)
   errors.choose(e.sharing, stack.SHARING, 'encoder.sharing')
-  layers.activation(e.activation)
-  layers.initializer(e.initializer, e.initializer_range)
-  for name in (
-    'num_layers',
-    'hidden_size',
-    'num_heads',
-    'intermediate_size',
-    'max_positions',
-    'vocab_size',
-    'unroll',
-    'num_groups',
-    'inner_group_num',
-  ):
-    if getattr(e, name) < 1:
-      raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
-  if e.hidden_size % e.num_heads:
-    raise errors.UserError(
-      f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a '
-      'multiple.'
-    )
+  check_counts(e, 'max_positions', 'num_groups', 'inner_group_num')
   if e.embedding_size < 0:
     raise errors.UserError(
       f'encoder.embedding_size={e.embedding_size}: give the width of the tables, or 0 for that of '
@@ -247,6 +240,20 @@ def check(e):
     raise errors.UserError(
       f'encoder.type_vocab_size={e.type_vocab_size}: give the number of segments, or 0 for none.'
     )
+
+
+def check_widths(e):
+  """Raises UserError for what any encoder of such layers has: widths, counts, names and rates."""
+  errors.choose(e.remat, stack.REMAT, 'run.remat')
+  layers.activation(e.activation)
+  layers.initializer(e.initializer, e.initializer_range)
+  sizes = ('hidden_size', 'num_heads', 'intermediate_size')
+  check_counts(e, 'num_layers', *sizes, 'vocab_size', 'unroll')
+  if e.hidden_size % e.num_heads:
+    raise errors.UserError(
+      f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a '
+      'multiple.'
+    )
   for name in ('norm_eps', 'initializer_range'):
     if not getattr(e, name) > 0.0:
       raise errors.UserError(f'encoder.{name}={getattr(e, name)}: it must be above 0.')
@@ -255,6 +262,13 @@ def check(e):
       raise errors.UserError(
         f'encoder.{name}={getattr(e, name)}: a rate is at least 0 and below 1.'
       )
+
+
+def check_counts(e, *names):
+  """Raises UserError for fields below 1."""
+  for name in names:
+    if getattr(e, name) < 1:
+      raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
 
 
 def check_length(batch, max_positions: int):

@@ -11,6 +11,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import input_only
 from bertzoo_jax.objectives import mlm
+from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
 
 BY_NAME = {
@@ -23,6 +24,8 @@ BY_NAME = {
   'corruption_detection': replaced_token.corruption_detection,
   'replace_mlm': filled_mlm.replace_mlm,
   'all_tokens_mlm': filled_mlm.all_tokens_mlm,
+  'permutation_lm': permutation_lm.permutation_lm,
+  'memory_mlm': permutation_lm.memory_mlm,
   'input_only': input_only.input_only,
 }
 

@@ -3,7 +3,6 @@ D width.
 """
 
 import jax
-import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
@@ -57,15 +56,13 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
   def normalizers(batch):
     return {
       'masked': networks.masked_normalizer(batch),
-      'pairs': jnp.asarray(batch['pair_labels'].shape[0], jnp.float32),
+      'pairs': networks.pair_normalizer(batch),
     }
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
     masked = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    logits_B2 = networks.pair_logits(encoder, params, hidden_BLD, batch)
-    nll_B, correct_B = networks.nll(logits_B2, batch['pair_labels'])
-    pairs = {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
+    pairs = networks.pair_sums(encoder, params, hidden_BLD, batch)
     value = masked['mlm_loss'] / objective.at_least_one(
       normalizers['masked']
     ) + pair_weight * pairs['pair_loss'] / objective.at_least_one(normalizers['pairs'])

@@ -40,11 +40,11 @@ def _with_keys(batch, key):
   return {**batch, 'common_key': common_2}, row_keys.join(batch['row_keys'], key)
 
 
-def init_encoder(encoder, key, predicts=True):
+def init_encoder(encoder, key, predicts=True, also=()):
   """The encoder's parameters, float32. predicts: those that only `predictions` uses are among
-  them.
+  them. also: batch features that it is given besides those it always reads.
   """
-  names = (*encoder.reads, 'masked_positions')
+  names = (*encoder.reads, 'masked_positions', *also)
   batch = dict.fromkeys(names, jnp.zeros((1, 1), jnp.int32))
   method = 'predictions' if predicts else '__call__'
   return encoder.init({'params': key}, batch, method=method)['params']
@@ -57,10 +57,11 @@ def mlm_head(encoder):
   )
 
 
-def init_mlm_head(encoder, key):
-  """Its parameters."""
+def init_mlm_head(encoder, key, transform=True):
+  """Its parameters. transform: False for heads.WordHead, which has a bias alone."""
   words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
-  return mlm_head(encoder).init(key, _vectors(encoder), words_VE)['params']
+  head = mlm_head(encoder) if transform else heads.WordHead()
+  return head.init(key, _vectors(encoder), words_VE)['params']
 
 
 def pair_head(encoder):
@@ -117,7 +118,8 @@ def init_token_score(encoder, key):
 def vocabulary_logits(encoder, params, hidden_BPD, constrain=layers.unconstrained):
   """logits_BPV, float32. params: of the network."""
   words_VE = params['encoder']['embeddings']['word']['embedding']
-  return mlm_head(encoder).apply({'params': params['mlm_head']}, hidden_BPD, words_VE, constrain)
+  head = mlm_head(encoder) if 'transform' in params['mlm_head'] else heads.WordHead()
+  return head.apply({'params': params['mlm_head']}, hidden_BPD, words_VE, constrain)
 
 
 def pair_logits(encoder, params, hidden_BLD, batch):
@@ -175,6 +177,20 @@ def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
 def masked_normalizer(batch) -> jax.Array:
   """The total 'masked': predictions of a batch."""
   return jnp.sum(batch['masked_weights'])
+
+
+def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
+  """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch, to be divided by the total
+  'pairs'. params: of the network.
+  """
+  logits_B2 = pair_logits(encoder, params, hidden_BLD, batch)
+  nll_B, correct_B = nll(logits_B2, batch['pair_labels'])
+  return {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
+
+
+def pair_normalizer(batch) -> jax.Array:
+  """The total 'pairs': rows of a batch."""
+  return jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)
 
 
 def token_normalizer(batch) -> jax.Array:

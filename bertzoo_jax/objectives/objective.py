@@ -66,7 +66,11 @@ class Network(NamedTuple):
     known = {**heads.READS, **dict(self.reads)}
     own = jax.eval_shape(self.of, params)
     reading = any(known.get(head) == 'predictions' for head in own)
-    forward = self.encoder.flops(length, predictions if reading else 0)
+    predicted = predictions if reading else 0
+    if hasattr(self.encoder, 'flops_with'):
+      forward = self.encoder.flops_with(tuple(features), length, predicted)
+    else:
+      forward = self.encoder.flops(length, predicted)
     if forward is None or any(head not in known for head in own if head != 'encoder'):
       return None
     positions = {'predictions': predictions, 'tokens': length, 'rows': 1}
@@ -116,6 +120,7 @@ class Objective(NamedTuple):
       Rows have keys of their own in `row_keys` of the batch, which the step adds: what is dropped
       depends on both, what is sampled on those alone.
     reads: names of the batch features it needs.
+    may_read: names of those it reads where the format writes them.
     networks: the networks it trains; costs, export and evaluation read them.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
@@ -134,6 +139,7 @@ class Objective(NamedTuple):
   frozen: tuple[str, ...] = ()
   inherits: tuple[tuple[str, str], ...] = ()
   axes: tuple[tuple[str, dict], ...] = ()
+  may_read: tuple[str, ...] = ()
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:

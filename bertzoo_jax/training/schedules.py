@@ -1,7 +1,7 @@
 """Learning rates: functions of the update's number s, counted from 0, over T updates with a warmup
 of W.
 
-The published systems share two words, warmup and linear decay, and mean four different lines by
+The published systems share two words, warmup and linear decay, and mean five different lines by
 them.
 """
 
@@ -21,8 +21,8 @@ def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
     warmup: W, updates; 0 for none.
 
   Returns:
-    s → rate, float32, for integers and for traced arrays. All four schedules have these arguments
-    and this result.
+    s → rate, float32, for integers and for traced arrays. All schedules have these arguments and
+    this result.
 
   Raises:
     UserError: warmup not shorter than total_steps, or either out of range.
@@ -82,6 +82,26 @@ def linear_product(total_steps: int, *, learning_rate: float, warmup: int):
   return rate
 
 
+def linear_to_floor(total_steps: int, *, learning_rate: float, warmup: int, end_share: float):
+  """peak·s/W for s < W (the first update has rate 0), then linear from the peak at W to
+  end_share·peak at T, where it stays (Google's XLNet, with 0.001).
+
+  end_share: from 0 to 1.
+  """
+  _check(total_steps, learning_rate, warmup)
+  if not 0.0 <= end_share <= 1.0:
+    raise errors.UserError(
+      f'schedule.end_share is {end_share}: give the last rate as a share of the peak, from 0 to 1.'
+    )
+
+  def rate(s):
+    s = _float(s)
+    decayed = end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
+    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), decayed)
+
+  return rate
+
+
 def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps: int):
   """The schedule a phase runs under, as a function of the global step.
 
@@ -136,4 +156,5 @@ BY_NAME = {
   'linear_after_warmup': linear_after_warmup,
   'linear_jump': linear_jump,
   'linear_product': linear_product,
+  'linear_to_floor': linear_to_floor,
 }

@@ -140,6 +140,21 @@ def test_half_of_the_rows_have_a_random_b():
   assert 0.45 < near < 0.58
 
 
+def test_a_pair_is_labelled_1_where_its_b_is_random():
+  lengths = [[6] * 50] * 40
+  always, never, half = (
+    _make(lengths, both_directions=False, random_rate=rate)[0]['pair_labels']
+    for rate in (1, 0, 0.5)
+  )
+  assert always.all() and not never.any() and 0.4 < half.mean() < 0.6
+  features = _make(lengths, both_directions=False)[0]
+  for ids, segments, label in zip(
+    features['input_ids'], features['segment_ids'], features['pair_labels']
+  ):
+    _, a, b = _parts(ids, segments, 8)
+    assert label or 0 < b[0] - a[0] <= 13, 'A and B have 13 places together'
+
+
 @pytest.mark.parametrize('both', [True, False])
 def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run(both):
   features, _, _, _ = _make([[5] * 30] * 8, both_directions=both)

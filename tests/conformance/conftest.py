@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 import pathlib
 
+import small_networks as small
+
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
 from configs import parts
@@ -68,11 +70,11 @@ def _structure(section):
 
 
 def _objectives():
-  """{name: (None for the encoder of small_networks, section)}: each objective with its usual
+  """{name: (section of an encoder, None for that of small_networks; section)}: each objective with its usual
   values, those of configs that choose otherwise, with their encoders, and all ways of sharing.
   """
   known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
-  cases = {f.__name__: (None, f()) for f in known}
+  cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}
   seen = {_structure(own) for _, own in cases.values()}
   for system in found.SYSTEMS:
     config = found.last_phase(found.config(system, 'tiny'))

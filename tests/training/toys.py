@@ -153,15 +153,27 @@ def phase_run(
   )
 
 
-def of_an_encoder(make, encoder, mesh, chosen=kernels.XLA, *, rows, length, accumulation=1):
-  """A PhaseRun of random rows with a real encoder. make: (encoder, ops) → Objective."""
+def of_an_encoder(
+  make,
+  encoder,
+  mesh,
+  chosen=kernels.XLA,
+  *,
+  rows,
+  length,
+  accumulation=1,
+  at=lambda batch, step: batch,
+):
+  """A PhaseRun of random rows with a real encoder. make: (encoder, ops) → Objective. at: (batch,
+  step) → the batch of a step.
+  """
   ops = assembly.operations_on(mesh, chosen, encoder.axes)
   sizes = dict(rows=rows, length=length, vocab_size=encoder.vocab_size)
-  at = lambda step: small.batch(**sizes, seed=step)
-  features = {k: (v.shape, v.dtype) for k, v in at(0).items()}
+  batch_of = lambda step: at(small.batch(**sizes, seed=step), step)
+  features = {k: (v.shape, v.dtype) for k, v in batch_of(0).items()}
   how = dict(objective=make(encoder, ops), mesh=mesh, accumulation=accumulation)
   return phase_run(**how, learning_rate=2e-3)._replace(
-    data=data.PhaseData(features, lambda a, b: map(at, range(a, b)), lambda: [], None)
+    data=data.PhaseData(features, lambda a, b: map(batch_of, range(a, b)), lambda: [], None)
   )
 
 

@@ -26,8 +26,8 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
   The first reuse_length places are the lane's next tokens, which later steps find in the memory; A
   and B are the length − reuse_length − 3 tokens after them, up to the end of a sentence, parted at
   a random one; with random_rate, or where there is none, B is a random run of sentences of the lane
-  instead. The longer of the two is cut at its end. Segment
-  ids: 0 up to A's separator, 1 for B and its separator, 2 for the classifier.
+  instead, and the pair's label is 1. The longer of the two is cut at its end. Segment ids: 0 up to
+  A's separator, 1 for B and its separator, 2 for the classifier.
 
   Args:
     text: rows.Text; length: L.
@@ -35,7 +35,8 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
     both_directions: lanes of odd number read the text of the lane before them from right to left.
       (The release reverses the second half of a host's rows; the feature `direction` says which
       here.)
-    random_rate: share of rows with a random B. No label is written: XLNet has no loss on it.
+    random_rate: share of rows with a random B. The labels are there for an ablation: XLNet has no
+      loss on them.
 
   Raises:
     UserError: lengths that leave nothing for A and B; with `in_lanes`, less text than the lanes
@@ -68,7 +69,9 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
       lane_begin = (lane // 2 if both_directions else lane) * stream.lane_length
       lane_begin = np.where(mirrored, stream.size - lane_begin - stream.lane_length, lane_begin)
       begin = lane_begin + hashing.below(hashing.bits(key, 0), reuse_length) + step * reuse_length
-      a, b = _two_runs(key, stream, mirrored, begin + reuse_length, room, lane_begin, random_rate)
+      a, b, random = _two_runs(
+        key, stream, mirrored, begin + reuse_length, room, lane_begin, random_rate
+      )
       reused = np.full_like(begin, reuse_length)
       runs = ((begin, reused, 0 * begin), (*a, reused), (*b, reuse_length + 1 + a[1]))
       positions, ends, firsts = (
@@ -103,6 +106,7 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
         'pack_ids': np.ones_like(ids),
         'direction': mirrored.astype(np.int32),
         'resets': (step == 0).astype(np.int32),
+        'pair_labels': random.astype(np.int32),
       }
       return {**features, 'units': units} if gather_units else features
 
@@ -111,7 +115,7 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
       rows,
       None,
       every_epoch=False,
-      has_pairs=False,
+      has_pairs=True,
       packed=False,
       needs_sentences=True,
       features=_FEATURES,
@@ -122,7 +126,7 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
     None,
     None,
     every_epoch=False,
-    has_pairs=False,
+    has_pairs=True,
     packed=False,
     needs_sentences=True,
     features=_FEATURES,
@@ -134,8 +138,8 @@ _FEATURES = {'direction': ((), np.int32), 'resets': ((), np.int32)}
 
 
 def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
-  """((start, size), (start, size)) [B] of A and B, in the count of their lanes, `room` tokens
-  together.
+  """(start, size) [B] of A and of B, in the count of their lanes, `room` tokens together; and
+  whether B is a random one.
   """
   low, high = stream.border(mirrored, begin, 'right'), stream.border(mirrored, begin + room, 'left')
   end = stream.border_place(mirrored, high)  # of the sentence in which the room ends
@@ -156,7 +160,7 @@ def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
   )
   start_b, end_b = np.where(random, start_b, end_a), np.where(random, end_b, end)
   size_a, size_b = pairs.truncated_lengths(end_a - begin, end_b - start_b, room)
-  return (begin, size_a), (start_b, size_b)
+  return (begin, size_a), (start_b, size_b), random
 
 
 class Stream(NamedTuple):

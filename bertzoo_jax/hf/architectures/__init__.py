@@ -16,6 +16,7 @@ from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import electra
 from bertzoo_jax.hf.architectures import roberta
+from bertzoo_jax.hf.architectures import xlnet
 
 
 def choose(name: str) -> Architecture:
@@ -145,5 +146,6 @@ ARCHITECTURES = {
     deberta.MASKED_LM,
     deberta_v2.MASKED_LM,
     deberta_v2.DISCRIMINATOR,
+    xlnet.LM,
   )
 }

@@ -1,5 +1,163 @@
-"""XLNet (Yang et al. 2019): so far only how its tokenizer frames texts; its encoder is to come."""
+"""XLNet (Yang et al. 2019): its language model, by its content stream."""
 
+import types
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import WORD_TABLE
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import Sizes
+from bertzoo_jax.hf.architecture import Transform
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
 
 TOKENS = tokenizer.Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left')
+
+_FIELDS = {  # the encoder's field and theirs, where only the name differs
+  'num_layers': 'n_layer',
+  'hidden_size': 'd_model',
+  'num_heads': 'n_head',
+  'intermediate_size': 'd_inner',
+  'norm_eps': 'layer_norm_eps',
+  'dropout': 'dropout',
+  'initializer_range': 'initializer_range',
+}
+_DEFAULTS = dict(
+  n_layer=24,
+  d_model=1024,
+  n_head=16,
+  d_inner=4096,
+  layer_norm_eps=1e-12,
+  dropout=0.1,
+  initializer_range=0.02,
+  ff_activation='gelu',
+  attn_type='bi',
+  same_length=False,
+)
+
+_FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
+  lambda x, s: x.transpose(2, 0, 1), lambda y, s: y.transpose(1, 2, 0)
+)
+_ONE_ROW = Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
+
+
+def _sizes(encoder, special) -> Sizes:
+  layers, width = encoder.num_layers, encoder.hidden_size
+  return Sizes(encoder.num_heads, layers, layers, width, width)
+
+
+def _rows() -> tuple[Row, ...]:
+  """Embeddings, layers and the head, which is a bias. The vector of the query stream is written as
+  zeros where the run had no such stream.
+  """
+  ours, theirs = 'encoder/layers/attention', 'transformer.layer.{i}.rel_attn'
+  layer, their_layer = 'encoder/layers', 'transformer.layer.{i}'
+  names = {'query': 'q', 'key': 'k', 'value': 'v', 'position': 'r'}
+  vectors = {
+    'content_query': 'r_w_bias',
+    'position_query': 'r_r_bias',
+    'segment_query': 'r_s_bias',
+    'segment': 'seg_embed',
+  }
+  return (
+    Row(WORD_TABLE, 'transformer.word_embedding.weight'),
+    Row(
+      'encoder/embeddings/query/embedding',
+      'transformer.mask_emb',
+      _ONE_ROW,
+      lambda s: np.zeros((1, 1, s.hidden_size), np.float32),
+    ),
+    *(Row(f'{ours}/{a}/kernel', f'{theirs}.{b}') for a, b in names.items()),
+    Row(f'{ours}/output/kernel', f'{theirs}.o', _FROM_HEADS),
+    *(Row(f'{ours}/{a}', f'{theirs}.{b}') for a, b in vectors.items()),
+    *norm(f'{layer}/attention_norm', f'{theirs}.layer_norm'),
+    *dense(f'{layer}/feed_forward/in', f'{their_layer}.ff.layer_1', KERNEL),
+    *dense(f'{layer}/feed_forward/out', f'{their_layer}.ff.layer_2', KERNEL),
+    *norm(f'{layer}/feed_forward_norm', f'{their_layer}.ff.layer_norm'),
+    Row('mlm_head/bias', 'lm_loss.bias'),
+  )
+
+
+def _to_config(encoder, special, vocab_size):
+  if not hasattr(encoder, 'first_memory'):
+    raise errors.UserError(
+      'XLNetLMHeadModel has two streams and relative positions, which this encoder has not: give '
+      'another --architecture.'
+    )
+  return {
+    'architectures': ['XLNetLMHeadModel'],
+    'model_type': 'xlnet',
+    'vocab_size': vocab_size,
+    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
+    'd_head': encoder.hidden_size // encoder.num_heads,
+    'ff_activation': architecture.ACTIVATIONS[encoder.activation],
+    'untie_r': True,
+    'attn_type': 'bi',
+    'same_length': False,
+    'clamp_len': encoder.clamp_length or -1,
+    # As the released models: rows are read forward, and a memory is for pretraining.
+    'bi_data': False,
+    'mem_len': None,
+    'reuse_len': None,
+    'use_mems_eval': False,
+    'use_mems_train': False,
+    'pad_token_id': special['pad'],
+    'bos_token_id': None,
+    'eos_token_id': None,
+    'tie_word_embeddings': True,
+    'dtype': 'float32',
+    'torch_dtype': 'float32',  # the name before transformers 5
+  }
+
+
+def _to_encoder(content):
+  if content['attn_type'] != 'bi' or content['same_length']:
+    raise errors.UserError(
+      'config.json describes a decoder (attn_type, same_length); only encoders can be read.'
+    )
+  clamp = content.get('clamp_len', -1)
+  if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp >= 1 << 22:
+    raise errors.UserError(
+      f'config.json says clamp_len={str(clamp)[:40]}: a number of tokens, or -1 for none, is '
+      'needed; download or export the directory again.'
+    )
+  fields = {
+    **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
+    'attention_dropout': content['dropout'],
+    'activation': architecture.activation(content['ff_activation']),
+    'clamp_length': max(0, clamp),
+  }
+  return fields, _sizes(types.SimpleNamespace(**fields), {})
+
+
+def _logits(directory, batch):
+  """As verify.logits, of the content stream with segments."""
+  network, unloaded = verify.reloaded(directory, 'XLNetLMHeadModel')
+  out = verify.outputs(network, batch, segments=True)
+  return {'mlm': out.logits.numpy(), 'unloaded': unloaded}
+
+
+LM = architecture.Architecture(
+  name='XLNetLMHeadModel',
+  model_type='xlnet',
+  rows=_rows(),
+  sizes=_sizes,
+  to_config=_to_config,
+  to_encoder=_to_encoder,
+  heads=(
+    'Without `target_mapping` transformers scores each token by the content stream, which sees the '
+    'token itself. To predict a token, give `perm_mask` and `target_mapping`. There is no summary '
+    'of the row: transformers starts one at random if asked.'
+  ),
+  pipeline='',
+  part='two_stream',
+  defaults=_DEFAULTS,
+  tied={'lm_loss.weight': 'transformer.word_embedding.weight'},
+  tokens=TOKENS,
+  logits=_logits,
+)

@@ -1,0 +1,443 @@
+"""The encoder with two streams, relative positions and a memory: XLNet's.
+
+Legend: B batch, L length, P predictions, M tokens of the memory, C = M + L keys, D width, H heads,
+K head width, n layers, T rows of the table of positions, R distances of a query and a key.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import blocks
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import places
+from bertzoo_jax.model import protocol
+from bertzoo_jax.model import stack
+from bertzoo_jax.model import transformer
+
+# What a mesh may split of what a transformer lacks, as blocks.AXES.
+AXES = (
+  (r'attention/position/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
+  (r'attention/((content|position|segment)_query|segment)$', {'tensor': (-2,)}),
+  (r'embeddings/query/embedding$', {}),
+)
+
+
+class TwoStream(nn.Module):
+  """The post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3) over relative
+  positions and a memory (§2.4; Dai et al. 2019 §3.2, 3.3).
+
+  The content stream h is an ordinary encoder: token i sees the tokens j with order_j ≤ order_i of
+  the batch's `order`, and all tokens of its packed segment where there is none. The query stream g
+  has a vector for each prediction, which starts as one learned vector, reads the vectors of h with
+  order_j < order_i and therefore knows the place i but not the token. Both have the same weights.
+  `predictions` gives g where the batch has an order, and vectors of h else.
+
+  The score of query i and key j, at the distance δ = i − j, is (Dai et al. 2019 §3.3; Yang et al.
+  2019 §2.5)
+
+      (q_i + u)·k_j + (q_i + v)·r[δ] + (q_i + w)·s[segments of i and j differ]
+
+  over √K. r is a product of sinusoids, without biases as all products of attention are. Rows with
+  `direction` 1 are read from right to left: there δ = j − i.
+
+  The memory has for each layer its last M inputs: the batch's first `reuse_length` tokens follow
+  those of earlier batches. A memory is seen by all tokens of the first packed segment, has segment
+  0, gets no gradient, and starts as zeros, which are attended to (code of the release). It is
+  zeroed where `resets` is 1.
+
+  Not as in the release: dropout of the sinusoids is drawn once per step, for rows and layers alike
+  (the release draws it per row); there is none between activation and second product of the
+  feed-forward (Table 7 has a rate of 0 there; the code has the usual one).
+
+  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
+  given by the program; the keyword-only rest is the config's section, explained there.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int = 1
+  remat: str = 'none'
+  _: dataclasses.KW_ONLY
+  num_layers: int
+  hidden_size: int
+  num_heads: int
+  intermediate_size: int
+  memory_length: int
+  reuse_length: int
+  clamp_length: int
+  activation: str
+  norm_eps: float
+  dropout: float
+  attention_dropout: float
+  initializer: str
+  initializer_range: float
+
+  use_bias = True
+  relative_attention = True
+  fused_attention = False
+  query_stream = True
+  max_positions = None
+  type_vocab_size = 3  # two, and the classifier's own; it tells any number apart
+  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  padding_side = 'left'
+  axes = (*AXES, *transformer.AXES, *blocks.AXES)
+  kernel_init = transformer.Transformer.kernel_init
+
+  def __post_init__(self):
+    super().__post_init__()
+    transformer.check_widths(self)
+    _check(self)
+
+  @property
+  def plan(self) -> stack.Plan:
+    """How the layers make a stack."""
+    return stack.Plan(self.num_layers)
+
+  @property
+  def table_width(self) -> int:
+    """E, of the embeddings."""
+    return self.hidden_size
+
+  def setup(self):
+    width = self.hidden_size
+    self.embeddings = Embeddings(self.vocab_size, width, self.kernel_init)
+    example = _Around(jnp.zeros((1, width)), jnp.zeros((1, 1), jnp.int32))
+    self.layers = self.param(
+      'layers', lambda k: blocks.init(self._block(), k, self.plan, width, example)
+    )
+
+  @nn.nowrap
+  def first_memory(self, rows: int):
+    """The memory before the first batch, zeros [B, n, M, D] in `dtype`; () without memory."""
+    if not self.memory_length:
+      return ()
+    return jnp.zeros((rows, self.num_layers, self.memory_length, self.hidden_size), self.dtype)
+
+  def embed(self, batch):
+    """The word vectors, float32 [B, L, D]."""
+    return self.embeddings.word()[batch['input_ids']]
+
+  def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
+    """hidden_BLD of the content stream in `dtype`, without memory.
+
+    Args:
+      batch: input_ids, segment_ids, pack_ids; order and direction if it has them; with dropout
+        common_key.
+      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
+      ops: operations that depend on the devices.
+      embedded_BLE: the word vectors to begin with; None for `embed(batch)`.
+    """
+    run, h_BLD, keys = self._start(batch, dropout_keys_B2, ops, (), embedded_BLE)
+    return layers.dropout(run(h_BLD, 0, self.num_layers)[0], self.dropout, keys[0])
+
+  def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
+    """Predictions at batch['masked_positions']: of the query stream if the batch has an `order`,
+    else of the content stream.
+
+    memory: as `first_memory` or the batch before gave it; () for none. Where `resets` is 1 it
+      counts as zeros.
+
+    Raises UserError for rows shorter than reuse_length.
+    """
+    run, h_BLD, keys = self._start(batch, dropout_keys_B2, ops, memory)
+    at_BP, last, end = batch['masked_positions'], self.num_layers - 1, self.num_layers
+    out = lambda x, keys_B2: layers.dropout(x, self.dropout, keys_B2)
+    if 'order' not in batch:
+      h_BLD, kept = run(h_BLD, 0, end)
+      h_BLD = out(h_BLD, keys[0])
+      return protocol.Predictions(protocol.gather(h_BLD, at_BP), h_BLD, _of_batch(kept))
+    asked = places.Asked.of(at_BP, h_BLD)
+    g_BPD = self.embeddings.query().astype(self.dtype)
+    g_BPD = out(jnp.broadcast_to(g_BPD, (*at_BP.shape, self.hidden_size)), keys[1])
+    x_BXD, kept = run(jnp.concatenate([h_BLD, g_BPD], axis=1), 0, last, asked)
+    h_BLD, g_BPD = jnp.split(x_BXD, [h_BLD.shape[1]], axis=1)
+    g_BPD, of_last = run(g_BPD, last, end, asked, h_BLD)
+    h_BLD, _ = run(h_BLD, last, end)  # under jit only where something reads it
+    memory = _of_batch(kept, of_last)
+    return protocol.Predictions(out(g_BPD, keys[2]), out(h_BLD, keys[0]), memory)
+
+  def _start(self, batch, dropout_keys_B2, ops, memory, embedded_BLE=None):
+    """(run, h_BLD, keys of dropout for `predictions`).
+
+    run(x, first, end, asked, content_BLD) → (x after these layers, their next memory [end − first,
+    B, M, D] or None). x is h, or [h; g] with `asked`, or g alone with the `content_BLD` that it
+    reads.
+    """
+    embed_2, layers_2, *others = blocks.split_keys(dropout_keys_B2, 5)
+    h_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
+    h_BLD = layers.dropout(h_BLD.astype(self.dtype), self.dropout, embed_2)
+    length, memory_nBMD = h_BLD.shape[1], None
+    if not isinstance(memory, tuple):
+      memory_nBMD = jnp.moveaxis(self._remembered(memory, batch, length), 1, 0)
+    size = 0 if memory_nBMD is None else self.memory_length
+    block, visible = self._block(), _visibility(batch, size)
+    segments_BL = batch['segment_ids']
+    mirrored_B = batch['direction'] > 0 if 'direction' in batch else None
+    table_TD = self._sinusoids(size + length)
+    if dropout_keys_B2 is not None:
+      table_TD = layers.dropout(table_TD, self.dropout, batch['common_key'])
+
+    def run(x, first, end, asked=None, content_BLD=None):
+      def apply(params, x, turn):
+        around = _Around(table_TD, segments_BL, turn.inputs, mirrored_B, asked, content_BLD)
+        keys_B2 = turn.keys_B2
+        if content_BLD is not None:
+          keys_B2 = blocks.split_keys(keys_B2, 4)[3]  # a block splits its key into three
+        h_BLD = around.content(x)
+        x = block.apply({'params': params}, x, visible, keys_B2, ops, around)
+        return x, None if turn.inputs is None else self._next_memory(turn.inputs, h_BLD)
+
+      if first == end:
+        return x, None
+      how = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
+      return stack.scan(apply, self.layers, x, layers_2, self.plan, inputs=memory_nBMD, **how)
+
+    return run, ops.constrain('hidden', h_BLD), others
+
+  def _remembered(self, memory, batch, length):
+    """The memory without gradient, zeros in the rows that begin anew."""
+    if length < self.reuse_length:
+      raise errors.UserError(
+        f'Rows of {length} tokens are shorter than encoder.reuse_length={self.reuse_length}: set '
+        'it and config.format.reuse_length to less.'
+      )
+    begins_B = batch['resets'] > 0
+    return jax.lax.stop_gradient(jnp.where(begins_B[:, None, None, None], 0, memory))
+
+  def _next_memory(self, memory_BMD, h_BLD):
+    """The last M of the memory and of a layer's first `reuse_length` inputs."""
+    inputs_BCD = jnp.concatenate([memory_BMD, h_BLD[:, : self.reuse_length]], axis=1)
+    return jax.lax.stop_gradient(inputs_BCD[:, self.reuse_length :])
+
+  def _sinusoids(self, keys: int):
+    """table_TD, float32: sines and cosines of the distances 1 − C to C − 1, for C keys (Vaswani et
+    al. 2017 §3.5, sines first). Distances beyond clamp_length count as it.
+    """
+    distance_T = jnp.arange(1 - keys, keys, dtype=jnp.float32)
+    if self.clamp_length:
+      distance_T = jnp.clip(distance_T, -self.clamp_length, self.clamp_length)
+    evens = jnp.arange(0, self.hidden_size, 2, dtype=jnp.float32)
+    angle = distance_T[:, None] / 10_000 ** (evens / self.hidden_size)
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
+
+  def row_vectors(self, hidden_BLD, batch):
+    """[B, D]: the last token of each row, its classifier."""
+    length = hidden_BLD.shape[1]
+    last_B = jnp.max(jnp.where(batch['pack_ids'] > 0, jnp.arange(length), 0), axis=1)
+    return protocol.gather(hidden_BLD, last_B[:, None])[:, 0]
+
+  @nn.nowrap
+  def resized(self, width: float, depth: float, table_width: int | None = None):
+    """A copy with shares of its widths and of its number of layers; heads keep their width if they
+    can. table_width: not read, for its tables are as wide as its layers.
+
+    Raises UserError for heads that do not divide the width.
+    """
+    del table_width
+    return self.clone(parent=None, **transformer.shares(self, width, depth))
+
+  @nn.nowrap
+  def flops(self, length: int, predictions: int = 0) -> float:
+    """Operations of a forward pass over one row by the content stream, without memory. Products of
+    the table of positions are one for a whole batch, and are not counted.
+    """
+    del predictions  # gathered
+    return self.num_layers * self._block().flops(length, self.hidden_size)
+
+  @nn.nowrap
+  def flops_with(self, features, length: int, predictions: int) -> float:
+    """The same of a row that has these `features`: with the memory if `resets` is among them, and
+    of both streams if `order` is.
+    """
+    keys = length + self.memory_length * ('resets' in features)
+    asked, last = (predictions, 0) if 'order' in features else (0, length)
+    d, block = self.hidden_size, self._block()
+    of_keys = 4.0 * keys * d**2
+
+    def layer(contents):
+      queries = contents + asked
+      own = 4.0 * queries * d**2 + block.attention.of_queries(queries, length, keys, d)
+      return of_keys + own + block.feed_forward.flops(queries, d)
+
+    return (self.num_layers - 1) * layer(length) + layer(last)
+
+  @nn.nowrap
+  def _block(self) -> blocks.Block:
+    kernel_init = self.kernel_init
+    return blocks.Block(
+      attention=TwoStreamAttention(
+        self.num_heads, self.attention_dropout, kernel_init, self.dtype, parent=None
+      ),
+      feed_forward=blocks.FeedForward(
+        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
+      ),
+      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
+      dropout=self.dropout,
+      parent=None,
+    )
+
+
+class _Around(NamedTuple):
+  """What attention is told besides the streams and who sees whom.
+
+  Attributes:
+    table_TD: sinusoids of the distances 1 − C to C − 1.
+    segments_BL: ids of segments.
+    memory_BMD: of this layer; None for none.
+    mirrored_B: rows that are read from right to left; None for none.
+    asked: the places of the query stream; None where there is none.
+    content_BLD: the content stream where only the query stream goes on; else None.
+  """
+
+  table_TD: jax.Array
+  segments_BL: jax.Array
+  memory_BMD: jax.Array | None = None
+  mirrored_B: jax.Array | None = None
+  asked: places.Asked | None = None
+  content_BLD: jax.Array | None = None
+
+  def content(self, x):
+    """h_BLD: of the streams x, or what they read."""
+    return x[:, : self.segments_BL.shape[1]] if self.content_BLD is None else self.content_BLD
+
+
+class TwoStreamAttention(nn.Module):
+  """Multi-head attention of both streams to the memory and the content (Yang et al. 2019 §2.3 to
+  2.5; the score as in TwoStream).
+
+  Attributes:
+    num_heads: H, which divides the width.
+    dropout_rate: of the attention probabilities.
+    kernel_init, dtype: of the products.
+  """
+
+  num_heads: int
+  dropout_rate: float
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x_BXD, visible, dropout_keys_B2, ops, around):
+    """y_BXD. x_BXD: h, [h; g] or g, as `around` says. visible: of the content stream."""
+    width, length = x_BXD.shape[-1], around.segments_BL.shape[1]
+    heads = (self.num_heads, width // self.num_heads)
+    dense = functools.partial(
+      layers.Dense,
+      kernel_init=self.kernel_init,
+      dtype=self.dtype,
+      kernel_gradients=ops.kernel_gradients,
+      use_bias=False,
+    )
+    pin = functools.partial(ops.constrain, 'heads')
+    learned = lambda name, *shape: self.param(name, self.kernel_init, (*shape, *heads))
+    memory_BMD, seen_BCD = around.memory_BMD, around.content(x_BXD)
+    if memory_BMD is not None:
+      seen_BCD = jnp.concatenate([memory_BMD.astype(seen_BCD.dtype), seen_BCD], axis=1)
+    q_BXHK = pin(dense(heads, name='query')(x_BXD))
+    k_BCHK, v_BCHK = (pin(dense(heads, name=name)(seen_BCD)) for name in ('key', 'value'))
+
+    table_THK = dense(heads, name='position')(around.table_TD)
+    forward = seen_BCD.shape[1] - length  # the first distance of attend among the table's
+    to_content, to_position, to_segment = (
+      learned(f'{name}_query') for name in ('content', 'position', 'segment')
+    )
+    same, other = learned('segment', 2)
+    relative = attention.Relative(table_THK[forward:], None, None, to_position - to_content)
+    if around.mirrored_B is not None:
+      mirrored_RHK = table_THK[::-1][forward:]
+      relative = relative._replace(mirrored_RHK=mirrored_RHK, mirrored_B=around.mirrored_B)
+    key_segments_BC = jnp.pad(around.segments_BL, ((0, 0), (forward, 0)))
+
+    def attend(q_BLHK, visible, keys_B2):
+      # Segments add what the same one has more than another: what all keys get, a softmax ignores.
+      numbers_BLH = jnp.einsum(
+        'BLHK,HK->BLH',
+        q_BLHK + to_segment.astype(q_BLHK.dtype),
+        (same - other).astype(q_BLHK.dtype),
+      )
+      segments = attention.SameSegment(numbers_BLH, around.segments_BL, key_segments_BC)
+      q_BLHK += to_content.astype(q_BLHK.dtype)
+      its = relative._replace(same_segment=segments)
+      return ops.attend(q_BLHK, k_BCHK, v_BCHK, visible, self.dropout_rate, keys_B2, its)
+
+    keys, outs, asked = blocks.split_keys(dropout_keys_B2, 2), [], around.asked
+    if around.content_BLD is None:
+      outs.append(attend(q_BXHK[:, :length], visible, keys[0]))
+    if asked is not None:
+      predictions = asked.at_BPL.shape[1]
+      earlier = visible._replace(query_order_BL=visible.query_order_BL - 1)
+      q_BLHK = asked.spread(q_BXHK[:, -predictions:])
+      outs.append(asked.gather(attend(q_BLHK, earlier, keys[1])))
+    out_BXHK = pin(jnp.concatenate(outs, axis=1))
+    return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Four products, scores and their mixture, without memory."""
+    return 8.0 * length * width**2 + self.of_queries(length, length, length, width)
+
+  @nn.nowrap
+  def of_queries(self, queries: int, length: int, keys: int, width: int) -> float:
+    """Operations of the scores of some queries of a row and of the mixtures of values: a query
+    meets all keys twice, and a row of the table per distance.
+    """
+    return 2.0 * queries * width * (2 * keys + (length + keys) + 1)
+
+
+class Embeddings(nn.Module):
+  """Word vectors, without norm, and the vector that the query stream starts as."""
+
+  vocab_size: int
+  width: int
+  init_table: Callable
+
+  def setup(self):
+    self.word = layers.Embedding(self.vocab_size, self.width, self.init_table)
+    self.query = layers.Embedding(1, self.width, self.init_table)
+
+
+def _visibility(batch, memory: int) -> attention.Visibility:
+  """Who sees whom in the content stream: as attention.of_batch, and all of the first packed segment
+  the memory.
+  """
+  visible = attention.of_batch(batch)
+  if not memory:
+    return visible
+  before = lambda x_BL, value: jnp.pad(x_BL, ((0, 0), (memory, 0)), constant_values=value)
+  order_BL = visible.key_order_BM
+  return visible._replace(
+    key_packs_BM=before(visible.key_packs_BM, 1),
+    key_order_BM=None if order_BL is None else before(order_BL, -1),
+    first_query=memory,
+  )
+
+
+def _of_batch(*kept):
+  """[B, n, M, D] of parts of the layers, [layers, B, M, D] or None; () if there are none."""
+  kept = [x for x in kept if x is not None]
+  return jnp.moveaxis(jnp.concatenate(kept), 0, 1) if kept else ()
+
+
+def _check(e: TwoStream):
+  """Raises UserError for choices that cannot be built."""
+  if e.hidden_size % 2:
+    raise errors.UserError(
+      f'encoder.hidden_size={e.hidden_size}: sinusoids come in pairs, give an even width.'
+    )
+  for name in ('memory_length', 'clamp_length'):
+    if getattr(e, name) < 0:
+      raise errors.UserError(
+        f'encoder.{name}={getattr(e, name)}: give a number of tokens, or 0 for none.'
+      )
+  if e.reuse_length < 1:
+    raise errors.UserError(f'encoder.reuse_length={e.reuse_length}: at least 1 is needed.')

@@ -1,0 +1,95 @@
+"""Objectives of an encoder with a memory: permutation language modelling, and masked language
+modelling. Legend: B batch, L length, P predictions, D width.
+"""
+
+import jax
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+
+def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
+  """Mean negative log-likelihood of the predicted tokens, each given those before it in the batch's
+  `order` and the memory (Yang et al. 2019, eq. 3 and §2.3, partial prediction).
+
+  The order of the places themselves, with all of them predicted, is a language model from left to
+  right.
+
+  Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy; with a pair loss as of
+  `mlm.mlm_pair`.
+
+  Args:
+    encoder: with a query stream.
+    ops: operations that depend on the devices.
+    pair_weight: of the mean negative log-likelihood of pair_labels, by the row's last token (Table
+      6, the last row); 0 for no such head.
+
+  Raises:
+    UserError: an encoder without query stream.
+  """
+  if not getattr(encoder, 'query_stream', False):
+    raise errors.UserError(
+      'objective=permutation_lm needs an encoder that predicts a token without seeing it: take '
+      'encoder=two_stream.'
+    )
+  return _with_memory(encoder, ops, pair_weight, ('order',))
+
+
+def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
+  """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
+  denoising autoencoder of Yang et al. 2019, Table 6. Metrics, arguments and errors as of
+  `permutation_lm`; the encoder needs a memory only.
+  """
+  if not hasattr(encoder, 'first_memory'):
+    raise errors.UserError(
+      'objective=memory_mlm needs an encoder with a memory: take encoder=two_stream, or '
+      'objective=mlm.'
+    )
+  return _with_memory(encoder, ops, pair_weight, ())
+
+
+def _with_memory(encoder, ops, pair_weight, features):
+  """An objective whose predictions read the memory. features: of the batch, besides the usual."""
+
+  def init(key):
+    encoder_key, head_key, pair_key = jax.random.split(key, 3)
+    params = {
+      'encoder': networks.init_encoder(encoder, encoder_key, also=features),
+      'mlm_head': networks.init_mlm_head(encoder, head_key, transform=False),
+    }
+    if pair_weight:
+      params['pair_head'] = networks.init_pair_head(encoder, pair_key)
+    return params
+
+  def normalizers(batch):
+    totals = {'masked': networks.masked_normalizer(batch)}
+    return {**totals, 'pairs': networks.pair_normalizer(batch)} if pair_weight else totals
+
+  def loss(params, batch, normalizers, carry, key, train):
+    # The encoder has a query stream where there is an order.
+    unordered = {name: x for name, x in batch.items() if name != 'order'}
+    batch = {**unordered, **{name: batch[name] for name in features}}
+    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
+    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
+    sums = {'masked': networks.masked_sums(logits_BPV, batch)}
+    value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    if pair_weight:
+      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
+      pairs = objective.at_least_one(normalizers['pairs'])
+      value += pair_weight * sums['pairs']['pair_loss'] / pairs
+    return value, (found.memory, sums)
+
+  remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
+  pairs = ('pair_labels',) if pair_weight else ()
+  lanes = ('resets',)
+  return objective.Objective(
+    init,
+    normalizers,
+    encoder.first_memory,
+    loss,
+    (*encoder.reads, *networks.MASKED, *features, *pairs, *(lanes if remembers else ())),
+    (objective.Network('', encoder, lambda params: params),),
+    may_read=('direction', *lanes),
+  )

@@ -1,0 +1,236 @@
+"""Two streams with a memory, against transformers' XLNet."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+import torch
+import transformers
+
+from bertzoo_jax.objectives import networks
+from tests.conformance import test_encoders
+
+REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
+LENGTH, PREDICTIONS = small.LANE_LENGTH, small.LANE_PREDICTIONS
+objective_of, batches = small.with_memory, small.lane_batches
+
+
+def torch_twin(encoder, params):
+  """XLNetLMHeadModel with these parameters."""
+  config = transformers.XLNetConfig(
+    vocab_size=small.VOCAB,
+    d_model=encoder.hidden_size,
+    n_layer=encoder.num_layers,
+    n_head=encoder.num_heads,
+    d_inner=encoder.intermediate_size,
+    ff_activation=encoder.activation,
+    mem_len=MEMORY,
+    reuse_len=REUSE,
+    clamp_len=encoder.clamp_length or -1,
+    bi_data=True,
+    use_mems_train=True,
+    use_mems_eval=True,
+  )
+  model = transformers.XLNetLMHeadModel(config).eval()
+  model.load_state_dict({k: torch.tensor(x) for k, x in named(params).items()})
+  return model
+
+
+def named(params):
+  """{transformers' name: array} of parameters, or of their gradients."""
+  e, layers, out = params['encoder'], params['encoder']['layers'], {}
+  out['transformer.word_embedding.weight'] = e['embeddings']['word']['embedding']
+  out['lm_loss.weight'] = out['transformer.word_embedding.weight']
+  out['lm_loss.bias'] = params['mlm_head']['bias']
+  out['transformer.mask_emb'] = e['embeddings']['query']['embedding'][None]
+  a = layers['attention']
+  for i in range(len(a['segment'])):
+    own = {
+      'rel_attn.q': a['query']['kernel'],
+      'rel_attn.k': a['key']['kernel'],
+      'rel_attn.v': a['value']['kernel'],
+      'rel_attn.r': a['position']['kernel'],
+      'rel_attn.o': np.moveaxis(a['output']['kernel'], -1, 1),
+      'rel_attn.r_w_bias': a['content_query'],
+      'rel_attn.r_r_bias': a['position_query'],
+      'rel_attn.r_s_bias': a['segment_query'],
+      'rel_attn.seg_embed': a['segment'],
+      'rel_attn.layer_norm.weight': layers['attention_norm']['scale'],
+      'rel_attn.layer_norm.bias': layers['attention_norm']['bias'],
+      'ff.layer_1.weight': layers['feed_forward']['in']['kernel'].mT,
+      'ff.layer_1.bias': layers['feed_forward']['in']['bias'],
+      'ff.layer_2.weight': layers['feed_forward']['out']['kernel'].mT,
+      'ff.layer_2.bias': layers['feed_forward']['out']['bias'],
+      'ff.layer_norm.weight': layers['feed_forward_norm']['scale'],
+      'ff.layer_norm.bias': layers['feed_forward_norm']['bias'],
+    }
+    out |= {f'transformer.layer.{i}.{name}': np.asarray(x[i]) for name, x in own.items()}
+  return {name: np.asarray(x) for name, x in out.items()}
+
+
+def torch_logits(model, batch, memory):
+  """(logits [B, P, V], memory [B, n, M, D]) of XLNetLMHeadModel, by its own masks."""
+  order, places = batch['order'], batch['masked_positions']
+  target = np.zeros(order.shape, bool)
+  np.put_along_axis(target, places, True, 1)
+  hidden = ~(order[:, None] < order[:, :, None] + ~target[:, :, None])
+  out = model(
+    torch.tensor(batch['input_ids']),
+    mems=[torch.tensor(x).transpose(0, 1) for x in np.moveaxis(memory, 1, 0)],
+    perm_mask=torch.tensor(hidden).float(),
+    target_mapping=torch.tensor(np.eye(LENGTH)[places]).float(),
+    token_type_ids=torch.tensor(batch['segment_ids']),
+    use_mems=True,
+  )
+  return out.logits, np.stack([x.numpy().swapaxes(0, 1) for x in out.mems], 1)
+
+
+@pytest.mark.parametrize('changes', [{}, dict(clamp_length=6, activation='relu')], ids=str)
+def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(changes):
+  objective = objective_of(**changes)
+  params = small.parameters(objective)
+  encoder = objective.networks[0].encoder
+  model, carry = torch_twin(encoder, params), objective.carry(4)
+  memory = np.zeros(carry.shape, np.float32)
+  for batch in batches():
+    (loss, (carry, _)), gradients = small.evaluate(objective, params, batch, carry=carry)
+    logits, memory = torch_logits(model, batch, memory)
+    model.zero_grad()
+    theirs = torch.nn.functional.cross_entropy(
+      logits.flatten(0, 1), torch.tensor(batch['masked_targets']).flatten().long()
+    )
+    theirs.backward()
+    assert abs(float(loss) - theirs.item()) < 1e-5
+    assert small.worst(carry, memory) < 1e-5
+    found = named(gradients)
+    for name, x in model.named_parameters():
+      assert np.abs(found[name]).max() > 1e-5, name
+      assert small.worst(found[name], x.grad.numpy()) < 1e-5, name
+
+
+@pytest.fixture(scope='module')
+def learned():
+  """(objective, parameters off their initial values, a memory that is not 0)."""
+  objective = objective_of()
+  memory = np.random.default_rng(1).normal(size=objective.carry(4).shape).astype(np.float32)
+  return objective, small.parameters(objective), memory
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def predictions(encoder, params, batch, memory=()):
+  return networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
+
+
+def test_nothing_flows_into_the_memory_and_it_is_read(learned):
+  objective, params, memory = learned
+  batch = [*batches(2)][1]
+
+  def loss(memory):
+    return objective.loss(params, batch, objective.normalizers(batch), memory, None, False)
+
+  value, (carry, _) = jax.jit(loss)(memory)
+  gradient, _ = jax.jit(jax.grad(loss, has_aux=True))(memory)
+  assert not np.asarray(gradient).any()
+  assert abs(jax.jit(loss)(0 * memory)[0] - value) > 1e-3
+  kept = memory[:, :, REUSE:]
+  assert small.worst(carry[:, :, : MEMORY - REUSE], kept) == 0
+  words = params['encoder']['embeddings']['word']['embedding'][batch['input_ids'][:, :REUSE]]
+  assert small.worst(carry[:, 0, MEMORY - REUSE :], words) == 0
+
+
+def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
+  objective, params, memory = learned
+  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
+  resets = {**batch, 'resets': np.array([0, 1, 0, 1], np.int32)}
+  found, kept, cold = (
+    predictions(encoder, params, b, m)
+    for b, m in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
+  )
+  for row, same, other in ((0, kept, cold), (1, cold, kept), (2, kept, cold), (3, cold, kept)):
+    assert small.worst(found.states_BPD[row], same.states_BPD[row]) < 1e-6
+    assert small.worst(found.memory[row], same.memory[row]) < 1e-6
+    assert small.worst(found.states_BPD[row], other.states_BPD[row]) > 1e-3
+
+
+@pytest.mark.parametrize('changed', range(PREDICTIONS))
+def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, changed):
+  objective, params, memory = learned
+  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
+  place = batch['masked_positions'][:, changed]
+  rank = np.take_along_axis(batch['order'], batch['masked_positions'], 1)
+  other = {**batch, 'input_ids': batch['input_ids'].copy()}
+  np.put_along_axis(other['input_ids'], place[:, None], 7, 1)
+  one, two = (predictions(encoder, params, b, memory).states_BPD for b in (batch, other))
+  moved = np.abs(one - two).max(-1)
+  later = rank > rank[:, changed][:, None]
+  assert (moved[~later] == 0).all() and later.any() < later.size
+  assert (moved[later] > 1e-4).all()
+
+
+def test_the_order_of_the_places_is_a_language_model_from_left_to_right(learned):
+  objective, params, _ = learned
+  encoder, batch = objective.networks[0].encoder, next(batches())
+  places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (4, LENGTH))
+  batch |= dict(order=places, masked_positions=places)
+  whole = predictions(encoder, params, batch).states_BPD
+  for length in (1, 7):
+    other = {**batch, 'input_ids': batch['input_ids'].copy()}
+    other['input_ids'][:, length:] = 9
+    part = predictions(encoder, params, other).states_BPD
+    assert small.worst(part[:, : length + 1], whole[:, : length + 1]) == 0
+    assert np.abs(part - whole)[:, length + 1].max(-1).min() > 1e-3
+
+
+def test_the_content_of_both_streams_is_that_of_the_content_alone(learned):
+  objective, params, memory = learned
+  encoder, batch = objective.networks[0].encoder, next(batches())
+  both = predictions(encoder, params, batch)
+  alone = encoder.apply({'params': params['encoder']}, batch)
+  assert small.worst(both.hidden_BLD, alone) < 1e-5
+  with_memory = predictions(encoder, params, {**batch, 'resets': 0 * batch['resets']}, memory)
+  assert small.worst(with_memory.hidden_BLD, alone) > 1e-3
+
+
+def test_rows_are_read_in_their_own_direction(learned):
+  objective, params, memory = learned
+  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
+  found = predictions(encoder, params, batch, memory).states_BPD
+  turned = predictions(encoder, params, {**batch, 'direction': 1 - batch['direction']}, memory)
+  assert np.abs(found - turned.states_BPD).max((1, 2)).min() > 1e-3
+  forward = predictions(
+    encoder, params, {k: x for k, x in batch.items() if k != 'direction'}, memory
+  )
+  assert small.worst(forward.states_BPD[:2], found[:2]) < 1e-5
+  assert small.worst(forward.states_BPD[2:], found[2:]) > 1e-3
+
+
+def test_the_classifier_of_a_row_is_its_last_token():
+  hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
+  batch = dict(pack_ids=np.array([[1, 1, 0], [0, 1, 1]]))
+  row_BD = small.encoder(section=small.TWO_STREAM).row_vectors(hidden_BLD, batch)
+  np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])
+
+
+def test_operations_with_memory_and_both_streams_are_those_of_the_products(learned):
+  objective, params, _ = learned
+  encoder, n = objective.networks[0].encoder, small.TWO_STREAM['num_layers']
+
+  def counted(rows):
+    batch, memory = small.lanes(small.batch(rows, LENGTH, PREDICTIONS)), objective.carry(rows)
+    apply = lambda p, m: predictions.__wrapped__(encoder, p, batch, m).states_BPD
+    return test_encoders.products(jax.make_jaxpr(apply)(params, memory).jaxpr)
+
+  features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
+  told = encoder.flops_with(features, LENGTH, PREDICTIONS)
+  # Not counted: scores of places that are not asked for, how queries get to their places, and the
+  # content of the last layer, which nothing reads.
+  scores = lambda queries: encoder._block().attention.of_queries(
+    queries, LENGTH, LENGTH + MEMORY, d
+  )
+  told += n * (scores(LENGTH) - scores(PREDICTIONS) + 4.0 * PREDICTIONS * LENGTH * d)
+  told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + scores(LENGTH)
+  told += encoder._block().feed_forward.flops(LENGTH, d)
+  assert abs(told / (counted(4) - counted(3)) - 1) < 0.01

@@ -1,0 +1,141 @@
+"""Objectives with a memory: what they add and refuse, and the same run however it is split."""
+
+import math
+import types
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import assembly
+from bertzoo_jax import objectives
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.training import data
+from bertzoo_jax.training import sharding
+from configs import parts
+from configs import xlnet
+from tests.training import toys
+
+objective_of, batches = small.with_memory, small.lane_batches
+REUSE = small.TWO_STREAM['reuse_length']
+
+
+@pytest.mark.parametrize(
+  'kind, encoder, message',
+  [
+    ('permutation_lm', dict(section=small.SECTION), 'two_stream'),
+    ('memory_mlm', dict(section=small.SECTION), 'memory'),
+    ('memory_mlm', dict(section=small.TWO_STREAM, memory_length=-1), 'memory_length'),
+    ('memory_mlm', dict(section=small.TWO_STREAM, reuse_length=0), 'reuse_length'),
+    ('memory_mlm', dict(section=small.TWO_STREAM, hidden_size=3, num_heads=1), 'even'),
+    ('memory_mlm', dict(section=small.TWO_STREAM, dropout=1.0), 'below 1'),
+  ],
+)
+def test_what_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
+  with pytest.raises(errors.UserError, match=message):
+    objectives.BY_NAME[kind](small.encoder(**encoder), pair_weight=0.0)
+
+
+def test_rows_shorter_than_the_reused_part_are_refused():
+  objective = objective_of()
+  params, batch = small.parameters(objective), small.lanes(small.batch(4, REUSE - 1, 2))
+  with pytest.raises(errors.UserError, match='reuse_length'):
+    small.evaluate(objective, params, batch)
+
+
+@pytest.mark.parametrize('kind', ['permutation_lm', 'memory_mlm'])
+def test_a_pair_loss_is_added_with_its_weight(kind):
+  objective, batch = objective_of(kind, pair_weight=0.5), next(batches())
+  params = small.parameters(objective)
+  assert 'pair_labels' in objective.reads and 'pair_labels' not in objective_of(kind).reads
+  totals = objective.normalizers(batch)
+  (loss, (_, sums)), gradients = small.evaluate(objective, params, batch)
+  parts = (
+    sums['masked']['mlm_loss'] / totals['masked'],
+    sums['pairs']['pair_loss'] / totals['pairs'],
+  )
+  assert abs(loss - (parts[0] + 0.5 * parts[1])) < 1e-5
+  assert all(np.abs(x).max() > 1e-6 for x in jax.tree.leaves(gradients['pair_head']))
+  without = {k: x for k, x in params.items() if k != 'pair_head'}
+  alone = small.evaluate(objective_of(kind), without, batch)[0][0]
+  assert abs(alone - parts[0]) < 1e-5
+
+
+def test_a_memory_of_no_tokens_reads_no_resets():
+  objective = objective_of(memory_length=0)
+  assert objective.carry(4) == () and 'resets' not in objective.reads
+  assert {'resets', 'direction'} <= set(objective.may_read)
+  params, batch = small.parameters(objective), next(batches())
+  del batch['resets']
+  assert np.isfinite(small.evaluate(objective, params, batch)[0][0])
+
+
+def phase_run(mesh, accumulation, rows=8):
+  """Of an encoder with all its dropouts, on lanes whose memories begin at step 0."""
+  encoder = small.encoder(
+    section=small.TWO_STREAM, dropout=0.1, attention_dropout=0.1, vocab_size=104
+  )
+  make = lambda encoder, ops: objectives.BY_NAME['permutation_lm'](encoder, ops, pair_weight=0.0)
+  at = lambda batch, step: small.lanes(batch, seed=step, resets=step == 0)
+  sizes = dict(rows=rows, length=16, accumulation=accumulation)
+  placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
+  return toys.of_an_encoder(make, encoder, placed, at=at, **sizes)
+
+
+@pytest.fixture(scope='module')
+def trained():
+  """(state, losses) of three steps on one device at once."""
+  return toys.run(phase_run((1, 1, 1), 1), 3)
+
+
+@pytest.mark.parametrize('mesh, accumulation', [((1, 1, 1), 4), ((2, 2, 2), 2)])
+def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on(
+  trained, mesh, accumulation
+):
+  state, losses = toys.run(phase_run(mesh, accumulation), 3)
+  np.testing.assert_allclose(losses, trained[1], rtol=1e-5)
+  assert np.abs(trained[0].carry).max() > 0.1
+  assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
+
+
+def assembled(phases=((1000, {}),), features=(), **changes):
+  """The objective of a tiny config with changes, as a run makes it."""
+  config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
+  for key, value in changes.items():
+    section, _, field = key.partition('__')
+    config[section] = {**config[section], field: value} if field else value
+  config.phases = phases
+  row = small.lanes(small.batch())
+  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
+  phase = configuration.phases(config.lock())[-1]
+  held = types.SimpleNamespace(
+    vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20)
+  )
+  return assembly.phase_run(config, phase, held, toys.one_device(), 1000).objective
+
+
+def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():
+  assert assembled().carry(2).shape == (2, 2, 48, 128)
+  without = assembled(encoder__memory_length=0)
+  assert without.carry(2) == ()
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(encoder__reuse_length=16), 'reuse_length=16 and format.reuse_length=32'),
+    (dict(phases=((500, {}), (500, {'format.reuse_length': 16}))), 'format.reuse_length=16'),
+    (dict(features=('resets',)), 'needs resets'),
+    (dict(features=('order',)), 'needs order'),
+    (dict(objective=parts.memory_mlm()), "reads 'order'"),
+    (dict(objective=parts.mlm(), features=('order',)), "reads 'resets'"),
+    (dict(objective__pair_weight=1.0, features=('pair_labels',)), 'needs pair_labels'),
+    (dict(encoder=parts.transformer()), 'two_stream'),
+  ],
+)
+def test_a_run_whose_memory_would_hold_something_else_is_refused(changes, message):
+  with pytest.raises(errors.UserError, match=message):
+    assembled(**changes)
