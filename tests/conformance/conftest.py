@@ -70,7 +70,7 @@ def _structure(section):
 
 
 def _objectives():
-  """{name: (section of an encoder, None for that of small_networks; section)}: each objective with its usual
+  """{name: (encoder or None for that of small_networks, section)}: each objective with its usual
   values, those of configs that choose otherwise, with their encoders, and all ways of sharing.
   """
   known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']

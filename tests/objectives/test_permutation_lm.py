@@ -91,7 +91,10 @@ def trained():
   return toys.run(phase_run((1, 1, 1), 1), 3)
 
 
-@pytest.mark.parametrize('mesh, accumulation', [((1, 1, 1), 4), ((2, 2, 2), 2)])
+@pytest.mark.parametrize(
+  'mesh, accumulation',
+  [((1, 1, 1), 4), pytest.param((2, 2, 2), 2, marks=pytest.mark.slow)],
+)
 def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on(
   trained, mesh, accumulation
 ):
