@@ -1,5 +1,7 @@
 """Weights of --init for networks whose arrays are sums of parameters."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -81,6 +83,27 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
         x = flat(found['d'])[path]  # the discriminator's file has it too
       np.testing.assert_allclose(flat(ours)[path], x, atol=1e-6, err_msg=path)
   assert jax.tree.structure(params) == jax.tree.structure(fresh)
+
+
+@pytest.mark.parametrize('theirs, ours', [('none', 'added'), ('added', 'none'), ('token', 'added')])
+def test_a_run_that_shares_word_vectors_in_another_way_gives_what_its_networks_read(
+  theirs, ours, monkeypatch
+):
+  run, objective = disentangled(theirs), disentangled(ours)
+  trained, fresh = small.parameters(run, seed=2), small.parameters(objective, seed=1)
+  config = types.SimpleNamespace(encoder={}, hf='DebertaV2Model')
+  monkeypatch.setattr(initial_weights.checkpoint, 'load_params', lambda _: (trained, 5, 'W'))
+  monkeypatch.setattr(initial_weights.workdirs, 'run_config', lambda _: config)
+  phase = types.SimpleNamespace(config=config)
+  monkeypatch.setattr(initial_weights.configuration, 'phase_at', lambda *_: phase)
+  monkeypatch.setattr(initial_weights.objectives, 'networks_of', lambda *_: run.networks)
+  params, _ = initial_weights.parameters(fresh, 'W', objective, None)
+  for their, our in zip(run.networks, objective.networks):
+    if ours == 'token' and our.name == 'generator':
+      continue  # it has the discriminator's word vectors
+    read, wanted = flat(our.of(params)), flat(their.of(trained))
+    for path in read.keys() & wanted.keys():
+      np.testing.assert_allclose(read[path], wanted[path], atol=1e-6, err_msg=path)
 
 
 def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():

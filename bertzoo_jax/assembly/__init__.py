@@ -167,18 +167,33 @@ def check_phases(config, phases, data, mesh, end):
   """What is wrong with a phase is said at the start, on stand-in text, and not when the phase
   begins.
   """
-  before = set()
+  before, summands_before = set(), {}
   for phase in phases:
-    trained = set(
-      paths(phase_run(config, phase, data._replace(phase=data.trial), mesh, end).objective)
-    )
+    objective = phase_run(config, phase, data._replace(phase=data.trial), mesh, end).objective
+    trained, summands = set(paths(objective)), _summands(objective)
     if lost := sorted(before - trained):
       raise errors.UserError(
         f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
         'phase may add parameters, '
         'not drop them. Order the phases the other way, or make two runs with --init.'
       )
-    before = trained
+    kept = summands.keys() & summands_before.keys()
+    if any(summands[path] != summands_before[path] for path in kept):
+      raise errors.UserError(
+        f'Only one of phase {phase.index} and the phase before it has objective.shared=added: a '
+        'table that is a part of a sum would be read as the whole, or the reverse. Share in the '
+        'same way in both, or make two runs with --init.'
+      )
+    before, summands_before = trained, summands
+
+
+def _summands(objective) -> dict[str, bool]:
+  """{path of a parameter: whether arrays of its network are sums of parameters}."""
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  found = {}
+  for network in sorted(objective.networks, key=lambda network: network.into is None):
+    found |= dict.fromkeys(network.places(shapes).values(), network.into is not None)
+  return found
 
 
 def paths(objective) -> dict[str, tuple[int, ...]]:

@@ -28,8 +28,9 @@ def parameters(
   """(parameters with those at the addresses in their places, lines that say which).
 
   A single run with the objective's own networks gives all it has. Else each address gives one
-  network, in order: of a run with several that of the same name. What networks share is the first
-  one's, or that of the one that does not compute it.
+  network, in order: of a run with several that of the same name. A single run whose networks share
+  parameters in another way gives each of them. What networks share is the first one's, or that of
+  the one that does not compute it.
 
   Args:
     fresh: of the objective, nested.
@@ -49,6 +50,8 @@ def parameters(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
       'give one, or one for each by comma.'
     )
+  if len(addresses) == 1 and _shares_otherwise(init, objective, fresh):
+    addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
   # Networks with computed arrays last: what they share is then the other's.
   pairs = zip(addresses, objective.networks)
@@ -118,9 +121,7 @@ def _weights(address, network, objective, architecture):
   if address.startswith('hf:'):
     folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
     return *hf.load(folder, architecture), folder, False
-  loaded, step, workdir = checkpoint.load_params(address)
-  config = configuration.phase_at(workdirs.run_config(workdir), step).config
-  theirs = objectives.networks_of(config, hf.vocabulary_size(loaded))
+  loaded, step, workdir, config, theirs = _run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
   loaded = loaded if whole else chosen.of(loaded)
@@ -132,6 +133,31 @@ def _weights(address, network, objective, architecture):
     storage.path(workdir) / 'tokenizer',
     whole,
   )
+
+
+def _run(address):
+  """(parameters, step, workdir, config of the phase, networks) of a run."""
+  loaded, step, workdir = checkpoint.load_params(address)
+  config = configuration.phase_at(workdirs.run_config(workdir), step).config
+  return loaded, step, workdir, config, objectives.networks_of(config, hf.vocabulary_size(loaded))
+
+
+def _shares_otherwise(address, objective, fresh) -> bool:
+  """Whether an address is a run with the objective's networks, of which an array has its parameter
+  elsewhere, or is a sum there or here alone. What is at a path there is then not what is here.
+  """
+  if address.startswith('hf:') or len(objective.networks) < 2:
+    return False
+  loaded, _, _, _, theirs = _run(address)
+  if [n.name for n in theirs] != [n.name for n in objective.networks]:
+    return False
+  for their, our in zip(theirs, objective.networks):
+    there, here = their.places(loaded), our.places(fresh)
+    if (their.into is None) != (our.into is None) or any(
+      there[path] != here[path] for path in there.keys() & here.keys()
+    ):
+      return True
+  return False
 
 
 def _check_vocabulary(address, theirs, ours, hash=None) -> bool:

@@ -224,9 +224,10 @@ def to_json(config) -> str:
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
   plain = json.loads(text)
-  for section, added in _ADDED.items():
-    if section in plain:
-      plain[section] = {**added.get(plain[section].get('name'), {}), **plain[section]}
+  for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
+    for section in _ADDED.keys() & sections.keys():
+      name = sections[section].get('name')
+      sections[section] = {**_ADDED[section].get(name, {}), **sections[section]}
   if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
     plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
   if 'attention' in plain.get('run', {}):  # as `kernels` was called

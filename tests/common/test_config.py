@@ -11,6 +11,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import workdir
 from configs import bert
+from configs import electra
 from configs import parts
 
 
@@ -162,3 +163,11 @@ def test_the_published_recipes_hold_the_papers_values():
     (900_000, 128),
     (100_000, 512),
   ]
+
+
+def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():
+  config = electra.get_config('tiny_two_stage')
+  stored = json.loads(configuration.to_json(config))
+  del stored['phases'][1][1]['objective']['head']
+  again = configuration.from_json(json.dumps(stored))
+  assert configuration.differences(*map(configuration.flatten, (config, again))) == []

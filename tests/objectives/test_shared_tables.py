@@ -4,13 +4,17 @@ first part gets no gradient (GDES).
 Which gradient reaches which part is told by the two losses, each alone.
 """
 
+import contextlib
 import functools
+import types
 
 import jax
 import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import assembly
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import generator as generators
 from configs import parts
@@ -162,3 +166,30 @@ def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
   assert tables(generator.lent) == ({'position'} if shared == 'added' else set())
   own = weights.flatten(jax.eval_shape(generator.init, jax.random.key(0)))
   assert 'encoder/embeddings/position/embedding' in own
+
+
+@pytest.mark.parametrize(
+  'first, second, refused',
+  [
+    ('none', 'added', True),
+    ('added', 'none', True),
+    ('token', 'added', True),
+    ('added', 'added', False),
+    ('generator_mlm', 'added', False),
+  ],
+)
+def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused, monkeypatch):
+  pair = dict(width=1.0, depth=1.0, num_layers=1)
+  found = iter(
+    small.objective(name, num_layers=1)
+    if name == 'generator_mlm'
+    else small.objective('replaced_token', shared=name, **pair)
+    for name in (first, second)
+  )
+  made = lambda *_: types.SimpleNamespace(objective=next(found))
+  monkeypatch.setattr(assembly, 'phase_run', made)
+  data = types.SimpleNamespace(_replace=lambda **_: None, trial=None)
+  phases = [types.SimpleNamespace(index=index) for index in (0, 1)]
+  expected = pytest.raises(errors.UserError, match='Only one of phase 1 and the phase before it')
+  with expected if refused else contextlib.nullcontext():
+    assembly.check_phases(None, phases, data, None, 0)
