@@ -172,15 +172,20 @@ def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
   """Scores are not gathered: products with all R rows are slid into place."""
   queries, keys = q_BLHK.shape[1], k_BMHK.shape[1]
   if relative.c2p_RHK is not None:
-    table, asks_BLHK = relative.c2p_RHK, q_BLHK
+    reversed_rows = lambda table_RHK: table_RHK[::-1].astype(q_BLHK.dtype)
+    table_RHK, asks_BLHK = reversed_rows(relative.c2p_RHK), q_BLHK
     if relative.c2p_query_HK is not None:
       asks_BLHK = q_BLHK + relative.c2p_query_HK.astype(q_BLHK.dtype)
-    of_table = lambda table: _by_distance(asks_BLHK, table[::-1].astype(q_BLHK.dtype))
-    rows_HBLM = of_table(table)
-    if relative.mirrored_B is not None:
-      mirrored_B11 = relative.mirrored_B[:, None, None]
-      rows_HBLM = jnp.where(mirrored_B11, of_table(relative.mirrored_RHK), rows_HBLM)
-    scores_BHLM += rows_HBLM.swapaxes(0, 1)
+    if relative.mirrored_B is None:
+      scores_BHLM += _by_distance(asks_BLHK, table_RHK).swapaxes(0, 1)
+    else:
+      mirrored_B111 = relative.mirrored_B[:, None, None, None]
+      table_BRHK = jnp.where(mirrored_B111, reversed_rows(relative.mirrored_RHK), table_RHK)
+      table_BRHK = jnp.pad(table_BRHK, ((0, 0), (0, 1), (0, 0), (0, 0)))
+      rows_BHLR = jnp.einsum(
+        'BLHK,BRHK->BHLR', asks_BLHK, table_BRHK, preferred_element_type=jnp.float32
+      )
+      scores_BHLM += slide(rows_BHLR, keys)
   if relative.p2c_RHK is not None:
     table = relative.p2c_RHK.astype(k_BMHK.dtype)
     scores_BHLM += _by_distance(k_BMHK, table).swapaxes(0, 1).mT
