@@ -59,7 +59,8 @@ def text(
   lines = [
     f'# {architecture.name}, pretrained with bertzoo_jax',
     '',
-    f'{sizes.num_layers} layers of {encoder.hidden_size}, {sizes.num_heads} heads, '
+    f'{sizes.num_layers} layer{"s" * (sizes.num_layers > 1)} of {encoder.hidden_size}, '
+    f'{sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
     '',
     *(_usage(task) if task else []),

@@ -225,12 +225,12 @@ def test_operations_with_memory_and_both_streams_are_those_of_the_products(learn
 
   features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
   told = encoder.flops_with(features, LENGTH, PREDICTIONS)
-  # Not counted: scores of places that are not asked for, how queries get to their places, and the
-  # content of the last layer, which nothing reads.
+  # Not counted: scores of places that are not asked for, and the content of the last layer, which
+  # nothing reads.
   scores = lambda queries: encoder._block().attention.of_queries(
     queries, LENGTH, LENGTH + MEMORY, d
   )
-  told += n * (scores(LENGTH) - scores(PREDICTIONS) + 4.0 * PREDICTIONS * LENGTH * d)
+  told += n * (scores(LENGTH) - scores(PREDICTIONS))
   told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + scores(LENGTH)
   told += encoder._block().feed_forward.flops(LENGTH, d)
   assert abs(told / (counted(4) - counted(3)) - 1) < 0.01

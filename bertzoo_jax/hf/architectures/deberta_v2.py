@@ -125,7 +125,6 @@ def _build(name, rows, **rest):
       conv_act='tanh',
     ),
     tokens=TOKENS,
-    computes=deberta_like.without_decoder,
     **rest,
   )
 
@@ -155,10 +154,19 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
   return {'replaced': replaced.numpy(), 'unloaded': sorted(set(unloaded) - own.keys())}
 
 
+def _without_positions(encoder) -> architecture.Computed:
+  """The encoder without the table that the generator's decoder reads."""
+  said = f"`{deberta_like.POSITIONS}` is the generator's. This network does not use it."
+  computed = deberta_like.without_decoder(encoder)
+  return computed._replace(said=said) if computed.said else computed
+
+
 MASKED_LM = _build(
   'DebertaV2ForMaskedLM',
   (*_BODY, *deberta_like.MLM_HEAD, *deberta_like.may_lack(_REPLACED_HEAD)),
-  heads=f'Where it was a generator, take the discriminator to fine-tune. {deberta_like.NO_POOLER}',
+  computes=deberta_like.without_decoder,
+  heads='This network fills masks. If a discriminator lies beside it, this is its generator: '
+  f'fine-tune the discriminator. {deberta_like.NO_POOLER}',
 )
 DISCRIMINATOR = _build(
   'DebertaV2Model',
@@ -169,5 +177,6 @@ DISCRIMINATOR = _build(
   'no vocabulary head either: `DebertaV2ForMaskedLM` would start one at random, so it cannot fill '
   f'masks. {deberta_like.NO_POOLER}',
   pipeline='feature-extraction',
+  computes=_without_positions,
   logits=discriminator_logits,
 )
