@@ -13,6 +13,9 @@ from configs import deberta
 LENGTH, ROWS = 256, 12
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope='module')
 def text():
   """Of a step on four chips: one ordinary layer and the decoder's, one head, two relative terms."""
