@@ -33,6 +33,13 @@ SHORT = 8  # tokens per row where operations are counted: windows are wider
 READ = ('input_ids', 'segment_ids', 'pack_ids')
 
 
+@pytest.fixture(autouse=True)
+def usual_precision():
+  """A run in float32 sets another one for the whole process, and `products` tells them apart."""
+  with jax.default_matmul_precision('default'):
+    yield
+
+
 @pytest.fixture(scope='module')
 def make(encoder_of):
   """(**changes) → the encoder. All its rates of dropout are 0.1."""

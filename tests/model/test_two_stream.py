@@ -221,7 +221,8 @@ def test_operations_with_memory_and_both_streams_are_those_of_the_products(learn
   def counted(rows):
     batch, memory = small.lanes(small.batch(rows, LENGTH, PREDICTIONS)), objective.carry(rows)
     apply = lambda p, m: predictions.__wrapped__(encoder, p, batch, m).states_BPD
-    return test_encoders.products(jax.make_jaxpr(apply)(params, memory).jaxpr)
+    with jax.default_matmul_precision('default'):  # `products` tells precisions apart
+      return test_encoders.products(jax.make_jaxpr(apply)(params, memory).jaxpr)
 
   features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
   told = encoder.flops_with(features, LENGTH, PREDICTIONS)

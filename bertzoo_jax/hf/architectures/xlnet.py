@@ -40,10 +40,10 @@ _DEFAULTS = dict(
   same_length=False,
 )
 
-_FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
+FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
   lambda x, s: x.transpose(2, 0, 1), lambda y, s: y.transpose(1, 2, 0)
 )
-_ONE_ROW = Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
+ONE_ROW = Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
 
 
 def _sizes(encoder, special) -> Sizes:
@@ -69,11 +69,11 @@ def _rows() -> tuple[Row, ...]:
     Row(
       'encoder/embeddings/query/embedding',
       'transformer.mask_emb',
-      _ONE_ROW,
+      ONE_ROW,
       lambda s: np.zeros((1, 1, s.hidden_size), np.float32),
     ),
     *(Row(f'{ours}/{a}/kernel', f'{theirs}.{b}') for a, b in names.items()),
-    Row(f'{ours}/output/kernel', f'{theirs}.o', _FROM_HEADS),
+    Row(f'{ours}/output/kernel', f'{theirs}.o', FROM_HEADS),
     *(Row(f'{ours}/{a}', f'{theirs}.{b}') for a, b in vectors.items()),
     *norm(f'{layer}/attention_norm', f'{theirs}.layer_norm'),
     *dense(f'{layer}/feed_forward/in', f'{their_layer}.ff.layer_1', KERNEL),
