@@ -8,11 +8,12 @@ releases of DeBERTaV3, OUT/discriminator and OUT/generator are written, for
 
     --init hf:OUT/discriminator,hf:OUT/generator
 
-and else OUT. The generator has as many layers as its file. --model OWNER/NAME fetches the files.
+Otherwise OUT itself is the directory. The generator's number of layers is read from its file.
+--model OWNER/NAME fetches the files from the Hugging Face hub.
 
-Pickles are read without running code in them. Every tensor is written, floats as float32, those of
-the head of masked words by the names that transformers reads: lm_predictions.lm_head.dense becomes
-cls.predictions.transform.dense. Tensors that no network here has are named and are written too.
+Pickles are read without running code in them. Every tensor is written, floats as float32. The
+vocabulary head's tensors get the names that transformers reads: lm_predictions.lm_head.dense
+becomes cls.predictions.transform.dense. Tensors that no network here has are written and listed.
 config.json is written with all its fields. A SentencePiece model gets the tokenizer.json beside it.
 """
 
@@ -45,7 +46,7 @@ _TOKENIZER = (*tokenizer_files.PATTERNS, 'bpe_encoder.bin')
 
 
 def convert(model: str, out) -> list[str]:
-  """Writes the directories; returns what is printed of them.
+  """Writes the directories. Returns the lines to print.
 
   Args:
     model: folder, or OWNER/NAME of the Hugging Face hub.
@@ -57,7 +58,16 @@ def convert(model: str, out) -> list[str]:
   """
   out = storage.path(out)
   export.check_free(out)
-  source = hub.folder(model.removeprefix('hf:'), (_CONFIG, _WEIGHTS, _GENERATOR, *_TOKENIZER))
+  name = model.removeprefix('hf:')
+  if '/' not in name and not storage.path(name).is_dir():
+    raise errors.UserError(
+      f'There is no folder {name}: correct --model, or give OWNER/NAME of the Hugging Face hub.'
+    )
+  source = hub.folder(name, (_CONFIG, _WEIGHTS, _GENERATOR, *_TOKENIZER))
+  if (source / 'model.safetensors').exists() and not (source / _WEIGHTS).exists():
+    raise errors.UserError(
+      f'{source} has model.safetensors, which needs no conversion: use --init hf:{source}.'
+    )
   if not (source / _WEIGHTS).exists():
     raise errors.UserError(
       f'{source} has no {_WEIGHTS}: give a folder with the pickles of a release and its {_CONFIG}.'
@@ -77,7 +87,7 @@ def convert(model: str, out) -> list[str]:
 
 
 def _write(folder, place, tensors, content, source) -> list[str]:
-  """Fills the directory of a network that will be at `place`; returns what it says."""
+  """Writes a network into `folder`, which later becomes `place`. Returns the lines to print."""
   content = {**content, 'model_type': content.get('model_type') or released.model_type(tensors)}
   a = architectures.reader({**content, 'architectures': released.classes(content, tensors)})
   depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
@@ -115,7 +125,7 @@ def _read(path) -> dict:
     ) from e
   except (RuntimeError, EOFError, ValueError, KeyError) as e:
     raise errors.UserError(
-      f'{path} cannot be read ({" ".join(str(e).split())[:120]}): download it again.'
+      f'{path} is no file that torch.save wrote, or it is damaged: download it again.'
     ) from e
   strange = [] if isinstance(state, dict) else [('an object', state)]
   strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
@@ -159,6 +169,6 @@ if __name__ == '__main__':
     'model', None, 'Folder with pickles, or OWNER/NAME of the Hugging Face hub.', required=True
   )
   _OUT = flags.DEFINE_string(
-    'out', None, 'Directory to make; must not exist or be empty.', required=True
+    'out', None, 'Directory to make; must be absent or empty.', required=True
   )
   cli.run(main)

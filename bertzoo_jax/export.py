@@ -18,8 +18,6 @@ import re
 import shutil
 import tempfile
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -158,21 +156,6 @@ def convert(
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
-def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Logits of our network as `hf.verify.logits` has them, float32, at the highest precision of
-  products the device has. encoder: linen module. params: without heads, for vectors.
-  """
-  encoder = encoder.clone(dtype=jnp.float32)
-
-  def predict(params, batch):
-    if set(params) == {'encoder'}:
-      return {'vectors': networks.encode(encoder, params['encoder'], batch, None)}
-    return networks.predict(encoder, params, batch)
-
-  with jax.default_matmul_precision('highest'):
-    return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
-
-
 def _verify(directory, a, encoder, params, special, tokenizer, length):
   """The comparisons, printed; None where packages are missing. Raises UserError if one does not
   hold.
@@ -191,7 +174,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   )
   computed = a.computes(encoder)
   rows = verify.compare_logits(
-    our_logits(computed.encoder, params, batch),
+    verify.our_logits(computed.encoder, params, batch),
     verify.logits(directory, a, batch),
     batch['pack_ids'],
     computed.unread,
@@ -321,7 +304,7 @@ def _lock(folder, stack, mode=0) -> bool:
 
 
 def check_free(out) -> None:
-  """Raises UserError for what is there already, unless it is an empty folder."""
+  """Raises UserError if `out` exists and is no empty folder."""
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise _taken(out)
 
@@ -371,7 +354,7 @@ if __name__ == '__main__':
     'workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True
   )
   _OUT = flags.DEFINE_string(
-    'out', None, 'Directory to make; must not exist or be empty.', required=True
+    'out', None, 'Directory to make; must be absent or empty.', required=True
   )
   _ARCHITECTURE = flags.DEFINE_string(
     'architecture',

@@ -8,8 +8,8 @@ Sizes: tiny (for a laptop and the tests); xlarge (900M: 24 layers of 1,536), xxl
 layers); base_ablation (the last row of Table 13: all changes on v1's base, 256 rows, peak 1e-4).
 
 The paper's run of 1.5B (Table 8): 1,000,000 steps of 2,048 rows of 512 tokens, peak 1.5e-4, warmup
-10,000, 160 GB of text, 30 days on 256 V100s. The paper has no settings of xlarge: those of xxlarge
-are taken. Masks, optimizer and schedule are v1's (configs/deberta.py, with its ablations and its
+10,000, 160 GB of text, 30 days on 256 V100s. The paper has no settings of xlarge; xxlarge's are
+taken. Masks, optimizer and schedule are v1's (configs/deberta.py, with its ablations and its
 differences from the release).
 
 SentencePiece with [MASK] behind its 128,000 pieces. The word table has 128,100 rows as in the

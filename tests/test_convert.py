@@ -180,7 +180,7 @@ def compare(folder, name, *strangers):
     vocab_size=words, dtype=np.float32, initializer='normal', vocab_multiple=1, **report.encoder
   )
   computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
-  ours = export.our_logits(computed.encoder, params, batch)
+  ours = verify.our_logits(computed.encoder, params, batch)
   unread = (*computed.unread, *strangers)
   rows = verify.compare_logits(ours, verify.logits(folder, a, batch), batch['pack_ids'], unread)
   assert all(row.holds for row in rows), verify.table(rows)

@@ -143,7 +143,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
 
 
 def _check_memory(phase, objective):
-  """Raises UserError for a memory that would not hold what the rows of a phase say it does."""
+  """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
   if not jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))):
     return
   own, told = phase.config.encoder, phase.config.format

@@ -4,6 +4,8 @@ An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging
 One address, or one for each network of the objective, by comma.
 """
 
+import functools
+
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax.common import config as configuration
@@ -27,10 +29,11 @@ def parameters(
 ) -> tuple[dict, list[str]]:
   """(parameters with those at the addresses in their places, lines that say which).
 
-  A single run with the objective's own networks gives all it has. Else each address gives one
-  network, in order: of a run with several that of the same name. A single run whose networks share
-  parameters in another way gives each of them. What networks share is the first one's, or that of
-  the one that does not compute it.
+  A single run with the objective's own networks gives all it has. If its networks share parameters
+  in another way, each network is read through its own `Network.of`. Several addresses give one
+  network each, in order; of a run with several networks, the one of the same name is taken. A
+  shared parameter comes from the first address. An array that is computed from two networks is
+  read last.
 
   Args:
     fresh: of the objective, nested.
@@ -50,14 +53,15 @@ def parameters(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
       'give one, or one for each by comma.'
     )
-  if len(addresses) == 1 and _shares_otherwise(init, objective, fresh):
+  run = functools.cache(_run)
+  if len(addresses) == 1 and _shares_otherwise(run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
-  # Networks with computed arrays last: what they share is then the other's.
+  # A network with computed arrays is loaded last: its part of a sum depends on the other network.
   pairs = zip(addresses, objective.networks)
   for address, network in sorted(pairs, key=lambda pair: pair[1].into is not None):
     loaded, report, folder, whole = _weights(
-      address, network, objective if len(addresses) == 1 else None, architecture
+      run, address, network, objective if len(addresses) == 1 else None, architecture
     )
     spare = []
     if _check_vocabulary(address, folder, tokenizer, tokenizer_hash):
@@ -93,7 +97,7 @@ def parameters(
     ]
     taken |= {place: address for path, place in places.items() if place not in taken}
     lines += [f'{network.name}: {line}' if network.name else line for line in said]
-  for network, found in computed:  # of what all other networks have loaded
+  for network, found in computed:
     flat |= network.into(found, flat)
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
   return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
@@ -112,16 +116,16 @@ def _with_frozen(params, fresh, objective, init):
   return params
 
 
-def _weights(address, network, objective, architecture):
+def _weights(run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
   parameters of a run and not a network's).
 
-  objective: whose run may give all; None for no such.
+  run: as `_run`. objective: whose run may give all; None for no such.
   """
   if address.startswith('hf:'):
     folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
     return *hf.load(folder, architecture), folder, False
-  loaded, step, workdir, config, theirs = _run(address)
+  loaded, step, workdir, config, theirs = run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
   loaded = loaded if whole else chosen.of(loaded)
@@ -142,13 +146,14 @@ def _run(address):
   return loaded, step, workdir, config, objectives.networks_of(config, hf.vocabulary_size(loaded))
 
 
-def _shares_otherwise(address, objective, fresh) -> bool:
-  """Whether an address is a run with the objective's networks, of which an array has its parameter
-  elsewhere, or is a sum there or here alone. What is at a path there is then not what is here.
+def _shares_otherwise(run, address, objective, fresh) -> bool:
+  """Whether an address is a run whose networks share parameters in another way than the
+  objective's. The same path then holds different things: a whole word table, or only a part of a
+  sum.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
-  loaded, _, _, _, theirs = _run(address)
+  loaded, _, _, _, theirs = run(address)
   if [n.name for n in theirs] != [n.name for n in objective.networks]:
     return False
   for their, our in zip(theirs, objective.networks):

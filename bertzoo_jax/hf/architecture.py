@@ -176,7 +176,7 @@ class Computed(NamedTuple):
   Attributes:
     encoder: linen module of the same function.
     unread: names of tensors that the class does not load. They are written for --init.
-    said: what the card says of the difference.
+    said: text for the card about the difference.
     pipeline: transformers' task for the card; None: the architecture's.
   """
 
@@ -207,7 +207,7 @@ class Architecture(NamedTuple):
     settle_fields: (the encoder's fields, params) → fields, where they depend on which tensors there
       are.
     part: the encoder that its fields are of, as config.encoder.name has it.
-    computes: encoder → Computed, where the class leaves out a part of what was trained.
+    computes: encoder → Computed: the part of the trained network that the class computes.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.

@@ -14,6 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 
 
@@ -36,7 +37,8 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   transformers.utils.logging.set_verbosity_error()
   if not (storage.path(model) / 'config.json').exists():
     raise errors.UserError(
-      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote.'
+      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote; of '
+      'two networks, that of the generator.'
     )
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
   ours = _trained_decoder(model)
@@ -81,7 +83,6 @@ def _trained_decoder(model: str):
   if a.computes is architecture.Computed:
     return None
   params, report = weights.load(model)
-  from bertzoo_jax import export
   from bertzoo_jax.model import encoder as encoders
 
   fields = {'initializer': 'normal', 'vocab_multiple': 1, **report.encoder}  # not in config.json
@@ -93,7 +94,7 @@ def _trained_decoder(model: str):
   def logits(inputs):
     ids = inputs['input_ids'].numpy().astype(np.int32)
     batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'pack_ids': np.ones_like(ids)}
-    return export.our_logits(encoder, params, batch)['mlm'][0]
+    return verify.our_logits(encoder, params, batch)['mlm'][0]
 
   return logits
 

@@ -110,6 +110,27 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   }
 
 
+def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """As `logits`, of our network: float32, at the highest precision of products the device has.
+
+  encoder: linen module. params: without heads, for vectors.
+  """
+  import jax
+  import jax.numpy as jnp
+
+  from bertzoo_jax.objectives import networks
+
+  encoder = encoder.clone(dtype=jnp.float32)
+
+  def predict(params, batch):
+    if set(params) == {'encoder'}:
+      return {'vectors': networks.encode(encoder, params['encoder'], batch, None)}
+    return networks.predict(encoder, params, batch)
+
+  with jax.default_matmul_precision('highest'):
+    return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
+
+
 def reloaded(directory, name: str):
   """(network of a class of transformers in float32, names as `logits` has them in 'unloaded')."""
   import transformers

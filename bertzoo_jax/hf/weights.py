@@ -217,6 +217,10 @@ def read_json(path: pathlib.Path) -> dict:
   try:
     content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
+    if (pair := [path.parent / name for name in ('discriminator', 'generator')])[1].is_dir():
+      raise errors.UserError(
+        f'{path.parent} holds two networks: give hf:{pair[0]},hf:{pair[1]}, or one of them.'
+      ) from e
     raise errors.UserError(
       f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
     ) from e

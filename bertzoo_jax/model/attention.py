@@ -82,7 +82,7 @@ class Relative(NamedTuple):
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
     p2c_RHK: position to content (He et al. 2021 §3.1).
     bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
-    c2p_query_HK: what all queries of the c2p term have in common (Dai et al. 2019 §3.3).
+    c2p_query_HK: a vector that is added to every query in the c2p term (Dai et al. 2019 §3.3).
     mirrored_RHK, mirrored_B: rows of the batch where mirrored_B is true have this table in place of
       c2p_RHK.
     same_segment: the term by segments (Yang et al. 2019 §2.5).

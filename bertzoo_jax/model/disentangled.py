@@ -25,7 +25,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
-# What a mesh may split of what a transformer lacks, as blocks.AXES.
+# What a mesh may split of the parameters that a transformer lacks, as blocks.AXES.
 AXES = (
   (r'attention/position_(query|key)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/position_query/bias$', {'tensor': (-2,)}),
@@ -51,9 +51,10 @@ class Disentangled(nn.Module):
   Both relative terms use the same δ; eq. 4 prints δ(j, i) for the second. Kr and Qr are products of
   a table of relative positions, which all layers have in common.
 
-  The decoder is the last layer applied twice to the output H of the layer before it. Keys and
-  values are those of H. Queries start as H + vectors of the absolute positions. What the last layer
-  would give after H is not used (code of the release). It is computed for the predictions alone.
+  The decoder is the last layer, applied twice. Its keys and values come from the output H of the
+  layer before it, both times. Its queries start as H + vectors of the absolute positions. The
+  ordinary output of the last layer is not used (code of the release). The decoder runs for the
+  predictions only.
 
   Rows longer than `max_distance`: distances beyond it count as the greatest ones, as in
   transformers. Microsoft's code gives −max_distance and what lies beyond the row of
@@ -259,8 +260,8 @@ class Disentangled(nn.Module):
     """Operations of a forward pass over one row: of all blocks, of the projection and of the
     convolution; with predictions, of the decoder in place of the last block.
 
-    Products of the relative table are one for a whole batch, and are not counted. Of the decoder's
-    scores those of the predictions are counted; attention computes those of whole rows.
+    Products of the relative table are computed once per batch and not counted. Of the decoder's
+    scores, only the predictions' are counted, although attention computes whole rows.
     """
     d, block, n = self.hidden_size, self._block(), self.plan.blocks
     total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0

@@ -20,7 +20,7 @@ from bertzoo_jax.model import layers
 
 
 class Relation(NamedTuple):
-  """What attention is told of relative positions.
+  """Relative positions, as attention reads them.
 
   Attributes:
     table_UD: the rows of the relative table that are needed, float32; None without relative terms.

@@ -14,12 +14,12 @@ _EXACT = jax.lax.Precision.HIGHEST
 class Asked(NamedTuple):
   """Predictions at some places.
 
-  Attention puts a row of queries into place by its distance from the keys, and so takes the queries
-  of whole rows: those of the predictions are put at their places, and the results taken from there.
+  Relative terms need the queries of whole rows. So the predictions' queries are spread to their
+  places in the row, all places are attended, and the results are gathered.
 
   Attributes:
     at_BPL: 1 at the place of each prediction, in the dtype of products.
-    first_BPL: the same without predictions whose place an earlier one has.
+    first_BPL: the same, with 0 for a prediction at a place that an earlier prediction has.
     k_BLHK, v_BLHK: keys and values, where they are known already.
   """
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
   # in one axis the compiler need not lay out queries anew.
 
   def spread(self, q_BPHK):
-    """q_BLHK, 0 where nothing is asked for."""
+    """q_BLHK, 0 at places without a prediction."""
     q_BPD = q_BPHK.reshape(*q_BPHK.shape[:2], -1)
     q_BLD = jnp.einsum('BPL,BPD->BLD', self.first_BPL, q_BPD, precision=_EXACT)
     return q_BLD.reshape(*q_BLD.shape[:2], *q_BPHK.shape[2:])

@@ -85,9 +85,9 @@ class Encoder(Protocol):
     them. dropout_keys_B2: keys of the rows; None without dropout. embedded_BLE: the sum of
     embeddings before its norm; None for `embed(batch)`.
 
-    Dropout of what all rows have in common, as a table of relative positions, is drawn by
-    batch['common_key'], uint32 [2], and not by the keys of rows: it is then the same in any number
-    of microbatches. `networks.encode` and `networks.predictions` put it there with dropout.
+    Dropout of an array that all rows share (a table of relative positions) uses
+    batch['common_key'], uint32 [2], not the rows' keys. So it is the same in any number of
+    microbatches. `networks.encode` and `networks.predictions` add common_key with dropout.
     """
 
   def embed(self, batch):
@@ -96,10 +96,9 @@ class Encoder(Protocol):
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
     """Predictions at batch['masked_positions'], [B, P].
 
-    A prediction does not depend on the others that are asked for. Fillers and places that come
-    twice are among them. What an encoder computes for predictions alone (an enhanced mask decoder,
-    a query stream) is computed here and nowhere else. Parameters that only this reads exist where
-    the encoder is initialised by this method.
+    A prediction does not depend on the other positions in the list, which may repeat and may
+    contain fillers. An enhanced mask decoder or a query stream is computed here only. Their
+    parameters exist if the encoder is initialised by this method.
     """
 
   def row_vectors(self, hidden_BLD, batch):
@@ -142,7 +141,7 @@ def first_token(encoder, hidden_BLD, batch):
   return hidden_BLD[:, 0]
 
 
-# What only some encoders have, {member: what it says}. It is asked for with getattr.
+# Members that only some encoders have: {member: meaning}. Read them with getattr.
 OPTIONAL = {
   'published_flops': '(length) → operations per token as Clark et al. 2020 count them',
   'flops_with': '(names of features, length, predictions) → flops, where these depend on features',

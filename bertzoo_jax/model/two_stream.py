@@ -24,7 +24,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
-# What a mesh may split of what a transformer lacks, as blocks.AXES.
+# What a mesh may split of the parameters that a transformer lacks, as blocks.AXES.
 AXES = (
   (r'attention/position/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/((content|position|segment)_query|segment)$', {'tensor': (-2,)}),
@@ -50,8 +50,8 @@ class TwoStream(nn.Module):
   over √K. r is a product of sinusoids, without biases as all products of attention are. Rows with
   `direction` 1 are read from right to left: there δ = j − i.
 
-  The memory has for each layer its last M inputs: the batch's first `reuse_length` tokens follow
-  those of earlier batches. A memory is seen by all tokens of the first packed segment, has segment
+  The memory holds the last M inputs of each layer. Each batch appends its first `reuse_length`
+  tokens. A memory is seen by all tokens of the first packed segment, has segment
   0, gets no gradient, and starts as zeros, which are attended to (code of the release). It is
   zeroed where `resets` is 1.
 
@@ -288,7 +288,7 @@ class TwoStream(nn.Module):
 
 
 class _Around(NamedTuple):
-  """What attention is told besides the streams and who sees whom.
+  """Further arguments of the attention.
 
   Attributes:
     table_TD: sinusoids of the distances 1 − C to C − 1.
@@ -296,7 +296,7 @@ class _Around(NamedTuple):
     memory_BMD: of this layer; None for none.
     mirrored_B: rows that are read from right to left; None for none.
     asked: the places of the query stream; None where there is none.
-    content_BLD: the content stream where only the query stream goes on; else None.
+    content_BLD: the content stream, if x is the query stream alone; else None.
   """
 
   table_TD: jax.Array
@@ -307,7 +307,7 @@ class _Around(NamedTuple):
   content_BLD: jax.Array | None = None
 
   def content(self, x):
-    """h_BLD: of the streams x, or what they read."""
+    """h_BLD, of the streams x or given."""
     return x[:, : self.segments_BL.shape[1]] if self.content_BLD is None else self.content_BLD
 
 
@@ -359,7 +359,7 @@ class TwoStreamAttention(nn.Module):
     key_segments_BC = jnp.pad(around.segments_BL, ((0, 0), (forward, 0)))
 
     def attend(q_BLHK, visible, keys_B2):
-      # Segments add what the same one has more than another: what all keys get, a softmax ignores.
+      # Only the difference of the two segment terms matters: softmax ignores a common summand.
       numbers_BLH = jnp.einsum(
         'BLHK,HK->BLH',
         q_BLHK + to_segment.astype(q_BLHK.dtype),

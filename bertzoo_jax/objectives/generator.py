@@ -35,16 +35,16 @@ _NEVER = -1e30
 
 
 class Generator(NamedTuple):
-  """A generator, and the main network's encoder as the generator makes it.
+  """A generator, and how it shares parameters with the main network.
 
   Attributes:
-    encoder: linen module.
-    main: linen module of the main network.
-    predicts: whether the main network has a vocabulary head, and what `predictions` needs.
-    same: paths of encoders: parameters of the main network that the generator uses.
-    added: paths of encoders: the main network's array is the sum of both networks' parameters.
-    lent: paths of encoders: the main network's array is the generator's. Nothing computes with it:
-      `predictions` of a main network without a vocabulary head would. It is exported.
+    encoder: the generator's encoder, a linen module.
+    main: the main network's encoder.
+    predicts: whether the main network has a vocabulary head.
+    same: paths in an encoder. The generator uses the main network's parameter.
+    added: paths in an encoder. The main network's array is the sum of both networks' parameters.
+    lent: paths in an encoder. The main network has no such parameter and does not compute with it;
+      its export has the generator's (the position table of the enhanced mask decoder).
   """
 
   encoder: Any
@@ -104,7 +104,7 @@ class Generator(NamedTuple):
     return f'generator/{path}' if _in_encoder(path) in self.lent else path
 
   def _into(self, found, params):
-    """Network.into of the main network: its own part of a sum is what the generator's lacks."""
+    """Network.into of the main network. Of a sum, its parameter is the array − the generator's."""
     own = lambda path, x: x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
     return {self._main_place(path): own(path, x) for path, x in found.items()}
 
@@ -135,7 +135,7 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
   Raises:
     UserError: an unknown name, shares out of range, or networks of two sizes that are to share all.
   """
-  modes = errors.choose(shared, SHARED, 'choice of what the generator shares')
+  modes = errors.choose(shared, SHARED, 'objective.shared')
   for name, share in (('width', width), ('depth', depth)):
     if not 0.0 < share <= 1.0:
       raise errors.UserError(

@@ -51,7 +51,7 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
 
 
 def _with_memory(encoder, ops, pair_weight, features):
-  """An objective whose predictions read the memory. features: of the batch, besides the usual."""
+  """An objective whose predictions read the memory. features: further batch features."""
 
   def init(key):
     encoder_key, head_key, pair_key = jax.random.split(key, 3)

@@ -48,8 +48,8 @@ def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, f
   """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for
   the newest phase that was evaluated.
 
-  Losses that are not finite do not count; those of two phases, with other objectives or lengths, do
-  not compare.
+  Losses that are not finite do not count. Losses of two phases do not compare, since their
+  objectives or lengths differ.
   """
   losses = {}
   for step in steps(workdir):
@@ -129,7 +129,7 @@ def is_step(name: str) -> bool:
 
 
 def clean(folder):
-  """Removes what a killed process left half written or half deleted."""
+  """Removes half-written and half-deleted files that a killed process left."""
   for p in folder.iterdir():
     if any(mark in p.name for mark in _LEFTOVERS):
       _remove(p)

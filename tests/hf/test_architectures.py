@@ -255,7 +255,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
     assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'}
     table = 'position' in params['encoder']['embeddings']
     assert theirs['unloaded'] == (list(computed.unread) if table else [])
-    ours = export.our_logits(computed.encoder, params, batch)
+    ours = verify.our_logits(computed.encoder, params, batch)
     rows = verify.compare_logits(ours, theirs, batch['pack_ids'], computed.unread)
     assert worst_logits(rows) < TOLERANCE
 
@@ -393,7 +393,7 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
   part = architectures.choose(architecture).part
   spare = {'vocab_multiple': 1} if part == 'disentangled' else {}
   encoder = small.encoder(name=part, **spare, **report.encoder)
-  ours = export.our_logits(encoder, params, batch)
+  ours = verify.our_logits(encoder, params, batch)
   theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
   assert worst_logits(verify.compare_logits(ours, theirs, batch['pack_ids'])) < TOLERANCE
 
@@ -666,7 +666,7 @@ def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
   weights.save(tmp_path / 'model.safetensors', tensors)
   (tmp_path / 'config.json').write_text(json.dumps(config))
   batch = verify.random_batch(small.VOCAB, 12, 0, special['pad'])
-  ours = export.our_logits(a.computes(encoder).encoder, params, batch)
+  ours = verify.our_logits(a.computes(encoder).encoder, params, batch)
   rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['pack_ids'])
   assert not rows[-1].holds and rows[-1].what.split()[0] in ('mlm', 'replaced')
 

@@ -263,7 +263,7 @@ def test_a_class_without_a_head_has_its_vectors_compared(tmp_path):
   weights.save(tmp_path / 'model.safetensors', tensors)
   (tmp_path / 'config.json').write_text(json.dumps(content))
   batch = verify.random_batch(small.VOCAB, 40, 2, 0)
-  ours = export.our_logits(network.encoder, {'encoder': params['encoder']}, batch)
+  ours = verify.our_logits(network.encoder, {'encoder': params['encoder']}, batch)
   theirs = verify.logits(tmp_path, bare, batch)
   compared = verify.compare_logits(ours, theirs, batch['pack_ids'])
   assert len(compared) == 2 and all(r.holds for r in compared), verify.table(compared)

@@ -35,7 +35,7 @@ def written(folder, kind, **changes):
 def test_transformers_computes_the_same_from_what_we_write(tmp_path, kind, changes):
   encoder, params = written(tmp_path, kind, **changes)
   batch = verify.random_batch(small.VOCAB, 24, encoder.type_vocab_size, small.BERT_IDS['pad'])
-  ours = export.our_logits(encoder, params, batch)
+  ours = verify.our_logits(encoder, params, batch)
   rows = verify.compare_logits(ours, verify.logits(tmp_path, LM, batch), batch['pack_ids'])
   assert len(rows) == 2 and all(r.holds for r in rows), verify.table(rows)
 

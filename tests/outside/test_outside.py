@@ -134,7 +134,7 @@ def exported(folder, network, name, seed=0):
 
 def compared(folder, a, network, params, length=40):
   batch = verify.random_batch(VOCAB, length, 0, 0)
-  ours, theirs = export.our_logits(network, params, batch), verify.logits(folder, a, batch)
+  ours, theirs = verify.our_logits(network, params, batch), verify.logits(folder, a, batch)
   return verify.compare_logits(ours, theirs, batch['pack_ids'])
 
 

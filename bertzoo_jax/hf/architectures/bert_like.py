@@ -35,7 +35,7 @@ FIELDS = {  # the encoder's field and theirs, where only the name differs
   'attention_dropout': 'attention_probs_dropout_prob',
   'initializer_range': 'initializer_range',
 }
-_DEFAULTS = dict(
+DEFAULTS = dict(  # of transformers, where config.json leaves a key out
   num_hidden_layers=12,
   hidden_size=768,
   num_attention_heads=12,
@@ -47,10 +47,8 @@ _DEFAULTS = dict(
   hidden_act='gelu',
   max_position_embeddings=512,
   type_vocab_size=2,
-  is_decoder=False,
-  position_embedding_type='absolute',
-  pad_token_id=None,
 )
+_OF_BERT = dict(is_decoder=False, position_embedding_type='absolute', pad_token_id=None)
 
 
 def norm(ours: str, theirs: str) -> tuple[Row, ...]:
@@ -210,7 +208,7 @@ def build(
     sizes=sizes,
     to_config=to_config,
     to_encoder=to_encoder,
-    defaults={**_DEFAULTS, **(defaults or {})},
+    defaults={**DEFAULTS, **_OF_BERT, **(defaults or {})},
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
     modern=functools.partial(_modern, model_type),
     settle=_settle,

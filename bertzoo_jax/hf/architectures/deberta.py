@@ -29,7 +29,7 @@ INTERLEAVED = Transform(_interleaved, _apart)
 
 
 def _more(encoder) -> dict:
-  """Nothing more. Raises UserError for what only the second version has."""
+  """No further fields. Raises UserError for settings that only the second version has."""
   if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
     raise errors.UserError(
       'DebertaForMaskedLM has a row of its own for each distance, and projections of its own for '

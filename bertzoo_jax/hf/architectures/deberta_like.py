@@ -1,5 +1,5 @@
-"""What the classes of DeBERTa share: rows, config.json, and what transformers does not compute (He
-et al. 2020, 2021; code of the release).
+"""Rows and config.json that the classes of DeBERTa share (He et al. 2020, 2021; code of the
+release).
 """
 
 import json
@@ -35,16 +35,8 @@ _NO_DECODER = (
 
 _TERMS = ('c2p', 'p2c')
 _DEFAULTS = dict(
-  num_hidden_layers=12,
-  hidden_size=768,
-  num_attention_heads=12,
-  intermediate_size=3072,
+  bert_like.DEFAULTS,
   layer_norm_eps=1e-7,
-  hidden_dropout_prob=0.1,
-  attention_probs_dropout_prob=0.1,
-  initializer_range=0.02,
-  hidden_act='gelu',
-  max_position_embeddings=512,
   type_vocab_size=0,
   pad_token_id=0,
   relative_attention=False,
@@ -107,10 +99,10 @@ def build(
 
   Args:
     name, model_type, rows: as of Architecture.
-    more: encoder → what config.json has besides what all have. Raises UserError for an encoder that
-      the class does not compute.
+    more: encoder → further fields of config.json. Raises UserError for an encoder that the class
+      does not compute.
     more_fields: config.json → the fields of the encoder that are read in another way.
-    defaults: what config.json leaves out, besides what all have.
+    defaults: further values of fields that a config.json leaves out.
     rest: of Architecture.
   """
 
@@ -187,7 +179,7 @@ def build(
 
 
 def without_decoder(encoder) -> Computed:
-  """The encoder whose predictions are the vectors of the last layer."""
+  """The same encoder without the decoder: its predictions are the last layer's vectors."""
   if encoder.absolute_positions != 'decoder':
     return Computed(encoder)
   plain = encoder.clone(absolute_positions='none')
@@ -231,7 +223,7 @@ def _terms(content) -> list[str]:
 
 
 def _check_content(content) -> None:
-  """Raises UserError for what no encoder here computes."""
+  """Raises UserError for settings that no encoder here has."""
   usual = content['hidden_size'] // content['num_attention_heads']
   for key, expressible in (('attention_head_size', usual), ('talking_head', False)):
     if (value := content.get(key, expressible)) != expressible:

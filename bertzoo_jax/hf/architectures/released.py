@@ -42,8 +42,8 @@ def model_type(tensors) -> str:
   if any(key.endswith('attention.self.query_proj.weight') for key in tensors):
     return 'deberta-v2'
   raise errors.UserError(
-    'config.json does not say its model_type, and the weights are not those of a DeBERTa: add '
-    '"model_type".'
+    "config.json does not say its model_type, and the tensors have other names than DeBERTa's: "
+    'add "model_type".'
   )
 
 
