@@ -70,11 +70,11 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
   trained = small.parameters(objective, seed=2)
   found = dict(zip('dg', (network.of(trained) for network in objective.networks)))
   report = hf.Report('a directory', 'SomeClass', {}, ())
-  monkeypatch.setattr(
-    initial_weights, '_weights', lambda address, *_: (found[address], report, None, False)
-  )
+  monkeypatch.setattr(initial_weights.hub, 'folder', lambda address, *_: address)
+  monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
   monkeypatch.setattr(initial_weights, '_check_vocabulary', lambda *_: None)
-  params, _ = initial_weights.parameters(fresh, ','.join(whose), objective, None)
+  addresses = ','.join(f'hf:{name}' for name in whose)
+  params, _ = initial_weights.parameters(fresh, addresses, objective, None)
   lent = objective.networks[0].places(fresh).get(POSITIONS) == f'generator/{POSITIONS}'
   for name, network in zip('dg', objective.networks):
     ours, theirs = network.of(params), found[name] if name in whose else network.of(fresh)
