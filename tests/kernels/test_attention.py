@@ -35,29 +35,49 @@ def inputs(batch, length, heads, width, keys=None, seed=0):
 
 
 def tables(length, keys, heads, width, names, seed=1):
+  """Relative terms for queries at `length` places; with 'half' two of each table."""
   draw = np.random.default_rng(seed)
-  shapes = {'c2p': (heads, width), 'p2c': (heads, width), 'bias': (heads,)}
-  table = lambda shape: jnp.asarray(draw.normal(size=(length + keys - 1, *shape)), jnp.float32)
-  return plain.Relative(*(table(s) if n in names else None for n, s in shapes.items()))
+  normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+  rows = (length + keys - 1) * (1 + ('half' in names))
+  shapes = {'c2p': (rows, heads, width), 'p2c': (rows, heads, width), 'bias': (rows, heads)}
+  shapes['query'] = heads, width
+  drawn = [normal(*shape) if name in names else None for name, shape in shapes.items()]
+  half_B = jnp.asarray(draw.permutation(2), jnp.int32) if 'half' in names else None
+  return plain.Relative(*drawn, half_B)
 
 
 def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None):
-  """The definition, by one gather of each table's rows per pair of query and key."""
-  at = np.arange(q.shape[1])[:, None] + visible.first_query
-  distance_LM = at - np.arange(k.shape[1])
-  row_LM = distance_LM - distance_LM.min()
+  """The definition: products with all rows of a table, of which each query and key gather one."""
+  batch, length = q.shape[:2]
+  place_BL = visible.query_places_BL
+  place_BL = np.broadcast_to(np.arange(length), (batch, length)) if place_BL is None else place_BL
+  at = (visible.first_query + place_BL)[:, :, None]
+  distance_BLM = at - np.arange(k.shape[1])
   scores = jnp.einsum('BLHK,BMHK->BHLM', q, k)
-  if relative is not None and relative.c2p_RHK is not None:
-    scores += jnp.einsum('BLHK,LMHK->BHLM', q, relative.c2p_RHK[row_LM])
-  if relative is not None and relative.p2c_RHK is not None:
-    scores += jnp.einsum('BMHK,LMHK->BHLM', k, relative.p2c_RHK[row_LM])
-  if relative is not None and relative.bias_RH is not None:
-    scores += jnp.einsum('LMH->HLM', relative.bias_RH[row_LM])
+  if relative is not None:
+    tables = [x for x in relative[:3] if x is not None]
+    rows = len(tables[0]) // (1 if relative.half_B is None else 2) if tables else 0
+    row_BLM = distance_BLM - (visible.first_query - k.shape[1] + 1)
+    if relative.half_B is not None:
+      row_BLM += rows * relative.half_B[:, None, None]
+    asks = q if relative.c2p_query_HK is None else q + relative.c2p_query_HK
+    if relative.c2p_RHK is not None:
+      of_rows = jnp.einsum('BLHK,RHK->BHLR', asks, relative.c2p_RHK)
+      scores += jnp.take_along_axis(of_rows, row_BLM[:, None], axis=3)
+    if relative.p2c_RHK is not None:
+      of_rows = jnp.einsum('BMHK,RHK->BHRM', k, relative.p2c_RHK)
+      scores += jnp.take_along_axis(of_rows, row_BLM[:, None], axis=2)
+    if relative.bias_RH is not None:
+      scores += jnp.einsum('BLMH->BHLM', relative.bias_RH[row_BLM])
+    if relative.same_segment is not None:
+      numbers, own, others = relative.same_segment
+      same = own[:, None, :, None] == others[:, None, None]
+      scores += jnp.where(same, numbers.mT[..., None], 0.0)
   scores *= q.shape[-1] ** -0.5 if scale is None else scale
   seen = visible.query_packs_BL[:, :, None] == visible.key_packs_BM[:, None]
   if visible.window is not None:
     left, right = visible.window
-    seen &= (at - left <= np.arange(k.shape[1])) & (np.arange(k.shape[1]) <= at + right)
+    seen &= (distance_BLM <= left) & (distance_BLM >= -right)
   if visible.query_order_BL is not None:
     seen &= visible.query_order_BL[:, :, None] >= visible.key_order_BM[:, None]
   e = jnp.where(seen[:, None], jnp.exp(scores - jax.lax.stop_gradient(scores.max())), 0.0)
@@ -75,9 +95,16 @@ def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None
 def value_and_gradients(
   attend, qkv, weight, visible, rate=0.0, keys_B2=None, relative=None, scale=None
 ):
-  """The output, its gradients by q, k and v, and by the tables."""
-  f = lambda q, k, v, relative: attend(q, k, v, visible, rate, keys_B2, relative, scale)
-  out, pull = jax.vjp(f, *qkv, relative)
+  """The output, its gradients by q, k and v, and by the numbers of the terms."""
+  numbers, structure = jax.tree.flatten(relative)
+  learned = [x for x in numbers if x.dtype == jnp.float32]
+
+  def f(q, k, v, learned):
+    left = iter(learned)
+    leaves = [next(left) if x.dtype == jnp.float32 else x for x in numbers]
+    return attend(q, k, v, visible, rate, keys_B2, structure.unflatten(leaves), scale)
+
+  out, pull = jax.vjp(f, *qkv, learned)
   return jax.tree.leaves((out, pull(weight)))
 
 
@@ -92,7 +119,8 @@ def random_order(batch, length, seed=2):
   return jnp.asarray([draw.permutation(length) for _ in range(batch)], jnp.int32)
 
 
-# name: (queries, keys, heads, width, relative terms, window, order, scale)
+STREAMS = ('c2p', 'query', 'half', 'segments')
+# name: (queries, or queries and places, keys, heads, width, relative terms, window, order, scale)
 CASES = {
   'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
   'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
@@ -109,22 +137,53 @@ CASES = {
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
   'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
+  'two tables': (40, 40, 2, 16, ('c2p', 'p2c', 'bias', 'half'), None, None, None),
+  'a common query': (40, 40, 2, 16, ('c2p', 'query'), None, None, None),
+  'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
+  'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
+  'two streams, queries': ((12, 40), 100, 4, 16, STREAMS, None, 'query stream', None),
+  'places': ((11, 40), 40, 2, 16, ('c2p', 'p2c'), None, None, None),
+  'places in two blocks of keys': ((20, 200), 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
+  'places without terms': ((11, 40), 40, 2, 16, (), (3, 5), None, None),
+  'places in blocks': (
+    (150, 600),
+    800,
+    2,
+    64,
+    ('c2p', 'p2c', 'bias', 'half'),
+    (300, 9),
+    'causal',
+    0.1,
+  ),
 }
 
 
 def case(name):
   """What value_and_gradients takes from qkv to scale, without dropout."""
   length, keys, heads, width, terms, window, order, scale = CASES[name]
+  queries, length = length if isinstance(length, tuple) else (None, length)
   qkv, weight, query_packs, key_packs = inputs(2, length, heads, width, keys)
   visible = plain.Visibility(query_packs, key_packs, window, first_query=keys - length)
-  if order == 'causal':
-    place = jnp.broadcast_to(jnp.arange(keys), (2, keys))
-    visible = visible._replace(query_order_BL=place[:, keys - length :], key_order_BM=place)
-  elif order:
-    rank = random_order(2, length)
-    queries = 2 * rank - (order == 'query stream')
-    visible = visible._replace(query_order_BL=queries, key_order_BM=2 * rank)
+  if order:
+    order = jnp.broadcast_to(jnp.arange(length), (2, length))
+    if CASES[name][6] != 'causal':
+      order = random_order(2, length)
+    memory = jnp.full((2, keys - length), -1)
+    asks = 2 * order - (CASES[name][6] == 'query stream')
+    key_order = jnp.concatenate([memory, 2 * order], axis=1)
+    visible = visible._replace(query_order_BL=asks, key_order_BM=key_order)
   relative = tables(length, keys, heads, width, terms) if terms else None
+  draw = np.random.default_rng(3)
+  segments = jnp.asarray(draw.integers(0, 3, (2, keys)), jnp.int32)
+  numbers = jnp.asarray(draw.normal(size=(2, length, heads)), jnp.float32)
+  own = segments[:, keys - length :]
+  if queries:
+    places = jnp.asarray(draw.integers(0, length, (2, queries)), jnp.int32).at[:, -3:].set(0)
+    visible, own = plain.asked(visible, places), plain.at_places(own, places)
+    (q, k, v), weight, numbers = qkv, weight[:, :queries], numbers[:, :queries]
+    qkv = q[:, :queries], k, v
+  if 'segments' in terms:
+    relative = relative._replace(same_segment=plain.SameSegment(numbers, own, segments))
   return qkv, weight, visible, relative, scale
 
 
@@ -135,6 +194,10 @@ DROPPED = (
   'memory',
   'permutation',
   'window in blocks of queries',
+  'two streams, content',
+  'two streams, queries',
+  'places in two blocks of keys',
+  'places in blocks',
 )  # with dropout, the others without
 
 
