@@ -83,7 +83,6 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     network.attention_dropout,
     network.relative_attention,
     network.dtype,
-    getattr(network, 'fused_attention', True),
   )
   objective = parts.build(
     phase.config.objective,

@@ -101,6 +101,22 @@ class Relative(NamedTuple):
     """table_R as [1 or 2, R, …]."""
     return table_R.reshape(1 if self.half_B is None else 2, -1, *table_R.shape[1:])
 
+  def apart(self):
+    """((c2p, p2c, bias, common query, numbers by segments), the rest): what gets a gradient, and a
+    Relative of what does not.
+    """
+    same = self.same_segment
+    rest = same if same is None else same._replace(numbers_BLH=None)
+    numbers_BLH = None if same is None else same.numbers_BLH
+    return (*self[:4], numbers_BLH), Relative(half_B=self.half_B, same_segment=rest)
+
+  def joined(self, *learned):
+    """The Relative of which `apart` gave `learned` and this rest."""
+    *tables, numbers_BLH = learned
+    same = self.same_segment
+    same = same if same is None else same._replace(numbers_BLH=numbers_BLH)
+    return Relative(*tables, self.half_B, same)
+
 
 def same_pack(pack_ids_BL, window=None) -> Visibility:
   """Self-attention in which a token sees its own pack, inside a window if one is given."""

@@ -96,15 +96,10 @@ def value_and_gradients(
   attend, qkv, weight, visible, rate=0.0, keys_B2=None, relative=None, scale=None
 ):
   """The output, its gradients by q, k and v, and by the numbers of the terms."""
-  numbers, structure = jax.tree.flatten(relative)
-  learned = [x for x in numbers if x.dtype == jnp.float32]
-
-  def f(q, k, v, learned):
-    left = iter(learned)
-    leaves = [next(left) if x.dtype == jnp.float32 else x for x in numbers]
-    return attend(q, k, v, visible, rate, keys_B2, structure.unflatten(leaves), scale)
-
-  out, pull = jax.vjp(f, *qkv, learned)
+  learned, rest = ((), None) if relative is None else relative.apart()
+  terms = lambda learned: rest and rest.joined(*learned)
+  f = lambda q, k, v, *learned: attend(q, k, v, visible, rate, keys_B2, terms(learned), scale)
+  out, pull = jax.vjp(f, *qkv, *learned)
   return jax.tree.leaves((out, pull(weight)))
 
 
