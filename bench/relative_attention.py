@@ -4,8 +4,9 @@
         [--variant c2p_p2c]
 
 Forward and backward pass of 12 heads of 64 in bfloat16, without dropout. Variants are those of
-bench/tpu_kernels.py. Nothing runs. XLA: the compiler's estimates (`estimate.step_time`). Kernels: final bundles × programs of the
-grid, and the rest of their program (padded and reversed tables) by the same estimates.
+bench/tpu_kernels.py. Nothing runs. XLA: the compiler's estimates (`estimate.step_time`). Kernels:
+final bundles × programs of the grid, and the rest of their program (padded and reversed tables) by
+the same estimates.
 """
 
 import functools

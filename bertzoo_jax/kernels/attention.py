@@ -670,9 +670,11 @@ class _Terms:
   def by_key(self, k_MK, c):
     """[128, L]: p2c of block c of the keys."""
     window = self._window_by_key(c)
+    if self.placed:
+      rows_MR = _product(k_MK[_block_of(c)], self.given['p2c'][window, self.own], (1, 1))
+      return slides.pick(rows_MR, self.pairs.place_1L)
     rows_RM = _product(self.given['p2c'][window, self.own], k_MK[_block_of(c)], (1, 1))
-    columns_MN = slides.shear(rows_RM, window.size - _LANES, self.program.gather).T
-    return slides.pick(columns_MN, self.pairs.place_1L) if self.placed else columns_MN
+    return slides.shear(rows_RM, self.queries, self.program.gather).T
 
   def by_key_backward(self, k_MK, c, ds_ML):
     """The gradient [128, K] of block c of the keys, before the scale."""

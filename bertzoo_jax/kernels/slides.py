@@ -60,19 +60,29 @@ def unshear(x, more: int, gather: bool, shift=None):
 
 
 def pick(x, place):
-  """out[m, q] = x[m, place[q]] for float32 x [M, N], N and the places whole lanes.
+  """out[m, q] = x[m, place[q] + 127 − m], of float32 x [128, N + 128]: columns of the transpose of
+  `shear`, of given numbers. Only lanes of a register move, by indices.
 
-  place: int32 [1, Q]. Only lanes of a register move, by indices.
+  place: int32 [1, Q], below N; Q is whole lanes.
   """
-  blocks = []
-  for q in range(0, place.shape[1], _LANES):
-    at = jnp.broadcast_to(place[:, q : q + _LANES], (len(x), _LANES))
-    block = 0.0
-    for n in range(0, x.shape[1], _LANES):
-      lanes = jnp.take_along_axis(x[:, n : n + _LANES], at & (_LANES - 1), axis=1)
-      block = jnp.where(at - (at & (_LANES - 1)) == n, lanes, block)
-    blocks.append(block)
-  return _concatenated(*blocks, axis=1)
+  return _concatenated(*(_picked(x, place[:, q : q + _LANES]) for q in _starts(place)), axis=1)
+
+
+def _picked(x, place):
+  tiles = []
+  for row in range(0, _LANES, _SUBLANES):
+    at = place + (_LANES - 1 - row) - _sublane()
+    tile = 0.0
+    for n in _starts(x):
+      part = x[row : row + _SUBLANES, n : n + _LANES]
+      moved = jnp.take_along_axis(part, at & (_LANES - 1), axis=1)
+      tile = jnp.where(at - (at & (_LANES - 1)) == n, moved, tile)
+    tiles.append(tile)
+  return jnp.concatenate(tiles)
+
+
+def _starts(x):
+  return range(0, x.shape[1], _LANES)
 
 
 def _bits(more: int) -> list[int]:

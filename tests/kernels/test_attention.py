@@ -34,7 +34,7 @@ def inputs(batch, length, heads, width, keys=None, seed=0):
   return qkv, weight, packs_BM[:, keys - length :], packs_BM
 
 
-def tables(length, keys, heads, width, names, seed=1):
+def tables(length, keys, heads, width, names, batch=2, seed=1):
   """Relative terms for queries at `length` places; with 'half' two of each table."""
   draw = np.random.default_rng(seed)
   normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
@@ -42,7 +42,7 @@ def tables(length, keys, heads, width, names, seed=1):
   shapes = {'c2p': (rows, heads, width), 'p2c': (rows, heads, width), 'bias': (rows, heads)}
   shapes['query'] = heads, width
   drawn = [normal(*shape) if name in names else None for name, shape in shapes.items()]
-  half_B = jnp.asarray(draw.permutation(2), jnp.int32) if 'half' in names else None
+  half_B = jnp.asarray(draw.permutation(batch) % 2, jnp.int32) if 'half' in names else None
   return plain.Relative(*drawn, half_B)
 
 
@@ -133,7 +133,6 @@ CASES = {
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
   'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
   'two tables': (40, 40, 2, 16, ('c2p', 'p2c', 'bias', 'half'), None, None, None),
-  'a common query': (40, 40, 2, 16, ('c2p', 'query'), None, None, None),
   'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
   'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
   'two streams, queries': ((12, 40), 100, 4, 16, STREAMS, None, 'query stream', None),
@@ -191,12 +190,18 @@ DROPPED = (
   'window in blocks of queries',
   'two streams, content',
   'two streams, queries',
+  'places',
   'places in two blocks of keys',
   'places in blocks',
 )  # with dropout, the others without
 
 
-@pytest.mark.parametrize('name', CASES)
+SLOW = ('places in two blocks of keys', 'places in blocks')
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = case(name)
   rate = 0.3 if name in DROPPED else 0.0
@@ -257,18 +262,29 @@ def test_scores_are_not_gathered():
   assert 'dot_general' in names and not names & {'gather', 'scatter', 'scatter-add', 'scatter_add'}
 
 
-@pytest.mark.parametrize('size', [8, 128, 200])
-def test_slides_shift_columns_by_their_place_and_back(size):
+@pytest.mark.parametrize('size, more', [(8, 128), (200, 128), (128, 384)])
+def test_slides_shift_columns_by_their_place_and_back(size, more):
   draw = np.random.default_rng(0)
-  x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + 128, size))
+  x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + more, size))
+  shift = None if more == 128 else jnp.asarray(draw.integers(0, more, (1, 128)), jnp.int32)
   row, column = np.indices((size, 128))
-  place = row + 127 - column, column
+  place = row + (127 - column if shift is None else np.asarray(shift)), column
   sheared, unsheared = x[place], jnp.zeros_like(x).at[place].set(y)
   for gather in (True, False):
-    there = jax.jit(functools.partial(slides.shear, size=size, gather=gather))
-    back = jax.jit(functools.partial(slides.unshear, more=128, gather=gather))
-    np.testing.assert_array_equal(there(x), sheared)
-    np.testing.assert_array_equal(back(y), unsheared)
+    there, back = (
+      jax.jit(functools.partial(f, gather=gather, shift=shift), static_argnums=1)
+      for f in (slides.shear, slides.unshear)
+    )
+    np.testing.assert_array_equal(there(x, size), sheared)
+    np.testing.assert_array_equal(back(y, more), unsheared)
+
+
+def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
+  draw = np.random.default_rng(0)
+  x = jnp.asarray(draw.normal(size=(128, 384)), jnp.float32)
+  place = jnp.asarray(draw.integers(0, 256, (1, 256)), jnp.int32)
+  every = jax.jit(lambda x: slides.shear(x.T, 256, gather=False).T)(x)
+  np.testing.assert_array_equal(jax.jit(slides.pick)(x, place), every[:, place[0]])
 
 
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
@@ -379,7 +395,7 @@ def _kernels(jaxpr):
 
 def test_a_kernel_s_name_says_what_its_cost_depends_on():
   axes = {
-    'terms': [(), ('c2p',), ('p2c',), ('bias',)],
+    'terms': [(), ('c2p',), ('p2c',), ('bias',), ('c2p', 'query'), ('c2p', 'half'), ('segments',)],
     'window': [None, (2, 2)],
     'ordered': [False, True],
     'rate': [0.0, 0.1],
@@ -393,13 +409,22 @@ def test_a_kernel_s_name_says_what_its_cost_depends_on():
   assert 'attention_forward_k16_dropout_float32' in named
 
 
+def test_the_name_of_queries_at_places_says_how_many_places_there_are():
+  qkv, _, visible, relative, _ = case('places')
+  attend = functools.partial(fused.attend, visible=visible, relative=relative)
+  assert '_at128' in _kernels(jax.make_jaxpr(attend)(*qkv).jaxpr)[0]
+
+
 def _name(terms, window, ordered, rate, hashed, dtype, keys):
   """Of the forward kernel."""
   qkv, _, query_packs, key_packs = inputs(1, 128, 2, 16, keys)
   order = (query_packs, key_packs) if ordered else (None, None)
   visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)
   keys_B2 = row_keys.of_batch(jax.random.key(0), 1)
-  relative = tables(128, keys, 2, 16, terms) if terms else None
+  relative = tables(128, keys, 2, 16, terms, batch=1) if terms else None
+  if 'segments' in terms:
+    same = plain.SameSegment(jnp.zeros((1, 128, 2)), query_packs, key_packs)
+    relative = relative._replace(same_segment=same)
   attend = lambda *qkv: fused.attend(*qkv, visible, rate, keys_B2, relative, hashed=hashed)
   return _kernels(jax.make_jaxpr(attend)(*(x.astype(dtype) for x in qkv)).jaxpr)[0]
 
@@ -417,9 +442,11 @@ COMPILED = {
   'bias': (128, 128, 2, ('bias',), None, False, 0.1, jnp.bfloat16),
   'bias in float32': (128, 128, 2, ('bias', 'c2p'), None, False, 0.0, jnp.float32),
   'memory, order and a term': (128, 640, 1, ('c2p',), None, True, 0.1, jnp.bfloat16),
+  'predictions': ((20, 128), 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
+  'two streams, queries': ((20, 128), 256, 2, STREAMS, None, True, 0.1, jnp.bfloat16),
 }
 TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v5p': 'v5p:2x2x1', 'v6e': 'v6e:2x2'}
-ON_V5P = ('two terms and dropout', 'plain without dropout')
+ON_V5P = ('two terms and dropout', 'plain without dropout', 'predictions', 'two streams, queries')
 
 
 @topologies.needs_libtpu
@@ -428,31 +455,33 @@ ON_V5P = ('two terms and dropout', 'plain without dropout')
 )
 def test_it_compiles_for_tpus_with_bits_of_the_hardware(name, chip):
   length, keys, heads, terms, window, ordered, rate, dtype = COMPILED[name]
+  queries, length = length if isinstance(length, tuple) else (length, length)
   mesh, width = topologies.mesh_of(TOPOLOGIES[chip], 1), 64 if heads > 1 else 128
   shaped = lambda *shape, dtype=dtype: topologies.shaped(mesh, shape, dtype)
   integers = lambda *shape: shaped(*shape, dtype=jnp.int32)
-  q, k = shaped(2, length, heads, width), shaped(2, keys, heads, width)
-  table = functools.partial(shaped, length + keys - 1, heads, dtype=jnp.float32)
-  relative = (
-    plain.Relative(
-      *(table(*(width,) * (n != 'bias')) if n in terms else None for n in ('c2p', 'p2c', 'bias'))
-    )
-    if terms
-    else None
-  )
+  q, k = shaped(2, queries, heads, width), shaped(2, keys, heads, width)
+  described = jax.eval_shape(functools.partial(tables, length, keys, heads, width, terms))
+  numbers_BLH = shaped(2, queries, heads, dtype=jnp.float32) if 'segments' in terms else None
+  learned, _ = described.apart()
+  learned = [x if x is None else shaped(*x.shape, dtype=x.dtype) for x in learned[:-1]]
 
-  def both(q, k, v, relative, query_ids, key_ids, keys_B2):
+  def both(q, k, v, learned, query_ids, key_ids, half_B, keys_B2):
     order = (query_ids, key_ids) if ordered else (None, None)
     visible = plain.Visibility(query_ids, key_ids, window, *order, first_query=keys - length)
-    f = lambda q, k, v, relative: fused.attend(
-      q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4'
-    )
-    out, pull = jax.vjp(f, q, k, v, relative)
+    if queries < length:
+      visible = visible._replace(query_places_BL=query_ids)
+    same = plain.SameSegment(None, query_ids, key_ids) if 'segments' in terms else None
+    rest = plain.Relative(half_B=half_B if 'half' in terms else None, same_segment=same)
+
+    def f(q, k, v, learned):
+      relative = rest.joined(*learned) if terms else None
+      return fused.attend(q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4')
+
+    out, pull = jax.vjp(f, q, k, v, learned)
     return pull(out)
 
+  of_batch = integers(2, queries), integers(2, keys), integers(2), shaped(2, 2, dtype=jnp.uint32)
   with jax.default_matmul_precision('highest'):  # as a float32 run sets it for the whole process
-    traced = jax.jit(both).trace(
-      q, k, k, relative, integers(2, length), integers(2, keys), shaped(2, 2, dtype=jnp.uint32)
-    )
+    traced = jax.jit(both).trace(q, k, k, [*learned, numbers_BLH], *of_batch)
     text = traced.lower(lowering_platforms=('tpu',)).compile().as_text()
   assert 'attention_forward' in text and 'attention_backward' in text
