@@ -14,8 +14,6 @@ argument through `argument(...)`, which understands
 """
 
 import difflib
-import functools
-import inspect
 
 import ml_collections
 
@@ -30,49 +28,23 @@ def part(name, **fields):
     name.count(':') != 1
   ):
     raise ValueError(f'{name!r} is no part: write package.module:name.')
-  return ml_collections.ConfigDict(dict(name=name, **fields))
+  return _part(name, fields)
 
 
-def _section(describe):
-  """A constructor whose arguments are the fields of the section."""
-
-  @functools.wraps(describe)
-  def constructor(**fields):
-    given = inspect.signature(describe).bind(**fields)
-    given.apply_defaults()
-    return ml_collections.ConfigDict(given.arguments)
-
-  return constructor
+def _part(name, fields):
+  """The section of a constructor. fields: its arguments, which are its `locals()`."""
+  return ml_collections.ConfigDict({'name': name, **fields})
 
 
-def _part(describe):
-  """The same of a part, whose section has the name of its constructor."""
-  section = _section(describe)
-
-  @functools.wraps(describe)
-  def constructor(**fields):
-    return ml_collections.ConfigDict({'name': describe.__name__, **section(**fields)})
-
-  return constructor
-
-
-def _tokenizer(describe):
-  """The same of a tokenizer, whose vocab_size is a number or 'auto', also on the command line."""
-  tokenizer = _part(describe)
-
-  @functools.wraps(describe)
-  def constructor(**fields):
-    made = tokenizer(**fields)
-    size = ml_collections.FieldReference(made.vocab_size, field_type=object)
-    return ml_collections.ConfigDict({**made, 'vocab_size': size})
-
-  return constructor
+def _tokenizer(name, fields):
+  """Its vocab_size is a number or 'auto', also on the command line."""
+  size = ml_collections.FieldReference(fields['vocab_size'], field_type=object)
+  return _part(name, {**fields, 'vocab_size': size})
 
 
 # --- text: what `prepare` makes a corpus of ---
 
 
-@_tokenizer
 def wordpiece(
   *,
   vocab_size=30522,
@@ -97,9 +69,9 @@ def wordpiece(
   coverage: share of all characters that training gives a piece of their own, if there are pieces
     enough; the rarest become unknown.
   """
+  return _tokenizer('wordpiece', locals())
 
 
-@_tokenizer
 def byte_bpe(
   *,
   vocab_size=50265,
@@ -111,9 +83,9 @@ def byte_bpe(
   """GPT-2's byte-level BPE with RoBERTa's specials (Liu et al. 2019 §4.4): <s> 0, <pad> 1, </s> 2,
   <unk> 3, <mask> last.
   """
+  return _tokenizer('byte_bpe', locals())
 
 
-@_tokenizer
 def sentencepiece(
   *,
   vocab_size=30000,
@@ -152,9 +124,9 @@ def sentencepiece(
   coverage: share of all characters that training gives a piece.
   symbols: characters that are always pieces of their own.
   """
+  return _tokenizer('sentencepiece', locals())
 
 
-@_section
 def corpus(
   *,
   splitter='rules:en',
@@ -179,21 +151,21 @@ def corpus(
   phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba (parts of speech).
   similar: none | trained (word vectors of this text) | vectors | thesaurus (--similar FILE).
   """
+  return ml_collections.ConfigDict(locals())
 
 
 # --- input formats (Liu et al. 2019 §4.2 names the four) ---
 
 
-@_part
 def full_sentences(*, document_separator=True, sentence_separators=False):
   """Contiguous sentences, across documents, to at most `length` tokens; no pair loss.
 
   document_separator: an extra separator where a document ends (the paper).
   sentence_separators: one after every sentence (fairseq's data, where every line ends in </s>).
   """
+  return _part('full_sentences', locals())
 
 
-@_part
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
   """As full_sentences within one document; up to `max_pieces` short packed segments
   share a row and do not attend to each other.
@@ -201,14 +173,14 @@ def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cu
   Also SpanBERT's one segment per document.
   long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
   """
+  return _part('doc_sentences', locals())
 
 
-@_part
 def token_blocks():
   """One stream of tokens over sentences and documents, cut anywhere (code of DeBERTa's release)."""
+  return _part('token_blocks', locals())
 
 
-@_part
 def segment_pairs(
   *, pairs='nsp', short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='random'
 ):
@@ -223,16 +195,16 @@ def segment_pairs(
   lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
     negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """
+  return _part('segment_pairs', locals())
 
 
-@_part
 def sentence_pairs(*, negative_rate=0.5):
   """Two single sentences, the second the true next one or a random one of another document (Liu et
   al. 2019 §4.2).
   """
+  return _part('sentence_pairs', locals())
 
 
-@_part
 def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
   """Running text of one document in one or two segments, never a false pair (Clark et al. 2020;
   code of ELECTRA's release).
@@ -240,9 +212,9 @@ def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
   single_rate: share of rows with one segment.
   short_rate: share of rows with a random shorter target length.
   """
+  return _part('adjacent_segments', locals())
 
 
-@_part
 def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   """Rows that continue from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019
   §2.5; code of XLNet).
@@ -251,12 +223,12 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   both_directions: every other lane is read from right to left.
   random_rate: share of rows whose B does not follow A.
   """
+  return _part('memory_segments', locals())
 
 
 # --- masking ---
 
 
-@_part
 def token(
   *,
   rate=0.15,
@@ -278,9 +250,9 @@ def token(
   repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static
     masking; Liu et al. 2019 §4.1).
   """
+  return _part('token', locals())
 
 
-@_part
 def whole_word(
   *,
   rate=0.15,
@@ -305,9 +277,9 @@ def whole_word(
   max_predictions: 0: from the rate.
   rate, random_tokens, repeat: see token.
   """
+  return _part('whole_word', locals())
 
 
-@_part
 def ngram(
   *,
   rate=0.15,
@@ -327,9 +299,9 @@ def ngram(
   corrupted: pieces | units (words).
   The others: see whole_word and token.
   """
+  return _part('ngram', locals())
 
 
-@_part
 def span(
   *,
   rate=0.15,
@@ -351,9 +323,9 @@ def span(
   max_pair_targets: how far into a span the border objective reaches.
   The others: see token.
   """
+  return _part('span', locals())
 
 
-@_part
 def ngram_windows(
   *, rate=0.15, max_gram=3, scan='spread', corruption=(0.8, 0.1, 0.1), random_tokens='all', repeat=0
 ):
@@ -364,9 +336,9 @@ def ngram_windows(
     hardly ever masked) | spread (in random order, round the row from a random word).
   The others: see token.
   """
+  return _part('ngram_windows', locals())
 
 
-@_part
 def permutation(
   *, context=6, max_span=5, num_predictions=85, block=256, span_units='words', repeat=0
 ):
@@ -379,12 +351,12 @@ def permutation(
   span_units: words (the paper) | pieces (n pieces from a word's first on; the release).
   repeat: see token.
   """
+  return _part('permutation', locals())
 
 
 # --- network ---
 
 
-@_part
 def transformer(
   *,
   num_layers=12,
@@ -416,9 +388,9 @@ def transformer(
   initializer: truncated_normal (cut at two deviations, not rescaled) | normal, with deviation
     initializer_range. The detection head's output layer is Glorot-uniform.
   """
+  return _part('transformer', locals())
 
 
-@_part
 def disentangled(
   *,
   num_layers=12,
@@ -469,9 +441,9 @@ def disentangled(
     XLarge, XXLarge: 3); 0 for none.
   All others: as of `transformer`.
   """
+  return _part('disentangled', locals())
 
 
-@_part
 def two_stream(
   *,
   num_layers=12,
@@ -496,42 +468,42 @@ def two_stream(
   clamp_length: distances beyond it are not told apart; 0 for no such limit.
   All others: as of `transformer`.
   """
+  return _part('two_stream', locals())
 
 
 # --- objective ---
 
 
-@_part
 def mlm():
   """Masked language modelling: the mean negative log-likelihood of the masked tokens."""
+  return _part('mlm', locals())
 
 
-@_part
 def mlm_pair(*, pair_weight=1.0):
   """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
   (Devlin et al. 2018 A.2).
   """
+  return _part('mlm_pair', locals())
 
 
-@_part
 def permutation_lm(*, pair_weight=0.0):
   """Permutation language modelling: predictions see what comes before them in a random order, and
   the memory (Yang et al. 2019 §2.2, 2.3).
 
   pair_weight: of the two-way classification of the pair; 0 for none (the paper: it does not help).
   """
+  return _part('permutation_lm', locals())
 
 
-@_part
 def memory_mlm(*, pair_weight=0.0):
   """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
   compare with (Table 6).
 
   pair_weight: as of `permutation_lm`.
   """
+  return _part('memory_mlm', locals())
 
 
-@_part
 def replaced_token(
   *,
   width=0.25,
@@ -557,9 +529,9 @@ def replaced_token(
     row's first token: DeBERTaV3's).
   generator_weight, discriminator_weight: of the two losses.
   """
+  return _part('replaced_token', locals())
 
 
-@_part
 def replaced_token_adversarial(
   *,
   width=0.25,
@@ -575,14 +547,14 @@ def replaced_token_adversarial(
   """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
   2020, appendix F).
   """
+  return _part('replaced_token_adversarial', locals())
 
 
-@_part
 def generator_mlm():
   """The first of two stages: masked language modelling by a generator of the network's size."""
+  return _part('generator_mlm', locals())
 
 
-@_part
 def replaced_token_frozen(
   *,
   temperature=1.0,
@@ -594,16 +566,16 @@ def replaced_token_frozen(
   """The second of two stages: a discriminator that starts with the generator's weights; the
   generator stays as it is.
   """
+  return _part('replaced_token_frozen', locals())
 
 
-@_part
 def corruption_detection(*, loss_over='all', head='token'):
   """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
+  return _part('corruption_detection', locals())
 
 
-@_part
 def replace_mlm(
   *,
   width=0.25,
@@ -616,9 +588,9 @@ def replace_mlm(
   """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
   §3.4).
   """
+  return _part('replace_mlm', locals())
 
 
-@_part
 def all_tokens_mlm(
   *,
   width=0.25,
@@ -629,21 +601,21 @@ def all_tokens_mlm(
   generator_weight=1.0,
 ):
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
+  return _part('all_tokens_mlm', locals())
 
 
-@_part
 def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
   """Placeholder for an objective that is still to be written: prepare and show work, pretrain
   refuses.
 
   reads: features it will need.
   """
+  return _part('input_only', locals())
 
 
 # --- optimizer and schedule ---
 
 
-@_part
 def adamw(
   *,
   b1=0.9,
@@ -665,9 +637,9 @@ def adamw(
     by their own norm, and so is the rest; () clips all together.
   A regex may name a layer: encoder/layers/11/.
   """
+  return _part('adamw', locals())
 
 
-@_part
 def adamw_uncorrected(
   *,
   b1=0.9,
@@ -682,9 +654,9 @@ def adamw_uncorrected(
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
   release). The fields: see adamw.
   """
+  return _part('adamw_uncorrected', locals())
 
 
-@_part
 def lamb(
   *,
   b1=0.9,
@@ -702,6 +674,7 @@ def lamb(
   no_adaptation: path regexes of parameters without a trust ratio.
   The others: see adamw.
   """
+  return _part('lamb', locals())
 
 
 def layerwise_rates(num_layers, decay):
@@ -721,7 +694,6 @@ def layerwise_rates(num_layers, decay):
   return ((r'^encoder/embedding(s|_projection)/', decay ** (num_layers + 2)), *layers)
 
 
-@_part
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
   """Warmup peak·s/W, then the line peak·(1 − s/T) measured from step 0, with its jump at W
   (Google's BERT).
@@ -729,35 +701,35 @@ def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='conti
   across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and
     decay).
   """
+  return _part('linear_from_start', locals())
 
 
-@_part
 def linear_after_warmup(*, learning_rate=6e-4, warmup=24_000, across_phases='continue'):
   """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
+  return _part('linear_after_warmup', locals())
 
 
-@_part
 def linear_jump(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
   """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
+  return _part('linear_jump', locals())
 
 
-@_part
 def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue'):
   """The product of the line peak·(1 − s/T) from step 0 and min(1, s/W) (Google's ELECTRA)."""
+  return _part('linear_product', locals())
 
 
-@_part
 def linear_to_floor(*, learning_rate=4e-4, warmup=40_000, end_share=1e-3, across_phases='continue'):
   """Warmup peak·s/W, then linear from the peak at W to end_share·peak at the end (code of XLNet).
 
   end_share: rate of the last update as a share of the peak.
   """
+  return _part('linear_to_floor', locals())
 
 
 # --- machinery ---
 
 
-@_section
 def run(
   *,
   mesh=(-1, 1, 1),
@@ -807,6 +779,7 @@ def run(
   compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.
   corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
+  return ml_collections.ConfigDict(locals())
 
 
 # --- an experiment ---
