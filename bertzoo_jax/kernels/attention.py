@@ -10,10 +10,10 @@ Nothing of size L × M reaches main memory. The forward pass keeps the logarithm
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
 dropout bits again. Softmax and sums are float32.
 
-Relative terms come from products with a window of the table, which slides.py puts into place. Their
-kernels go through all rows of the batch for a group of heads, and so sum the gradients of the
-tables in fast memory, in float32. Queries at given places meet the whole table; terms of the keys
-are computed for all N places, and those of the queries picked.
+Relative terms come from products with a window of the table, which slides.py puts into place
+(relative_terms.py). Their kernels go through all rows of the batch for a group of heads, and so sum
+the gradients of the tables in fast memory, in float32. Queries at given places meet the whole
+table; terms of the keys are computed for all N places, and those of the queries picked.
 """
 
 import functools
@@ -26,11 +26,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertzoo_jax.kernels import bits
-from bertzoo_jax.kernels import slides
+from bertzoo_jax.kernels.relative_terms import LANES
+from bertzoo_jax.kernels.relative_terms import Lanes
+from bertzoo_jax.kernels.relative_terms import Pairs
+from bertzoo_jax.kernels.relative_terms import Terms
+from bertzoo_jax.kernels.relative_terms import product
 from bertzoo_jax.model.attention import HIDDEN
 from bertzoo_jax.model.attention import Relative
 
-_LANES = 128
 _WHOLE = 512  # tokens up to which a program takes all queries of a row
 _TABLES = 'c2p', 'p2c', 'bias', 'query'  # the first terms of a Relative
 _FORWARD, _BACKWARD = 1 << 18, 1 << 17  # keys × lanes of the heads that a program takes
@@ -143,12 +146,12 @@ def attend(
 
 
 def _up(n: int) -> int:
-  return -(-n // _LANES) * _LANES
+  return -(-n // LANES) * LANES
 
 
 def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
   """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
-  if relative or length > _WHOLE or (keys > _WHOLE and length > _LANES):
+  if relative or length > _WHOLE or (keys > _WHOLE and length > LANES):
     length = _up(length)
   return length, _up(keys) if relative or keys > _WHOLE else keys
 
@@ -333,7 +336,7 @@ def _heads_together(heads: int, width: int, keys: int, backward: bool, relative:
   With relative terms a program is longer, and groups of heads are all that two cores can share:
   their number is even where it can be.
   """
-  fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % _LANES == 0]
+  fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % LANES == 0]
   most = (_BACKWARD if backward else _FORWARD) // (keys * width)
   if relative:
     most //= 2
@@ -343,10 +346,10 @@ def _heads_together(heads: int, width: int, keys: int, backward: bool, relative:
 
 def _block(length: int, keys: int) -> int:
   """Queries of a program: all, or in whole lanes as many as have 512 × 512 scores."""
-  if length <= _LANES or max(length, keys) <= _WHOLE:
+  if length <= LANES or max(length, keys) <= _WHOLE:
     return length
-  most = max(1, _WHOLE * _WHOLE // keys // _LANES)
-  return _LANES * max(n for n in range(1, most + 1) if length // _LANES % n == 0)
+  most = max(1, _WHOLE * _WHOLE // keys // LANES)
+  return LANES * max(n for n in range(1, most + 1) if length // LANES % n == 0)
 
 
 # --- inside a program ---------------------------------------------------------------------------
@@ -369,54 +372,16 @@ class _Place(NamedTuple):
     return cls(row, group * together, block, blocks, block * queries)
 
 
-class _Pairs(NamedTuple):
-  """What is known of queries and keys: the same for all heads of a program.
-
-  Attributes:
-    hidden_ML: 0 where a query sees a key and HIDDEN elsewhere, float32.
-    same_ML: whether they have one segment; None where there is no term by segments.
-    place_1L: places of queries; None where one stands at each.
-  """
-
-  hidden_ML: jax.Array
-  same_ML: jax.Array | None
-  place_1L: jax.Array | None
-
-  @classmethod
-  def of(cls, program, place, query_marks, key_marks):
-    queries, keys = query_marks.shape[2], key_marks.shape[2]
-
-    def pair(name):
-      i = program.marks.index(name)
-      column_M8 = jnp.broadcast_to(key_marks[0, i : i + 1], (8, keys)).T
-      return column_M8[:, :1], query_marks[0, i : i + 1]
-
-    column, row = pair('packs')
-    seen_ML, same_ML, place_1L = column == row, None, None
-    if 'order' in program.marks:
-      column, row = pair('order')
-      seen_ML &= column <= row
-    if 'segments' in program.marks:
-      column, row = pair('segments')
-      same_ML = column == row
-    if 'places' in program.marks:
-      place_1L = query_marks[0, len(program.marks) - 1 :]
-    if program.window is not None:
-      left, right = program.window
-      at = lambda axis: jax.lax.broadcasted_iota(jnp.int32, (keys, queries), axis)
-      distance_ML = (at(1) + place.query if place_1L is None else place_1L) - at(0)
-      distance_ML += program.first_query
-      seen_ML &= (distance_ML <= left) & (distance_ML >= -right)
-    return cls(jnp.where(seen_ML, 0.0, HIDDEN), same_ML, place_1L)
-
-
 def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
   *given, query_marks, key_marks, out, lse = refs
   place = _Place.of(program, together, blocks, q.shape[1])
-  pairs = _Pairs.of(program, place, query_marks, key_marks)
+  pairs = Pairs.of(program, place, query_marks, key_marks)
   for head in range(together):
-    own, lanes = _Lanes.plain(program, head), _Lanes.of(program, head, together)
-    terms = _Terms(program, place, head, lanes, halves, pairs, given, q.shape[1], k.shape[1])
+    own, lanes = (
+      Lanes.plain(program, head),
+      Lanes.of(program, head, together),
+    )
+    terms = Terms(program, place, head, lanes, halves, pairs, given, q.shape[1], k.shape[1])
     scores_ML = _scores(program, lanes.read(q), lanes.read(k), terms)
     top_1L = jnp.max(scores_ML, axis=0, keepdims=True)
     e_ML = jnp.exp(scores_ML - top_1L)
@@ -425,7 +390,7 @@ def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
       e_ML = jnp.where(_keep(program, seed, place, head, e_ML.shape), e_ML, 0.0)
     sees_1L = top_1L > 0.5 * HIDDEN
     inverse_1L = jnp.where(sees_1L, 1.0 / (total_1L * (1.0 - program.rate)), 0.0)
-    out_KL = _product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
+    out_KL = product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
     own.write(out, out_KL.T)
     lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
@@ -436,7 +401,7 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
   query_marks, key_marks, dq, dk, dv, *refs = refs
   gradients, sums = refs[: segments + count], refs[segments + count :]
   place = _Place.of(program, together, blocks, q.shape[1])
-  pairs = _Pairs.of(program, place, query_marks, key_marks)
+  pairs = Pairs.of(program, place, query_marks, key_marks)
 
   if count:
 
@@ -446,23 +411,26 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
         ref[...] = jnp.zeros_like(ref)
 
   for head in range(together):
-    lanes = _Lanes.of(program, head, together)
+    lanes = Lanes.of(program, head, together)
     q_LK, k_MK, grad_LK = (lanes.read(x) for x in (q, k, grad))
     sizes = q.shape[1], k.shape[1]
-    terms = _Terms(program, place, head, lanes, halves, pairs, given, *sizes, gradients)
+    terms = Terms(program, place, head, lanes, halves, pairs, given, *sizes, gradients)
     # Probabilities divided by 1 − rate: dropout scales the kept ones up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
     p_ML = jnp.exp(_scores(program, q_LK, k_MK, terms) - to_subtract)
-    dp_ML = _product(v[0, :, lanes.lanes], grad_LK, (1, 1))
+    dp_ML = product(v[0, :, lanes.lanes], grad_LK, (1, 1))
     kept_ML = p_ML
     if program.rate:
       keep_ML = _keep(program, seed, place, head, p_ML.shape)
       kept_ML, dp_ML = (jnp.where(keep_ML, x, 0.0) for x in (p_ML, dp_ML))
     delta_1L = jnp.sum(p_ML * dp_ML, axis=0, keepdims=True)
     ds_ML = p_ML * (dp_ML - (delta_1L * (1.0 - program.rate) if program.rate else delta_1L))
-    dv_MK = _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
+    dv_MK = product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
     low_ML = ds_ML.astype(q.dtype)
-    dq_LK, dk_MK = _product(low_ML, k_MK, (0, 0)), _product(low_ML, q_LK, (1, 0))
+    dq_LK, dk_MK = (
+      product(low_ML, k_MK, (0, 0)),
+      product(low_ML, q_LK, (1, 0)),
+    )
     if given:
       added_LK, added_MK = _relative_gradients(program, terms, q_LK, k_MK, ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
@@ -486,14 +454,6 @@ def _add(results, sums, place, lanes, parts):
       lanes.write(result, total[:, own])
 
 
-def _product(a, b, axes):
-  """a · b over one axis of each, summed in float32, whatever precision jax is set to."""
-  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-  return jax.lax.dot_general(
-    a, b, (((axes[0],), (axes[1],)), ((), ())), precision=exact, preferred_element_type=jnp.float32
-  )
-
-
 def _keep(program, seed, place, head, size):
   """Which probabilities of a head stay."""
   return bits.keep(
@@ -509,12 +469,12 @@ def _keep(program, seed, place, head, size):
 
 
 def _scores(program, q_LK, k_MK, terms):
-  scores_ML = _product(k_MK, q_LK, (1, 1))
+  scores_ML = product(k_MK, q_LK, (1, 1))
   if 'c2p' in program.terms or 'bias' in program.terms:
-    blocks = [terms.by_query(q_LK, b) for b in range(len(q_LK) // _LANES)]
+    blocks = [terms.by_query(q_LK, b) for b in range(len(q_LK) // LANES)]
     scores_ML += jnp.concatenate(blocks, axis=1)
   if 'p2c' in program.terms:
-    blocks = [terms.by_key(k_MK, c) for c in range(len(k_MK) // _LANES)]
+    blocks = [terms.by_key(k_MK, c) for c in range(len(k_MK) // LANES)]
     scores_ML += jnp.concatenate(blocks, axis=0)
   if terms.pairs.same_ML is not None:
     scores_ML += terms.by_segments()
@@ -525,194 +485,11 @@ def _relative_gradients(program, terms, q_LK, k_MK, ds_ML):
   """(added to dq_LK, added to dk_MK), before the scale; adds to the gradients of the terms."""
   dq_LK, dk_MK = 0.0, 0.0
   if 'c2p' in program.terms or 'bias' in program.terms:
-    parts = [terms.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // _LANES)]
+    parts = [terms.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // LANES)]
     dq_LK = jnp.concatenate(parts, axis=0) if 'c2p' in program.terms else 0.0
   if 'p2c' in program.terms:
-    parts = [terms.by_key_backward(k_MK, c, ds_ML) for c in range(len(k_MK) // _LANES)]
+    parts = [terms.by_key_backward(k_MK, c, ds_ML) for c in range(len(k_MK) // LANES)]
     dk_MK = jnp.concatenate(parts, axis=0)
   if terms.pairs.same_ML is not None:
     terms.by_segments_backward(ds_ML)
   return dq_LK, dk_MK
-
-
-class _Lanes(NamedTuple):
-  """The lanes of the heads' widths that products of one head read and write.
-
-  With relative terms they are whole registers, in which other heads may have a part: to move a head
-  to the first lanes takes longer than to multiply by zeros.
-
-  Attributes:
-    lanes: of the program's heads.
-    mine_1K: which of them belong to the head; None for all.
-  """
-
-  lanes: slice
-  mine_1K: jax.Array | None
-
-  @classmethod
-  def plain(cls, program, head):
-    return cls(slice(head * program.width, (head + 1) * program.width), None)
-
-  @classmethod
-  def of(cls, program, head, together):
-    width = program.width
-    if not program.terms or _LANES % width or together * width % _LANES:
-      return cls.plain(program, head)
-    start = head * width // _LANES * _LANES
-    lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, _LANES), 1) + start
-    mine_1K = (lane_1K >= head * width) & (lane_1K < (head + 1) * width)
-    return cls(slice(start, start + _LANES), mine_1K)
-
-  def read(self, ref):
-    """ref[0], [L, lanes], 0 in lanes of other heads."""
-    return self.chosen(ref[0, :, self.lanes], 0)
-
-  def write(self, ref, x):
-    """Writes the head's part of x to ref[0]."""
-    ref[0, :, self.lanes] = self.chosen(x.astype(ref.dtype), ref[0, :, self.lanes])
-
-  def chosen(self, x, other):
-    """x in the head's lanes, else `other`."""
-    if self.mine_1K is None:
-      return x
-    return jnp.where(self.mine_1K, x, jnp.asarray(other, x.dtype))
-
-
-class _Terms:
-  """The relative terms of one head, those by distance for 128 queries or keys at a time.
-
-  A block of 128 queries and all keys have M + 128 distances, a window of the table. The product of
-  the window and the block has a row per distance; `slides.shear` shifts each column by its query's
-  place, so that rows are keys. p2c is the same with queries and keys exchanged, then transposed.
-
-  Queries at given places may have all N + M distances: the window is the whole table. p2c has a
-  column for each place, and queries pick theirs.
-  """
-
-  def __init__(
-    self, program, place, head, lanes, halves, pairs, given, queries, keys, gradients=()
-  ):
-    self.program, self.place, self.head, self.own = program, place, head, lanes.lanes
-    self.lanes, self.halves, self.pairs, self.queries, self.keys = (
-      lanes,
-      halves,
-      pairs,
-      queries,
-      keys,
-    )
-    names = ('segments',) * ('segments' in program.marks) + program.terms
-    self.given, self.gradients = dict(zip(names, given)), dict(zip(names, gradients))
-    self.placed = pairs.place_1L is not None
-
-  def _window_by_query(self, b):
-    """The rows of c2p and bias that block b of the program's queries meets."""
-    if self.placed:
-      return self._window(0, 0, self.program.places + self.keys)
-    start = self.queries * self.place.blocks - _LANES * (b + 1)
-    return self._window(start, -1, self.keys + _LANES)
-
-  def _window_by_key(self, c):
-    """The rows of p2c that block c of the keys meets."""
-    if self.placed:
-      return self._window(self.keys - _LANES * (c + 1), 0, self.program.places + _LANES)
-    return self._window(self.keys - _LANES * (c + 1), 1, self.queries + _LANES)
-
-  def _window(self, start, sign, size):
-    moves = self.place.blocks > 1 and sign
-    if moves:
-      start += sign * self.place.query
-    if self.program.halves > 1:
-      start += self.halves[self.place.row] * (self.program.places + self.keys)
-    return pl.ds(pl.multiple_of(start, _LANES) if not isinstance(start, int) else start, size)
-
-  def _shift(self, b):
-    """By how many rows block b of the queries moves, as slides.shear takes it."""
-    if not self.placed:
-      return None
-    return self.program.places - 1 - self.pairs.place_1L[:, _block_of(b)]
-
-  def _asks(self, q_LK, b):
-    """Block b of the queries, as c2p sees it."""
-    asks_LK = q_LK[_block_of(b)]
-    if 'query' in self.given:
-      asks_LK += self.lanes.chosen(self.given['query'][:, self.own], 0)
-    return asks_LK
-
-  def by_query(self, q_LK, b):
-    """[M, 128]: c2p and bias of block b of the queries."""
-    window, rows_RL = self._window_by_query(b), 0.0
-    if 'c2p' in self.given:
-      rows_RL = _product(self.given['c2p'][window, self.own], self._asks(q_LK, b), (1, 1))
-    if 'bias' in self.given:
-      bias_1R = self.given['bias'][self.head, :, window]
-      rows_RL += jnp.broadcast_to(bias_1R, (_LANES, bias_1R.shape[1])).T
-    return slides.shear(rows_RL, self.keys, self.program.gather, self._shift(b))
-
-  def by_query_backward(self, q_LK, b, ds_ML):
-    """The gradient [128, K] of block b of the queries, before the scale; None without c2p."""
-    window, scale = self._window_by_query(b), self.program.scale
-    more = window.size - self.keys
-    rows_RL = slides.unshear(ds_ML[:, _block_of(b)], more, self.program.gather, self._shift(b))
-    rows_RL = rows_RL.astype(q_LK.dtype)
-    if 'bias' in self.given:
-      ones = jnp.ones((8, _LANES), rows_RL.dtype)
-      sums_1R = _product(ones, rows_RL, (1, 1))[:1] * scale
-      self.gradients['bias'][self.head, :, window] += sums_1R
-    if 'c2p' not in self.given:
-      return None
-    gradient_RK = _product(rows_RL, self._asks(q_LK, b), (1, 0)) * scale
-    self.gradients['c2p'][window, self.own] += gradient_RK
-    mixed_LK = self._mixed('c2p', window, rows_RL)
-    if 'query' in self.given:
-      self.gradients['query'][:, self.own] += jnp.sum(mixed_LK, axis=0, keepdims=True) * scale
-    return mixed_LK
-
-  def by_key(self, k_MK, c):
-    """[128, L]: p2c of block c of the keys."""
-    window = self._window_by_key(c)
-    if self.placed:
-      rows_MR = _product(k_MK[_block_of(c)], self.given['p2c'][window, self.own], (1, 1))
-      return slides.pick(rows_MR, self.pairs.place_1L)
-    rows_RM = _product(self.given['p2c'][window, self.own], k_MK[_block_of(c)], (1, 1))
-    return slides.shear(rows_RM, self.queries, self.program.gather).T
-
-  def by_key_backward(self, k_MK, c, ds_ML):
-    """The gradient [128, K] of block c of the keys, before the scale."""
-    window, ds_ML = self._window_by_key(c), ds_ML[_block_of(c)]
-    if self.placed:
-      place_1L = self.pairs.place_1L
-      size = self.program.places, place_1L.shape[1]
-      of_place_NL = jax.lax.broadcasted_iota(jnp.int32, size, 0) == place_1L
-      columns_NM = _product(of_place_NL.astype(k_MK.dtype), ds_ML.astype(k_MK.dtype), (1, 1))
-    else:
-      columns_NM = ds_ML.T
-    rows_RM = slides.unshear(columns_NM, _LANES, self.program.gather).astype(k_MK.dtype)
-    gradient_RK = _product(rows_RM, k_MK[_block_of(c)], (1, 0)) * self.program.scale
-    self.gradients['p2c'][window, self.own] += gradient_RK
-    return self._mixed('p2c', window, rows_RM)
-
-  def by_segments(self):
-    """[M, L]: the number of each query at the keys of its segment."""
-    return jnp.where(self.pairs.same_ML, self.given['segments'][0, self.head], 0.0)
-
-  def by_segments_backward(self, ds_ML):
-    """Writes the gradient of the numbers."""
-    of_numbers_1L = jnp.sum(jnp.where(self.pairs.same_ML, ds_ML, 0.0), axis=0, keepdims=True)
-    self.gradients['segments'][0, self.head] = of_numbers_1L * self.program.scale
-
-  def _mixed(self, name, window, rows_RN):
-    """rowsᵀ · the table: [128, lanes], 0 in lanes of other heads.
-
-    It is computed as the transpose of tableᵀ · rows: the head's columns of the table are fewer than
-    the tokens of a block, so the matrix unit has less to do.
-    """
-    columns_KR, width = self.given[name][window, self.own].T, self.program.width
-    first = self.head * width - self.own.start
-    mixed_KN = _product(columns_KR[first : first + width], rows_RN, (1, 0))
-    around = first, len(columns_KR) - first - width
-    before, after = (jnp.zeros((n, _LANES), mixed_KN.dtype) for n in around)
-    return jnp.concatenate([x for x in (before, mixed_KN, after) if len(x)]).T
-
-
-def _block_of(i):
-  return slice(i * _LANES, (i + 1) * _LANES)
