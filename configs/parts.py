@@ -490,6 +490,13 @@ def permutation(
   )
 
 
+def left_to_right():
+  """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
+  language model from left to right.
+  """
+  return _part('left_to_right', {})
+
+
 # --- network ---
 
 
@@ -1132,7 +1139,7 @@ SECTIONS = {
     adjacent_segments,
     memory_segments,
   ),
-  'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
+  'masking': (token, whole_word, ngram, span, ngram_windows, permutation, left_to_right),
   'encoder': (transformer, disentangled, two_stream),
   'objective': (
     mlm,
