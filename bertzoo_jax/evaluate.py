@@ -15,7 +15,9 @@ Pairs are told by the network's own pair head, also by one that was trained on o
 what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
 of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
 a mask; it reads the pairs with the masked tokens put back. A network with one reads masks, also
-where a generator filled them in training.
+where a generator filled them in training. One with a memory is scored twice on mlm rows: with it,
+batch after batch of the held-out lanes, and without. Where a row's last token classifies it, pairs
+are given so.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
@@ -425,8 +427,8 @@ def through(read, encoder, params, batches, first=lambda rows: ()):
 
 
 def _classifier_last(batch):
-  """The batch with the classifier of each row, its first token, behind its last one, in a segment of
-  its own. All tokens of a row see each other.
+  """The batch with each row's first token, its classifier, behind its last one, in a segment of its
+  own. All tokens of a row see each other.
   """
   end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
   place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1

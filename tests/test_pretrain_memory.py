@@ -59,7 +59,7 @@ def world(tmp_path_factory):
 
 
 def scored(workdir, corpus, remembers):
-  """(loss, accuracy) at the masked tokens of held-out rows, whole batches by the objective itself."""
+  """(loss, accuracy) at the masked tokens of held-out rows, by the objective itself."""
   params, _, _, config, text, _ = evaluate.opened(str(workdir), str(corpus))
   objective = objectives.of(config, text.vocab_size)
   batches = evaluate.rows_of(text, config, config.format, 'held_out', 50)

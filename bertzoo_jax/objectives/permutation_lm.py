@@ -9,7 +9,6 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-
 # An export leaves out those that its class has no place for.
 _HEADS = (('mlm_head', 'predictions'), ('pair_head', 'rows'))
 

@@ -1,4 +1,6 @@
-"""XLNet (Yang et al. 2019): its language model, and its network without a head, by the content stream."""
+"""XLNet (Yang et al. 2019): its language model and its network without a head, by the content
+stream.
+"""
 
 import re
 import types
