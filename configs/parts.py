@@ -358,7 +358,7 @@ def left_to_right():
   """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
   language model from left to right.
   """
-  return _part('left_to_right', {})
+  return _part('left_to_right', locals())
 
 
 # --- network ---

@@ -58,31 +58,36 @@ def world(tmp_path_factory):
   return folder
 
 
-def scored(workdir, corpus, remembers):
-  """(loss, accuracy) at the masked tokens of held-out rows, by the objective itself."""
-  params, _, _, config, text, _ = evaluate.opened(str(workdir), str(corpus))
-  objective = objectives.of(config, text.vocab_size)
-  batches = evaluate.rows_of(text, config, config.format, 'held_out', 50)
-  assert len(batches) > 2 and not any(b['resets'].any() for b in batches[1:])
-  loss, carry, sums, total = jax.jit(objective.loss, static_argnums=(4, 5)), None, np.zeros(2), 0
-  for batch in batches:
-    carry = objective.carry(BATCH) if remembers and carry is None else carry if remembers else ()
-    _, (carry, found) = loss(params, batch, objective.normalizers(batch), carry, None, False)
+def directly(opened, rows, remembers):
+  """(loss, accuracy) at the masked tokens of rows, by the objective itself."""
+  objective = objectives.of(opened.config, opened.corpus.vocab_size)
+  assert len(rows) > 2 and not any(b['resets'].any() for b in rows[1:])
+  loss = jax.jit(objective.loss, static_argnums=(4, 5))
+  carry, sums, total = objective.carry(BATCH), np.zeros(2), 0
+  for batch in rows:
+    carry = carry if remembers else ()
+    _, (carry, found) = loss(opened.params, batch, objective.normalizers(batch), carry, None, False)
     sums += [found['masked'][name] for name in ('mlm_loss', 'mlm_accuracy')]
     total += batch['masked_weights'].sum()
   return sums / total
 
 
-@pytest.mark.parametrize(
-  'system', ['permutation', *(pytest.param(s, marks=pytest.mark.slow) for s in list(SYSTEMS)[1:])]
-)
+CASES = [  # the rest takes minutes
+  ('permutation', SAVES[:1]),
+  pytest.param('permutation', SAVES[1:], marks=pytest.mark.slow),
+  pytest.param('denoising', SAVES, marks=pytest.mark.slow),
+  pytest.param('left to right', SAVES, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('system, saves', CASES)
 def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_without(
-  tmp_path, here, world, system, monkeypatch
+  tmp_path, here, world, system, saves, monkeypatch
 ):
-  changes, whole = SYSTEMS[system], tmp_path / 'whole'
+  changes, whole, corpus = SYSTEMS[system], tmp_path / 'whole', world / 'corpus'
   here(whole, **changes)
   assert metrics.read(whole)[EPOCH - 1]['epoch'] == 1
-  for step in SAVES:  # in the middle of an epoch, and at its border
+  for step in saves:
     run = tmp_path / str(step)
     shutil.copytree(whole, run)
     for later in [s for s in step_folders.steps(run) if s > step]:
@@ -91,14 +96,27 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
     assert runs.state_of(run, STEPS) == runs.state_of(whole, STEPS)
     assert runs.curve(run) == runs.curve(whole)
   monkeypatch.setattr(evaluate, '_ROWS', 6)  # lanes that go through in parts keep their memory
-  scores = evaluate.evaluate(str(whole), str(world / 'corpus')).scores
-  values = {(s.how, s.measure): s.value for s in scores if s.rows == 'mlm'}
+  opened = evaluate.opened(str(whole), str(corpus))
+  rows = evaluate.rows_of(opened.corpus, opened.config, opened.config.format, 'held_out', 50)
+  [network] = opened.networks
+  scores = evaluate.masked_scores('', network.encoder, network.of(opened.params), rows)
+  values = {(s.how, s.measure): s.value for s in scores}
   for how in ('memory', 'no memory'):
-    direct = scored(whole, world / 'corpus', how == 'memory')
     said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]
-    np.testing.assert_allclose(said, direct, rtol=1e-5)
+    np.testing.assert_allclose(said, directly(opened, rows, how == 'memory'), rtol=1e-5)
   assert abs(values['head, memory', 'loss'] - values['head, no memory', 'loss']) > 1e-5
-  assert {s.rows for s in scores} == {'mlm', 'nsp', 'sop'}
+
+
+@pytest.mark.slow
+def test_evaluate_scores_masked_tokens_and_pairs_of_a_network_with_a_memory(tmp_path, here, world):
+  here(tmp_path / 'run', objective__pair_weight=1.0)
+  found = evaluate.evaluate(str(tmp_path / 'run'), str(world / 'corpus'))
+  assert [(s.rows, s.how) for s in found.scores] == [
+    *([('mlm', 'head, memory')] * 2),
+    *([('mlm', 'head, no memory')] * 2),
+    ('nsp', 'head'),
+    ('sop', 'head'),
+  ]
 
 
 @pytest.mark.slow
