@@ -354,6 +354,13 @@ def permutation(
   return _part('permutation', locals())
 
 
+def left_to_right():
+  """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
+  language model from left to right.
+  """
+  return _part('left_to_right', locals())
+
+
 # --- network ---
 
 
@@ -796,7 +803,7 @@ SECTIONS = {
     adjacent_segments,
     memory_segments,
   ),
-  'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
+  'masking': (token, whole_word, ngram, span, ngram_windows, permutation, left_to_right),
   'encoder': (transformer, disentangled, two_stream),
   'objective': (
     mlm,

@@ -147,5 +147,6 @@ ARCHITECTURES = {
     deberta_v2.MASKED_LM,
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
+    xlnet.MODEL,
   )
 }
