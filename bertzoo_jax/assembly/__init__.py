@@ -14,7 +14,6 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
-from bertzoo_jax.objectives import input_only
 from bertzoo_jax.objectives.objective import Objective
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
@@ -41,8 +40,7 @@ def check(config):
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    if parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective') is input_only.input_only:
-      input_only.refuse()
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
   parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'

@@ -86,6 +86,7 @@ class TwoStream(nn.Module):
   relative_attention = True
   fused_attention = False
   query_stream = True
+  left_to_right = True
   max_positions = None
   type_vocab_size = 3  # two, and the classifier's own; it tells any number apart
   reads = ('input_ids', 'segment_ids', 'pack_ids')
