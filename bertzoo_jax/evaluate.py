@@ -123,9 +123,8 @@ def evaluate(
   params, step, workdir, config, corpus, trained = opened(address, path, cache_dir)
   if any('next_head' in network.of(params) for network in trained):
     raise errors.UserError(
-      f'objective={config.objective.name} trains a network that sees no later tokens, and here both '
-      'sides of a mask and whole rows are read: its held-out loss per token is in '
-      'metrics.jsonl.'
+      f'objective={config.objective.name} trains a network that sees no later tokens, and here '
+      'both sides of a mask are read: its held-out loss per token is in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
   held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}

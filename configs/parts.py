@@ -694,8 +694,8 @@ def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
   """Masked language modelling, and each token of a span told by the tokens beside the span and its
   place in it: mlm + boundary_weight · boundary (Joshi et al. 2020 §3.2, 3.4).
 
-  num_offsets: first tokens of a span that are told so, at most masking.max_pair_targets. offset_size:
-    width of the vectors of places (both: code of the release).
+  num_offsets: first tokens of a span that are told so, at most masking.max_pair_targets.
+  offset_size: width of the vectors of places (both: code of the release).
   """
   return _part(
     'mlm_span_boundary',

@@ -32,18 +32,16 @@ READS = {
 
 def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
   """Operations per token of the heads in `params`, as Clark et al. 2020 count them
-  (flops_computation.py of their release): pair and boundary heads are left out. share: of the tokens
-  that a head of masked tokens sees.
+  (flops_computation.py of their release): pair and boundary heads are left out. share: of the
+  tokens that a vocabulary head sees.
   """
   _, norm, activation, softmax = protocol.PUBLISHED
   total = 0.0
   if 'replaced_head' in params:
     total += 2 * width * width + (1 + activation + 2) * width
-  transform = 2 * width * table_width + (1 + activation + norm) * table_width
-  of_token = 2 * table_width * vocab_size + transform + (softmax + 2) * vocab_size
-  for head, seen in (('mlm_head', share), ('next_head', 1.0)):
-    if head in params:
-      total += seen * of_token
+  if params.keys() & {'mlm_head', 'next_head'}:
+    transform = 2 * width * table_width + (1 + activation + norm) * table_width
+    total += share * (2 * table_width * vocab_size + transform + (softmax + 2) * vocab_size)
   return total
 
 

@@ -54,7 +54,9 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     value = sums['next_loss'] / objective.at_least_one(normalizers['tokens'])
     return value, (carry, {'tokens': sums})
 
-  network = objective.Network('', encoder, lambda params: params, tied=('next_head',))
+  network = objective.Network(
+    '', encoder, lambda params: params, predicts_all_positions=True, tied=('next_head',)
+  )
   return objective.Objective(
     init,
     normalizers,

@@ -92,7 +92,7 @@ def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_toke
     if name in gradients and 'copy_head' not in gradients
   ]
   assert not any(np.asarray(x).any() for x in jax.tree.leaves(masked_only))
-  over_more = {'pair_head', 'replaced_head', 'copy_head'} & gradients.keys()
+  over_more = {'next_head', 'pair_head', 'replaced_head', 'copy_head'} & gradients.keys()
   assert over_more or not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
 
 
