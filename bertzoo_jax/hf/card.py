@@ -115,7 +115,7 @@ def text(
     *([_labels(config['format'])] if _has_pair_head(architecture) else []),
     *(
       [
-        f'{weights.HEADS} holds what transformers has no class for and does not read: '
+        f'`{weights.HEADS}` holds what transformers has no class for and does not read: '
         f'{", ".join(aside)}. `--init hf:` of bertzoo_jax reads it.'
       ]
       if aside
