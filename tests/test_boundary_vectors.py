@@ -23,7 +23,8 @@ from bertzoo_jax.training import step as steps
 from configs import spanbert
 
 SAMPLE = pathlib.Path(__file__).parents[1] / 'data' / 'sample'
-CONFIG = spanbert.get_config('tiny,steps=600')
+CONFIG = spanbert.get_config('tiny,steps=800')
+CONFIG.batch_size = 16
 BELOW = 0.2  # nats
 
 

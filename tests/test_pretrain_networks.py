@@ -199,7 +199,7 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
   for refused, message in (
     (lambda: evaluate.evaluate(address, corpus), 'sees no later tokens.*metrics.jsonl'),
     (lambda: gaps.find(address, corpus), 'trains no network that fills masks'),
-    (lambda: fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK]'), 'has no head that fills masks'),
+    (lambda: fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK]', 1), 'has no head that fills masks'),
   ):
     with pytest.raises(errors.UserError, match=message):
       refused()
