@@ -161,9 +161,7 @@ def read_by(c: Combination) -> tuple[str, ...]:
   """The batch features that a combination which works reads."""
   _, objective = network_of(c)
   written = rows_of(c.masking, c.format).features
-  # Encoders with places of their own read those that a format writes; XLNet's have none.
-  places = () if c.encoder == 'two_stream' else ('position_ids',)
-  maybe = (name for name in (*objective.may_read, *places) if name in written)
+  maybe = (name for name in (*objective.may_read, 'position_ids') if name in written)
   return tuple(sorted({*objective.reads, *maybe}))
 
 
