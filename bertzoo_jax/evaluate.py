@@ -118,11 +118,16 @@ def evaluate(
 
   Raises:
     UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
-      without a network.
+      without a network, or with one from left to right.
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   params, step, workdir, config, corpus, trained = opened(address, path, cache_dir)
+  if any('next_head' in network.of(params) for network in trained):
+    raise errors.UserError(
+      f'objective={config.objective.name} trains a network that sees no later tokens, and here '
+      'both sides of a mask are read: its held-out loss per token is in metrics.jsonl.'
+    )
   notes = _notes(workdir, corpus)
   held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   for pairs in PAIRS:

@@ -118,6 +118,11 @@ class Disentangled(nn.Module):
     """Whether scores have a relative term."""
     return self.content_to_position or self.position_to_content
 
+  @property
+  def left_to_right(self) -> bool:
+    """Whether later tokens can be hidden: a convolution reads both sides."""
+    return not self.convolution_size
+
   def setup(self):
     width = self.hidden_size
     self.embeddings = Embeddings(

@@ -138,6 +138,7 @@ ARCHITECTURES = {
   for a in (
     bert.PRETRAINING,
     bert.MASKED_LM,
+    bert.LEFT_TO_RIGHT,
     roberta.MASKED_LM,
     electra.PRETRAINING,
     electra.MASKED_LM,

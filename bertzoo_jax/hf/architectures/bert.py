@@ -1,15 +1,16 @@
-"""BERT (Devlin et al. 2018)."""
+"""BERT (Devlin et al. 2018), and its left-to-right baseline."""
 
+from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def _build(name, *heads, **rest):
+def _build(name, *heads, vocabulary_head='mlm_head', **rest):
   rows = (
     *bert_like.encoder('bert', 2),
-    *bert_like.dense('mlm_head/transform', 'cls.predictions.transform.dense'),
-    *bert_like.norm('mlm_head/norm', 'cls.predictions.transform.LayerNorm'),
-    Row('mlm_head/bias', 'cls.predictions.bias'),
+    *bert_like.dense(f'{vocabulary_head}/transform', 'cls.predictions.transform.dense'),
+    *bert_like.norm(f'{vocabulary_head}/norm', 'cls.predictions.transform.LayerNorm'),
+    Row(f'{vocabulary_head}/bias', 'cls.predictions.bias'),
     *heads,
   )
   tied = {
@@ -21,6 +22,12 @@ def _build(name, *heads, **rest):
   return bert_like.build(name, 'bert', rows, segments=2, tied=tied, **rest)
 
 
+def _next_logits(directory, batch):
+  """As verify.logits, of the token that follows each token."""
+  network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
+  return {'next': verify.outputs(network, batch).logits.numpy(), 'unloaded': unloaded}
+
+
 PRETRAINING = _build(
   'BertForPreTraining',
   *bert_like.dense('pair_head/pooler', 'bert.pooler.dense'),
@@ -28,3 +35,13 @@ PRETRAINING = _build(
   heads='The pair head (`cls.seq_relationship`) tells how the second text relates to the first.',
 )
 MASKED_LM = _build('BertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)
+LEFT_TO_RIGHT = _build(
+  'BertLMHeadModel',
+  vocabulary_head='next_head',
+  decoder=True,
+  heads='Tokens see no later ones (`is_decoder`), and `cls.predictions` predicts the next token: '
+  'this network fills no masks. A tokenizer ends a text with a separator: leave it out before you '
+  f'let the network go on. {bert_like.NO_PAIR_HEAD}',
+  pipeline='',
+  logits=_next_logits,
+)
