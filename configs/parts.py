@@ -1170,23 +1170,29 @@ def experiment(
   optimizer,
   schedule,
   length,
-  batch_size,
   phases,
   hf,
   run,
+  batch_size=0,
+  batch_tokens=0,
   seed=0,
 ):
   """The complete config of one experiment.
 
-  length: tokens per row. batch_size: rows of the global batch. phases: ((steps, overrides), …);
-  overrides are {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face
-  class that `export` writes.
+  length: tokens per row.
+  batch_size: rows of the global batch. batch_tokens: its tokens instead; it then has batch_tokens
+    // length rows. One of the two is 0.
+  phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
+    0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. A batch_tokens takes the place of the
+    experiment's batch_size, and the reverse.
+  hf: the Hugging Face class that `export` writes.
   """
   return ml_collections.ConfigDict(
     dict(
       seed=seed,
       length=length,
       batch_size=batch_size,
+      batch_tokens=batch_tokens,
       phases=phases,
       tokenizer=tokenizer,
       corpus=corpus,
