@@ -128,6 +128,8 @@ _LAST_PHASE = (
 _PAIRS = {
   'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
   'sop': 'label 0: the two texts are in their order, 1: they are swapped',
+  'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
+  'same document',
   'neighbours': 'label 0: the second text follows the first, 1: it belongs to another row',
 }
 _ALONE = '; a text of a single sentence got a random one behind it, and label 1'
@@ -181,8 +183,8 @@ def _has_pair_head(a: Architecture) -> bool:
 def _labels(format: dict[str, Any]) -> str:
   """The labels of pairs, as the format made them."""
   kind = format.get('pairs', 'nsp')
-  if kind == 'nsp' and format.get('negatives') == 'neighbours':
-    kind = 'neighbours'
+  if kind == 'nsp' and format.get('negatives') in _PAIRS:
+    kind = format['negatives']
   alone = kind == 'sop' and format.get('lone_sentences') == 'random'
   return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{_ALONE * alone}.'
 

@@ -110,6 +110,11 @@ def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
   [
     (parts.segment_pairs(), '1: it was drawn at random.', 'swapped'),
     (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
+    (
+      parts.segment_pairs(negatives='same_document'),
+      '1: it is from another place of the same document.',
+      'drawn',
+    ),
     (parts.segment_pairs(negatives='neighbours'), '1: it belongs to another row.', 'swapped'),
     (
       parts.segment_pairs(pairs='sop', lone_sentences='skip'),
