@@ -12,7 +12,9 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import workdir
 from configs import bert
+from configs import bert_wwm
 from configs import electra
+from configs import ernie
 from configs import parts
 
 
@@ -202,6 +204,25 @@ def test_the_published_recipes_hold_the_papers_values():
     (900_000, 128),
     (100_000, 512),
   ]
+
+
+def test_the_chinese_recipes_have_a_batch_per_phase():
+  rows = lambda config: [
+    (p.steps, p.config.length, p.config.batch_size, p.config.schedule.warmup)
+    for p in configuration.phases(config)
+  ]
+  assert rows(bert_wwm.get_config('ext_base')) == [
+    (1_000_000, 128, 2560, 15625),
+    (400_000, 512, 384, 936),
+  ]
+  stages = rows(ernie.get_config('base'))
+  assert sum(steps for steps, *_ in stages) == 1_000_000
+  assert {stage[1:] for stage in stages} == {(512, 8192 // 512, 5000)}
+  # one order of rows for all stages
+  orders = [
+    (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))
+  ]
+  assert orders == [(0, True)] * 3
 
 
 def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():
