@@ -142,9 +142,9 @@ def _lengths(config: dict[str, Any], step: int) -> list[tuple[int, int]]:
 
 def _batch(config: dict[str, Any], step: int) -> str:
   """Rows of a batch, with the steps where phases have unlike ones."""
-  batches = _trained(config, step, 'batch_size')
-  if len({rows for rows, _ in batches}) < 2:
-    return f'{config["batch_size"]:,} rows'
+  batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
+  if len({rows for rows, _ in batches}) == 1:
+    return f'{batches[0][0]:,} rows'
   return ', '.join(f'{rows:,} rows for {steps:,} steps' for rows, steps in batches)
 
 

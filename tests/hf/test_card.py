@@ -105,6 +105,14 @@ def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
     )
 
 
+def test_batches_of_unlike_phases_are_told_with_their_steps():
+  config = {'batch_size': 384, 'phases': [(10, {'batch_size': 2560}), (20, {}), (5, {})]}
+  assert card._batch(config, 15) == '2,560 rows for 10 steps, 384 rows for 5 steps'
+  assert card._batch(config, 10) == '2,560 rows'
+  config['phases'] = [(10, {'length': 8}), (20, {})]
+  assert card._batch(config, 15) == '384 rows'
+
+
 @pytest.mark.parametrize(
   'format,says,never',
   [
