@@ -39,7 +39,7 @@ def get_config(argument=None):
 SYSTEMS = {
   'permutation': {},
   'denoising': dict(masking=parts.token(), objective=parts.memory_mlm()),
-  'left to right': dict(masking=parts.left_to_right()),
+  'left to right': dict(masking=parts.in_order()),
 }
 
 

@@ -244,7 +244,7 @@ MASKINGS = {
   'span': parts.span(),
   'ngram_windows': parts.ngram_windows(),
   'permutation': parts.permutation(num_predictions=10, block=32),
-  'left_to_right': parts.left_to_right(),
+  'in_order': parts.in_order(),
 }
 
 
@@ -280,7 +280,7 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
       places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
       # 1, 2, … in each of the two blocks
       assert sorted(places) == sorted([*range(1, 6), *range(1, len(places) - 4)])
-    if name == 'left_to_right':
+    if name == 'in_order':
       places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
       assert places == [*range(1, len(places) + 1)]
 
@@ -301,7 +301,7 @@ def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
       'corrupted' not in text
       and 10 < _measured(text, 'tokens of its row that a prediction sees') < 64
     )
-  elif name == 'left_to_right':
+  elif name == 'in_order':
     assert 'corrupted' not in text
     assert 20 < _measured(text, 'tokens of its row that a prediction sees') < 40
   else:

@@ -3,6 +3,7 @@ it takes.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -87,7 +88,7 @@ def described(findings, config, text, mesh) -> list:
         replicated=replicated,
         doubts=[],
         largest=None,
-        epochs=phase.steps * config.batch_size / rows if rows else None,
+        epochs=phase.steps * phase_run.rows / rows if rows else None,
         carry=memory.per_device(target.carry),
       )
       out.append((made, phase_run))
@@ -113,6 +114,7 @@ def phases(
     same = (
       json.dumps(_objective(config, made), default=str),
       str(sorted(phase_run.data.features.items())),
+      phase_run.accumulation,
     )
     if same not in known:
       known[same] = _compiled(findings, config, made, phase_run, slice_, kernels, say)
@@ -247,7 +249,8 @@ def _with_largest(findings, config, p, text, mesh, slice_, confirm, say):
 
   def peak(rows):
     say(f'phase {p.index}: compiling {rows:,} rows')
-    resized = configuration.phases(_with(config, batch_size=rows))[p.index]
+    phase = configuration.phases(config)[p.index]
+    resized = dataclasses.replace(phase, config=_with(phase.config, batch_size=rows))
     found = _program(config, assembly.phase_run(config, resized, text.data, mesh, resized.end_step))
     return found.peak, found.fits
 

@@ -365,18 +365,18 @@ def inside_shard_map() -> bool:
   return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
+def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
   """Raises UserError if `batch_size` rows cannot be split over microbatches, devices and
-  hosts.
+  hosts. where: begins the sentence.
   """
   rows = rows_over(mesh)
   if accumulation < 1:
-    raise errors.UserError(f'run.accumulation is {accumulation}: at least 1 is needed.')
+    raise errors.UserError(f'{where}run.accumulation is {accumulation}: at least 1 is needed.')
   if batch_size % (accumulation * rows) or batch_size % hosts:
     unit = int(np.lcm(accumulation * rows, hosts))
     over = f', nor over {hosts} hosts' if batch_size % hosts else ''
     raise errors.UserError(
-      f'batch_size {batch_size} does not divide into {accumulation} '
+      f'{where}batch_size {batch_size} does not divide into {accumulation} '
       f'microbatch{"es" * (accumulation > 1)} for {rows} devices along '
       f'data and fsdp{over}: take a multiple of {unit}, or another run.accumulation or run.mesh.'
     )

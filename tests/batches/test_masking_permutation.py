@@ -159,10 +159,10 @@ def test_fields_out_of_range_are_refused_in_a_sentence(fields, message):
     _build(**fields)
 
 
-def test_left_to_right_predicts_all_text_and_each_token_sees_those_before_it():
+def test_in_order_predicts_all_text_and_each_token_sees_those_before_it():
   features, keys = _lane(20)
   features['pack_ids'][5, 40:] = 0
-  out = masking_rows.run(masking.left_to_right(LENGTH, CORPUS), features, keys)
+  out = masking_rows.run(masking.in_order(LENGTH, CORPUS), features, keys)
   found, order = masking_rows.chosen(out), out['order']
   frame = np.isin(features['input_ids'], [SPECIAL['sep'], SPECIAL['cls']])
   np.testing.assert_array_equal(found, (features['pack_ids'] > 0) & ~frame)

@@ -37,7 +37,7 @@ SECTIONS = {
   'windows spread': parts.ngram_windows(scan='spread', max_gram=1, corruption=(1.0, 0.0, 0.0)),
   'permutation': parts.permutation(num_predictions=7, block=16),
   'permutation of pieces': parts.permutation(num_predictions=9, span_units='pieces'),
-  'left to right': parts.left_to_right(),
+  'in order': parts.in_order(),
 }
 
 

@@ -9,7 +9,7 @@ from bertzoo_jax.batches.masking.contract import Masking
 from bertzoo_jax.batches.masking.contract import keeping_units
 from bertzoo_jax.batches.masking.contract import of_text
 from bertzoo_jax.batches.masking.ngrams import ngram
-from bertzoo_jax.batches.masking.permutations import left_to_right
+from bertzoo_jax.batches.masking.permutations import in_order
 from bertzoo_jax.batches.masking.permutations import permutation
 from bertzoo_jax.batches.masking.spans import span
 from bertzoo_jax.batches.masking.tokens import token
@@ -25,5 +25,5 @@ BY_NAME = {
   'span': span,
   'ngram_windows': ngram_windows,
   'permutation': permutation,
-  'left_to_right': left_to_right,
+  'in_order': in_order,
 }

@@ -99,7 +99,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   )
 
 
-def left_to_right(length, corpus):
+def in_order(length, corpus):
   """All text of a row, each token predicted from those before it: the order of permutation language
   modelling that is no permutation (Yang et al. 2019 §2.1, eq. 1). A row that is read from right to
   left is predicted from right to left.
