@@ -32,15 +32,17 @@ def part(name, **fields):
 
 
 def _part(name, fields):
-  return ml_collections.ConfigDict(dict(name=name, **fields))
+  """The section of a constructor. fields: its arguments, which are its `locals()`."""
+  return ml_collections.ConfigDict({'name': name, **fields})
+
+
+def _tokenizer(name, fields):
+  """Its vocab_size is a number or 'auto', also on the command line."""
+  size = ml_collections.FieldReference(fields['vocab_size'], field_type=object)
+  return _part(name, {**fields, 'vocab_size': size})
 
 
 # --- text: what `prepare` makes a corpus of ---
-
-
-def _vocab_size(size):
-  """A field that takes a number or 'auto', also on the command line."""
-  return ml_collections.FieldReference(size, field_type=object)
 
 
 def wordpiece(
@@ -67,19 +69,7 @@ def wordpiece(
   coverage: share of all characters that training gives a piece of their own, if there are pieces
     enough; the rarest become unknown.
   """
-  return _part(
-    'wordpiece',
-    dict(
-      vocab_size=_vocab_size(vocab_size),
-      lowercase=lowercase,
-      strip_accents=strip_accents,
-      split_chinese=split_chinese,
-      normalization=normalization,
-      max_word_chars=max_word_chars,
-      min_frequency=min_frequency,
-      coverage=coverage,
-    ),
-  )
+  return _tokenizer('wordpiece', locals())
 
 
 def byte_bpe(
@@ -93,16 +83,7 @@ def byte_bpe(
   """GPT-2's byte-level BPE with RoBERTa's specials (Liu et al. 2019 §4.4): <s> 0, <pad> 1, </s> 2,
   <unk> 3, <mask> last.
   """
-  return _part(
-    'byte_bpe',
-    dict(
-      vocab_size=_vocab_size(vocab_size),
-      lowercase=lowercase,
-      normalization=normalization,
-      add_prefix_space=add_prefix_space,
-      min_frequency=min_frequency,
-    ),
-  )
+  return _tokenizer('byte_bpe', locals())
 
 
 def sentencepiece(
@@ -143,23 +124,7 @@ def sentencepiece(
   coverage: share of all characters that training gives a piece.
   symbols: characters that are always pieces of their own.
   """
-  return _part(
-    'sentencepiece',
-    dict(
-      vocab_size=_vocab_size(vocab_size),
-      model=model,
-      specials=specials,
-      lowercase=lowercase,
-      strip_accents=strip_accents,
-      collapse_blanks=collapse_blanks,
-      straight_quotes=straight_quotes,
-      normalization=normalization,
-      digit_commas=digit_commas,
-      word_starts=word_starts,
-      coverage=coverage,
-      symbols=symbols,
-    ),
-  )
+  return _tokenizer('sentencepiece', locals())
 
 
 def corpus(
@@ -186,18 +151,7 @@ def corpus(
   phrases, entities: none | lexicon (--phrases, --entities FILE) | jieba (parts of speech).
   similar: none | trained (word vectors of this text) | vectors | thesaurus (--similar FILE).
   """
-  return ml_collections.ConfigDict(
-    dict(
-      splitter=splitter,
-      held_out=held_out,
-      min_chars=min_chars,
-      duplicates=duplicates,
-      words=words,
-      phrases=phrases,
-      entities=entities,
-      similar=similar,
-    )
-  )
+  return ml_collections.ConfigDict(locals())
 
 
 # --- input formats (Liu et al. 2019 §4.2 names the four) ---
@@ -209,10 +163,7 @@ def full_sentences(*, document_separator=True, sentence_separators=False):
   document_separator: an extra separator where a document ends (the paper).
   sentence_separators: one after every sentence (fairseq's data, where every line ends in </s>).
   """
-  return _part(
-    'full_sentences',
-    dict(document_separator=document_separator, sentence_separators=sentence_separators),
-  )
+  return _part('full_sentences', locals())
 
 
 def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cut'):
@@ -222,17 +173,12 @@ def doc_sentences(*, max_pieces=8, sentence_separators=False, long_sentences='cu
   Also SpanBERT's one segment per document.
   long_sentences: a sentence that no row can hold is cut | drop (SpanBERT's release).
   """
-  return _part(
-    'doc_sentences',
-    dict(
-      max_pieces=max_pieces, sentence_separators=sentence_separators, long_sentences=long_sentences
-    ),
-  )
+  return _part('doc_sentences', locals())
 
 
 def token_blocks():
   """One stream of tokens over sentences and documents, cut anywhere (code of DeBERTa's release)."""
-  return _part('token_blocks', {})
+  return _part('token_blocks', locals())
 
 
 def segment_pairs(
@@ -249,23 +195,14 @@ def segment_pairs(
   lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
     negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """
-  return _part(
-    'segment_pairs',
-    dict(
-      pairs=pairs,
-      short_rate=short_rate,
-      negative_rate=negative_rate,
-      negatives=negatives,
-      lone_sentences=lone_sentences,
-    ),
-  )
+  return _part('segment_pairs', locals())
 
 
 def sentence_pairs(*, negative_rate=0.5):
   """Two single sentences, the second the true next one or a random one of another document (Liu et
   al. 2019 §4.2).
   """
-  return _part('sentence_pairs', dict(negative_rate=negative_rate))
+  return _part('sentence_pairs', locals())
 
 
 def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
@@ -275,7 +212,7 @@ def adjacent_segments(*, single_rate=0.1, short_rate=0.05):
   single_rate: share of rows with one segment.
   short_rate: share of rows with a random shorter target length.
   """
-  return _part('adjacent_segments', dict(single_rate=single_rate, short_rate=short_rate))
+  return _part('adjacent_segments', locals())
 
 
 def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
@@ -286,10 +223,7 @@ def memory_segments(*, reuse_length=256, both_directions=True, random_rate=0.5):
   both_directions: every other lane is read from right to left.
   random_rate: share of rows whose B does not follow A.
   """
-  return _part(
-    'memory_segments',
-    dict(reuse_length=reuse_length, both_directions=both_directions, random_rate=random_rate),
-  )
+  return _part('memory_segments', locals())
 
 
 # --- masking ---
@@ -316,18 +250,7 @@ def token(
   repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static
     masking; Liu et al. 2019 §4.1).
   """
-  return _part(
-    'token',
-    dict(
-      rate=rate,
-      corruption=corruption,
-      rounding=rounding,
-      maskable=maskable,
-      random_tokens=random_tokens,
-      sampling=sampling,
-      repeat=repeat,
-    ),
-  )
+  return _part('token', locals())
 
 
 def whole_word(
@@ -354,20 +277,7 @@ def whole_word(
   max_predictions: 0: from the rate.
   rate, random_tokens, repeat: see token.
   """
-  return _part(
-    'whole_word',
-    dict(
-      rate=rate,
-      level=level,
-      selection=selection,
-      corruption=corruption,
-      corrupted=corrupted,
-      substitute=substitute,
-      random_tokens=random_tokens,
-      max_predictions=max_predictions,
-      repeat=repeat,
-    ),
-  )
+  return _part('whole_word', locals())
 
 
 def ngram(
@@ -389,20 +299,7 @@ def ngram(
   corrupted: pieces | units (words).
   The others: see whole_word and token.
   """
-  return _part(
-    'ngram',
-    dict(
-      rate=rate,
-      weights=weights,
-      order=order,
-      corruption=corruption,
-      corrupted=corrupted,
-      substitute=substitute,
-      random_tokens=random_tokens,
-      max_predictions=max_predictions,
-      repeat=repeat,
-    ),
-  )
+  return _part('ngram', locals())
 
 
 def span(
@@ -426,20 +323,7 @@ def span(
   max_pair_targets: how far into a span the border objective reaches.
   The others: see token.
   """
-  return _part(
-    'span',
-    dict(
-      rate=rate,
-      p=p,
-      max_words=max_words,
-      corruption=corruption,
-      corrupted=corrupted,
-      random_tokens=random_tokens,
-      overflow=overflow,
-      max_pair_targets=max_pair_targets,
-      repeat=repeat,
-    ),
-  )
+  return _part('span', locals())
 
 
 def ngram_windows(
@@ -452,17 +336,7 @@ def ngram_windows(
     hardly ever masked) | spread (in random order, round the row from a random word).
   The others: see token.
   """
-  return _part(
-    'ngram_windows',
-    dict(
-      rate=rate,
-      max_gram=max_gram,
-      scan=scan,
-      corruption=corruption,
-      random_tokens=random_tokens,
-      repeat=repeat,
-    ),
-  )
+  return _part('ngram_windows', locals())
 
 
 def permutation(
@@ -477,17 +351,7 @@ def permutation(
   span_units: words (the paper) | pieces (n pieces from a word's first on; the release).
   repeat: see token.
   """
-  return _part(
-    'permutation',
-    dict(
-      context=context,
-      max_span=max_span,
-      num_predictions=num_predictions,
-      block=block,
-      span_units=span_units,
-      repeat=repeat,
-    ),
-  )
+  return _part('permutation', locals())
 
 
 # --- network ---
@@ -524,27 +388,7 @@ def transformer(
   initializer: truncated_normal (cut at two deviations, not rescaled) | normal, with deviation
     initializer_range. The detection head's output layer is Glorot-uniform.
   """
-  return _part(
-    'transformer',
-    dict(
-      num_layers=num_layers,
-      hidden_size=hidden_size,
-      num_heads=num_heads,
-      intermediate_size=intermediate_size,
-      embedding_size=embedding_size,
-      max_positions=max_positions,
-      type_vocab_size=type_vocab_size,
-      sharing=sharing,
-      num_groups=num_groups,
-      inner_group_num=inner_group_num,
-      activation=activation,
-      norm_eps=norm_eps,
-      dropout=dropout,
-      attention_dropout=attention_dropout,
-      initializer=initializer,
-      initializer_range=initializer_range,
-    ),
-  )
+  return _part('transformer', locals())
 
 
 def disentangled(
@@ -597,38 +441,7 @@ def disentangled(
     XLarge, XXLarge: 3); 0 for none.
   All others: as of `transformer`.
   """
-  return _part(
-    'disentangled',
-    dict(
-      num_layers=num_layers,
-      hidden_size=hidden_size,
-      num_heads=num_heads,
-      intermediate_size=intermediate_size,
-      embedding_size=embedding_size,
-      vocab_multiple=vocab_multiple,
-      max_positions=max_positions,
-      type_vocab_size=type_vocab_size,
-      absolute_positions=absolute_positions,
-      content_to_position=content_to_position,
-      position_to_content=position_to_content,
-      max_distance=max_distance,
-      buckets=buckets,
-      norm_relative=norm_relative,
-      shared_projections=shared_projections,
-      key_bias=key_bias,
-      convolution_size=convolution_size,
-      convolution_activation=convolution_activation,
-      sharing=sharing,
-      num_groups=num_groups,
-      inner_group_num=inner_group_num,
-      activation=activation,
-      norm_eps=norm_eps,
-      dropout=dropout,
-      attention_dropout=attention_dropout,
-      initializer=initializer,
-      initializer_range=initializer_range,
-    ),
-  )
+  return _part('disentangled', locals())
 
 
 def two_stream(
@@ -655,24 +468,7 @@ def two_stream(
   clamp_length: distances beyond it are not told apart; 0 for no such limit.
   All others: as of `transformer`.
   """
-  return _part(
-    'two_stream',
-    dict(
-      num_layers=num_layers,
-      hidden_size=hidden_size,
-      num_heads=num_heads,
-      intermediate_size=intermediate_size,
-      memory_length=memory_length,
-      reuse_length=reuse_length,
-      clamp_length=clamp_length,
-      activation=activation,
-      norm_eps=norm_eps,
-      dropout=dropout,
-      attention_dropout=attention_dropout,
-      initializer=initializer,
-      initializer_range=initializer_range,
-    ),
-  )
+  return _part('two_stream', locals())
 
 
 # --- objective ---
@@ -680,14 +476,14 @@ def two_stream(
 
 def mlm():
   """Masked language modelling: the mean negative log-likelihood of the masked tokens."""
-  return _part('mlm', {})
+  return _part('mlm', locals())
 
 
 def mlm_pair(*, pair_weight=1.0):
   """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
   (Devlin et al. 2018 A.2).
   """
-  return _part('mlm_pair', dict(pair_weight=pair_weight))
+  return _part('mlm_pair', locals())
 
 
 def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
@@ -697,17 +493,14 @@ def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
   num_offsets: first tokens of a span that are told so, at most masking.max_pair_targets.
   offset_size: width of the vectors of places (both: code of the release).
   """
-  return _part(
-    'mlm_span_boundary',
-    dict(boundary_weight=boundary_weight, num_offsets=num_offsets, offset_size=offset_size),
-  )
+  return _part('mlm_span_boundary', locals())
 
 
 def left_to_right():
   """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
-  2018 §5.1. Any masking goes with it, and none has an effect.
+  2018 §5.1. Masked tokens are put back before, so the choice of masking has no effect.
   """
-  return _part('left_to_right', {})
+  return _part('left_to_right', locals())
 
 
 def permutation_lm(*, pair_weight=0.0):
@@ -716,7 +509,7 @@ def permutation_lm(*, pair_weight=0.0):
 
   pair_weight: of the two-way classification of the pair; 0 for none (the paper: it does not help).
   """
-  return _part('permutation_lm', dict(pair_weight=pair_weight))
+  return _part('permutation_lm', locals())
 
 
 def memory_mlm(*, pair_weight=0.0):
@@ -725,7 +518,7 @@ def memory_mlm(*, pair_weight=0.0):
 
   pair_weight: as of `permutation_lm`.
   """
-  return _part('memory_mlm', dict(pair_weight=pair_weight))
+  return _part('memory_mlm', locals())
 
 
 def replaced_token(
@@ -753,20 +546,7 @@ def replaced_token(
     row's first token: DeBERTaV3's).
   generator_weight, discriminator_weight: of the two losses.
   """
-  return _part(
-    'replaced_token',
-    dict(
-      width=width,
-      depth=depth,
-      shared=shared,
-      temperature=temperature,
-      disallow_correct=disallow_correct,
-      loss_over=loss_over,
-      head=head,
-      generator_weight=generator_weight,
-      discriminator_weight=discriminator_weight,
-    ),
-  )
+  return _part('replaced_token', locals())
 
 
 def replaced_token_adversarial(
@@ -784,25 +564,12 @@ def replaced_token_adversarial(
   """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
   2020, appendix F).
   """
-  return _part(
-    'replaced_token_adversarial',
-    dict(
-      width=width,
-      depth=depth,
-      shared=shared,
-      temperature=temperature,
-      disallow_correct=disallow_correct,
-      loss_over=loss_over,
-      head=head,
-      generator_weight=generator_weight,
-      discriminator_weight=discriminator_weight,
-    ),
-  )
+  return _part('replaced_token_adversarial', locals())
 
 
 def generator_mlm():
   """The first of two stages: masked language modelling by a generator of the network's size."""
-  return _part('generator_mlm', {})
+  return _part('generator_mlm', locals())
 
 
 def replaced_token_frozen(
@@ -816,23 +583,14 @@ def replaced_token_frozen(
   """The second of two stages: a discriminator that starts with the generator's weights; the
   generator stays as it is.
   """
-  return _part(
-    'replaced_token_frozen',
-    dict(
-      temperature=temperature,
-      disallow_correct=disallow_correct,
-      loss_over=loss_over,
-      head=head,
-      discriminator_weight=discriminator_weight,
-    ),
-  )
+  return _part('replaced_token_frozen', locals())
 
 
 def corruption_detection(*, loss_over='all', head='token'):
   """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
-  return _part('corruption_detection', dict(loss_over=loss_over, head=head))
+  return _part('corruption_detection', locals())
 
 
 def replace_mlm(
@@ -847,17 +605,7 @@ def replace_mlm(
   """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
   §3.4).
   """
-  return _part(
-    'replace_mlm',
-    dict(
-      width=width,
-      depth=depth,
-      shared=shared,
-      temperature=temperature,
-      disallow_correct=disallow_correct,
-      generator_weight=generator_weight,
-    ),
-  )
+  return _part('replace_mlm', locals())
 
 
 def all_tokens_mlm(
@@ -870,17 +618,7 @@ def all_tokens_mlm(
   generator_weight=1.0,
 ):
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
-  return _part(
-    'all_tokens_mlm',
-    dict(
-      width=width,
-      depth=depth,
-      shared=shared,
-      temperature=temperature,
-      disallow_correct=disallow_correct,
-      generator_weight=generator_weight,
-    ),
-  )
+  return _part('all_tokens_mlm', locals())
 
 
 # --- optimizer and schedule ---
@@ -907,19 +645,7 @@ def adamw(
     by their own norm, and so is the rest; () clips all together.
   A regex may name a layer: encoder/layers/11/.
   """
-  return _part(
-    'adamw',
-    dict(
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      no_decay=no_decay,
-      clip_norm=clip_norm,
-      rates=rates,
-      clip_groups=clip_groups,
-    ),
-  )
+  return _part('adamw', locals())
 
 
 def adamw_uncorrected(
@@ -936,19 +662,7 @@ def adamw_uncorrected(
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
   release). The fields: see adamw.
   """
-  return _part(
-    'adamw_uncorrected',
-    dict(
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      no_decay=no_decay,
-      clip_norm=clip_norm,
-      rates=rates,
-      clip_groups=clip_groups,
-    ),
-  )
+  return _part('adamw_uncorrected', locals())
 
 
 def lamb(
@@ -968,20 +682,7 @@ def lamb(
   no_adaptation: path regexes of parameters without a trust ratio.
   The others: see adamw.
   """
-  return _part(
-    'lamb',
-    dict(
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      no_decay=no_decay,
-      no_adaptation=no_adaptation,
-      clip_norm=clip_norm,
-      rates=rates,
-      clip_groups=clip_groups,
-    ),
-  )
+  return _part('lamb', locals())
 
 
 def layerwise_rates(num_layers, decay):
@@ -1008,32 +709,22 @@ def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='conti
   across_phases: continue (one schedule over the run) | restart (each phase runs its own warmup and
     decay).
   """
-  return _part(
-    'linear_from_start',
-    dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases),
-  )
+  return _part('linear_from_start', locals())
 
 
 def linear_after_warmup(*, learning_rate=6e-4, warmup=24_000, across_phases='continue'):
   """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
-  return _part(
-    'linear_after_warmup',
-    dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases),
-  )
+  return _part('linear_after_warmup', locals())
 
 
 def linear_jump(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):
   """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
-  return _part(
-    'linear_jump', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases)
-  )
+  return _part('linear_jump', locals())
 
 
 def linear_product(*, learning_rate=5e-4, warmup=10_000, across_phases='continue'):
   """The product of the line peak·(1 − s/T) from step 0 and min(1, s/W) (Google's ELECTRA)."""
-  return _part(
-    'linear_product', dict(learning_rate=learning_rate, warmup=warmup, across_phases=across_phases)
-  )
+  return _part('linear_product', locals())
 
 
 def linear_to_floor(*, learning_rate=4e-4, warmup=40_000, end_share=1e-3, across_phases='continue'):
@@ -1041,15 +732,7 @@ def linear_to_floor(*, learning_rate=4e-4, warmup=40_000, end_share=1e-3, across
 
   end_share: rate of the last update as a share of the peak.
   """
-  return _part(
-    'linear_to_floor',
-    dict(
-      learning_rate=learning_rate,
-      warmup=warmup,
-      end_share=end_share,
-      across_phases=across_phases,
-    ),
-  )
+  return _part('linear_to_floor', locals())
 
 
 # --- machinery ---
@@ -1104,29 +787,7 @@ def run(
   compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.
   corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
   """
-  return ml_collections.ConfigDict(
-    dict(
-      mesh=mesh,
-      dtype=dtype,
-      accumulation=accumulation,
-      unroll=unroll,
-      remat=remat,
-      kernels=kernels,
-      log_every=log_every,
-      eval_every=eval_every,
-      eval_batches=eval_batches,
-      save_minutes=save_minutes,
-      hang_minutes=hang_minutes,
-      keep=keep,
-      keep_every=keep_every,
-      on_nonfinite=on_nonfinite,
-      on_spike=on_spike,
-      tensorboard=tensorboard,
-      wandb=wandb,
-      compile_cache=compile_cache,
-      corpus_cache=corpus_cache,
-    )
-  )
+  return ml_collections.ConfigDict(locals())
 
 
 # --- an experiment ---

@@ -48,6 +48,22 @@ TWO_STREAM = dict(
   initializer='normal',
   initializer_range=0.02,
 )
+# What SECTION becomes with disentangled attention, as V3's.
+DISENTANGLED = dict(
+  name='disentangled',
+  vocab_multiple=1,
+  type_vocab_size=0,
+  absolute_positions='decoder',
+  content_to_position=True,
+  position_to_content=True,
+  max_distance=40,
+  buckets=8,
+  norm_relative=True,
+  shared_projections=True,
+  key_bias=True,
+  convolution_size=0,
+  convolution_activation='gelu',
+)
 # Encoders of objectives that do not go with SECTION's.
 SECTIONS = {'permutation_lm': TWO_STREAM, 'memory_mlm': TWO_STREAM}
 LANE_LENGTH, LANE_PREDICTIONS = 16, 5

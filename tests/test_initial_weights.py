@@ -41,23 +41,8 @@ def summed():
 
 def disentangled(shared):
   """The same as a part: the generator's table of positions is the discriminator's too."""
-  encoder = dict(
-    name='disentangled',
-    vocab_multiple=1,
-    type_vocab_size=0,
-    absolute_positions='decoder',
-    content_to_position=True,
-    position_to_content=True,
-    max_distance=40,
-    buckets=8,
-    norm_relative=True,
-    shared_projections=True,
-    key_bias=True,
-    convolution_size=0,
-    convolution_activation='gelu',
-  )
   pair = dict(width=1.0, depth=0.34, shared=shared, head='token_and_row')
-  return small.objective('replaced_token', **encoder, **pair)
+  return small.objective('replaced_token', **small.DISENTANGLED, **pair)
 
 
 @pytest.mark.parametrize('whose', [('d', 'g'), ('d',)])

@@ -198,6 +198,12 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
   """
   if tokenizer['vocab_size'] == AUTO:
     tokenizer = {**tokenizer, 'vocab_size': facts['vocab_size']}
+  theirs, ours = facts.get('tokenizer', tokenizer)['name'], tokenizer['name']
+  if theirs != ours:
+    raise errors.UserError(
+      f'{what} was made with the tokenizer {theirs}, the config has {ours}: prepare a corpus with '
+      f'this config, or write tokenizer={theirs} behind the size of the config.'
+    )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(
       f'{what} has a vocabulary of {facts["vocab_size"]}, the config one of '

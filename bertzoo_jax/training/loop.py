@@ -124,7 +124,7 @@ class Loop:
     meter = meters.Meter(phase_run, state)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
-      f'phase {phase_run.index} · steps {phase_run.first_step + 1:,} to {phase_run.end_step:,} · '
+      f'phase {phase_run.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
       f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
     )
     self.watchdog.begin()

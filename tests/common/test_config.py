@@ -101,6 +101,12 @@ def test_the_fields_of_an_experiment_are_those_of_its_constructor():
   assert set(configuration.FIELDS) == set(inspect.signature(parts.experiment).parameters)
 
 
+def test_text_of_another_kind_of_tokenizer_is_refused_with_its_name():
+  facts = {'vocab_size': 100, 'tokenizer': parts.byte_bpe(vocab_size=100)}
+  with pytest.raises(errors.UserError, match='write tokenizer=byte_bpe behind the size'):
+    configuration.check_text('The corpus C', facts, parts.wordpiece(), parts.corpus())
+
+
 def test_machinery_is_not_science():
   a = _config()
   b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))

@@ -30,23 +30,7 @@ TOLERANCE = 1e-5
 ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
 
 ELECTRA = dict(embedding_size=16, activation='gelu')
-DEBERTA = dict(
-  name='disentangled',
-  vocab_multiple=1,
-  activation='gelu',
-  norm_eps=1e-7,
-  type_vocab_size=0,
-  absolute_positions='decoder',
-  content_to_position=True,
-  position_to_content=True,
-  max_distance=40,
-  buckets=8,
-  norm_relative=True,
-  shared_projections=True,
-  key_bias=True,
-  convolution_size=0,
-  convolution_activation='gelu',
-)
+DEBERTA = {**small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
 DEBERTA_V1 = {
   **DEBERTA,
   'buckets': 0,

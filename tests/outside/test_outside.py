@@ -47,7 +47,8 @@ SMALL = {
   'convolved': dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48),
   'bert': dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
 }
-RUNS = ('convolved', 'modern with kept_or_random', 'bert with kept_or_random')
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+RUNS = ('convolved', SLOW('modern with kept_or_random'), 'bert with kept_or_random')
 # Unused: the first layer has no norm before its attention.
 UNUSED = 'encoder/layers/attention_norm/scale'
 
@@ -214,7 +215,7 @@ def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
   return phase_runs.target(run), toys.run(run, steps)[1]
 
 
-@pytest.mark.parametrize('name, objective', [('modern', 'kept'), ('convolved', 'mlm')])
+@pytest.mark.parametrize('name, objective', [('modern', 'kept'), SLOW('convolved', 'mlm')])
 def test_losses_are_those_of_one_device_on_any_mesh(name, objective):
   _, alone = losses(name, (1, 1, 1), objective)
   assert len(set(alone)) == len(alone)
