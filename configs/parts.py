@@ -505,7 +505,7 @@ def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
 
 def left_to_right():
   """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
-  2018 §5.1. Any masking goes with it, and none has an effect.
+  2018 §5.1. Masked tokens are put back before, so the choice of masking has no effect.
   """
   return _part('left_to_right', locals())
 

@@ -392,7 +392,8 @@ def test_twenty_steps_have_torch_s_losses_one_by_one(system, tmp_path):
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
 
 
-@pytest.mark.parametrize('system', sorted(SYSTEMS.keys() - CHINESE))
+# Of the boundary head, tests/conformance adds parts of a batch to the whole.
+@pytest.mark.parametrize('system', sorted(SYSTEMS.keys() - {*CHINESE, 'spanbert'}))
 def test_one_two_and_four_microbatches_train_alike(system):
   losses, params = our_run(system)
   for accumulation in (2, 4):

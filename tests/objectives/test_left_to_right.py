@@ -9,15 +9,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
 from configs import parts
 
-DISENTANGLED = dict(
-  num_layers=2, hidden_size=48, num_heads=4, intermediate_size=80, max_positions=40, dropout=0.0
-)
-SECTIONS = {
-  'transformer': small.SECTION,
-  'disentangled': dict(parts.disentangled(**DISENTANGLED, attention_dropout=0.0)),
-  'two_stream': small.TWO_STREAM,
-}
-
 
 def packed(**sizes):
   """Rows of two packed segments and padding."""
@@ -53,22 +44,6 @@ def test_the_loss_is_the_mean_over_tokens_that_follow_one_of_their_segment():
   assert abs(sums['tokens']['next_accuracy'] / totals['tokens'] - np.mean(hits)) < 1e-6
 
 
-@pytest.mark.parametrize('section', SECTIONS.values(), ids=SECTIONS)
-def test_no_vector_depends_on_a_later_token(section):
-  objective, batch = small.objective('left_to_right', section=section), packed()
-  params, encoder = small.parameters(objective), objective.networks[0].encoder
-  vectors = jax.jit(
-    lambda params, batch: networks.encode(
-      encoder, params['encoder'], networks.from_left_to_right(batch), None
-    )
-  )
-  plain = np.asarray(vectors(params, batch))
-  changed = {**batch, 'input_ids': batch['input_ids'].copy()}
-  changed['input_ids'][:, 5] = 7
-  other = np.asarray(vectors(params, changed))
-  assert small.worst(plain[:, :5], other[:, :5]) == 0 < small.worst(plain[:, 5:9], other[:, 5:9])
-
-
 def test_the_choice_of_masked_tokens_changes_nothing():
   objective, batch = small.objective('left_to_right'), packed()
   params = small.parameters(objective)
@@ -87,6 +62,7 @@ def test_the_choice_of_masked_tokens_changes_nothing():
 
 
 def test_an_encoder_that_reads_both_sides_is_refused():
-  convolved = {**SECTIONS['disentangled'], 'convolution_size': 3}
+  sizes = {k: v for k, v in small.SECTION.items() if k in parts.disentangled() and k != 'name'}
+  convolved = parts.disentangled(**sizes, convolution_size=3)
   with pytest.raises(errors.UserError, match='convolution_size=0'):
     small.objective('left_to_right', section=convolved)
