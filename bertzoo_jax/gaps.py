@@ -191,11 +191,11 @@ def find(
 def _top(encoder, params, batches, text, share_V, count) -> Top:
   """Of the masked tokens that the row does not show."""
 
-  def likelier(params, batch):
+  def likelier(params, batch, memory):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
     logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
     truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
-    return jnp.sum(logits_BPV > truth_BP1, axis=-1)
+    return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
 
   likelier_RP = evaluate.through(likelier, encoder, params, batches)
   likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
