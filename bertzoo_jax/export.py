@@ -60,7 +60,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   workdir = storage.path(workdir)
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
-  trained = list(objectives.networks_of(phase, weights.vocabulary_size(params)))
+  trained = objectives.networks_of(phase, weights.vocabulary_size(params))
   rows, said = [], []
   with scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
@@ -73,16 +73,20 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
         if architecture and i == 0
         else _architecture(config.hf, network, params, aloud=i == 0)
       )
-      trained[i] = network = _with_placed_heads(network, wished)
-      compared, tensors = _write_network(
+      compared, tensors, aside = _write_network(
         directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
       )
       rows = None if compared is None else [*rows, *compared]
+      place = out / network.name if len(trained) > 1 else out
       said.append(
-        f'{out / network.name if len(trained) > 1 else out}: {wished}, step {step:,}, '
-        f'{sum(x.size for x in tensors.values()):,} parameters '
+        f'{place}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
         f'in {len(tensors)} tensors'
       )
+      if aside:
+        said.append(
+          f'{place / weights.HEADS}: {", ".join(aside)}, for which {wished} has no place; '
+          f'--init hf:{place} reads it'
+        )
     install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
@@ -104,11 +108,17 @@ def _told(config, phase) -> dict:
 
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
-  """Fills a directory; returns (comparisons or None, tensors)."""
-  a, encoder, params = architectures.choose(architecture), network.encoder, network.of(params)
+  """Fills a directory; returns (comparisons or None, tensors, names of heads in a file of their
+  own).
+  """
+  a, encoder, whole = architectures.choose(architecture), network.encoder, network.of(params)
+  params = _with_placed_heads(network, architecture).of(params)
+  aside = {head: x for head, x in whole.items() if head not in params}
   content, special = hf_tokenizer.read(tokenizer)
   tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
   weights.save(directory / 'model.safetensors', tensors)
+  if aside:
+    weights.save(directory / weights.HEADS, weights.flatten(aside))
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
   if a.tokens is not None:
     for name, text in hf_tokenizer.files(
@@ -144,10 +154,11 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       metrics=_metrics(workdir, step),
       commits=_commits(workdir, step),
       init=workdirs.first_weights(workdir),
+      aside=sorted(aside),
       checked=_said(rows, a),
     ),
   )
-  return rows, tensors
+  return rows, tensors, sorted(aside)
 
 
 def convert(

@@ -223,9 +223,9 @@ def _first_weights(run):
 def _fill(encoder, params, batch):
   """The network's likeliest token at the first masked position of each row."""
 
-  def read(params, batch):
+  def read(params, batch, memory):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0]
+    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
 
   return evaluate.through(read, encoder, params, [batch]).tolist()
 

@@ -9,6 +9,9 @@ The paper's run: BooksCorpus + English Wikipedia (3.3 G words), 1,000,000 steps 
 learning rate 1e-4, warmup 10,000; 128 tokens per row for 90 % of the steps, 512 for the rest (§3.1,
 A.2). Base took 4 days on 4 Cloud TPUs, large 4 days on 16.
 
+The paper's comparison of objectives (Table 5): "No NSP" is `,objective=mlm`, "LTR & No NSP", which
+sees left context only, is `,objective=left_to_right`, both with --config.format.pairs=none.
+
 Not as there: the loss is normalised and the gradient clipped over the whole global batch (the
 released code does both on each TPU core); rows are drawn anew in every epoch (the release wrote 10
 copies: --config.masking.repeat=10). What the paper leaves open: the learning rate at 512 (here one

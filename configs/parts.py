@@ -354,6 +354,13 @@ def permutation(
   return _part('permutation', locals())
 
 
+def in_order():
+  """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
+  language model from left to right.
+  """
+  return _part('in_order', locals())
+
+
 # --- network ---
 
 
@@ -486,6 +493,23 @@ def mlm_pair(*, pair_weight=1.0):
   return _part('mlm_pair', locals())
 
 
+def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
+  """Masked language modelling, and each token of a span told by the tokens beside the span and its
+  place in it: mlm + boundary_weight · boundary (Joshi et al. 2020 §3.2, 3.4).
+
+  num_offsets: first tokens of a span that are told so, at most masking.max_pair_targets.
+  offset_size: width of the vectors of places (both: code of the release).
+  """
+  return _part('mlm_span_boundary', locals())
+
+
+def left_to_right():
+  """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
+  2018 §5.1. Masked tokens are put back before, so the choice of masking has no effect.
+  """
+  return _part('left_to_right', locals())
+
+
 def permutation_lm(*, pair_weight=0.0):
   """Permutation language modelling: predictions see what comes before them in a random order, and
   the memory (Yang et al. 2019 §2.2, 2.3).
@@ -602,15 +626,6 @@ def all_tokens_mlm(
 ):
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
   return _part('all_tokens_mlm', locals())
-
-
-def input_only(*, reads=('masked_positions', 'masked_targets', 'masked_weights')):
-  """Placeholder for an objective that is still to be written: prepare and show work, pretrain
-  refuses.
-
-  reads: features it will need.
-  """
-  return _part('input_only', locals())
 
 
 # --- optimizer and schedule ---
@@ -796,11 +811,13 @@ SECTIONS = {
     adjacent_segments,
     memory_segments,
   ),
-  'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
+  'masking': (token, whole_word, ngram, span, ngram_windows, permutation, in_order),
   'encoder': (transformer, disentangled, two_stream),
   'objective': (
     mlm,
     mlm_pair,
+    mlm_span_boundary,
+    left_to_right,
     permutation_lm,
     memory_mlm,
     replaced_token,
@@ -810,7 +827,6 @@ SECTIONS = {
     corruption_detection,
     replace_mlm,
     all_tokens_mlm,
-    input_only,
   ),
   'optimizer': (adamw, adamw_uncorrected, lamb),
   'schedule': (

@@ -36,6 +36,7 @@ LONGEST = (
   'test_meshes',
   'test_architectures',
   'test_trajectory',
+  'test_any_with_any',
   'test_prepare',
   'test_pipeline',
   'test_objectives',

@@ -32,11 +32,6 @@ def last_phase(config):
   return configuration.phases(config)[-1].config
 
 
-def is_input_only(config) -> bool:
-  """Whether the objective is still to be written."""
-  return last_phase(config).objective.name == 'input_only'
-
-
 # Configs of parts that are not of the package, by the full names of their modules.
 OUTSIDE = tuple(
   f'tests.outside.{p.stem}' for p in sorted((ROOT / 'tests/outside').glob('*_config.py'))
@@ -51,6 +46,3 @@ def counted():
 
 
 SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(system), 'SIZES', ()))
-TRAINING = tuple(
-  s for s in SYSTEMS if (s, 'tiny') in SIZES and not is_input_only(config(s, 'tiny'))
-)

@@ -125,7 +125,7 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
   positions = np.stack([np.sort(rng.choice(n, predictions, replace=False)) for n in lengths])
   weights = np.arange(predictions) < rng.integers(1, predictions + 1, (rows, 1))
   ids = rng.integers(5, vocab_size, (rows, length))
-  return dict(
+  made = dict(
     input_ids=np.where(real, ids, 0).astype(np.int32),
     segment_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
     pack_ids=real.astype(np.int32),
@@ -136,6 +136,17 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
     masked_weights=weights.astype(np.float32),
     pair_labels=rng.integers(0, 2, rows).astype(np.int32),
   )
+  return {**made, **spans(rng, made)}
+
+
+def spans(rng, batch):
+  """Features of spans inside the rows, for about two of three predictions of the batch."""
+  at, ends = batch['masked_positions'], (batch['pack_ids'] > 0).sum(axis=1)[:, None]
+  offset, behind = (rng.integers(0, 3, at.shape) for _ in range(2))
+  left, right = at - offset - 1, at + behind + 1
+  inside = (left >= 0) & (right < ends) & (batch['masked_weights'] > 0)
+  found = dict(span_left=left, span_right=right, span_offset=offset)
+  return {name: np.where(inside, x, 0).astype(np.int32) for name, x in found.items()}
 
 
 def lanes(batch, seed=0, resets=0):

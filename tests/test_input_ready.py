@@ -1,4 +1,4 @@
-"""Every system's rows, from the text that ships: what the README calls input ready."""
+"""Every system's rows, from the text that ships."""
 
 import io
 import pathlib

@@ -541,9 +541,6 @@ def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
   corpus = str(world / 'corpus')
   refused(world, tmp_path / 'a', {}, '--corpus .* or --batches', corpus=None)
   refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
-  # before anyone prepares a corpus for it
-  unwritten = {'objective': parts.input_only(reads=())}
-  refused(world, tmp_path / 'b', unwritten, 'input ready', corpus=str(tmp_path))
   refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
   refused(
     world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last'

@@ -17,8 +17,12 @@ from test_pretrain import here  # noqa: F401  a fixture
 from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
+from bertzoo_jax import evaluate
 from bertzoo_jax import export
+from bertzoo_jax import gaps
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import fill_mask
+from bertzoo_jax.hf import weights
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
@@ -161,6 +165,44 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
   )
   with pytest.raises(errors.UserError, match='leaves a network as it is.*generator_mlm before it'):
     here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
+
+
+def test_a_head_that_its_class_lacks_lies_beside_the_weights_and_begins_a_run_again(
+  tmp_path, here, capsys
+):
+  span = dict(masking=parts.span(), objective=parts.mlm_span_boundary(), hf='BertForMaskedLM')
+  here(tmp_path / 'run', **SHORT, **span)
+  assert 'config.hf=' not in capsys.readouterr().out
+  assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
+  said = f'{weights.HEADS}: boundary_head, for which BertForMaskedLM has no place; --init hf:'
+  assert said in capsys.readouterr().out
+  card = (tmp_path / 'hf/README.md').read_text()
+  assert f'`{weights.HEADS}` holds' in card and 'boundary_head' in card
+  run = params_at(tmp_path / 'run', 2)
+  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **span)
+  assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
+
+
+def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_masks(
+  tmp_path, here, world, capsys
+):
+  causal = dict(objective=parts.left_to_right())
+  here(tmp_path / 'run', **SHORT, **causal)
+  assert 'export writes BertLMHeadModel' in capsys.readouterr().out
+  rows = export.export(str(tmp_path / 'run'), tmp_path / 'hf')
+  assert all(row.holds for row in rows) and rows[1].what.startswith('next logits')
+  assert json.loads((tmp_path / 'hf/config.json').read_text())['is_decoder']
+  run = params_at(tmp_path / 'run', 2)
+  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **causal)
+  assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
+  address, corpus = str(tmp_path / 'run'), str(world / 'corpus')
+  for refused, message in (
+    (lambda: evaluate.evaluate(address, corpus), 'sees no later tokens.*metrics.jsonl'),
+    (lambda: gaps.find(address, corpus), 'trains no network that fills masks'),
+    (lambda: fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK]', 1), 'has no head that fills masks'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      refused()
 
 
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(

@@ -14,7 +14,6 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
-from bertzoo_jax.objectives import input_only
 from bertzoo_jax.objectives.objective import Objective
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
@@ -41,8 +40,7 @@ def check(config):
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
-    if parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective') is input_only.input_only:
-      input_only.refuse()
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
   parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'
@@ -83,7 +81,6 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     network.attention_dropout,
     network.relative_attention,
     network.dtype,
-    getattr(network, 'fused_attention', True),
   )
   objective = parts.build(
     phase.config.objective,
@@ -97,33 +94,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       f'objective={phase.config.objective.name} gives a {type(objective).__name__}: return an '
       'Objective (bertzoo_jax/objectives/objective.py).'
     )
-  if missing := [name for name in objective.reads if name not in phase_data.features]:
-    raise errors.UserError(
-      f'objective={phase.config.objective.name} needs {", ".join(missing)}, which '
-      f'format={phase.config.format.name} with '
-      f'masking={phase.config.masking.name} does not write: take another --config …,format= or '
-      ',objective=.'
-    )
-  if unread := [
-    name
-    for name in ('order', 'resets')
-    if name in phase_data.features and name not in (*objective.reads, *objective.may_read)
-  ]:
-    part = {
-      'order': f'masking={phase.config.masking.name}',
-      'resets': f'format={phase.config.format.name}',
-    }[unread[0]]
-    raise errors.UserError(
-      f'{part} is for a network that reads {unread[0]!r}, and '
-      f'objective={phase.config.objective.name} does not (it would see '
-      'what it is to predict, or segments it has not): take another masking and format.'
-    )
-  _check_memory(phase, objective)
-  if 'pair_labels' in phase_data.features and network.type_vocab_size == 1:
-    raise errors.UserError(
-      f'format={phase.config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, '
-      'or 0 for none.'
-    )
+  check_rows(phase.config, phase_data.features, network, objective)
   schedule = schedules.for_phase(
     phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
   )
@@ -144,11 +115,49 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
   )
 
 
-def _check_memory(phase, objective):
+def check_rows(config, features, network, objective):
+  """Raises UserError for rows that an objective cannot learn from.
+
+  Args:
+    config: of the phase; its parts are named.
+    features: names of what format and masking write.
+    network: the encoder.
+    objective: its Objective.
+  """
+  if missing := [name for name in objective.reads if name not in features]:
+    raise errors.UserError(
+      f'objective={config.objective.name} needs {", ".join(missing)}, which '
+      f'format={config.format.name} with masking={config.masking.name} does not write: take '
+      'another --config …,format= or ,masking= (bertzoo_jax/batches/README.md says which writes '
+      'what), or another ,objective=.'
+    )
+  if unread := [
+    name
+    for name in ('order', 'resets')
+    if name in features and name not in (*objective.reads, *objective.may_read)
+  ]:
+    part = {
+      'order': f'masking={config.masking.name}',
+      'resets': f'format={config.format.name}',
+    }[unread[0]]
+    raise errors.UserError(
+      f'{part} is for a network that reads {unread[0]!r}, and objective={config.objective.name} '
+      'does not (it would see what it is to predict, or segments it has not): take another masking '
+      'and format.'
+    )
+  _check_memory(config, objective)
+  if 'pair_labels' in features and network.type_vocab_size == 1:
+    raise errors.UserError(
+      f'format={config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 '
+      'for none.'
+    )
+
+
+def _check_memory(config, objective):
   """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
   if not _has_memory(objective):
     return
-  own, told = phase.config.encoder, phase.config.format
+  own, told = config.encoder, config.format
   if 'reuse_length' in own and 'reuse_length' in told and own.reuse_length != told.reuse_length:
     raise errors.UserError(
       f'encoder.reuse_length={own.reuse_length} and format.reuse_length={told.reuse_length}: the '

@@ -8,8 +8,8 @@ example is `tests/outside/modern_hf.py`.
 Such a file says six things.
 
 1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
-   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `pair_head/` or
-   `replaced_head/`. The word table of every encoder is WORD_TABLE:
+   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `next_head/`, `pair_head/`
+   or `replaced_head/`. The word table of every encoder is WORD_TABLE:
 
        Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import Architecture
 
 
@@ -22,6 +23,7 @@ def text(
   commits: list[str],
   init: str | None,
   checked: str,
+  aside: tuple[str, ...] = (),
 ) -> str:
   """The card, Markdown with a YAML head.
 
@@ -38,6 +40,7 @@ def text(
     commits: of the program, in order; may be empty.
     init: the address of --init that the run began with; None for random weights.
     checked: what was compared after export.
+    aside: names of heads in weights.HEADS.
   """
   computed = architecture.computes(encoder)
   task = architecture.pipeline if computed.pipeline is None else computed.pipeline
@@ -111,6 +114,14 @@ def text(
     architecture.heads,
     *([computed.said] if computed.said else []),
     *([_labels(config['format'])] if _has_pair_head(architecture) else []),
+    *(
+      [
+        f'`{weights.HEADS}` holds what transformers has no class for and does not read: '
+        f'{", ".join(aside)}. `--init hf:` of bertzoo_jax reads it.'
+      ]
+      if aside
+      else []
+    ),
     'The state of the optimizer is not part of the export.',
     '',
     *(_UNUSED if task else []),

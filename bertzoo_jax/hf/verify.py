@@ -198,7 +198,7 @@ def compare_logits(
   return [*rows, *(_compare_head(head, ours, theirs, pack_ids) for head in heads)]
 
 
-_ORDER = {'mlm': 0, 'replaced': 1, 'pair': 2}
+_ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2}
 
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:

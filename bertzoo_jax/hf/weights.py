@@ -18,7 +18,9 @@ from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 
-_MLM_BIAS = 'mlm_head/bias'
+# Heads that a class of transformers lacks lie in a file beside its weights, by our names and in our
+# layouts. transformers does not read it.
+HEADS = 'heads.safetensors'
 
 
 class Report(NamedTuple):
@@ -51,7 +53,7 @@ def save(path, tensors: dict[str, np.ndarray]) -> None:
 def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """Parameters of a local Hugging Face directory as a nested dict of float32 arrays, and a report.
 
-  Heads that the checkpoint lacks are absent.
+  Heads that the checkpoint lacks are absent. Those in HEADS are read too.
 
   Args:
     directory: with config.json and model.safetensors.
@@ -74,6 +76,8 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       same = np.array_equal(tensors.setdefault(original, x), x)
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
   params, unread = architecture.to_ours(a, tensors, sizes)
+  if (directory / HEADS).exists():
+    params = {**_read_tensors([directory / HEADS]), **params}
   if WORD_TABLE not in params:
     raise errors.UserError(
       f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
@@ -160,7 +164,9 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
   rows = len(flat.get(WORD_TABLE, ()))
   if rows <= pieces:
     return params, []
-  flat |= {path: flat[path][:pieces] for path in (WORD_TABLE, _MLM_BIAS) if path in flat}
+  # A vocabulary head has a bias per word; that of a head with one output has length 1.
+  of_words = [p for p, x in flat.items() if p == WORD_TABLE or p.endswith('_head/bias')]
+  flat |= {path: flat[path][:pieces] for path in of_words if len(flat[path]) == rows}
   return unflatten(flat), [
     f"words: the first {pieces:,} of the checkpoint's {rows:,} rows were loaded; the tokenizer has "
     'no piece for the rest'

@@ -15,6 +15,7 @@ from bertzoo_jax.model import protocol
 # What a mesh may split of their parameters, as blocks.AXES.
 AXES = (
   (r'classifier/kernel$', {}),
+  (r'_head/offset/embedding$', {}),
   (r'_head/bias$', {'tensor': (-1,)}),
   (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
 )
@@ -23,6 +24,7 @@ AXES = (
 # one per row. It is what its matrix products cost.
 READS = {
   'mlm_head': 'predictions',
+  'next_head': 'tokens',
   'pair_head': 'rows',
   'replaced_head': 'tokens',
 }
@@ -30,14 +32,14 @@ READS = {
 
 def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
   """Operations per token of the heads in `params`, as Clark et al. 2020 count them
-  (flops_computation.py of their release): a pair head is left out. share: of the tokens that a
-  vocabulary head sees.
+  (flops_computation.py of their release): pair and boundary heads are left out. share: of the
+  tokens that a vocabulary head sees.
   """
   _, norm, activation, softmax = protocol.PUBLISHED
   total = 0.0
   if 'replaced_head' in params:
     total += 2 * width * width + (1 + activation + 2) * width
-  if 'mlm_head' in params:
+  if params.keys() & {'mlm_head', 'next_head'}:
     transform = 2 * width * table_width + (1 + activation + norm) * table_width
     total += share * (2 * table_width * vocab_size + transform + (softmax + 2) * vocab_size)
   return total
@@ -78,6 +80,42 @@ class WordHead(nn.Module):
     """logits_BPV in float32. words_VD: the encoder's word table (tied), as wide as its layers."""
     bias = self.param('bias', nn.initializers.zeros_init(), words_VD.shape[:1])
     return constrain('logits', _decode(constrain('predictions', hidden_BPD), words_VD, bias))
+
+
+class BoundaryHead(nn.Module):
+  """A token of a span by the vectors of the tokens beside the span and its place in the span (Joshi
+  et al. 2020 §3.2): twice dense, activation and norm, then the word table as decoder, and a bias.
+
+  num_offsets, offset_size: rows and width of the table of places. A place beyond it has zeros.
+  """
+
+  activation: str
+  norm_eps: float
+  kernel_init: Callable
+  dtype: Any
+  num_offsets: int
+  offset_size: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, left_BPD, right_BPD, offset_BP, words_VE, constrain=layers.unconstrained):
+    """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
+    size, width = words_VE.shape
+    table = layers.Embedding(self.num_offsets, self.offset_size, self.kernel_init, name='offset')
+    # A product with 0 and 1 is exact, and its gradient is no scatter onto few rows.
+    places_BPO = jax.nn.one_hot(offset_BP, self.num_offsets, dtype=jnp.float32)
+    exact = jax.lax.Precision.HIGHEST
+    place_BPS = jnp.einsum('BPO,OS->BPS', places_BPO, table(), precision=exact)
+    x = jnp.concatenate([left_BPD, right_BPD, place_BPS.astype(left_BPD.dtype)], axis=-1)
+    x = constrain('predictions', x)
+    for name, features in (('first', left_BPD.shape[-1]), ('second', width)):
+      dense = layers.Dense(
+        (features,), self.kernel_init, self.dtype, use_bias=self.use_bias, name=name
+      )
+      norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias, name=f'{name}_norm')
+      x = norm(layers.activation(self.activation)(dense(x)))
+    bias = self.param('bias', nn.initializers.zeros_init(), (size,))
+    return constrain('logits', _decode(x, words_VE, bias))
 
 
 @jax.custom_vjp

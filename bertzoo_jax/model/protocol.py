@@ -147,5 +147,5 @@ OPTIONAL = {
   'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
   'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
   'query_stream': 'whether predictions of a batch with an order do not see the tokens themselves',
-  'fused_attention': 'whether fused kernels compute its attention; True where it is not said',
+  'left_to_right': 'whether no vector depends on tokens of a later `order` of the batch',
 }

@@ -62,6 +62,7 @@ class Transformer(nn.Module):
 
   use_bias = True
   relative_attention = False
+  left_to_right = True
   reads = ('input_ids', 'segment_ids', 'pack_ids')
   padding_side = 'right'
   axes = (*AXES, *blocks.AXES)

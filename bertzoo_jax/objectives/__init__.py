@@ -9,14 +9,17 @@ from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import filled_mlm
-from bertzoo_jax.objectives import input_only
+from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
+from bertzoo_jax.objectives import span_boundary
 
 BY_NAME = {
   'mlm': mlm.mlm,
   'mlm_pair': mlm.mlm_pair,
+  'mlm_span_boundary': span_boundary.mlm_span_boundary,
+  'left_to_right': left_to_right.left_to_right,
   'replaced_token': replaced_token.replaced_token,
   'replaced_token_adversarial': replaced_token.replaced_token_adversarial,
   'generator_mlm': replaced_token.generator_mlm,
@@ -26,7 +29,6 @@ BY_NAME = {
   'all_tokens_mlm': filled_mlm.all_tokens_mlm,
   'permutation_lm': permutation_lm.permutation_lm,
   'memory_mlm': permutation_lm.memory_mlm,
-  'input_only': input_only.input_only,
 }
 
 

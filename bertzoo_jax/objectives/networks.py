@@ -12,7 +12,12 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 
 # The heads that `predict` reads, and the names of what they say.
-HEADS = {'mlm_head': 'mlm', 'pair_head': 'pair', 'replaced_head': 'replaced'}
+HEADS = {
+  'mlm_head': 'mlm',
+  'next_head': 'next',
+  'pair_head': 'pair',
+  'replaced_head': 'replaced',
+}
 
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
@@ -122,6 +127,20 @@ def vocabulary_logits(encoder, params, hidden_BPD, constrain=layers.unconstraine
   return head.apply({'params': params['mlm_head']}, hidden_BPD, words_VE, constrain)
 
 
+def next_logits(encoder, params, hidden_BLD, constrain=layers.unconstrained):
+  """logits_BLV, float32, of the token that follows each token. params: of the network."""
+  own = {'encoder': params['encoder'], 'mlm_head': params['next_head']}
+  return vocabulary_logits(encoder, own, hidden_BLD, constrain)
+
+
+def from_left_to_right(batch):
+  """The batch with the order in which no token sees a later one. An encoder without the member
+  `left_to_right` does not keep to it.
+  """
+  rows, length = batch['input_ids'].shape
+  return {**batch, 'order': jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))}
+
+
 def pair_logits(encoder, params, hidden_BLD, batch):
   """logits_B2, float32. params: of the network."""
   row_BD = encoder.row_vectors(hidden_BLD, batch)
@@ -130,8 +149,12 @@ def pair_logits(encoder, params, hidden_BLD, batch):
 
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2,
-  'replaced' logits_BL those that the network has."""
+  'replaced' logits_BL those that the network has; of 'next' logits_BLV, from left to right alone.
+  """
   rows, length = batch['input_ids'].shape
+  if 'next_head' in params:
+    hidden_BLD = encode(encoder, params['encoder'], from_left_to_right(batch), None)
+    return {'next': next_logits(encoder, params, hidden_BLD)}
   out = {}
   if 'mlm_head' in params:
     everywhere_BL = jnp.broadcast_to(jnp.arange(length), (rows, length))

@@ -40,6 +40,7 @@ class Phase(NamedTuple):
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None
       where it was not looked for, or not found.
     epochs: of the text; None without a corpus.
+    carry: bytes per device of the memory that goes from step to step; 0 where there is none.
   """
 
   index: int
@@ -57,6 +58,7 @@ class Phase(NamedTuple):
   doubts: list[str]
   largest: tuple[int, int | None] | None
   epochs: float | None
+  carry: int = 0
 
 
 def described(findings, config, text, mesh) -> list:
@@ -87,6 +89,7 @@ def described(findings, config, text, mesh) -> list:
         doubts=[],
         largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
+        carry=memory.per_device(target.carry),
       )
       out.append((made, phase_run))
   return out

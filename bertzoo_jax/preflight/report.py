@@ -98,6 +98,7 @@ def _phase(found, p):
     peak=p.program.peak,
     parameters=p.parameters,
     optimizer=p.optimizer,
+    carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest and p.largest[0],
@@ -333,18 +334,21 @@ def _heading(found):
 
 def _memory(found):
   right = lambda name: rich.table.Column(name, justify='right')
+  carries = any(p.carry for p in found.phases)
   table = rich.table.Table(
     'phase',
     right('steps'),
     right('rows × tokens'),
     right('params'),
     right('optim'),
+    *([right('memory')] if carries else []),
     right('temp'),
     right('peak'),
     right('of HBM'),
     'fits',
     title='memory of a device, GiB',
-    caption='optim: state of the optimizer; temp: activations, gradients, copies',
+    caption='optim: state of the optimizer; temp: activations, gradients, copies'
+    + '; memory: what goes from step to step' * carries,
   )
   gib = lambda n: (
     '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else f'{n / chips.GIB:.2f}'
@@ -356,6 +360,7 @@ def _memory(found):
       f'{p.rows:,} × {p.length}',
       gib(p.parameters),
       gib(p.optimizer),
+      *([gib(p.carry)] if carries else []),
       gib(p.program.memory and p.program.memory.temporaries),
       gib(p.program.peak),
       f'{p.program.peak / found.slice_.chip.usable:.0%}',

@@ -73,12 +73,12 @@ def _objectives():
   """{name: (encoder or None for that of small_networks, section)}: each objective with its usual
   values, those of configs that choose otherwise, with their encoders, and all ways of sharing.
   """
-  known = [f for f in parts.SECTIONS['objective'] if f.__name__ != 'input_only']
+  known = parts.SECTIONS['objective']
   cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}
   seen = {_structure(own) for _, own in cases.values()}
   for system in found.SYSTEMS:
     config = found.last_phase(found.config(system, 'tiny'))
-    if not found.is_input_only(config) and _structure(config.objective) not in seen:
+    if _structure(config.objective) not in seen:
       cases[system] = config.encoder, config.objective
       seen.add(_structure(config.objective))
   there = {own.get('shared') for _, own in cases.values()}

@@ -139,6 +139,17 @@ def test_it_takes_the_sum_of_its_embeddings(make, params):
   assert small.worst(other, plain) > 1e-3
 
 
+def test_no_vector_depends_on_a_later_token_where_it_can_hide_them(make, params):
+  encoder = make()
+  if not getattr(encoder, 'left_to_right', False):
+    return
+  batch = networks.from_left_to_right(rows(small.batch()))
+  other = {**batch, 'input_ids': batch['input_ids'].copy()}
+  other['input_ids'][:, 5] = 7
+  plain, changed = run(encoder, params, batch), run(encoder, params, other)
+  assert small.worst(plain[:, :5], changed[:, :5]) == 0 < small.worst(plain[:, 5], changed[:, 5])
+
+
 def test_a_prediction_does_not_depend_on_the_others_asked_for(make, params):
   encoder, batch = make(), small.batch()
   ask = functools.partial(run, encoder, params, method='predictions')

@@ -50,6 +50,7 @@ CASES = {  # architecture, objective, changes of the encoder and the objective, 
   ),
   'bert without pairs': ('BertForMaskedLM', 'mlm', dict(activation='relu'), small.BERT_IDS),
   'bert without segments': ('BertForMaskedLM', 'mlm', dict(type_vocab_size=0), small.BERT_IDS),
+  'bert from left to right': ('BertLMHeadModel', 'left_to_right', {}, small.BERT_IDS),
   'ernie': ('ErnieForPreTraining', 'mlm_pair', ERNIE, small.BERT_IDS),
   'ernie without pairs': ('ErnieForMaskedLM', 'mlm', ERNIE, small.BERT_IDS),
   'roberta': ('RobertaForMaskedLM', 'mlm', ROBERTA, small.ROBERTA_IDS),
@@ -237,7 +238,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   for length in (40, 7):  # the whole position table, and a part
     batch = verify.random_batch(small.VOCAB, length, encoder.type_vocab_size, special['pad'])
     theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
-    heads = {'mlm': 'mlm_head', 'pair': 'pair_head', 'replaced': 'replaced_head'}
+    heads = dict(mlm='mlm_head', next='next_head', pair='pair_head', replaced='replaced_head')
     computed = architectures.choose(architecture).computes(encoder)
     assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'}
     table = 'position' in params['encoder']['embeddings']
@@ -445,7 +446,7 @@ def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
 
 def test_every_architecture_is_tried():
   tried = {architecture for architecture, *_ in CASES.values()}
-  elsewhere = {'XLNetLMHeadModel'}  # test_xlnet.py
+  elsewhere = {'XLNetLMHeadModel', 'XLNetModel'}  # test_xlnet.py
   assert tried | elsewhere == set(architectures.ARCHITECTURES)
 
 

@@ -11,7 +11,7 @@ from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
 from configs import parts
 
-OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective'] if c is not parts.input_only]
+OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective']]
 OWN = 'of another package'
 MASKINGS = {
   **{c.__name__: c() for c in parts.SECTIONS['masking']},

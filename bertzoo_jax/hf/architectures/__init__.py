@@ -139,6 +139,7 @@ ARCHITECTURES = {
   for a in (
     bert.PRETRAINING,
     bert.MASKED_LM,
+    bert.LEFT_TO_RIGHT,
     ernie.PRETRAINING,
     ernie.MASKED_LM,
     roberta.MASKED_LM,
@@ -150,5 +151,6 @@ ARCHITECTURES = {
     deberta_v2.MASKED_LM,
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
+    xlnet.MODEL,
   )
 }

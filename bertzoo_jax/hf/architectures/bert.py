@@ -1,16 +1,17 @@
-"""BERT (Devlin et al. 2018)."""
+"""BERT (Devlin et al. 2018), and its left-to-right baseline."""
 
+from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def build(name, model_type, *heads, **rest):
+def build(name, model_type, *heads, vocabulary_head='mlm_head', **rest):
   """A class with BERT's layers, its vocabulary head and `heads`. rest: of bert_like.build."""
   rows = (
     *bert_like.encoder(model_type, 2),
-    *bert_like.dense('mlm_head/transform', 'cls.predictions.transform.dense'),
-    *bert_like.norm('mlm_head/norm', 'cls.predictions.transform.LayerNorm'),
-    Row('mlm_head/bias', 'cls.predictions.bias'),
+    *bert_like.dense(f'{vocabulary_head}/transform', 'cls.predictions.transform.dense'),
+    *bert_like.norm(f'{vocabulary_head}/norm', 'cls.predictions.transform.LayerNorm'),
+    Row(f'{vocabulary_head}/bias', 'cls.predictions.bias'),
     *heads,
   )
   tied = {
@@ -39,5 +40,22 @@ def masked_lm(name, model_type, **rest):
   return build(name, model_type, heads=bert_like.NO_PAIR_HEAD, reads=False, **rest)
 
 
+def _next_logits(directory, batch):
+  """As verify.logits, of the token that follows each token."""
+  network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
+  return {'next': verify.outputs(network, batch).logits.numpy(), 'unloaded': unloaded}
+
+
 PRETRAINING = pretraining('BertForPreTraining', 'bert')
 MASKED_LM = masked_lm('BertForMaskedLM', 'bert')
+LEFT_TO_RIGHT = build(
+  'BertLMHeadModel',
+  'bert',
+  vocabulary_head='next_head',
+  decoder=True,
+  heads='Tokens see no later ones (`is_decoder`), and `cls.predictions` predicts the next token: '
+  'this network fills no masks. A tokenizer ends a text with a separator: leave it out before you '
+  f'let the network go on. {bert_like.NO_PAIR_HEAD}',
+  pipeline='',
+  logits=_next_logits,
+)

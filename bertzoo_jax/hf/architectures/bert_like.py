@@ -117,6 +117,7 @@ def build(
   *,
   segments: int,
   positions_after_padding: bool = False,
+  decoder: bool = False,
   blocks=lambda encoder: encoder.num_layers * encoder.inner_group_num,
   more=lambda encoder, special, sizes: {},
   more_fields=lambda content: {},
@@ -129,6 +130,7 @@ def build(
     name, model_type, rows: as of Architecture.
     segments: rows of the segment table that is written where the encoder has none.
     positions_after_padding: whether positions count from pad id + 1 (else from 0).
+    decoder: whether tokens see no later ones.
     blocks: encoder → how many blocks there are tensors of.
     more: (encoder, special, sizes) → what config.json has besides what all have.
     more_fields: config.json → the fields of the encoder that are read in another way.
@@ -163,7 +165,7 @@ def build(
       'bos_token_id': None,
       'eos_token_id': None,
       'tie_word_embeddings': True,
-      'is_decoder': False,
+      'is_decoder': decoder,
       'add_cross_attention': False,
       'classifier_dropout': None,
       'use_cache': True,
@@ -174,10 +176,11 @@ def build(
     }
 
   def to_encoder(content):
-    if content['is_decoder'] or content['position_embedding_type'] != 'absolute':
+    if content['is_decoder'] != decoder or content['position_embedding_type'] != 'absolute':
+      other, own = ('an encoder', 'decoders') if decoder else ('a decoder', 'encoders')
       raise errors.UserError(
-        'config.json describes a decoder or relative positions; only encoders with learned '
-        'absolute positions can be read.'
+        f'config.json describes {other} or relative positions; only {own} with learned absolute '
+        'positions can be read.'
       )
     pad, width = content['pad_token_id'], content.get('embedding_size', content['hidden_size'])
     special = {'pad': 1 if pad is None else pad}

@@ -1,0 +1,78 @@
+"""A language model from left to right. Legend: B batch, L length, D width."""
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import generator
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+
+def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
+  """Mean negative log-likelihood of each token given those before it: the left-to-right baseline of
+  Devlin et al. 2018 §5.1 ("LTR & No NSP" of Table 5).
+
+  A token sees itself and the tokens before it in its packed segment. Its vector predicts the next
+  token of the segment; the first token is not predicted, separators are. Masked tokens are put back
+  before, so the choice of masking changes nothing.
+
+  Metrics under the total 'tokens': next_loss (nats), next_accuracy.
+
+  Raises:
+    UserError: an encoder whose vectors depend on later tokens.
+  """
+  if not getattr(encoder, 'left_to_right', False):
+    raise errors.UserError(
+      'objective=left_to_right needs an encoder that can hide later tokens, and this one cannot (a '
+      'convolution reads both sides): take encoder=transformer, or '
+      '--config.encoder.convolution_size=0.'
+    )
+
+  def init(key):
+    encoder_key, head_key = jax.random.split(key)
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
+      'next_head': networks.init_mlm_head(encoder, head_key),
+    }
+
+  def normalizers(batch):
+    return {'tokens': jnp.sum(_predicted(batch))}
+
+  def loss(params, batch, normalizers, carry, key, train):
+    original_BL, _ = generator.fill(batch, batch['masked_targets'])
+    row = networks.from_left_to_right({**batch, 'input_ids': original_BL})
+    hidden_BLD = networks.encode(encoder, params['encoder'], row, key, ops)
+    logits_BLV = networks.next_logits(encoder, params, hidden_BLD, ops.constrain)
+    nll_BL, correct_BL = networks.nll(logits_BLV, _following(original_BL))
+    weights_BL = _predicted(batch)
+    sums = {
+      'next_loss': jnp.sum(weights_BL * nll_BL),
+      'next_accuracy': jnp.sum(weights_BL * correct_BL),
+    }
+    value = sums['next_loss'] / objective.at_least_one(normalizers['tokens'])
+    return value, (carry, {'tokens': sums})
+
+  network = objective.Network(
+    '', encoder, lambda params: params, predicts_all_positions=True, tied=('next_head',)
+  )
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    (*encoder.reads, *networks.MASKED),
+    (network,),
+  )
+
+
+def _following(x_BL):
+  """What follows each token; 0 behind the last one."""
+  return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
+
+
+def _predicted(batch):
+  """[B, L] float32: 1 where the next token is of the same packed segment."""
+  packs_BL = batch['pack_ids']
+  return ((packs_BL > 0) & (_following(packs_BL) == packs_BL)).astype(jnp.float32)

@@ -1,0 +1,115 @@
+"""Masked language modelling with the span boundary objective. Legend: B batch, L length, P
+predictions, D width.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.model import heads
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+# What the masking says of the span of each prediction.
+SPANS = ('span_left', 'span_right', 'span_offset')
+
+
+def mlm_span_boundary(
+  encoder, ops=operations.PLAIN, *, boundary_weight, num_offsets, offset_size
+) -> objective.Objective:
+  """mlm + boundary_weight · boundary, where boundary is the mean negative log-likelihood of the
+  tokens of masked spans, each told by the vectors of the two tokens beside its span and by its
+  place in the span (Joshi et al. 2020 §3.2).
+
+  The paper adds both losses of a token. Here, as in the release, each is the mean over its own
+  predictions: spans at the first or last token of a text have no boundary loss.
+
+  Metrics as of `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
+
+  Args:
+    encoder, ops: as of every objective.
+    boundary_weight: of the second loss.
+    num_offsets: places in a span that are told apart. Tokens behind them have no boundary loss.
+    offset_size: width of the vectors of places.
+  """
+  head = boundary_head(encoder, num_offsets, offset_size)
+
+  def init(key):
+    encoder_key, head_key, boundary_key = jax.random.split(key, 3)
+    params = networks.init_encoder(encoder, encoder_key)
+    return {
+      'encoder': params,
+      'mlm_head': networks.init_mlm_head(encoder, head_key),
+      'boundary_head': init_boundary_head(encoder, head, boundary_key),
+    }
+
+  def normalizers(batch):
+    boundary = jnp.sum(boundary_weights(batch, num_offsets))
+    return {'masked': networks.masked_normalizer(batch), 'boundary': boundary}
+
+  def loss(params, batch, normalizers, carry, key, train):
+    states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
+    masked = networks.masked_sums(logits_BPV, batch)
+    boundary = boundary_sums(head, params, hidden_BLD, batch, ops.constrain)
+    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = masked['mlm_loss'] / totals['masked']
+    value += boundary_weight * boundary['boundary_loss'] / totals['boundary']
+    return value, (carry, {'masked': masked, 'boundary': boundary})
+
+  network = objective.Network(
+    '',
+    encoder,
+    lambda params: params,
+    reads=(('boundary_head', 'predictions'),),
+    tied=('mlm_head', 'boundary_head'),
+  )
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    (*encoder.reads, *networks.MASKED, *SPANS),
+    (network,),
+  )
+
+
+def boundary_head(encoder, num_offsets: int, offset_size: int) -> heads.BoundaryHead:
+  """The head that fits an encoder."""
+  return heads.BoundaryHead(
+    encoder.activation,
+    encoder.norm_eps,
+    encoder.kernel_init,
+    encoder.dtype,
+    num_offsets,
+    offset_size,
+    encoder.use_bias,
+  )
+
+
+def init_boundary_head(encoder, head, key) -> dict:
+  """Its parameters."""
+  x_BPD, offset_BP = jnp.zeros((1, 1, encoder.hidden_size)), jnp.zeros((1, 1), jnp.int32)
+  words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
+  return head.init(key, x_BPD, x_BPD, offset_BP, words_VE)['params']
+
+
+def boundary_weights(batch, num_offsets: int) -> jax.Array:
+  """[B, P] float32: 1 for a prediction with a token on each side of its span and one of the first
+  places in it, else 0.
+  """
+  told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
+  return batch['masked_weights'] * told_BP
+
+
+def boundary_sums(head, params, hidden_BLD, batch, constrain) -> dict[str, jax.Array]:
+  """{'boundary_loss', 'boundary_accuracy'}: numerators over the predictions of a batch, to be
+  divided by the total 'boundary'. params: of the network.
+  """
+  left_BPD, right_BPD = (protocol.gather(hidden_BLD, batch[name]) for name in SPANS[:2])
+  words_VE = params['encoder']['embeddings']['word']['embedding']
+  own = {'params': params['boundary_head']}
+  logits_BPV = head.apply(own, left_BPD, right_BPD, batch['span_offset'], words_VE, constrain)
+  weights_BP = boundary_weights(batch, head.num_offsets)
+  return networks.masked_sums(logits_BPV, {**batch, 'masked_weights': weights_BP}, 'boundary')

@@ -1,0 +1,272 @@
+"""Every masking with every input format, encoder and objective: which go together, and the page
+that says so.
+
+    python -m tests.any_with_any > docs/any_with_any.md
+
+A combination has the usual values of its parts, with the changes that are listed here. They make
+the networks small, and let each part go with as many others as it can.
+"""
+
+import functools
+import itertools
+import re
+import types
+import warnings
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax import assembly
+from bertzoo_jax import objectives
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts as named_parts
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.model import encoder as encoders
+from configs import parts
+
+AXES = ('objective', 'encoder', 'masking', 'format')
+NAMES = {axis: tuple(c.__name__ for c in parts.SECTIONS[axis]) for axis in AXES}
+
+VOCAB, ROWS, LENGTH, REUSED, STEPS = 32, 4, 20, 10, 3
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
+SMALL = dict(
+  num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, dropout=0.0, attention_dropout=0.0
+)
+PREDICTIONS = 3  # per row, so that batches have the same shapes; `in_order` predicts all tokens
+CHANGES = {
+  'permutation': dict(num_predictions=PREDICTIONS, block=REUSED, context=3),
+  'memory_segments': dict(reuse_length=REUSED),
+  'transformer': SMALL,
+  'disentangled': {**SMALL, 'max_distance': 8, 'buckets': 4},
+  'two_stream': {**SMALL, 'memory_length': 4, 'reuse_length': REUSED},
+}
+GENERATOR = dict(width=1.0)  # tables can be shared that are as wide as the layers
+
+
+class Combination(NamedTuple):
+  """Names of four parts."""
+
+  objective: str
+  encoder: str
+  masking: str
+  format: str
+
+  @property
+  def pairs(self) -> set:
+    """Each two of its parts."""
+    return set(itertools.combinations(zip(AXES, self), 2))
+
+  @property
+  def remembers(self) -> bool:
+    """Whether its network has a memory: only where the rows are lanes."""
+    return (self.encoder, self.format) == ('two_stream', 'memory_segments')
+
+
+def combinations() -> list[Combination]:
+  """All combinations of parts that the package has."""
+  return [Combination(*names) for names in itertools.product(*NAMES.values())]
+
+
+def config(c: Combination):
+  """The sections of a combination."""
+  return types.SimpleNamespace(
+    **{axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
+  )
+
+
+@functools.cache
+def _section(axis, name, remembers=False):
+  made = getattr(parts, name)()
+  changes = {
+    'objective': GENERATOR,
+    'encoder': {} if remembers else {'memory_length': 0},
+  }
+  changes = {**CHANGES.get(name, {}), **changes.get(axis, {})}
+  made.update({k: v for k, v in changes.items() if k in made})
+  return made
+
+
+@functools.cache
+def _corpus():
+  """Documents of eight sentences of random tokens."""
+  draw = np.random.default_rng(0)
+  starts = np.append(0, np.cumsum(draw.integers(1, 7, 200)))
+  tokens = draw.integers(len(SPECIAL), VOCAB, starts[-1])
+  return corpora.in_memory(tokens, starts, np.arange(0, 201, 8), VOCAB, SPECIAL)
+
+
+_masks = {}
+
+
+@functools.cache
+def rows_of(masking: str, format: str):
+  """The pipeline of a masking and a format."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # of so few rows
+    made = pipeline.build(
+      _corpus(),
+      format=_section('format', format),
+      masking=_section('masking', masking),
+      length=LENGTH,
+      batch_size=ROWS,
+      seed=0,
+    )
+  assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
+  # Formats with the same features share the masking that TensorFlow has traced.
+  made._mask = _masks.setdefault((masking, tuple(made.features)), made._mask)
+  return made
+
+
+@functools.cache
+def batches(masking: str, format: str) -> list[dict]:
+  """The first batches of a masking and a format."""
+  return [rows_of(masking, format).batch(step) for step in range(STEPS)]
+
+
+@functools.cache
+def built(objective: str, encoder: str, remembers: bool):
+  """(encoder, objective), or the sentence that refuses them."""
+  format = 'memory_segments' if remembers else 'token_blocks'
+  made = config(Combination(objective, encoder, 'token', format))
+  given = dict(vocab_size=VOCAB, dtype=jnp.float32, unroll=SMALL['num_layers'])
+  try:
+    network = named_parts.build(made.encoder, encoders.BY_NAME, 'encoder', **given)
+    return network, named_parts.build(
+      made.objective, objectives.BY_NAME, 'objective', encoder=network
+    )
+  except errors.UserError as e:
+    return str(e)
+
+
+def network_of(c: Combination):
+  """(encoder, objective) of a combination, or the sentence that refuses these two."""
+  return built(c.objective, c.encoder, c.remembers)
+
+
+def refusal(c: Combination) -> str | None:
+  """The sentence that refuses a combination; None if it works."""
+  built = network_of(c)
+  if isinstance(built, str):
+    return built
+  try:
+    assembly.check_rows(config(c), rows_of(c.masking, c.format).features, *built)
+  except errors.UserError as e:
+    return str(e)
+  return None
+
+
+def read_by(c: Combination) -> tuple[str, ...]:
+  """The batch features that a combination which works reads."""
+  _, objective = network_of(c)
+  written = rows_of(c.masking, c.format).features
+  maybe = (name for name in (*objective.may_read, 'position_ids') if name in written)
+  return tuple(sorted({*objective.reads, *maybe}))
+
+
+class Program(NamedTuple):
+  """What combinations with the same train step have in common."""
+
+  objective: str
+  encoder: str
+  remembers: bool
+  reads: tuple[str, ...]
+
+
+def program(c: Combination) -> Program:
+  """Of a combination that works."""
+  return Program(c.objective, c.encoder, c.remembers, read_by(c))
+
+
+@functools.cache
+def refusals() -> dict[Combination, str | None]:
+  """{combination: the sentence that refuses it, or None}."""
+  return {c: refusal(c) for c in combinations()}
+
+
+def working() -> list[Combination]:
+  """The combinations that work."""
+  return [c for c, sentence in refusals().items() if sentence is None]
+
+
+@functools.cache
+def covering() -> tuple[Combination, ...]:
+  """A few of them, in which each two parts that go together meet. Greedy: the next one has the most
+  new pairs; of equals one whose program is there.
+  """
+  left, chosen, programs = set().union(*(c.pairs for c in working())), [], set()
+  keys = {c: program(c) for c in working()}
+  while left:
+    best = max(working(), key=lambda c: 2 * len(c.pairs & left) + (keys[c] in programs))
+    chosen.append(best)
+    programs.add(keys[best])
+    left -= best.pairs
+  return tuple(chosen)
+
+
+def row_of(objective: str) -> dict[str, tuple[str, ...]]:
+  """{axis: names of the parts that an objective goes with}."""
+  found = [c for c in working() if c.objective == objective]
+  return {
+    axis: tuple(name for name in NAMES[axis] if any(getattr(c, axis) == name for c in found))
+    for axis in AXES[1:]
+  }
+
+
+def page() -> str:
+  """The page, Markdown."""
+  rows = [
+    ' | '.join([f'| `{name}`', *(_cell(axis, there) for axis, there in row_of(name).items())])
+    + ' |'
+    for name in NAMES['objective']
+  ]
+  # One sentence for all parts that are refused for the same reason.
+  said = (s for s in refusals().values() if s is not None)
+  sentences = dict.fromkeys(re.sub(r'(objective|masking|format)=\w+', r'\1=…', s) for s in said)
+  return '\n'.join(
+    [
+      _TITLE.format(working=len(working()), all=f'{len(combinations()):,}'),
+      '| objective | encoders | maskings | input formats |',
+      '|---|---|---|---|',
+      *rows,
+      _REFUSED,
+      *(f'* `{sentence}`' for sentence in sentences),
+      '',
+    ]
+  )
+
+
+def _cell(axis, there):
+  missing = [name for name in NAMES[axis] if name not in there]
+  if not missing:
+    return 'all'
+  but, only = (', '.join(f'`{name}`' for name in names) for names in (missing, there))
+  return f'all but {but}' if len(missing) < len(there) else only
+
+
+_TITLE = """# Any with any
+
+<!-- Written by `python -m tests.any_with_any > docs/any_with_any.md`. -->
+
+A config names one part per axis; `--config configs/bert.py:tiny,objective=mlm,masking=span` swaps
+two of them. {working} of the {all} combinations of the package's objectives, encoders, maskings and
+input formats train. Each row of the table is an objective. It trains with any of its encoders, any
+of its maskings and any of its input formats. The other combinations are refused at the start.
+"""
+_REFUSED = """
+* `permutation_lm` and `memory_mlm` need `--config.encoder.memory_length=0` with other formats than
+  `memory_segments`.
+* A generator shares the embeddings of a `two_stream` encoder only if it is as wide:
+  `--config.objective.width=1.0`.
+* A `disentangled` encoder with a convolution does not train from left to right.
+
+`tests/test_any_with_any.py` builds every combination and takes three training steps with each two
+parts that go together; `make test-slow` takes them with all.
+
+## What the refusals say
+"""
+
+
+if __name__ == '__main__':
+  print(page(), end='')

@@ -1,0 +1,68 @@
+"""The language model from left to right: its loss by hand, what it sees, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.objectives import networks
+from configs import parts
+
+
+def packed(**sizes):
+  """Rows of two packed segments and padding."""
+  batch = small.rows(**sizes)
+  length = batch['input_ids'].shape[1]
+  batch['pack_ids'] = np.where(np.arange(length) < 9, 1, 2) * (batch['pack_ids'] > 0)
+  return {**batch, 'pack_ids': batch['pack_ids'].astype(np.int32)}
+
+
+def original(batch):
+  """The row before its masking."""
+  ids = batch['input_ids'].copy()
+  rows, slots = np.nonzero(batch['masked_weights'])
+  ids[rows, batch['masked_positions'][rows, slots]] = batch['masked_targets'][rows, slots]
+  return ids
+
+
+def test_the_loss_is_the_mean_over_tokens_that_follow_one_of_their_segment():
+  objective, batch = small.objective('left_to_right'), packed()
+  params, ids, packs = small.parameters(objective), original(batch), batch['pack_ids']
+  encoder = objective.networks[0].encoder
+  shown = {**batch, 'input_ids': ids}
+  logits = jax.jit(lambda p: networks.predict(encoder, p, shown))(params)['next']
+  nlls, hits = [], []
+  for row, i in np.argwhere((packs[:, 1:] > 0) & (packs[:, 1:] == packs[:, :-1])):
+    scores = np.asarray(logits[row, i], np.float64)
+    nlls.append(np.log(np.exp(scores).sum()) - scores[ids[row, i + 1]])
+    hits.append(scores.argmax() == ids[row, i + 1])
+  totals = objective.normalizers(batch)
+  (loss, (carry, sums)), _ = small.evaluate(objective, params, batch)
+  assert carry == () and totals == {'tokens': len(nlls)}
+  assert abs(loss - np.mean(nlls)) < 1e-4
+  assert abs(sums['tokens']['next_accuracy'] / totals['tokens'] - np.mean(hits)) < 1e-6
+
+
+def test_the_choice_of_masked_tokens_changes_nothing():
+  objective, batch = small.objective('left_to_right'), packed()
+  params = small.parameters(objective)
+  again = {**batch, 'input_ids': original(batch)}
+  again['masked_targets'] = np.take_along_axis(
+    again['input_ids'], batch['masked_positions'], axis=1
+  )
+  hidden = {**again, 'input_ids': again['input_ids'].copy()}
+  rows, slots = np.nonzero(batch['masked_weights'])
+  hidden['input_ids'][rows, batch['masked_positions'][rows, slots]] = 4
+  assert (hidden['input_ids'] != again['input_ids']).any()
+  assert (
+    small.worst(small.evaluate(objective, params, again), small.evaluate(objective, params, hidden))
+    == 0
+  )
+
+
+def test_an_encoder_that_reads_both_sides_is_refused():
+  sizes = {k: v for k, v in small.SECTION.items() if k in parts.disentangled() and k != 'name'}
+  convolved = parts.disentangled(**sizes, convolution_size=3)
+  with pytest.raises(errors.UserError, match='convolution_size=0'):
+    small.objective('left_to_right', section=convolved)
