@@ -1,11 +1,15 @@
 """Attention with relative terms: the fused kernels beside plain XLA, compiled for a TPU chip.
 
     PYTHONPATH=. python bench/relative_attention.py [--chip v5e] [--length 512] [--rows 32]
+        [--variant c2p_p2c]
 
-Forward and backward pass of 12 heads of 64 with c2p and p2c in bfloat16, without dropout. Nothing
-runs. XLA: the compiler's estimates (`estimate.step_time`). Kernels: final bundles × programs of the
-grid, and the rest of their program (padded and reversed tables) by the same estimates.
+Forward and backward pass of 12 heads of 64 in bfloat16, without dropout. Variants are those of
+bench/tpu_kernels.py. Nothing runs. XLA: the compiler's estimates (`estimate.step_time`). Kernels:
+final bundles × programs of the grid, and the rest of their program (padded and reversed tables) by
+the same estimates.
 """
+
+import functools
 
 import tpu_kernels
 from absl import app
@@ -14,7 +18,8 @@ from absl import flags
 _CHIP = flags.DEFINE_enum('chip', 'v5e', list(tpu_kernels.TOPOLOGIES), 'Generation.')
 _LENGTH = flags.DEFINE_integer('length', 512, 'Tokens per row.')
 _ROWS = flags.DEFINE_integer('rows', 32, 'Rows of the batch.')
-HEADS, WIDTH, TERMS = 12, 64, ('c2p', 'p2c')
+_VARIANT = flags.DEFINE_enum('variant', 'c2p_p2c', list(tpu_kernels.VARIANTS), 'Of attention.')
+HEADS, WIDTH = 12, 64
 
 
 def main(_):
@@ -32,13 +37,11 @@ def main(_):
   topology, cores = tpu_kernels.TOPOLOGIES[chip]
   slice_ = chips.of_topology(topology)
   place = jax.sharding.SingleDeviceSharding(program.devices(slice_)[0])
-  fused, shapes = tpu_kernels.attention_of(chip, place, HEADS, WIDTH, length, TERMS, rows=rows)
-
-  def xla(grad, q, k, v, relative, ids, keys_B2):
-    visible = plain.same_pack(ids)
-    attend = lambda q, k, v, relative: plain.attend(q, k, v, visible, 0.0, keys_B2, relative)
-    out, pull = jax.vjp(attend, q, k, v, relative)
-    return out, pull(grad)
+  variant = tpu_kernels.VARIANTS[_VARIANT.value]
+  of = functools.partial(
+    tpu_kernels.attention_of, chip, place, HEADS, WIDTH, length, variant, rows=rows
+  )
+  (fused, shapes), (xla, _) = of(), of(attend=plain.attend)
 
   def milliseconds(f, kernels=None):
     made = program.compiled(jax.jit(f), *shapes)
@@ -46,7 +49,8 @@ def main(_):
       raise SystemExit(f'It needs {made.peak / 2**30:.1f} GiB: take fewer --rows.')
     return 1e3 * estimate.step_time(hlo.read(made.text, kernels), slice_).likely
 
-  steps = attention.steps(HEADS, WIDTH, length, relative=True)
+  keys, queries = tpu_kernels.sizes(length, variant)
+  steps = attention.steps(HEADS, WIDTH, queries, keys, relative=bool(variant.terms))
   cycles = {
     name: rows * count * steps['_backward' in name] / cores
     for name, count in tpu_kernels.bundles(folder, fused, *shapes).items()
@@ -54,8 +58,8 @@ def main(_):
   of_kernels = 1e3 * sum(cycles.values()) / slice_.chip.clock
   of_fused, of_xla = milliseconds(fused, cycles), milliseconds(xla)
   print(
-    f'{chip}, {rows} rows × {length}: plain XLA {of_xla:.2f} ms, kernels {of_kernels:.2f} ms, '
-    f'with what is around them {of_fused:.2f} ms'
+    f'{chip}, {_VARIANT.value}, {rows} rows × {length}: plain XLA {of_xla:.2f} ms, kernels '
+    f'{of_kernels:.2f} ms, with what is around them {of_fused:.2f} ms'
   )
   print(f'kernels / XLA {of_kernels / of_xla:.3f}, whole / XLA {of_fused / of_xla:.3f}')
 

@@ -37,8 +37,20 @@ MODELS = {
     'xsmall': dict(num_layers=12, hidden_size=384),
     'tiny': dict(num_layers=2, hidden_size=128),
   },
+  'xlnet': {
+    'base': dict(num_layers=12, hidden_size=768),
+    'small': dict(num_layers=4, hidden_size=512),
+    'tiny': dict(num_layers=2, hidden_size=128),
+  },
 }
-VOCAB = {'bert': 30522, 'electra': 30522, 'albert': 30000, 'deberta': 50265, 'deberta_v3': 128100}
+VOCAB = {
+  'bert': 30522,
+  'electra': 30522,
+  'albert': 30000,
+  'deberta': 50265,
+  'deberta_v3': 128100,
+  'xlnet': 32000,
+}
 
 # The generator's share of the discriminator's width (ELECTRA) or depth (DeBERTaV3), and the weight
 # of the discriminator's loss.
@@ -47,12 +59,16 @@ GENERATOR_WIDTH, GENERATOR_DEPTH, DISCRIMINATOR_WEIGHT = 0.25, 0.5, 50.0
 # DeBERTa's relative table: rows to each side, and V3's buckets. Positions of the mask decoder.
 DISTANCES, BUCKETS, POSITIONS = 512, 256, 512
 
+# Systems whose classes have one implementation of attention.
+_EAGER = ('deberta', 'deberta_v3', 'xlnet')
+
 _CLASSES = {
   'bert': ('BertConfig', 'BertForPreTraining'),
   'electra': ('ElectraConfig', 'ElectraForPreTraining', 'ElectraForMaskedLM'),
   'albert': ('AlbertConfig', 'AlbertForPreTraining'),
   'deberta': ('DebertaConfig', 'DebertaForMaskedLM'),
   'deberta_v3': ('DebertaV2Config', 'DebertaV2Model', 'DebertaV2ForMaskedLM'),
+  'xlnet': ('XLNetConfig', 'XLNetLMHeadModel'),
 }
 
 
@@ -85,12 +101,12 @@ def make_batch(a):
   """The batch both sides train on, as pretrain ships it."""
   rng, vocab = np.random.default_rng(0), VOCAB[a.system]
   lengths = rng.integers(a.length * 7 // 8, a.length + 1, a.batch)
-  lengths[0] = a.length
+  lengths[0 if a.system != 'xlnet' else slice(None)] = a.length
   real = np.arange(a.length) < lengths[:, None]
   positions = np.stack(
     [1 + np.sort(rng.choice(n - 2, a.predictions, replace=False)) for n in lengths]
   )
-  return dict(
+  batch = dict(
     input_ids=np.where(real, rng.integers(1000, vocab, real.shape), 0).astype(np.int32),
     segment_ids=((np.arange(a.length) >= a.length // 2) & real).astype(np.int32),
     pack_ids=real.astype(np.int32),
@@ -99,6 +115,13 @@ def make_batch(a):
     masked_weights=np.ones(positions.shape, np.float32),
     pair_labels=rng.integers(0, 2, a.batch).astype(np.int32),
   )
+  if a.system == 'xlnet':  # half of the rows are read from right to left, all go on
+    order = np.zeros(real.shape, np.int32)
+    ranks = 1 + np.argsort(rng.random(positions.shape), axis=1)
+    np.put_along_axis(order, positions, ranks.astype(np.int32), axis=1)
+    direction = (np.arange(a.batch) >= a.batch // 2).astype(np.int32)
+    batch.update(order=order, direction=direction, resets=np.zeros(a.batch, np.int32))
+  return batch
 
 
 def ours(a):
@@ -164,12 +187,19 @@ def _sections(a, parts):
     generator = dict(width=1.0, depth=GENERATOR_DEPTH, shared='added', head='token_and_row')
     encoder = parts.disentangled(**sizes, max_distance=DISTANCES, buckets=BUCKETS)
     return encoder, parts.replaced_token(**generator, **detection)
+  if a.system == 'xlnet':
+    return parts.two_stream(**sizes, **_memory(a.length)), parts.permutation_lm()
   if a.system == 'electra':
     generator = dict(width=GENERATOR_WIDTH, depth=1.0, shared='embeddings')
     return parts.transformer(**sizes), parts.replaced_token(**generator, **detection)
   if a.system == 'albert':
     sizes.update(sharing='all', activation='gelu_tanh')
   return parts.transformer(**sizes), parts.mlm_pair(pair_weight=1.0)
+
+
+def _memory(length):
+  """Tokens of the memory and of a row that go into it: of a row of 512, 384 and 256."""
+  return dict(memory_length=length * 3 // 4, reuse_length=length // 2)
 
 
 def theirs(a):
@@ -192,7 +222,7 @@ def theirs(a):
     hidden_dropout_prob=a.dropout,
     attention_probs_dropout_prob=a.attention_dropout,
   )
-  if a.system not in ('deberta', 'deberta_v3'):  # whose classes have one implementation
+  if a.system not in _EAGER:
     fields.update(attn_implementation='sdpa')
   model, loss_of = _NETWORKS[a.system](torch, fields, width, *classes)
   model.to(device).train()
@@ -368,6 +398,47 @@ def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
   return torch.nn.ModuleDict(parts), loss_of
 
 
+def _xlnet(torch, fields, width, config, language_model):
+  """Its class as it is, which computes the last layer's content stream too. The memory of a step is
+  that of the one before; there is none before the first.
+  """
+  model = language_model(
+    config(
+      vocab_size=fields['vocab_size'],
+      d_model=width,
+      n_layer=fields['num_hidden_layers'],
+      n_head=width // 64,
+      d_inner=4 * width,
+      dropout=fields['hidden_dropout_prob'],
+      ff_activation='gelu',
+      bi_data=True,
+    )
+  )
+  layers, memory = fields['num_hidden_layers'], None
+
+  def loss_of(b):
+    nonlocal memory
+    rows, length = b['input_ids'].shape
+    sizes = _memory(length)
+    model.transformer.mem_len, model.transformer.reuse_len = sizes.values()
+    if memory is None:
+      memory = [torch.zeros(sizes['memory_length'], rows, width)] * layers
+    at, order = b['masked_positions'], b['order']
+    hidden = order[:, None] >= order[:, :, None] + (order == 0)[:, :, None]
+    out = model(
+      b['input_ids'],
+      mems=[x.to(order.device) for x in memory],
+      perm_mask=hidden.float(),
+      target_mapping=torch.nn.functional.one_hot(at, length).float(),
+      token_type_ids=b['segment_ids'],
+      use_mems=True,
+    )
+    memory = [x.detach() for x in out.mems]
+    return _masked_loss(torch, out.logits, b)
+
+  return model, loss_of
+
+
 _DEBERTA = dict(
   hidden_act='gelu',
   relative_attention=True,
@@ -382,6 +453,7 @@ _NETWORKS = {
   'albert': _albert,
   'deberta': _deberta,
   'deberta_v3': _deberta_v3,
+  'xlnet': _xlnet,
 }
 
 

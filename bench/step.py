@@ -5,6 +5,7 @@
     python bench/step.py --system=albert [--model=base|tiny]
     python bench/step.py --system=deberta [--model=base|small|tiny]
     python bench/step.py --system=deberta_v3 [--model=base|small|xsmall|tiny]
+    python bench/step.py --system=xlnet [--model=base|small|tiny]
     python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0
     --compile
 
@@ -27,6 +28,11 @@ parts. As in Microsoft's code the torch side decodes all tokens; ours decodes th
 deberta_v3: a generator of half the depth with the mask decoder, sampling, a discriminator with word
 vectors E_D = E_G + Δ, V3's head, 50 times the loss of replaced tokens; DebertaV2ForMaskedLM and
 DebertaV2Model. Dropout of the relative table is on both sides.
+
+xlnet: both streams over a memory of three quarters of a row, of which a step renews half a row's
+length; rows are full, half of them read from right to left; permutation language modelling with a
+sixth of the tokens predicted; XLNetLMHeadModel, whose class computes the content stream of the last
+layer, too; ours leaves it out, since nothing reads it.
 
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
 slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside
@@ -64,7 +70,7 @@ def arguments():
     '--predictions',
     type=int,
     default=0,
-    help='a row; 0 for 15.6 %% of the length, of electra 15 %%',
+    help='a row; 0 for 15.6 %% of the length, of electra 15 %%, of xlnet a sixth',
   )
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
@@ -83,7 +89,8 @@ def arguments():
   if a.model not in models:
     p.error(f'--model={a.model}: of {a.system} there is {", ".join(models)}')
   a.batch = a.batch or (16 if a.system == 'electra' else 8)
-  a.predictions = a.predictions or round(a.length * (0.15 if a.system == 'electra' else 0.156))
+  share = {'electra': 0.15, 'xlnet': 1 / 6}.get(a.system, 0.156)
+  a.predictions = a.predictions or round(a.length * share)
   return a
 
 

@@ -9,6 +9,7 @@ bundles times programs of the grid. On a chip of two cores (v4, v5p) both share 
 relative terms they share the groups of heads. Rows of the table that are not made again are kept.
 """
 
+import functools
 import glob
 import itertools
 import json
@@ -18,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
 from absl import app
 from absl import flags
@@ -36,14 +38,40 @@ _WORKER = flags.DEFINE_string('worker', '', 'CHIP: compiles, prints JSON lines; 
 HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64, 64))
 FEW_HEADS = ((1, 64), (2, 64), (12, 64))  # base and tiny
 RELATIVE_HEADS = (*FEW_HEADS, (6, 64), (16, 64), (24, 64))  # DeBERTa's
+STREAM_HEADS = ((12, 64), (16, 64))  # XLNet's
 PREDICTIONS = 77  # of a row of 512, which are all that an enhanced mask decoder norms
-# Variants of attention: (relative terms, window, whether tokens have an order, heads).
+_STREAMS = ('c2p', 'query', 'halves', 'segments')
+
+
+class Variant(NamedTuple):
+  """Of attention.
+
+  Attributes:
+    terms: relative terms: c2p, p2c, bias, query (a common one of c2p); with 'halves' two of each
+      table; 'segments' for those by segments.
+    heads: those that it is compiled for.
+    window, ordered: who sees whom.
+    asked: the queries are those of predictions at some places.
+    memory: keys of a memory of three quarters of the row stand before.
+  """
+
+  terms: tuple[str, ...]
+  heads: tuple[tuple[int, int], ...]
+  window: tuple[int, int] | None = None
+  ordered: bool = False
+  asked: bool = False
+  memory: bool = False
+
+
 VARIANTS = {
-  'plain': ((), None, False, HEADS),
-  'window': ((), (64, 64), False, FEW_HEADS),
-  'c2p_p2c': (('c2p', 'p2c'), None, False, RELATIVE_HEADS),
-  'bias': (('bias',), None, False, FEW_HEADS),
-  'c2p_order': (('c2p',), None, True, FEW_HEADS),
+  'plain': Variant((), HEADS),
+  'window': Variant((), FEW_HEADS, window=(64, 64)),
+  'c2p_p2c': Variant(('c2p', 'p2c'), RELATIVE_HEADS),
+  'bias': Variant(('bias',), FEW_HEADS),
+  'c2p_order': Variant(('c2p',), FEW_HEADS, ordered=True),
+  'decoder': Variant(('c2p', 'p2c'), RELATIVE_HEADS, asked=True),
+  'content': Variant(_STREAMS, STREAM_HEADS, ordered=True, memory=True),
+  'queries': Variant(_STREAMS, STREAM_HEADS, ordered=True, asked=True, memory=True),
 }
 # And the cores that share the programs.
 TOPOLOGIES = {
@@ -91,34 +119,56 @@ def bundles(folder, f, *shapes) -> dict[str, int]:
   return found
 
 
-def attention_of(
-  chip, place, heads, width, length, terms=(), window=None, ordered=False, rate=0.0, rows=1
-):
-  """(f, shapes): attention and its gradients, described for one device of a TPU."""
+def attention_of(chip, place, heads, width, length, variant, rate=0.0, rows=1, attend=None):
+  """(f, shapes): attention and its gradients, described for one device of a TPU. attend: None for
+  the fused kernels.
+  """
   import jax
   import jax.numpy as jnp
 
   from bertzoo_jax.kernels import attention
   from bertzoo_jax.model.attention import Relative
+  from bertzoo_jax.model.attention import SameSegment
   from bertzoo_jax.model.attention import Visibility
 
+  attend = attend or functools.partial(attention.attend, gather=chip != 'v4')
   array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-  x, ids = array(rows, length, heads, width), array(rows, length, dtype=jnp.int32)
-  shape = lambda name: (2 * length - 1, heads) + (width,) * (name != 'bias')
-  tables = [
-    array(*shape(n), dtype=jnp.float32) if n in terms else None for n in ('c2p', 'p2c', 'bias')
+  integers = lambda *shape: array(*shape, dtype=jnp.int32)
+  keys, queries = sizes(length, variant)
+  q, k = array(rows, queries, heads, width), array(rows, keys, heads, width)
+  of_rows = (length + keys - 1) * (1 + ('halves' in variant.terms)), heads
+  shapes = {'c2p': (*of_rows, width), 'p2c': (*of_rows, width), 'bias': of_rows}
+  shapes |= {'query': (heads, width), 'numbers': (rows, queries, heads)}
+  shapes['numbers'] = shapes['numbers'] if 'segments' in variant.terms else None
+  learned = [
+    array(*shape, dtype=jnp.float32) if name in (*variant.terms, 'numbers') and shape else None
+    for name, shape in shapes.items()
   ]
 
-  def f(grad, q, k, v, relative, ids, keys_B2):
-    visible = Visibility(ids, ids, window, *((ids, ids) if ordered else ()))
-    attend = lambda q, k, v, relative: attention.attend(
-      q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4'
-    )
-    out, pull = jax.vjp(attend, q, k, v, relative)
+  def f(grad, q, k, v, learned, own, ids, half_B, keys_B2):
+    visible = Visibility(own, ids, variant.window, *((own, ids) if variant.ordered else ()))
+    visible = visible._replace(first_query=keys - length)
+    if variant.asked:
+      visible = visible._replace(query_places_BL=own)
+    half_B = half_B if 'halves' in variant.terms else None
+
+    def of_learned(q, k, v, learned):
+      *tables, numbers = learned
+      same = None if numbers is None else SameSegment(numbers, own, ids)
+      relative = Relative(*tables, half_B, same) if variant.terms else None
+      return attend(q, k, v, visible, rate, keys_B2, relative)
+
+    out, pull = jax.vjp(of_learned, q, k, v, learned)
     return out, pull(grad)
 
-  relative = Relative(*tables) if terms else None
-  return f, (x, x, x, x, relative, ids, array(rows, 2, dtype=jnp.uint32))
+  of_batch = integers(rows, queries), integers(rows, keys), integers(rows)
+  return f, (q, q, k, k, learned, *of_batch, array(rows, 2, dtype=jnp.uint32))
+
+
+def sizes(length: int, variant: Variant) -> tuple[int, int]:
+  """(keys, queries) of a row."""
+  keys = length + 3 * length // 4 * variant.memory
+  return keys, PREDICTIONS * length // 512 if variant.asked else length
 
 
 def _norm_of(place, depth, length, rate, with_sum):
@@ -162,24 +212,25 @@ def _worker(chip, lengths, chosen, variants):
       cycles = count * (math.ceil(programs) if whole else programs)
       print(json.dumps([chip, name, f'[{length},{depth}]', cycles, count]), flush=True)
 
-  for variant in variants:
-    terms, window, ordered, all_heads = VARIANTS[variant]
-    for heads, width in [h for h in all_heads if not chosen or h in chosen]:
+  for name in variants:
+    variant, relative = VARIANTS[name], bool(VARIANTS[name].terms)
+    for heads, width in [h for h in variant.heads if not chosen or h in chosen]:
       for length, rate in itertools.product(lengths, map(float, _RATES.value)):
-        depth, steps = heads * width, attention.steps(heads, width, length, relative=bool(terms))
+        depth, (keys, queries) = heads * width, sizes(length, variant)
+        steps = attention.steps(heads, width, queries, keys, relative)
         together = tuple((heads / n, n == 1) for n in steps)
         say(
-          (variant, width, length, rate, together),
-          attention_of(chip, place, heads, width, length, terms, window, ordered, rate),
+          (name, width, length, rate, together),
+          attention_of(chip, place, heads, width, length, variant, rate),
           steps,
-          length,
+          -(-queries // 128) * 128 if relative else queries,
           depth,
-          whole=bool(terms),
+          whole=relative,
         )
-        with_sum = variant == 'window'  # of pre-norm networks
-        decoded = variant == 'c2p_p2c' and length == 512
+        with_sum = name == 'window'  # of pre-norm networks
+        decoded = name == 'c2p_p2c' and length == 512
         for rows in (length, PREDICTIONS) if decoded else (length,):
-          if variant in ('plain', 'window', 'c2p_p2c'):
+          if name in ('plain', 'window', 'c2p_p2c'):
             say(
               ('norm', depth, rows, rate, with_sum),
               _norm_of(place, depth, rows, rate, with_sum),

@@ -15,7 +15,9 @@ Pairs are told by the network's own pair head, also by one that was trained on o
 what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
 of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
 a mask; it reads the pairs with the masked tokens put back. A network with one reads masks, also
-where a generator filled them in training.
+where a generator filled them in training. One with a memory is scored twice on mlm rows: with it,
+batch after batch of the held-out lanes, and without. Where a row's last token classifies it, pairs
+are given so.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
@@ -70,7 +72,7 @@ class Score(NamedTuple):
     value, standard_error: of the measure.
     count: predictions that it is the mean of.
     base_rate: share of label 1; None of masked tokens.
-    how: 'head' or 'linear probe'.
+    how: 'head' or 'linear probe'; 'head, memory' and 'head, no memory' of a network with a memory.
     fitted_rows: of the train split, that a probe saw; None of a head.
   """
 
@@ -232,14 +234,31 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
 
 
 def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
-  """Accuracy and loss at the masked positions. params: of the network, which has an 'mlm_head'."""
+  """Accuracy and loss at the masked positions.
 
-  def read(params, batch):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
-    return networks.nll(logits_BPV, batch['masked_targets'])
+  An encoder with a memory is scored twice: with the memory, which goes from each row of a batch to
+  the same row of the next, and without.
 
-  nll_BP, correct_BP = through(read, encoder, params, batches)
+  params: of the network, which has an 'mlm_head'.
+  """
+  first = getattr(encoder, 'first_memory', None)
+  if first is None or not jax.tree.leaves(jax.eval_shape(lambda: first(1))):
+    return _masked_scores(name, encoder, params, batches, 'head')
+  return [
+    *_masked_scores(name, encoder, params, batches, 'head, memory', first),
+    *_masked_scores(name, encoder, params, batches, 'head, no memory'),
+  ]
+
+
+def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
+  """[accuracy, loss]. first: rows → the memory before the first batch."""
+
+  def read(params, batch, memory):
+    found = networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
+    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD)
+    return networks.nll(logits_BPV, batch['masked_targets']), found.memory
+
+  nll_BP, correct_BP = through(read, encoder, params, batches, first)
   weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
   num_rows, count, total = (
     int((weights_BP.max(axis=1) > 0).sum()),
@@ -249,31 +268,10 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
   mean = lambda x: float((x * weights_BP).sum() / total)
   accuracy, loss = mean(correct_BP.astype(np.float64)), mean(nll_BP.astype(np.float64))
   deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
+  score = lambda *measured: Score(name, 'mlm', num_rows, *measured, count, None, how, None)
   return [
-    Score(
-      name,
-      'mlm',
-      num_rows,
-      'accuracy',
-      accuracy,
-      _binomial(accuracy, count),
-      count,
-      None,
-      'head',
-      None,
-    ),
-    Score(
-      name,
-      'mlm',
-      num_rows,
-      'loss',
-      loss,
-      deviation / max(count, 1) ** 0.5,
-      count,
-      None,
-      'head',
-      None,
-    ),
+    score('accuracy', accuracy, _binomial(accuracy, count)),
+    score('loss', loss, deviation / max(count, 1) ** 0.5),
   ]
 
 
@@ -312,13 +310,17 @@ def pair_score(
 def row_vectors(
   encoder, params: dict, batches: list[dict], head=lambda params, row_BD: row_BD
 ) -> np.ndarray:
-  """head(params, the vectors that classify rows) of all rows, in order."""
+  """head(params, the vectors that classify rows) of all rows, in order. Where the last token of a
+  row classifies it, it is put there.
+  """
+  if encoder.padding_side == 'left':
+    batches = [_classifier_last(batch) for batch in batches]
 
-  def read(params, batch):
+  def read(params, batch, memory):
     if 'mlm_head' not in params:  # it has never seen a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
-    return head(params, encoder.row_vectors(hidden_BLD, batch))
+    return head(params, encoder.row_vectors(hidden_BLD, batch)), memory
 
   return through(read, encoder, params, batches)
 
@@ -397,31 +399,60 @@ def _rows(notes, *args):
   return batches
 
 
-def through(read, encoder, params, batches):
-  """read(params, batch) of all rows of batches, as numpy arrays [N, …] (a tuple of them for a
-  tuple).
+def through(read, encoder, params, batches, first=lambda rows: ()):
+  """The values of read(params, batch, memory) → (values, memory) of all rows of batches, as numpy
+  arrays [N, …] (a tuple of them for a tuple).
+
+  first: rows → the memory before the first batch. Each row of a batch goes on with the memory of
+    the same row of the batch before.
   """
 
-  def narrowed(params, batch):
+  def narrowed(params, batch, memory):
     if encoder.type_vocab_size:  # a network of one segment reads both as that one
       batch = {
         **batch,
         'segment_ids': jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1),
       }
-    return read(params, batch)
+    return read(params, batch, memory)
 
-  compiled, params, out = jax.jit(narrowed), jax.device_put(params), []
+  compiled, params, out, memories = jax.jit(narrowed), jax.device_put(params), [], {}
   with jax.default_matmul_precision('highest'):
     for batch in batches:
       size = len(batch['input_ids'])
       step = min(size, _ROWS)
-      for first in range(0, size, step):
+      for start in range(0, size, step):
         # one shape, hence one program: the last row fills up
-        rows = np.minimum(np.arange(first, first + step), size - 1)
-        got = compiled(params, {name: x[rows] for name, x in batch.items()})
-        out.append([np.asarray(x)[: size - first] for x in jax.tree.leaves(got)])
+        rows = np.minimum(np.arange(start, start + step), size - 1)
+        memory = memories[start] if start in memories else first(step)
+        part = {name: x[rows] for name, x in batch.items()}
+        got, memories[start] = compiled(params, part, memory)
+        out.append([np.asarray(x)[: size - start] for x in jax.tree.leaves(got)])
   parts = [np.concatenate(arrays) for arrays in zip(*out)]
   return jax.tree.unflatten(jax.tree.structure(got), parts)
+
+
+def _classifier_last(batch):
+  """The batch with each row's first token, its classifier, behind its last one, in a segment of its
+  own. All tokens of a row see each other.
+  """
+  end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
+  place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1
+  source_BL = np.where(
+    place_BL < end_B1 - 1, place_BL + 1, np.where(place_BL < end_B1, 0, place_BL)
+  )
+  ids_BL, segments_BL = (
+    np.take_along_axis(batch[name], source_BL, axis=1) for name in ('input_ids', 'segment_ids')
+  )
+  segments_BL = np.where(place_BL == end_B1 - 1, segments_BL.max() + 1, segments_BL)
+  masked_BP = batch['masked_positions']
+  of_classifier_BP = np.where(batch['masked_weights'] > 0, end_B1 - 1, 0)
+  moved = {
+    **batch,
+    'input_ids': ids_BL,
+    'segment_ids': segments_BL.astype(np.int32),
+    'masked_positions': np.where(masked_BP > 0, masked_BP - 1, of_classifier_BP).astype(np.int32),
+  }
+  return {name: x for name, x in moved.items() if name != 'order'}
 
 
 def _labels(batches):

@@ -96,8 +96,15 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
 
 
 def _told(config, phase) -> dict:
-  """What a card tells of a run: the sections of the phase that trained last, and all lengths."""
-  return {**phase.to_dict(), 'phases': config.phases, 'length': config.length}
+  """What a card tells of a run: the sections of the phase that trained last, and the rows of all
+  phases.
+  """
+  phases = [
+    (p.steps, {'length': p.config.length, 'batch_size': p.config.batch_size} if overrides else {})
+    for p, (_, overrides) in zip(configuration.phases(config), config.phases)
+  ]
+  rows = config.batch_size or config.batch_tokens // config.length
+  return {**phase.to_dict(), 'phases': phases, 'length': config.length, 'batch_size': rows}
 
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):

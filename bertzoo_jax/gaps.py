@@ -2,7 +2,7 @@
 often it is right beside counts of words.
 
     python -m bertzoo_jax.gaps --workdir W[@STEP|@best] --corpus CORPUS
-                               [--gaps 10] [--draw 0] [--require 1.5]
+                               [--gaps 10] [--draw 0] [--top 5] [--require 1.5]
 
 The curve is the held-out loss per masked token over the steps. A dotted line marks the unigram
 entropy of the training text: the loss of word counts alone.
@@ -16,6 +16,10 @@ The accuracies are over all masked tokens of the held-out rows. The bigrams are 
 training text. They read the same rows as the network: both neighbours of a masked token, unless a
 neighbour is masked, too.
 
+With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
+among the K most frequent ones. They count the masked tokens that the row does not show: behind a
+mask, or replaced by another token.
+
 With --require the command ends with code 3 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.
 """
@@ -24,6 +28,7 @@ import warnings
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -66,6 +71,21 @@ class Gap(NamedTuple):
   most_frequent: str
 
 
+class Top(NamedTuple):
+  """How often the truth is among a few tokens.
+
+  Attributes:
+    count: how many tokens, K.
+    predictions: masked tokens that are counted: those that the row does not show.
+    accuracy: among the network's K likeliest; frequent: among the K most frequent.
+  """
+
+  count: int
+  predictions: int
+  accuracy: float
+  frequent: float
+
+
 class Found(NamedTuple):
   """What was found.
 
@@ -76,6 +96,7 @@ class Found(NamedTuple):
     loss, accuracy: of the network; predictions: over how many masked tokens.
     bigram_accuracy, frequent_accuracy: of the two counts, over the same tokens.
     gaps: Gap of each that was drawn.
+    top: Top, or None where it was not asked for.
   """
 
   step: int
@@ -87,6 +108,7 @@ class Found(NamedTuple):
   bigram_accuracy: float
   frequent_accuracy: float
   gaps: list[Gap]
+  top: Top | None = None
 
 
 def find(
@@ -95,6 +117,7 @@ def find(
   *,
   gaps: int = 10,
   draw: int = 0,
+  top: int = 0,
   batches: int = 50,
   cache_dir: str | None = None,
 ) -> Found:
@@ -103,6 +126,7 @@ def find(
   Args:
     address, path, batches, cache_dir: as of `evaluate.evaluate`.
     gaps: how many are drawn, at most; draw: the seed of their choice.
+    top: K of Found.top; 0: not counted.
 
   Raises:
     UserError: what evaluate raises; an objective that fills no masks.
@@ -160,6 +184,28 @@ def find(
       )
       for n, *guesses in zip(drawn_G, *filled)
     ],
+    _top(network.encoder, after, rows, text, counted.share, top) if top else None,
+  )
+
+
+def _top(encoder, params, batches, text, share_V, count) -> Top:
+  """Of the masked tokens that the row does not show."""
+
+  def likelier(params, batch, memory):
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
+    truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
+    return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
+
+  likelier_RP = evaluate.through(likelier, encoder, params, batches)
+  likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
+  hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
+  frequent = np.argsort(-share_V, kind='stable')[:count]
+  return Top(
+    count,
+    int(hidden_N.sum()),
+    float(np.mean(likelier_N[hidden_N] < count)),
+    float(np.mean(np.isin(text.targets[hidden_N], frequent))),
   )
 
 
@@ -177,9 +223,9 @@ def _first_weights(run):
 def _fill(encoder, params, batch):
   """The network's likeliest token at the first masked position of each row."""
 
-  def read(params, batch):
+  def read(params, batch, memory):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0]
+    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
 
   return evaluate.through(read, encoder, params, [batch]).tolist()
 
@@ -210,6 +256,14 @@ def screen(found: Found) -> str:
     right,
   ):
     lines.append(f'     {name:<28}{accuracy:>7.1%}{gaps:>6} of {len(found.gaps)}')
+  if found.top:
+    most = f'{found.top.count} tokens'
+    lines += [
+      '',
+      f'Truth among {most}, of {found.top.predictions:,} masked tokens that no row shows',
+      f'     {"likeliest by this network":<28}{found.top.accuracy:>7.1%}',
+      f'     {"most frequent":<28}{found.top.frequent:>7.1%}',
+    ]
   return '\n'.join(lines)
 
 
@@ -237,6 +291,7 @@ def main(_):
     _CORPUS.value,
     gaps=_GAPS.value,
     draw=_DRAW.value,
+    top=_TOP.value,
     batches=_BATCHES.value,
     cache_dir=_CACHE_DIR.value,
   )
@@ -257,6 +312,9 @@ if __name__ == '__main__':
   )
   _GAPS = flags.DEFINE_integer('gaps', 10, 'Gaps that are shown, at most.', lower_bound=1)
   _DRAW = flags.DEFINE_integer('draw', 0, 'Seed that draws the gaps.', lower_bound=0)
+  _TOP = flags.DEFINE_integer(
+    'top', 0, 'Count how often the truth is among so many likeliest tokens.', lower_bound=0
+  )
   _BATCHES = flags.DEFINE_integer(
     'batches', 50, 'Of config.batch_size held-out rows, at most.', lower_bound=1
   )

@@ -111,9 +111,8 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
     data = _open(config, corpus, cache_dir, batches)
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh)
-    sharding.check_batch(config.batch_size, config.run.accumulation, mesh, jax.process_count())
-
     phases = configuration.phases(config)
+    assembly.check_batches(phases, mesh, jax.process_count())
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
     result = None
     while result is None:  # each time that the run goes back it is resumed here
@@ -235,23 +234,11 @@ def _from_corpus(config, path, cache_dir, host):
 
   corpora.verify(corpus.path)
 
-  def fields_of(phase):
-    return dict(
-      format=phase.config.format,
-      masking=phase.config.masking,
-      length=phase.config.length,
-      batch_size=phase.config.batch_size,
-      seed=config.seed,
-      host=host,
-      phase=phase.index,
-    )
-
   def phase(phase):
-    fields = fields_of(phase)
-    train = pipeline.build(corpus, **fields)
+    train = pipeline.of_phase(corpus, phase, host=host)
     held_out = lambda: []
     if corpus.splits['held_out'].num_tokens:
-      made = functools.cache(lambda: pipeline.build(corpus, **fields, split='held_out'))
+      made = functools.cache(lambda: pipeline.of_phase(corpus, phase, host=host, split='held_out'))
       held_out = lambda: made().evaluation_batches(config.run.eval_batches)
     return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
 
@@ -262,7 +249,7 @@ def _from_corpus(config, path, cache_dir, host):
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
       return training_data.PhaseData(
-        pipeline.build(stand_in, **fields_of(phase)).features, None, None, None
+        pipeline.of_phase(stand_in, phase, host=host).features, None, None, None
       )
 
   def save_tokenizer(folder):
@@ -385,7 +372,7 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
     ),
   ]
   for p in phases:
-    rows, length = config.batch_size, p.config.length
+    rows, length = p.config.batch_size, p.config.length
     line = (
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
       f'{rows} rows × {length} tokens = {rows * length:,} tokens per step'

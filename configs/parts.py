@@ -190,8 +190,8 @@ def segment_pairs(
     et al. 2019 §3.1) | none (true, no label).
   short_rate: share of document visits with a random shorter target length.
   negative_rate: of the coin for a false or swapped pair.
-  negatives, of nsp: documents (from a random other one) | neighbours (the next row's second
-    segment; code of ERNIE 1.0).
+  negatives, of nsp: documents (from a random other one) | same_document (from another place of the
+    first segment's document) | neighbours (the next row's second segment; code of ERNIE 1.0).
   lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
     negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """
@@ -352,6 +352,13 @@ def permutation(
   repeat: see token.
   """
   return _part('permutation', locals())
+
+
+def in_order():
+  """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
+  language model from left to right.
+  """
+  return _part('in_order', locals())
 
 
 # --- network ---
@@ -804,7 +811,7 @@ SECTIONS = {
     adjacent_segments,
     memory_segments,
   ),
-  'masking': (token, whole_word, ngram, span, ngram_windows, permutation),
+  'masking': (token, whole_word, ngram, span, ngram_windows, permutation, in_order),
   'encoder': (transformer, disentangled, two_stream),
   'objective': (
     mlm,
@@ -843,23 +850,29 @@ def experiment(
   optimizer,
   schedule,
   length,
-  batch_size,
   phases,
   hf,
   run,
+  batch_size=0,
+  batch_tokens=0,
   seed=0,
 ):
   """The complete config of one experiment.
 
-  length: tokens per row. batch_size: rows of the global batch. phases: ((steps, overrides), …);
-  overrides are {'length': 512, 'masking.rate': 0.2, 'objective': parts.mlm()}. hf: the Hugging Face
-  class that `export` writes.
+  length: tokens per row.
+  batch_size: rows of the global batch. batch_tokens: its tokens instead; it then has batch_tokens
+    // length rows. One of the two is 0.
+  phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
+    0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. A batch_tokens takes the place of the
+    experiment's batch_size, and the reverse.
+  hf: the Hugging Face class that `export` writes.
   """
   return ml_collections.ConfigDict(
     dict(
       seed=seed,
       length=length,
       batch_size=batch_size,
+      batch_tokens=batch_tokens,
       phases=phases,
       tokenizer=tokenizer,
       corpus=corpus,

@@ -23,6 +23,9 @@ Its comparisons (Table 6), each added to the command:
 * with next-sentence prediction: --config.objective.pair_weight=1.0.
 * the denoising autoencoder: --config configs/xlnet.py:base,masking=token,objective=memory_mlm.
 
+Left to right, as a language model: --config configs/xlnet.py:base,masking=in_order
+--config.format.both_directions=False.
+
 Not as in the released code: every other lane is mirrored, not the second half of a host's rows; a
 separator or classifier is never picked as a target; a span is n words, not n pieces from a word's
 start (--config.masking.span_units=pieces); dropout of the positions is drawn once per step, not per

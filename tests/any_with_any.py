@@ -34,7 +34,7 @@ SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 SMALL = dict(
   num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, dropout=0.0, attention_dropout=0.0
 )
-PREDICTIONS = 3  # per row, of every masking: all batches have the same shapes
+PREDICTIONS = 3  # per row, so that batches have the same shapes; `in_order` predicts all tokens
 CHANGES = {
   'permutation': dict(num_predictions=PREDICTIONS, block=REUSED, context=3),
   'memory_segments': dict(reuse_length=REUSED),
@@ -113,7 +113,7 @@ def rows_of(masking: str, format: str):
       batch_size=ROWS,
       seed=0,
     )
-  assert made.num_predictions == PREDICTIONS
+  assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
   # Formats with the same features share the masking that TensorFlow has traced.
   made._mask = _masks.setdefault((masking, tuple(made.features)), made._mask)
   return made

@@ -307,6 +307,33 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
   assert np.abs(masked - evaluate.row_vectors(encoder, own, batches)).max() > 1e-3
 
 
+def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
+  rows = evaluate.rows_of(
+    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  )
+  special, before = corpora.open(corpus).special, rows[0]
+  after = evaluate._classifier_last({**before, 'order': before['input_ids']})
+  for r, real in enumerate((before['pack_ids'] > 0).sum(axis=1)):
+    row = before['input_ids'][r]
+    assert row[0] == special['cls'] and after['segment_ids'][r, real - 1] == 2
+    expected = np.concatenate([row[1:real], row[:1], row[real:]])
+    np.testing.assert_array_equal(after['input_ids'][r], expected)
+    np.testing.assert_array_equal(
+      after['segment_ids'][r, : real - 1], before['segment_ids'][r, 1:real]
+    )
+    chosen = before['masked_weights'][r] > 0
+    np.testing.assert_array_equal(
+      expected[after['masked_positions'][r, chosen]], row[before['masked_positions'][r, chosen]]
+    )
+  assert 'order' not in after and len(np.unique((before['pack_ids'] > 0).sum(axis=1))) > 1
+  objective = small.objective('memory_mlm', vocab_size=VOCAB)
+  encoder, params = objective.networks[0].encoder, small.parameters(objective)
+  found = evaluate.row_vectors(encoder, params, rows)
+  hidden_BLD = np.asarray(encoder.apply({'params': params['encoder']}, after))
+  last = (before['pack_ids'] > 0).sum(axis=1) - 1
+  np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
+
+
 def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
   batches = evaluate.rows_of(
     corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2

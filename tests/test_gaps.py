@@ -43,7 +43,7 @@ def run(corpus, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def found(run, corpus):
-  return gaps.find(str(run[0]), str(corpus), gaps=4, batches=made.BATCHES)
+  return gaps.find(str(run[0]), str(corpus), gaps=4, top=3, batches=made.BATCHES)
 
 
 def logits(params, batch):
@@ -68,6 +68,21 @@ def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
   assert found.accuracy == pytest.approx(right / count)
   assert found.frequent_accuracy == pytest.approx(frequent / count)
   assert found.bigram_accuracy > found.frequent_accuracy
+
+
+def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, corpus, found):
+  most = np.argsort(-corpora.open(corpus).unigrams)[:3]
+  likely = frequent = count = 0
+  for batch in held_out(corpus):
+    scores = logits(run[1], batch)
+    for row, slot in zip(*np.nonzero(batch['masked_weights'])):
+      target = batch['masked_targets'][row, slot]
+      if batch['input_ids'][row, batch['masked_positions'][row, slot]] == target:
+        continue
+      likely += target in np.argsort(-scores[row, slot])[:3]
+      frequent, count = frequent + (target in most), count + 1
+  assert 100 < count < found.predictions
+  assert found.top == (3, count, pytest.approx(likely / count), pytest.approx(frequent / count))
 
 
 def test_the_curve_starts_before_training_and_ends_at_the_checkpoint(corpus, found):
@@ -125,6 +140,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, mon
     _CORPUS=str(corpus),
     _GAPS=4,
     _DRAW=0,
+    _TOP=3,
     _BATCHES=made.BATCHES,
     _REQUIRE=None,
     _CACHE_DIR=None,
@@ -136,6 +152,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, mon
   assert said == gaps.screen(found) + '\n'
   assert all(gap.sentence in said for gap in found.gaps)
   assert len(re.findall(r'%.* of 4$', said, re.M)) == 3
+  assert f'Truth among 3 tokens, of {found.top.predictions} masked tokens' in said
   monkeypatch.setattr(gaps, '_REQUIRE', types.SimpleNamespace(value=9.0))
   with pytest.raises(gaps.NotLearned):
     gaps.main(None)
@@ -144,7 +161,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, mon
 
 def test_a_tick_marks_what_is_as_in_the_text(found):
   gap = gaps.Gap('a ____ b', 'word', 'word', 'of', 'word', 'the')
-  lines = gaps.screen(found._replace(gaps=[gap])).splitlines()
+  lines = gaps.screen(found._replace(gaps=[gap], top=None)).splitlines()
   at = next(n for n, line in enumerate(lines) if line.endswith('a ____ b'))
   assert lines[at + 1].split() == ['word', 'word', '✓', 'of', 'word', '✓', 'the']
   assert [line.split()[-3:] for line in lines[-3:]] == [[n, 'of', '1'] for n in ('0', '1', '0')]

@@ -431,6 +431,20 @@ def test_only_the_phase_that_needs_most_is_looked_at_for_a_batch(monkeypatch):
 
 
 @needs_libtpu
+def test_a_phase_with_a_batch_of_its_own_is_judged_by_it_and_mended_in_the_phase(monkeypatch):
+  asked = linear(monkeypatch, per_row=1 << 24)
+  own = {'batch_tokens': 4096 * 64, 'run.accumulation': 2}
+  found = verdict.preflight(config(phases=((60, {}), (40, own))), topology='v5e:2x2')
+  assert [(p.rows, p.program.fits) for p in found.phases] == [(8, True), (4096, False)]
+  most, _ = found.phases[1].largest
+  assert asked[:2] == [8, 4096] and 8 < most < 4096 and most % 8 == 0
+  advice = '\n'.join(found.remedies)
+  assert 'run.accumulation=16 in phase 1 of the config: the same update' in advice
+  assert f'batch_tokens={most * 64} in phase 1 of the config: another experiment' in advice
+  assert '--config.' not in advice.replace('--config.run.', '')
+
+
+@needs_libtpu
 def test_what_cannot_be_enough_is_not_advised(monkeypatch):
   linear(monkeypatch, per_row=1 << 24)
   found = verdict.preflight(

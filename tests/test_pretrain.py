@@ -6,6 +6,7 @@ those of a run that nobody touched, with dropout on.
 
 import glob
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -40,7 +41,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 STEPS, BORDER = 14, 9
 
 # A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
-# at BORDER.
+# at BORDER, and one of a larger batch in two microbatches.
 CONFIG = f"""
 from configs import parts
 
@@ -52,7 +53,9 @@ def get_config(argument=None):
                                 max_positions=64),
       objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
       schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3), length=64, batch_size=8,
-      phases=(({BORDER}, {{'length': 32}}), ({STEPS - BORDER}, {{}})), hf='BertForPreTraining',
+      phases=(({BORDER}, {{'length': 32}}),
+              ({STEPS - BORDER}, {{'batch_tokens': 1024, 'run.accumulation': 2}})),
+      hf='BertForPreTraining',
       run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0,
                     keep=3, tensorboard=False))
 """
@@ -226,6 +229,8 @@ def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
     'held_out_mlm_accuracy',
     'held_out_bits_per_byte',
   } <= row[5].keys() & row[-1].keys()
+  rows_of = [8] * BORDER + [1024 // 64] * (STEPS - BORDER)
+  assert [r['examples'] for r in row] == list(itertools.accumulate(rows_of))
   assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
   assert len({r['batch_crc32'] for r in row}) == STEPS
   assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
@@ -464,7 +469,12 @@ def everything(workdir):
     ({'tokenizer.vocab_size': 301}, 'vocabulary of 300, the config one of 301'),
     ({'tokenizer.lowercase': False}, 'tokenizer.lowercase: True → False'),
     ({'corpus.splitter': 'lines'}, 'corpus.splitter'),
-    ({'batch_size': 12}, 'batch_size 12 does not divide'),
+    ({'batch_size': 12}, 'in phase 0, batch_size 12 does not divide'),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'batch_tokens': 12 * 64}))},
+      'in phase 1, batch_size 12 does not divide',
+    ),
+    ({'batch_tokens': 1024}, 'set one of them'),
     ({'run.accumulation': 3}, 'does not divide into 3 microbatches'),
     ({'run.mesh': (3, -1, 1)}, 'run.mesh'),
     ({'run.mesh': (4, 2)}, r'write \(4, 1, 2\)'),

@@ -244,6 +244,7 @@ MASKINGS = {
   'span': parts.span(),
   'ngram_windows': parts.ngram_windows(),
   'permutation': parts.permutation(num_predictions=10, block=32),
+  'in_order': parts.in_order(),
 }
 
 
@@ -279,6 +280,9 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
       places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
       # 1, 2, … in each of the two blocks
       assert sorted(places) == sorted([*range(1, 6), *range(1, len(places) - 4)])
+    if name == 'in_order':
+      places = [int(re.fullmatch(r'<.* (\d+)>', m)[1]) for m in marks]
+      assert places == [*range(1, len(places) + 1)]
 
 
 @pytest.mark.parametrize('name', MASKINGS)
@@ -297,6 +301,9 @@ def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
       'corrupted' not in text
       and 10 < _measured(text, 'tokens of its row that a prediction sees') < 64
     )
+  elif name == 'in_order':
+    assert 'corrupted' not in text
+    assert 20 < _measured(text, 'tokens of its row that a prediction sees') < 40
   else:
     assert abs(_measured(text, 'corrupted to the mask token') - 80) < 5
 

@@ -81,7 +81,6 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     network.attention_dropout,
     network.relative_attention,
     network.dtype,
-    getattr(network, 'fused_attention', True),
   )
   objective = parts.build(
     phase.config.objective,
@@ -109,8 +108,10 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     phase_data,
     mesh,
     config.seed,
-    config.run.accumulation,
+    phase.config.run.accumulation,
     phase.index,
+    phase.examples,
+    phase.first_example,
   )
 
 
@@ -154,7 +155,7 @@ def check_rows(config, features, network, objective):
 
 def _check_memory(config, objective):
   """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
-  if not jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))):
+  if not _has_memory(objective):
     return
   own, told = config.encoder, config.format
   if 'reuse_length' in own and 'reuse_length' in told and own.reuse_length != told.reuse_length:
@@ -162,6 +163,10 @@ def _check_memory(config, objective):
       f'encoder.reuse_length={own.reuse_length} and format.reuse_length={told.reuse_length}: the '
       'memory keeps the tokens by which the rows move on, set both to the same.'
     )
+
+
+def _has_memory(objective) -> bool:
+  return bool(jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))))
 
 
 def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
@@ -173,14 +178,31 @@ def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
   )
 
 
+def check_batches(phases, mesh, hosts: int):
+  """Raises UserError if the rows of a phase cannot be split over microbatches, devices and
+  hosts.
+  """
+  for phase in phases:
+    where = f'in phase {phase.index}, ' if len(phases) > 1 else ''
+    rows, accumulation = phase.config.batch_size, phase.config.run.accumulation
+    sharding.check_batch(rows, accumulation, mesh, hosts, where)
+
+
 def check_phases(config, phases, data, mesh, end):
   """What is wrong with a phase is said at the start, on stand-in text, and not when the phase
   begins.
   """
-  before, summands_before = set(), {}
+  before, summands_before, lanes_before = set(), {}, None
   for phase in phases:
     objective = phase_run(config, phase, data._replace(phase=data.trial), mesh, end).objective
     trained, summands = set(paths(objective)), _summands(objective)
+    lanes = phase.config.batch_size if _has_memory(objective) else None
+    if None not in (lanes, lanes_before) and lanes != lanes_before:
+      raise errors.UserError(
+        f'Phase {phase.index} has batches of {lanes} rows, the phase before it of {lanes_before}: '
+        'the memory goes from each row to the same row of the next step, so give both phases one '
+        'batch_size, or make two runs with --init.'
+      )
     if lost := sorted(before - trained):
       raise errors.UserError(
         f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
@@ -194,7 +216,7 @@ def check_phases(config, phases, data, mesh, end):
         'table that is a part of a sum would be read as the whole, or the reverse. Share in the '
         'same way in both, or make two runs with --init.'
       )
-    before, summands_before = trained, summands
+    before, summands_before, lanes_before = trained, summands, lanes
 
 
 def _summands(objective) -> dict[str, bool]:

@@ -1,10 +1,11 @@
 """batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of
 (corpus, config, seed, step).
 
-Example n = step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
-epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. A very large
-split is visited part by part (splits.Split). B rows of the global batch, b of this host, L length,
-P predictions.
+Example n = n₀ + step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
+epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. n₀ is 0, but
+where the phases before read the same rows: then it is what they read, in batches of any size, so a
+border of phases leaves nothing out and repeats nothing. A very large split is visited part by part
+(splits.Split). B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import functools
@@ -41,6 +42,7 @@ def build(
   split='train',
   host=(0, 1),
   phase=0,
+  first_example=0,
   keep_units=False,
 ):
   """The pipeline of one phase of a run.
@@ -49,8 +51,10 @@ def build(
     corpus: corpus.corpus.Corpus.
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run; phase: index of the phase, whose rows and masks are its own. Held-out rows
-      depend on neither, and predict no special token (masking.of_text).
+    seed: of the run; phase: index of the phase, whose order of rows and masks are its own (or of
+      the phase whose order it goes on with). Held-out rows depend on neither, and predict no
+      special token (masking.of_text).
+    first_example: n₀, place of the first row in that order.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
@@ -106,7 +110,33 @@ def build(
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
   return Pipeline(
-    corpus, split, form, form_of, mask, key, length, batch_size, (index, count), notes
+    corpus,
+    split,
+    form,
+    form_of,
+    mask,
+    key,
+    length,
+    batch_size,
+    (index, count),
+    notes,
+    first_example,
+  )
+
+
+def of_phase(corpus, phase, **options):
+  """The pipeline of a configuration.Phase. options: others of `build`."""
+  config = phase.config
+  return build(
+    corpus,
+    format=config.format,
+    masking=config.masking,
+    length=config.length,
+    batch_size=config.batch_size,
+    seed=config.seed,
+    phase=phase.order,
+    first_example=phase.first_example,
+    **options,
   )
 
 
@@ -120,7 +150,9 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, corpus, split, form, form_of, mask, key, length, batch_size, host, notes):
+  def __init__(
+    self, corpus, split, form, form_of, mask, key, length, batch_size, host, notes, first_example
+  ):
     self._split, self._split_name, self._format, self._masking = (
       corpus.splits[split],
       split,
@@ -133,6 +165,7 @@ class Pipeline:
     self._in_order = form.assemble is not None  # lanes go on from step to step
     self._rows_here = batch_size // host[1]
     self._first_row = host[0] * self._rows_here
+    self._first_example = first_example
     self._parts = epochs.Parts(self._split, form, form_of)
     self._lists = epochs.Lists(self._parts, self._epoch_key)
     self.num_predictions = mask.num_predictions
@@ -227,7 +260,8 @@ class Pipeline:
     """Features before masking and the row keys of this host's part of a step."""
     if step < 0:
       raise ValueError(f'step {step}: steps count from 0')
-    example = step * self._batch_size + self._first_row + np.arange(self._rows_here, dtype=np.int64)
+    first = self._first_example + step * self._batch_size + self._first_row
+    example = first + np.arange(self._rows_here, dtype=np.int64)
     epoch, place = np.divmod(example, self.rows_per_epoch)
     return self._rows(epoch, place, shuffled=not self._in_order)
 

@@ -16,6 +16,7 @@ FIELDS = (
   'seed',
   'length',
   'batch_size',
+  'batch_tokens',
   'phases',
   'tokenizer',
   'corpus',
@@ -32,7 +33,17 @@ FIELDS = (
 AUTO = 'auto'
 
 # What a phase may set (a shape of a parameter never changes inside a run).
-_PHASE_SECTIONS = ('length', 'format', 'masking', 'objective', 'schedule')
+_PHASE_SECTIONS = (
+  'length',
+  'batch_size',
+  'batch_tokens',
+  'format',
+  'masking',
+  'objective',
+  'schedule',
+)
+# What of the machinery it may set: microbatches are a matter of the batch.
+_PHASE_MACHINERY = 'run.accumulation'
 
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
@@ -66,13 +77,21 @@ class Phase:
     index: place in `config.phases`, from 0.
     first_step: first global step of the phase.
     steps: how many steps it has; it ends before `first_step + steps`.
-    config: the whole config with this phase's overrides applied, locked.
+    config: the whole config with this phase's overrides applied, locked. Its batch_size is the
+      rows of a batch also where batch_tokens was set.
+    examples: rows that the phases before it read.
+    order: index of the phase whose order of rows it goes on with: of the first of its neighbours
+      before it with the same format and length, or its own.
+    first_example: place of its first row in that order.
   """
 
   index: int
   first_step: int
   steps: int
   config: ml_collections.ConfigDict
+  examples: int
+  order: int
+  first_example: int
 
   @property
   def end_step(self) -> int:
@@ -85,7 +104,7 @@ def phases(config) -> tuple[Phase, ...]:
     raise errors.UserError(
       'config.phases is empty: a run needs at least one phase, as in ((1000, {}),).'
     )
-  out, first = [], 0
+  out, first, examples = [], 0, 0
   for index, phase in enumerate(config.phases):
     try:
       steps, overrides = phase
@@ -105,9 +124,41 @@ def phases(config) -> tuple[Phase, ...]:
     resolved = config.copy_and_resolve_references().unlock()
     for key, value in overrides.items():
       _override(resolved, key, value, index)
-    out.append(Phase(index, first, steps, ml_collections.ConfigDict(resolved).lock()))
+    _set_rows(resolved, overrides, index)
+    resolved = ml_collections.ConfigDict(resolved).lock()
+    order = out[-1].order if out and _same_rows(out[-1].config, resolved) else index
+    before = out[order].examples if order < index else examples
+    out.append(Phase(index, first, steps, resolved, examples, order, examples - before))
     first += steps
+    examples += steps * resolved.batch_size
   return tuple(out)
+
+
+def _set_rows(config, overrides, index):
+  """Sets the rows of a phase's batch from batch_size or batch_tokens, whichever the phase sets or
+  else the config.
+  """
+  if 'batch_size' in overrides and 'batch_tokens' not in overrides:
+    config.batch_tokens = 0
+  if 'batch_tokens' in overrides and 'batch_size' not in overrides:
+    config.batch_size = 0
+  if (config.batch_size == 0) == (config.batch_tokens == 0):
+    raise errors.UserError(
+      f'In phase {index}, config.batch_size is {config.batch_size} and config.batch_tokens '
+      f'{config.batch_tokens}: set one of them and leave the other at 0.'
+    )
+  if config.batch_tokens:
+    config.batch_size = config.batch_tokens // max(config.length, 1)
+    if config.batch_size < 1:
+      raise errors.UserError(
+        f'In phase {index}, config.batch_tokens is {config.batch_tokens} and rows have '
+        f'{config.length} tokens: a batch needs at least one row, raise config.batch_tokens.'
+      )
+    config.batch_tokens = 0
+
+
+def _same_rows(a, b) -> bool:
+  return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
 def phase_at(config, step: int) -> Phase:
@@ -118,10 +169,10 @@ def phase_at(config, step: int) -> Phase:
 
 def _override(config, key: str, value, index: int) -> None:
   section = key.split('.')[0]
-  if section not in _PHASE_SECTIONS:
+  if section not in _PHASE_SECTIONS and key != _PHASE_MACHINERY:
     raise errors.UserError(
-      f'config.phases[{index}] sets {key!r}: a phase may set {", ".join(_PHASE_SECTIONS)} and '
-      'their fields.'
+      f'config.phases[{index}] sets {key!r}: a phase may set {", ".join(_PHASE_SECTIONS)}, '
+      f'their fields, and {_PHASE_MACHINERY}.'
       + (errors.did_you_mean(section, _PHASE_SECTIONS) if section not in config else '')
     )
   known = flatten(config)
@@ -174,7 +225,17 @@ def flatten(config) -> dict:
 
 def science(config) -> dict:
   """The flat part of the config that decides what is learned."""
-  return {k: v for k, v in flatten(config).items() if k.split('.')[0] not in _MACHINERY}
+  learned = {k: v for k, v in flatten(config).items() if k.split('.')[0] not in _MACHINERY}
+  if isinstance(learned.get('phases'), tuple):
+    learned['phases'] = tuple(map(_learned, learned['phases']))
+  return learned
+
+
+def _learned(phase):
+  """A phase without the machinery that it sets."""
+  if not (isinstance(phase, tuple) and len(phase) == 2 and isinstance(phase[1], dict)):
+    return phase
+  return phase[0], {k: v for k, v in phase[1].items() if k != _PHASE_MACHINERY}
 
 
 def differences(old: dict, new: dict) -> list[str]:
@@ -230,6 +291,7 @@ def to_json(config) -> str:
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
   plain = json.loads(text)
+  plain.setdefault('batch_tokens', 0)
   for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')

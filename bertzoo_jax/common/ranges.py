@@ -45,7 +45,7 @@ _ABOVE_0 = Range(f'a number of at least {_SMALLEST}', lambda x: x >= _SMALLEST)
 # The upper bounds lie above all that was published (2^16 rows, 2^20 pieces, 1,000 layers), and
 # below what takes minutes to trace or overflows an int32.
 _STEPS = _whole(0, 2**31 - 1)  # the train state counts in int32
-_ROWS, _TOKENS, _PIECES = _whole(1, 2**20), _whole(1, 2**22), _whole(1, 2**24)
+_TOKENS, _PIECES = _whole(1, 2**22), _whole(1, 2**24)
 _LAYERS, _UNITS = _whole(1, 10_000), _whole(1, 2**20)
 _COUNT, _COUNT_OR_0 = _whole(1, 2**31 - 1), _whole(0, 2**31 - 1)
 _BATCH = 2**26  # tokens per batch; the largest published one has 2^24
@@ -54,7 +54,8 @@ NUMBERS = {
   # jax draws the weights from 32 bits of the seed: others would repeat the weights of these
   'seed': _whole(0, 2**32 - 1),
   'length': _TOKENS,
-  'batch_size': _ROWS,
+  'batch_size': _whole(0, 2**20),
+  'batch_tokens': _whole(0, _BATCH),
   'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
@@ -149,7 +150,7 @@ def check(config) -> None:
     if rows * length > _BATCH:
       raise errors.UserError(
         f'phase {phase.index} has {rows:,} rows × {length:,} tokens per batch: at most {_BATCH:,} '
-        'tokens are possible, lower config.batch_size or config.length.'
+        'tokens are possible, lower config.batch_size (or batch_tokens) or config.length.'
       )
 
 

@@ -31,7 +31,8 @@ def text(
     architecture: of the class that the weights are for.
     encoder: linen module.
     sizes: of the architecture's `sizes`.
-    config: the resolved config of the run, nested.
+    config: the resolved config of the run, nested; its phases say length and batch_size, or nothing
+      where they change nothing.
     step: steps trained.
     tensors: what is in model.safetensors.
     corpus: what the run recorded of its corpus; may be empty.
@@ -72,7 +73,7 @@ def text(
     '| | |',
     '|---|---|',
     f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
-    f'| batch | {config["batch_size"]:,} rows |',
+    f'| batch | {_batch(config, step)} |',
     f'| lengths | {", ".join(f"{n} tokens for {steps:,} steps" for n, steps in lengths)} |',
     f'| began with | {_public(init.split(",")) if init else "random weights"} |',
     f'| input | {_fields(config["format"])} |',
@@ -138,6 +139,8 @@ _LAST_PHASE = (
 _PAIRS = {
   'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
   'sop': 'label 0: the two texts are in their order, 1: they are swapped',
+  'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
+  'same document',
   'neighbours': 'label 0: the second text follows the first, 1: it belongs to another row',
 }
 _ALONE = '; a text of a single sentence got a random one behind it, and label 1'
@@ -145,10 +148,23 @@ _ALONE = '; a text of a single sentence got a random one behind it, and label 1'
 
 def _lengths(config: dict[str, Any], step: int) -> list[tuple[int, int]]:
   """(tokens per row, steps trained) of each phase that has begun."""
+  return _trained(config, step, 'length')
+
+
+def _batch(config: dict[str, Any], step: int) -> str:
+  """Rows of a batch, with the steps where phases have unlike ones."""
+  batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
+  if len({rows for rows, _ in batches}) == 1:
+    return f'{batches[0][0]:,} rows'
+  return ', '.join(f'{rows:,} rows for {steps:,} steps' for rows, steps in batches)
+
+
+def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, int]]:
+  """(a field, steps trained) of each phase that has begun."""
   out = []
   for steps, overrides in config['phases']:
     if (trained := min(steps, step)) > 0:
-      out.append((overrides.get('length', config['length']), trained))
+      out.append((overrides.get(field, config[field]), trained))
     step -= trained
   return out
 
@@ -178,8 +194,8 @@ def _has_pair_head(a: Architecture) -> bool:
 def _labels(format: dict[str, Any]) -> str:
   """The labels of pairs, as the format made them."""
   kind = format.get('pairs', 'nsp')
-  if kind == 'nsp' and format.get('negatives') == 'neighbours':
-    kind = 'neighbours'
+  if kind == 'nsp' and format.get('negatives') in _PAIRS:
+    kind = format['negatives']
   alone = kind == 'sop' and format.get('lone_sentences') == 'random'
   return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{_ALONE * alone}.'
 

@@ -53,7 +53,6 @@ def choose(
   attention_dropout: float,
   relative: bool = False,
   dtype=jnp.bfloat16,
-  fusable: bool = True,
 ) -> Kernels:
   """The kernels of a name, for a device.
 
@@ -66,7 +65,6 @@ def choose(
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
     dtype: of queries, keys and values.
-    fusable: whether fused kernels have all terms of the scores (attention.Relative.simple).
 
   Raises:
     UserError: kernels that the device does not have, or that cannot compute the attention.
@@ -77,14 +75,10 @@ def choose(
   if name == 'auto':
     if platform == 'gpu':
       return BY_NAME['cudnn' if _cudnn_can(attention_dropout, relative, dtype) else 'xla']
-    name = 'fused' if platform == 'tpu' and not old and fusable else 'xla'
+    name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
-    )
-  if name.startswith('fused') and not fusable:
-    raise errors.UserError(
-      f'run.kernels={name} has no terms of attention by segments: take auto or xla.'
     )
   if name == 'cudnn':
     cudnn.check(attention_dropout, relative, dtype)

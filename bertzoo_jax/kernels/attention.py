@@ -1,7 +1,7 @@
 """Fused attention for encoder lengths, forward and backward, as TPU kernels.
 
-Legend as in model/attention.py: B batch, L length of the queries, M of the keys, H heads, K head
-width, R rows of a table of distances; D = H·K.
+Legend as in model/attention.py: B batch, L number of queries, M of keys, H heads, K head width, N
+places of the queries, R rows of a table of distances; D = H·K.
 
 A program holds all scores of some queries and heads in fast memory, [M, L] per head: keys down and
 queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
@@ -10,9 +10,10 @@ Nothing of size L × M reaches main memory. The forward pass keeps the logarithm
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
 dropout bits again. Softmax and sums are float32.
 
-Relative terms come from products with a window of the table, which slides.py puts into place. Their
-kernels go through all rows of the batch for a group of heads, and so sum the gradients of the
-tables in fast memory, in float32.
+Relative terms come from products with a window of the table, which slides.py puts into place
+(relative_terms.py). Their kernels go through all rows of the batch for a group of heads, and so sum
+the gradients of the tables in fast memory, in float32. Queries at given places meet the whole
+table; terms of the keys are computed for all N places, and those of the queries picked.
 """
 
 import functools
@@ -24,13 +25,17 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.kernels import bits
-from bertzoo_jax.kernels import slides
+from bertzoo_jax.kernels.relative_terms import LANES
+from bertzoo_jax.kernels.relative_terms import Lanes
+from bertzoo_jax.kernels.relative_terms import Pairs
+from bertzoo_jax.kernels.relative_terms import Terms
+from bertzoo_jax.kernels.relative_terms import product
 from bertzoo_jax.model.attention import HIDDEN
+from bertzoo_jax.model.attention import Relative
 
-_LANES = 128
 _WHOLE = 512  # tokens up to which a program takes all queries of a row
+_TABLES = 'c2p', 'p2c', 'bias', 'query'  # the first terms of a Relative
 _FORWARD, _BACKWARD = 1 << 18, 1 << 17  # keys × lanes of the heads that a program takes
 
 
@@ -41,10 +46,13 @@ class _Program(NamedTuple):
     heads, width: number and width of the heads.
     scale: factor of the scores.
     rate: of dropout.
-    terms: names of the relative terms, among c2p, p2c and bias.
+    terms: names of the relative terms, among c2p, p2c, bias and query.
+    halves: 2 if each table is two, of which a row of the batch has one; else 1.
     window: None or (left, right).
     first_query: place of query 0 among the keys.
-    ordered: whether queries and keys have orders.
+    marks: what is known of each query: packs, and if there are such order, segments, places. Of
+      each key the same without places.
+    places: N in whole lanes; 0 where it is not needed.
     gather: whether the chip moves sublanes by indices (not on TPU v4).
     hashed: draw dropout bits by row_keys.py.
     interpret: run on any machine.
@@ -55,9 +63,11 @@ class _Program(NamedTuple):
   scale: float
   rate: float
   terms: tuple[str, ...]
+  halves: int
   window: tuple[int, int] | None
   first_query: int
-  ordered: bool
+  marks: tuple[str, ...]
+  places: int
   gather: bool
   hashed: bool
   interpret: bool
@@ -94,53 +104,56 @@ def attend(
     hashed: as of `bits.keep`.
     interpret: run on any machine, slowly.
   """
-  if relative is not None and not relative.simple:
-    raise errors.UserError(
-      'Fused attention has no terms by segments and no mirrored rows: take run.kernels=xla.'
-    )
   batch, length, heads, width = q_BLHK.shape
+  keys = k_BMHK.shape[1]
+  relative = Relative() if relative is None else relative
+  tables = {n: x for n, x in zip(_TABLES, relative) if x is not None}
+  of_queries, of_keys = _marks(visible, relative.same_segment, bool(tables))
+  rows, columns = _padded(length, keys, bool(tables))
+  places = _places(length, keys, relative, tables) if 'places' in of_queries else (length, rows)
   keys_B2 = dropout_keys_B2 if dropout_rate else None
-  seed = bits.seed(keys_B2, batch, first_head)
-  tables = (
-    {}
-    if relative is None
-    else {name: table for name, table in zip(('c2p', 'p2c', 'bias'), relative) if table is not None}
-  )
-  rows, columns = _padded(length, k_BMHK.shape[1], bool(tables))
   program = _Program(
     heads,
     width,
     width**-0.5 if scale is None else float(scale),
     float(dropout_rate) if keys_B2 is not None else 0.0,
     tuple(tables),
+    1 if relative.half_B is None else 2,
     visible.window,
     visible.first_query,
-    visible.query_order_BL is not None,
+    tuple(of_queries),
+    places[1],
     gather,
     hashed,
     interpret,
   )
   flat = lambda x, size: _pad(x.reshape(*x.shape[:2], heads * width), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
-  marks = (
-    _marks(visible.query_packs_BL, visible.query_order_BL, rows, -1),
-    _marks(visible.key_packs_BM, visible.key_order_BM, columns, -2),
-  )
+  numbers_BH1L = None
+  if relative.same_segment is not None:
+    numbers_BH1L = _pad(relative.same_segment.numbers_BLH.mT, rows, 2)[:, :, None]
+    numbers_BH1L = numbers_BH1L.astype(jnp.float32)
   tables = tuple(
-    _table(name, table, length, rows, columns - k_BMHK.shape[1], rows + columns, q_BLHK.dtype)
+    _table(name, relative, table, places, (keys, columns), q_BLHK.dtype)
     for name, table in tables.items()
   )
-  out_BLD, lse_BH1L = _attend(program, *arrays, tables, marks, seed, kept)
+  marks = _stacked(of_queries, rows, -1), _stacked(of_keys, columns, -2)
+  half_B = jnp.zeros(batch) if relative.half_B is None else relative.half_B
+  scalars = bits.seed(keys_B2, batch, first_head), half_B.astype(jnp.int32)
+  out_BLD, lse_BH1L = _attend(program, *arrays, numbers_BH1L, tables, marks, scalars, kept)
   out_BLHK = out_BLD[:, :length].reshape(q_BLHK.shape)
   return (out_BLHK, lse_BH1L) if keep else out_BLHK
 
 
+def _up(n: int) -> int:
+  return -(-n // LANES) * LANES
+
+
 def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
   """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
-  up = lambda n: -(-n // _LANES) * _LANES
-  if relative or length > _WHOLE or (keys > _WHOLE and length > _LANES):
-    length = up(length)
-  return length, up(keys) if relative or keys > _WHOLE else keys
+  if relative or length > _WHOLE or (keys > _WHOLE and length > LANES):
+    length = _up(length)
+  return length, _up(keys) if relative or keys > _WHOLE else keys
 
 
 def _pad(x, size, axis, value=0):
@@ -148,33 +161,56 @@ def _pad(x, size, axis, value=0):
   return jnp.pad(x, widths, constant_values=value)
 
 
-def _marks(packs_BL, order_BL, size, padding):
-  """int32 [B, 1 or 2, size]: packs and, if there is one, order. Padded places see nobody."""
-  marks = [_pad(packs_BL, size, 1, padding)]
-  if order_BL is not None:
-    marks.append(_pad(order_BL, size, 1))
-  return jnp.stack(marks, axis=1).astype(jnp.int32)
+def _places(length, keys, relative, tables) -> tuple[int, int]:
+  """N, which tables tell, and N in whole lanes."""
+  table = next(iter(tables.values()), None)
+  places = length if table is None else relative.halves(table).shape[1] + 1 - keys
+  return places, _up(places)
 
 
-def _table(name, table, length, rows, more_keys, size, dtype):
-  """A table as kernels read it: [size, D] in `dtype`, or [H, 1, size] float32 of a bias.
+def _marks(visible, same_segment, relative: bool) -> tuple[dict, dict]:
+  """{name: int32 [B, L]} of queries, and of keys. relative: whether there are tables."""
+  _, own_BL, others_BM = (None,) * 3 if same_segment is None else same_segment
+  places_BL = visible.query_places_BL if relative or visible.window is not None else None
+  orders = visible.query_order_BL, visible.key_order_BM
+  of_queries = dict(
+    packs=visible.query_packs_BL, order=orders[0], segments=own_BL, places=places_BL
+  )
+  of_keys = dict(packs=visible.key_packs_BM, order=orders[1], segments=others_BM)
+  return tuple({n: x for n, x in d.items() if x is not None} for d in (of_queries, of_keys))
 
-  p2c begins with the smallest distance. c2p and bias begin with the greatest.
+
+def _stacked(marks, size, padding):
+  """int32 [B, marks, size]. Padded places see nobody."""
+  rows = [_pad(x, size, 1, padding if name == 'packs' else 0) for name, x in marks.items()]
+  return jnp.stack(rows, axis=1).astype(jnp.int32)
+
+
+def _table(name, relative, table, places, keys, dtype):
+  """A table as kernels read it, its halves one behind the other: [halves · rows, D] in `dtype`, or
+  [H, 1, halves · rows] float32 of a bias. The common query is a table of one row.
+
+  p2c begins with the smallest distance. c2p and bias begin with the greatest. places, keys: their
+  numbers, as they are and padded.
   """
-  front = more_keys if name == 'p2c' else rows - length
-  table = table if name == 'p2c' else table[::-1]
-  table = jnp.pad(table, ((front, size - len(table) - front), *((0, 0),) * (table.ndim - 1)))
+  if name == 'query':
+    return table.reshape(1, -1).astype(dtype)
+  halves = relative.halves(table)
+  front = keys[1] - keys[0] if name == 'p2c' else places[1] - places[0]
+  back = places[1] + keys[1] - halves.shape[1] - front
+  halves = halves if name == 'p2c' else halves[:, ::-1]
+  halves = jnp.pad(halves, ((0, 0), (front, back), *((0, 0),) * (table.ndim - 1)))
   if name == 'bias':
-    return table.T[:, None].astype(jnp.float32)
-  return table.reshape(size, -1).astype(dtype)
+    return halves.reshape(-1, table.shape[1]).T[:, None].astype(jnp.float32)
+  return halves.reshape(halves.shape[0] * halves.shape[1], -1).astype(dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(program, q_BLD, k_BMD, v_BMD, tables, marks, seed, kept):
+def _attend(program, q_BLD, k_BMD, v_BMD, numbers_BH1L, tables, marks, scalars, kept):
   """(out_BLD, lse_BH1L). The second gets no gradient."""
   if kept is not None:
     return jnp.zeros_like(q_BLD), kept
-  return _call(_forward, program, (q_BLD, k_BMD, v_BMD), tables, marks, seed)
+  return _call(_forward, program, (q_BLD, k_BMD, v_BMD), numbers_BH1L, tables, marks, scalars)
 
 
 def _attend_forward(program, *args):
@@ -185,17 +221,18 @@ def _attend_forward(program, *args):
 
 
 def _attend_backward(program, kept, grads):
-  (q_BLD, k_BMD, v_BMD, tables, marks, seed), lse_BH1L = kept
+  (q_BLD, k_BMD, v_BMD, *rest), lse_BH1L = kept
   arrays = q_BLD, k_BMD, v_BMD, grads[0], lse_BH1L
-  dq, dk, dv, *of_tables = _call(_backward, program, arrays, tables, marks, seed)
-  of_tables = tuple(x.astype(own.dtype) for x, own in zip(of_tables, tables))
-  return dq, dk, dv, of_tables, None, None, None
+  dq, dk, dv, *others = _call(_backward, program, arrays, *rest)
+  of_numbers = others.pop(0) if 'segments' in program.marks else None
+  of_tables = tuple(x.astype(own.dtype) for x, own in zip(others, rest[1]))
+  return dq, dk, dv, of_numbers, of_tables, None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _call(kernel, program, arrays, tables, marks, seed):
+def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
   """Runs a program for each row, group of heads and block of queries.
 
   arrays: q, k, v and, for the backward pass, gradient and log-sum-exp.
@@ -206,10 +243,11 @@ def _call(kernel, program, arrays, tables, marks, seed):
   together = _heads_together(program.heads, program.width, keys, backward, bool(tables))
   queries = _block(length, keys)
   wide, blocks = together * program.width, length // queries
+  numbers = () if numbers_BH1L is None else (numbers_BH1L,)
 
   # With tables the rows of the batch are inside, so that a group's gradients stay in fast memory.
   def spec(shape, index):
-    order = (lambda h, b, i, _: index(b, h, i)) if tables else (lambda b, h, i, _: index(b, h, i))
+    order = (lambda h, b, i, *_: index(b, h, i)) if tables else (lambda b, h, i, *_: index(b, h, i))
     return pl.BlockSpec(shape, order)
 
   of_queries = spec((1, queries, wide), lambda b, h, i: (b, i, h))
@@ -228,8 +266,8 @@ def _call(kernel, program, arrays, tables, marks, seed):
   like = lambda rows: jax.ShapeDtypeStruct((batch, rows, depth), arrays[0].dtype)
   if backward:
     out = [like(length), like(keys), like(keys)]
-    out += [jax.ShapeDtypeStruct(t.shape, jnp.float32) for t in tables]
-    places = [of_queries, of_keys, of_keys, *of_tables]
+    out += [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (*numbers, *tables)]
+    places = [of_queries, of_keys, of_keys, *(of_lse for _ in numbers), *of_tables]
     places_in = [of_queries, of_keys, of_keys, of_queries, of_lse]
     scratch = [pltpu.VMEM((keys, wide), jnp.float32)] * (2 if blocks > 1 else 0)
   else:
@@ -241,18 +279,18 @@ def _call(kernel, program, arrays, tables, marks, seed):
     functools.partial(kernel, program, together, blocks),
     out_shape=out,
     interpret=program.interpret,
-    cost_estimate=_cost(program, backward, batch, length, keys, (*arrays, *tables, *out)),
+    cost_estimate=_cost(program, backward, *arrays[:2], (*arrays, *tables, *out)),
     grid_spec=pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=1,
+      num_scalar_prefetch=len(scalars),
       grid=(*groups, blocks),
       out_specs=places,
       scratch_shapes=scratch,
-      in_specs=[*places_in, *of_tables, *of_marks],
+      in_specs=[*places_in, *(of_lse for _ in numbers), *of_tables, *of_marks],
     ),
     compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
     name=f'attention{kernel.__name__}{_variant(program, length, keys)}'
     + bits.variant(program, arrays[0].dtype),
-  )(seed, *arrays, *tables, *marks)
+  )(*scalars, *arrays, *numbers, *tables, *marks)
 
 
 def _variant(program, length, keys) -> str:
@@ -261,19 +299,21 @@ def _variant(program, length, keys) -> str:
     f'_k{program.width}',
     f'_m{keys}' * (keys != length),
     *(f'_{t}' for t in program.terms),
+    '_halves' * (program.halves > 1),
     '_window' * (program.window is not None),
-    '_order' * program.ordered,
+    *(f'_{mark}' for mark in program.marks if mark in ('order', 'segments')),
+    f'_at{program.places}' * ('places' in program.marks),
   ]
   return ''.join(parts)
 
 
-def _cost(program, backward, batch, length, keys, arrays):
-  slid = len({'c2p', 'p2c'} & {*program.terms})
-  products = 5 + 3 * slid if backward else 2 + slid
-  scores = batch * program.heads * length * keys
+def _cost(program, backward, q_BLD, k_BMD, arrays):
+  (batch, length, _), keys = q_BLD.shape, k_BMD.shape[1]
+  slid = length * ('c2p' in program.terms) + program.places * ('p2c' in program.terms)
+  products = 5 * length + 3 * slid if backward else 2 * length + slid
   return pl.CostEstimate(
-    flops=2 * products * scores * program.width,
-    transcendentals=scores,
+    flops=2 * batch * program.heads * keys * products * program.width,
+    transcendentals=batch * program.heads * length * keys,
     bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
   )
 
@@ -296,7 +336,7 @@ def _heads_together(heads: int, width: int, keys: int, backward: bool, relative:
   With relative terms a program is longer, and groups of heads are all that two cores can share:
   their number is even where it can be.
   """
-  fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % _LANES == 0]
+  fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % LANES == 0]
   most = (_BACKWARD if backward else _FORWARD) // (keys * width)
   if relative:
     most //= 2
@@ -306,10 +346,10 @@ def _heads_together(heads: int, width: int, keys: int, backward: bool, relative:
 
 def _block(length: int, keys: int) -> int:
   """Queries of a program: all, or in whole lanes as many as have 512 × 512 scores."""
-  if length <= _LANES or max(length, keys) <= _WHOLE:
+  if length <= LANES or max(length, keys) <= _WHOLE:
     return length
-  most = max(1, _WHOLE * _WHOLE // keys // _LANES)
-  return _LANES * max(n for n in range(1, most + 1) if length // _LANES % n == 0)
+  most = max(1, _WHOLE * _WHOLE // keys // LANES)
+  return LANES * max(n for n in range(1, most + 1) if length // LANES % n == 0)
 
 
 # --- inside a program ---------------------------------------------------------------------------
@@ -332,14 +372,17 @@ class _Place(NamedTuple):
     return cls(row, group * together, block, blocks, block * queries)
 
 
-def _forward(program, together, blocks, seed, q, k, v, *refs):
-  tables, (query_marks, key_marks, out, lse) = refs[:-4], refs[-4:]
+def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
+  *given, query_marks, key_marks, out, lse = refs
   place = _Place.of(program, together, blocks, q.shape[1])
-  hidden_ML = _hidden(program, place, query_marks, key_marks)
+  pairs = Pairs.of(program, place, query_marks, key_marks)
   for head in range(together):
-    own, lanes = _Lanes.plain(program, head), _Lanes.of(program, head, together)
-    windows = _Windows(program, place, head, lanes, tables, q.shape[1], k.shape[1])
-    scores_ML = _scores(program, lanes.read(q), lanes.read(k), windows, hidden_ML)
+    own, lanes = (
+      Lanes.plain(program, head),
+      Lanes.of(program, head, together),
+    )
+    terms = Terms(program, place, head, lanes, halves, pairs, given, q.shape[1], k.shape[1])
+    scores_ML = _scores(program, lanes.read(q), lanes.read(k), terms)
     top_1L = jnp.max(scores_ML, axis=0, keepdims=True)
     e_ML = jnp.exp(scores_ML - top_1L)
     total_1L = jnp.sum(e_ML, axis=0, keepdims=True)
@@ -347,44 +390,49 @@ def _forward(program, together, blocks, seed, q, k, v, *refs):
       e_ML = jnp.where(_keep(program, seed, place, head, e_ML.shape), e_ML, 0.0)
     sees_1L = top_1L > 0.5 * HIDDEN
     inverse_1L = jnp.where(sees_1L, 1.0 / (total_1L * (1.0 - program.rate)), 0.0)
-    out_KL = _product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
+    out_KL = product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
     own.write(out, out_KL.T)
     lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
 
-def _backward(program, together, blocks, seed, q, k, v, grad, lse, *refs):
-  count = len(program.terms)
-  tables, (query_marks, key_marks, dq, dk, dv) = refs[:count], refs[count : count + 5]
-  of_tables, sums = refs[count + 5 : 2 * count + 5], refs[2 * count + 5 :]
+def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs):
+  count, segments = len(program.terms), int('segments' in program.marks)
+  given, refs = refs[: segments + count], refs[segments + count :]
+  query_marks, key_marks, dq, dk, dv, *refs = refs
+  gradients, sums = refs[: segments + count], refs[segments + count :]
   place = _Place.of(program, together, blocks, q.shape[1])
-  hidden_ML = _hidden(program, place, query_marks, key_marks)
+  pairs = Pairs.of(program, place, query_marks, key_marks)
 
   if count:
 
     @pl.when((place.row == 0) & (place.block == 0))
     def _():
-      for ref in of_tables:
+      for ref in gradients[segments:]:
         ref[...] = jnp.zeros_like(ref)
 
   for head in range(together):
-    lanes = _Lanes.of(program, head, together)
+    lanes = Lanes.of(program, head, together)
     q_LK, k_MK, grad_LK = (lanes.read(x) for x in (q, k, grad))
-    windows = _Windows(program, place, head, lanes, tables, q.shape[1], k.shape[1], of_tables)
+    sizes = q.shape[1], k.shape[1]
+    terms = Terms(program, place, head, lanes, halves, pairs, given, *sizes, gradients)
     # Probabilities divided by 1 − rate: dropout scales the kept ones up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
-    p_ML = jnp.exp(_scores(program, q_LK, k_MK, windows, hidden_ML) - to_subtract)
-    dp_ML = _product(v[0, :, lanes.lanes], grad_LK, (1, 1))
+    p_ML = jnp.exp(_scores(program, q_LK, k_MK, terms) - to_subtract)
+    dp_ML = product(v[0, :, lanes.lanes], grad_LK, (1, 1))
     kept_ML = p_ML
     if program.rate:
       keep_ML = _keep(program, seed, place, head, p_ML.shape)
       kept_ML, dp_ML = (jnp.where(keep_ML, x, 0.0) for x in (p_ML, dp_ML))
     delta_1L = jnp.sum(p_ML * dp_ML, axis=0, keepdims=True)
     ds_ML = p_ML * (dp_ML - (delta_1L * (1.0 - program.rate) if program.rate else delta_1L))
-    dv_MK = _product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
+    dv_MK = product(kept_ML.astype(grad.dtype), grad_LK, (1, 0))
     low_ML = ds_ML.astype(q.dtype)
-    dq_LK, dk_MK = _product(low_ML, k_MK, (0, 0)), _product(low_ML, q_LK, (1, 0))
-    if count:
-      added_LK, added_MK = _relative_gradients(program, windows, q_LK, k_MK, ds_ML)
+    dq_LK, dk_MK = (
+      product(low_ML, k_MK, (0, 0)),
+      product(low_ML, q_LK, (1, 0)),
+    )
+    if given:
+      added_LK, added_MK = _relative_gradients(program, terms, q_LK, k_MK, ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
     lanes.write(dq, dq_LK * program.scale)
     _add((dk, dv), sums, place, lanes, (dk_MK * program.scale, dv_MK))
@@ -406,29 +454,6 @@ def _add(results, sums, place, lanes, parts):
       lanes.write(result, total[:, own])
 
 
-def _product(a, b, axes):
-  """a · b over one axis of each, summed in float32, whatever precision jax is set to."""
-  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-  return jax.lax.dot_general(
-    a, b, (((axes[0],), (axes[1],)), ((), ())), precision=exact, preferred_element_type=jnp.float32
-  )
-
-
-def _hidden(program, place, query_marks, key_marks):
-  """0 where a query sees a key and HIDDEN elsewhere: float32 [M, L], the same for all heads."""
-  queries, keys = query_marks.shape[2], key_marks.shape[2]
-  column = lambda i: jnp.broadcast_to(key_marks[0, i : i + 1], (8, keys)).T[:, :1]
-  seen_ML = column(0) == query_marks[0, :1]
-  if program.ordered:
-    seen_ML &= column(1) <= query_marks[0, 1:]
-  if program.window is not None:
-    left, right = program.window
-    at = lambda axis: jax.lax.broadcasted_iota(jnp.int32, (keys, queries), axis)
-    distance_ML = at(1) - at(0) + (program.first_query + place.query)
-    seen_ML &= (distance_ML <= left) & (distance_ML >= -right)
-  return jnp.where(seen_ML, 0.0, HIDDEN)
-
-
 def _keep(program, seed, place, head, size):
   """Which probabilities of a head stay."""
   return bits.keep(
@@ -443,150 +468,28 @@ def _keep(program, seed, place, head, size):
   )
 
 
-def _scores(program, q_LK, k_MK, windows, hidden_ML):
-  scores_ML = _product(k_MK, q_LK, (1, 1))
+def _scores(program, q_LK, k_MK, terms):
+  scores_ML = product(k_MK, q_LK, (1, 1))
   if 'c2p' in program.terms or 'bias' in program.terms:
-    blocks = [windows.by_query(q_LK, b) for b in range(len(q_LK) // _LANES)]
+    blocks = [terms.by_query(q_LK, b) for b in range(len(q_LK) // LANES)]
     scores_ML += jnp.concatenate(blocks, axis=1)
   if 'p2c' in program.terms:
-    blocks = [windows.by_key(k_MK, c) for c in range(len(k_MK) // _LANES)]
+    blocks = [terms.by_key(k_MK, c) for c in range(len(k_MK) // LANES)]
     scores_ML += jnp.concatenate(blocks, axis=0)
-  return scores_ML * program.scale + hidden_ML
+  if terms.pairs.same_ML is not None:
+    scores_ML += terms.by_segments()
+  return scores_ML * program.scale + terms.pairs.hidden_ML
 
 
-def _relative_gradients(program, windows, q_LK, k_MK, ds_ML):
-  """(added to dq_LK, added to dk_MK), before the scale; adds to the gradients of the tables."""
+def _relative_gradients(program, terms, q_LK, k_MK, ds_ML):
+  """(added to dq_LK, added to dk_MK), before the scale; adds to the gradients of the terms."""
   dq_LK, dk_MK = 0.0, 0.0
   if 'c2p' in program.terms or 'bias' in program.terms:
-    parts = [windows.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // _LANES)]
+    parts = [terms.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // LANES)]
     dq_LK = jnp.concatenate(parts, axis=0) if 'c2p' in program.terms else 0.0
   if 'p2c' in program.terms:
-    parts = [windows.by_key_backward(k_MK, c, ds_ML) for c in range(len(k_MK) // _LANES)]
+    parts = [terms.by_key_backward(k_MK, c, ds_ML) for c in range(len(k_MK) // LANES)]
     dk_MK = jnp.concatenate(parts, axis=0)
+  if terms.pairs.same_ML is not None:
+    terms.by_segments_backward(ds_ML)
   return dq_LK, dk_MK
-
-
-class _Lanes(NamedTuple):
-  """The lanes of the heads' widths that products of one head read and write.
-
-  With relative terms they are whole registers, in which other heads may have a part: to move a head
-  to the first lanes takes longer than to multiply by zeros.
-
-  Attributes:
-    lanes: of the program's heads.
-    mine_1K: which of them belong to the head; None for all.
-  """
-
-  lanes: slice
-  mine_1K: jax.Array | None
-
-  @classmethod
-  def plain(cls, program, head):
-    return cls(slice(head * program.width, (head + 1) * program.width), None)
-
-  @classmethod
-  def of(cls, program, head, together):
-    width = program.width
-    if not program.terms or _LANES % width or together * width % _LANES:
-      return cls.plain(program, head)
-    start = head * width // _LANES * _LANES
-    lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, _LANES), 1) + start
-    mine_1K = (lane_1K >= head * width) & (lane_1K < (head + 1) * width)
-    return cls(slice(start, start + _LANES), mine_1K)
-
-  def read(self, ref):
-    """ref[0], [L, lanes], 0 in lanes of other heads."""
-    return self.chosen(ref[0, :, self.lanes], 0)
-
-  def write(self, ref, x):
-    """Writes the head's part of x to ref[0]."""
-    ref[0, :, self.lanes] = self.chosen(x.astype(ref.dtype), ref[0, :, self.lanes])
-
-  def chosen(self, x, other):
-    """x in the head's lanes, else `other`."""
-    if self.mine_1K is None:
-      return x
-    return jnp.where(self.mine_1K, x, jnp.asarray(other, x.dtype))
-
-
-class _Windows:
-  """The relative terms of one head, 128 queries or keys at a time.
-
-  A block of 128 queries and all keys have M + 128 distances, a window of the table. The product of
-  the window and the block has a row per distance; `slides.shear` shifts each column by its query's
-  place, so that rows are keys. p2c is the same with queries and keys exchanged, then transposed.
-  """
-
-  def __init__(self, program, place, head, lanes, tables, queries, keys, of_tables=()):
-    self.program, self.place, self.head, self.own = program, place, head, lanes.lanes
-    self.tables = dict(zip(program.terms, tables))
-    self.of_tables = dict(zip(program.terms, of_tables))
-    self.queries, self.keys = queries, keys
-
-  def _window_by_query(self, b):
-    """The rows of c2p and bias that block b of the program's queries meets."""
-    return self._window(self.queries * self.place.blocks - _LANES * (b + 1), -1, self.keys)
-
-  def _window_by_key(self, c):
-    """The rows of p2c that block c of the keys meets."""
-    return self._window(self.keys - _LANES * (c + 1), 1, self.queries)
-
-  def _window(self, start, sign, size):
-    if self.place.blocks > 1:
-      start = pl.multiple_of(start + sign * self.place.query, _LANES)
-    return pl.ds(start, size + _LANES)
-
-  def by_query(self, q_LK, b):
-    """[M, 128]: c2p and bias of block b of the queries."""
-    window, rows_RL = self._window_by_query(b), 0.0
-    if 'c2p' in self.tables:
-      rows_RL = _product(self.tables['c2p'][window, self.own], q_LK[_block_of(b)], (1, 1))
-    if 'bias' in self.tables:
-      bias_1R = self.tables['bias'][self.head, :, window]
-      rows_RL += jnp.broadcast_to(bias_1R, (_LANES, bias_1R.shape[1])).T
-    return slides.shear(rows_RL, self.program.gather)
-
-  def by_query_backward(self, q_LK, b, ds_ML):
-    """The gradient [128, K] of block b of the queries, before the scale; None without c2p."""
-    window = self._window_by_query(b)
-    rows_RL = slides.unshear(ds_ML[:, _block_of(b)], self.program.gather).astype(q_LK.dtype)
-    if 'bias' in self.tables:
-      ones = jnp.ones((8, _LANES), rows_RL.dtype)
-      sums_1R = _product(ones, rows_RL, (1, 1))[:1] * self.program.scale
-      self.of_tables['bias'][self.head, :, window] += sums_1R
-    if 'c2p' not in self.tables:
-      return None
-    gradient_RK = _product(rows_RL, q_LK[_block_of(b)], (1, 0)) * self.program.scale
-    self.of_tables['c2p'][window, self.own] += gradient_RK
-    return self._mixed('c2p', window, rows_RL)
-
-  def by_key(self, k_MK, c):
-    """[128, L]: p2c of block c of the keys."""
-    table_RK = self.tables['p2c'][self._window_by_key(c), self.own]
-    rows_RM = _product(table_RK, k_MK[_block_of(c)], (1, 1))
-    return slides.shear(rows_RM, self.program.gather).T
-
-  def by_key_backward(self, k_MK, c, ds_ML):
-    """The gradient [128, K] of block c of the keys, before the scale."""
-    window = self._window_by_key(c)
-    rows_RM = slides.unshear(ds_ML[_block_of(c)].T, self.program.gather).astype(k_MK.dtype)
-    gradient_RK = _product(rows_RM, k_MK[_block_of(c)], (1, 0)) * self.program.scale
-    self.of_tables['p2c'][window, self.own] += gradient_RK
-    return self._mixed('p2c', window, rows_RM)
-
-  def _mixed(self, name, window, rows_RN):
-    """rowsᵀ · the table: [128, lanes], 0 in lanes of other heads.
-
-    It is computed as the transpose of tableᵀ · rows: the head's columns of the table are fewer than
-    the tokens of a block, so the matrix unit has less to do.
-    """
-    columns_KR, width = self.tables[name][window, self.own].T, self.program.width
-    first = self.head * width - self.own.start
-    mixed_KN = _product(columns_KR[first : first + width], rows_RN, (1, 0))
-    around = first, len(columns_KR) - first - width
-    before, after = (jnp.zeros((n, _LANES), mixed_KN.dtype) for n in around)
-    return jnp.concatenate([x for x in (before, mixed_KN, after) if len(x)]).T
-
-
-def _block_of(i):
-  return slice(i * _LANES, (i + 1) * _LANES)

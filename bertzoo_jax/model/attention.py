@@ -1,7 +1,7 @@
 """Attention in plain XLA, and what every `attend` promises.
 
-Legend: B batch, L length of the queries, M of the keys, H heads, K head width, D width,
-R = L + M − 1 distances between a query and a key.
+Legend: B batch, L number of queries, M of keys, H heads, K head width, N places of the queries
+(L where there is a query at each), R = N + M − 1 distances between a query's place and a key.
 
     attend(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None,
            relative=None, scale=None) -> out_BLHK
@@ -43,7 +43,9 @@ class Visibility(NamedTuple):
       Causal: both are the places. Permutation: both are the ranks. XLNet's query stream: keys have
       2 · rank, queries 2 · rank − 1.
     first_query: place of query 0 among the places of the keys. Keys of a memory stand before:
-      L = M − first_query.
+      N = M − first_query.
+    query_places_BL: None or int32. Query i stands at first_query + its place, here from 0 to N − 1;
+      None: at first_query + i. Two queries may have one place (`asked`).
   """
 
   query_packs_BL: jax.Array
@@ -52,6 +54,7 @@ class Visibility(NamedTuple):
   query_order_BL: jax.Array | None = None
   key_order_BM: jax.Array | None = None
   first_query: int = 0
+  query_places_BL: jax.Array | None = None
 
 
 class SameSegment(NamedTuple):
@@ -70,21 +73,20 @@ class SameSegment(NamedTuple):
 
 
 class Relative(NamedTuple):
-  """Terms by distance d = first_query + i − j of query i and key j, and by their segments:
+  """Terms by distance d = place of query i − j of query i and key j, and by their segments:
 
       score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
   Row r belongs to the r-th of `distances`, from the smallest to the greatest. Tables are common to
-  all rows of the batch and get a gradient. Each may be None. Fused kernels have the first three
-  only (`simple`).
+  all rows of the batch, or two of which each row has one. They get a gradient. Each may be None.
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
     p2c_RHK: position to content (He et al. 2021 §3.1).
     bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
     c2p_query_HK: a vector that is added to every query in the c2p term (Dai et al. 2019 §3.3).
-    mirrored_RHK, mirrored_B: rows of the batch where mirrored_B is true have this table in place of
-      c2p_RHK.
+    half_B: None or int32. Then each table is two, one behind the other, with 2R rows in all: a row
+      of the batch has the first where half_B is 0, and the second where it is 1.
     same_segment: the term by segments (Yang et al. 2019 §2.5).
   """
 
@@ -92,14 +94,28 @@ class Relative(NamedTuple):
   p2c_RHK: jax.Array | None = None
   bias_RH: jax.Array | None = None
   c2p_query_HK: jax.Array | None = None
-  mirrored_RHK: jax.Array | None = None
-  mirrored_B: jax.Array | None = None
+  half_B: jax.Array | None = None
   same_segment: SameSegment | None = None
 
-  @property
-  def simple(self) -> bool:
-    """Whether there are no other terms than c2p, p2c and bias."""
-    return all(term is None for term in self[3:])
+  def halves(self, table_R):
+    """table_R as [1 or 2, R, …]."""
+    return table_R.reshape(1 if self.half_B is None else 2, -1, *table_R.shape[1:])
+
+  def apart(self):
+    """((c2p, p2c, bias, common query, numbers by segments), the rest): what gets a gradient, and a
+    Relative of what does not.
+    """
+    same = self.same_segment
+    rest = same if same is None else same._replace(numbers_BLH=None)
+    numbers_BLH = None if same is None else same.numbers_BLH
+    return (*self[:4], numbers_BLH), Relative(half_B=self.half_B, same_segment=rest)
+
+  def joined(self, *learned):
+    """The Relative of which `apart` gave `learned` and this rest."""
+    *tables, numbers_BLH = learned
+    same = self.same_segment
+    same = same if same is None else same._replace(numbers_BLH=numbers_BLH)
+    return Relative(*tables, self.half_B, same)
 
 
 def same_pack(pack_ids_BL, window=None) -> Visibility:
@@ -115,8 +131,23 @@ def of_batch(batch) -> Visibility:
   return Visibility(packs_BL, packs_BL, None, order_BL, order_BL)
 
 
+def asked(visible: Visibility, places_BP) -> Visibility:
+  """`visible` of queries at some places alone. places_BP: int32, from 0 to N − 1."""
+  at = lambda x_BN: None if x_BN is None else at_places(x_BN, places_BP)
+  packs_BP, order_BP = at(visible.query_packs_BL), at(visible.query_order_BL)
+  return visible._replace(
+    query_packs_BL=packs_BP, query_order_BL=order_BP, query_places_BL=places_BP
+  )
+
+
+def at_places(x_BN, places_BP):
+  """x_BP: integers of each row at some places."""
+  return jnp.take_along_axis(x_BN, places_BP, axis=1, mode='clip')
+
+
 def distances(queries: int, keys: int, first_query: int = 0) -> np.ndarray:
-  """int32 [R]: the distance first_query + i − j that each row of a table in Relative belongs to.
+  """int32 [R]: the distance first_query + i − j that each row of a table in Relative belongs to,
+  for places i of `queries`.
 
   A table of buckets is expanded by one gather of its rows: `table[buckets(distances(L, M))]`.
   """
@@ -130,8 +161,9 @@ def mask(visible: Visibility):
   if visible.window is not None:
     left, right = visible.window
     queries, keys = seen_BLM.shape[1:]
-    distance_LM = visible.first_query + np.arange(queries)[:, None] - np.arange(keys)
-    seen_BLM &= (-right <= distance_LM) & (distance_LM <= left)
+    place_BL = np.arange(queries) if visible.query_places_BL is None else visible.query_places_BL
+    distance_BLM = visible.first_query + place_BL[..., None] - np.arange(keys)
+    seen_BLM &= (-right <= distance_BLM) & (distance_BLM <= left)
   if visible.query_order_BL is not None:
     seen_BLM &= visible.key_order_BM[:, None] <= visible.query_order_BL[:, :, None]
   return seen_BLM
@@ -144,7 +176,7 @@ def attend(
   seen_BLM = mask(visible)
   scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BMHK, preferred_element_type=jnp.float32)
   if relative is not None:
-    scores_BHLM = _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative)
+    scores_BHLM = _add_relative(scores_BHLM, q_BLHK, k_BMHK, visible.query_places_BL, relative)
   scores_BHLM *= q_BLHK.shape[-1] ** -0.5 if scale is None else scale
   scores_BHLM = jnp.where(seen_BLM[:, None], scores_BHLM, HIDDEN)
   probs_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
@@ -168,37 +200,85 @@ def seeing(seen_BLM, out_BLHK):
   return jnp.where(jnp.any(seen_BLM, axis=-1)[:, :, None, None], out_BLHK, 0)
 
 
-def _add_relative(scores_BHLM, q_BLHK, k_BMHK, relative):
-  """Scores are not gathered: products with all R rows are slid into place."""
-  queries, keys = q_BLHK.shape[1], k_BMHK.shape[1]
+def _add_relative(scores_BHLM, q_BLHK, k_BMHK, places_BL, relative):
+  """Scores are not gathered: products with all R rows are slid or shifted into place."""
+  terms = _Terms(relative, places_BL, q_BLHK.shape[1], k_BMHK.shape[1])
   if relative.c2p_RHK is not None:
-    reversed_rows = lambda table_RHK: table_RHK[::-1].astype(q_BLHK.dtype)
-    table_RHK, asks_BLHK = reversed_rows(relative.c2p_RHK), q_BLHK
-    if relative.c2p_query_HK is not None:
-      asks_BLHK = q_BLHK + relative.c2p_query_HK.astype(q_BLHK.dtype)
-    if relative.mirrored_B is None:
-      scores_BHLM += _by_distance(asks_BLHK, table_RHK).swapaxes(0, 1)
-    else:
-      mirrored_B111 = relative.mirrored_B[:, None, None, None]
-      table_BRHK = jnp.where(mirrored_B111, reversed_rows(relative.mirrored_RHK), table_RHK)
-      table_BRHK = jnp.pad(table_BRHK, ((0, 0), (0, 1), (0, 0), (0, 0)))
-      rows_BHLR = jnp.einsum(
-        'BLHK,BRHK->BHLR', asks_BLHK, table_BRHK, preferred_element_type=jnp.float32
-      )
-      scores_BHLM += slide(rows_BHLR, keys)
+    scores_BHLM += terms.c2p(q_BLHK)
   if relative.p2c_RHK is not None:
-    table = relative.p2c_RHK.astype(k_BMHK.dtype)
-    scores_BHLM += _by_distance(k_BMHK, table).swapaxes(0, 1).mT
+    scores_BHLM += terms.p2c(k_BMHK)
   if relative.bias_RH is not None:
-    bias_HR = jnp.pad(relative.bias_RH[::-1].T, ((0, 0), (0, 1)))
-    rows_HLR = jnp.broadcast_to(bias_HR[:, None], (q_BLHK.shape[2], queries, queries + keys))
-    scores_BHLM += slide(rows_HLR.astype(jnp.float32), keys)
+    scores_BHLM += terms.bias()
   if relative.same_segment is not None:
     numbers_BLH, queries_BL, keys_BM = relative.same_segment
     same_BLM = queries_BL[:, :, None] == keys_BM[:, None]
     numbers_BHL1 = numbers_BLH.mT[..., None].astype(jnp.float32)
     scores_BHLM += jnp.where(same_BLM[:, None], numbers_BHL1, 0.0)
   return scores_BHLM
+
+
+class _Terms(NamedTuple):
+  """The terms by distance, float32, each broadcasting to [B, H, L, M].
+
+  places_BL: of the queries, or None. queries, keys: L and M.
+  """
+
+  relative: Relative
+  places_BL: jax.Array | None
+  queries: int
+  keys: int
+
+  def c2p(self, q_BLHK):
+    """Of queries."""
+    asks_BLHK, table = q_BLHK, self._own(self.relative.c2p_RHK.astype(q_BLHK.dtype), True)
+    if self.relative.c2p_query_HK is not None:
+      asks_BLHK = q_BLHK + self.relative.c2p_query_HK.astype(q_BLHK.dtype)
+    if table.ndim == 3 and self.places_BL is None:
+      return _by_distance(asks_BLHK, table).swapaxes(0, 1)
+    return self._by_query(_rows(asks_BLHK, table))
+
+  def p2c(self, k_BMHK):
+    """Of keys."""
+    table = self._own(self.relative.p2c_RHK.astype(k_BMHK.dtype), False)
+    if table.ndim == 3:
+      terms_BHMN = _by_distance(k_BMHK, table).swapaxes(0, 1)
+    else:
+      terms_BHMN = slide(_rows(k_BMHK, table), table.shape[1] + 1 - self.keys)
+    if self.places_BL is None:
+      return terms_BHMN.mT
+    at_BLN = jax.nn.one_hot(self.places_BL, terms_BHMN.shape[-1], dtype=jnp.float32)
+    # Products with 0 and 1 are exact, and their gradients are no scatters.
+    return jnp.einsum('BLN,BHMN->BHLM', at_BLN, terms_BHMN, precision=jax.lax.Precision.HIGHEST)
+
+  def bias(self):
+    """Of the distance alone."""
+    rows = self._own(self.relative.bias_RH.astype(jnp.float32), True).mT[..., None, :]
+    rows = jnp.broadcast_to(rows, (*rows.shape[:-2], self.queries, rows.shape[-1]))
+    return self._by_query(jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),)))
+
+  def _own(self, table, turned: bool):
+    """[R, …] for all rows of the batch, or [B, R, …] where each has its half. turned: from the
+    greatest distance.
+    """
+    halves, half_B = self.relative.halves(table), self.relative.half_B
+    halves = halves[:, ::-1] if turned else halves
+    if half_B is None:
+      return halves[0]
+    return jnp.where(half_B.reshape(-1, *(1,) * table.ndim) > 0, halves[1], halves[0])
+
+  def _by_query(self, rows):
+    """[…, L, M] of [..., L, R + 1]: what each query has for each distance, from the greatest."""
+    if self.places_BL is None:
+      return slide(rows, self.keys)
+    shift_BL = rows.shape[-1] - 1 - self.keys - self.places_BL
+    return shifted(rows, shift_BL[:, None, :, None], self.keys)
+
+
+def _rows(x_BNHK, table):
+  """x · the rows of a table of all [R, …] or of each row of the batch, and 0: [B, H, N, R + 1]."""
+  table = jnp.pad(table, ((0, 0),) * (table.ndim - 3) + ((0, 1), (0, 0), (0, 0)))
+  rows = 'BRHK'[4 - table.ndim :]
+  return jnp.einsum(f'BNHK,{rows}->BHNR', x_BNHK, table, preferred_element_type=jnp.float32)
 
 
 @jax.custom_vjp
@@ -243,6 +323,21 @@ def slide(x, size: int):
   flat = x.reshape(*lead, rows * columns)
   flat = jax.lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * (columns - 1), axis=-1)
   return flat.reshape(*lead, rows, columns - 1)[..., :size]
+
+
+def shifted(x, shift, size: int):
+  """out[..., j] = x[..., j + shift] for j < size, bit by bit of the shift: several times as fast on
+  a CPU as a gather, with its gradient.
+
+  shift: integers from 0 to the length of x − size, that broadcast to [..., 1].
+  """
+  bits = (x.shape[-1] - size).bit_length()
+  more = size + (1 << bits) - 1 - x.shape[-1]
+  x = jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, more)))
+  for bit in reversed([1 << n for n in range(bits)]):
+    length = size + bit - 1  # that smaller bits need
+    x = jnp.where(shift & bit > 0, x[..., bit : bit + length], x[..., :length])
+  return x
 
 
 def slid_back(x):

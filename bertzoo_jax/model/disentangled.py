@@ -20,7 +20,6 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import places
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
@@ -222,15 +221,16 @@ class Disentangled(nn.Module):
       place_BP = jnp.take_along_axis(position_ids_BL, at_BP, axis=1)
     absolute_BPD = self.embeddings.position()[place_BP]
     start_BPD = (absolute_BPD + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
+    asked = attention.asked(told.visible, at_BP)
 
     def apply(params, x_BLD, turn):
       params, relation = {'params': params}, told.relation.with_key_of(turn.number)
       of_keys = lambda block: block.attention(x_BLD, None, None, told.ops, None)
-      asked = places.Asked.of(at_BP, x_BLD, block.apply(params, method=of_keys))
+      keys_values = block.apply(params, method=of_keys)
       z_BPD = start_BPD
       for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, _PASSES)):
-        context = relation.with_key_of(number), asked
-        z_BPD = block.apply(params, z_BPD, told.visible, keys_B2, told.ops, *context)
+        context = relation.with_key_of(number), keys_values
+        z_BPD = block.apply(params, z_BPD, asked, keys_B2, told.ops, *context)
       return x_BLD, z_BPD
 
     last = self.plan.blocks - 1
@@ -265,17 +265,16 @@ class Disentangled(nn.Module):
     """Operations of a forward pass over one row: of all blocks, of the projection and of the
     convolution; with predictions, of the decoder in place of the last block.
 
-    Products of the relative table are computed once per batch and not counted. Of the decoder's
-    scores, only the predictions' are counted, although attention computes whole rows.
+    Products of the relative table are computed once per batch and not counted.
     """
     d, block, n = self.hidden_size, self._block(), self.plan.blocks
     total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0
     total += 2.0 * length * self.convolution_size * d**2
     if not predictions or self.absolute_positions != 'decoder':
       return total + n * block.flops(length, d)
-    scores = block.attention.of_scores(length, d) + block.attention.of_mixture(length, d)
     of_states = 4.0 * predictions * d**2 + block.feed_forward.flops(predictions, d)
-    decoder = 4.0 * length * d**2 + _PASSES * (of_states + scores * predictions / length)
+    of_states += block.attention.of_queries(predictions, length, d)
+    decoder = 4.0 * length * d**2 + _PASSES * of_states
     return total + (n - 1) * block.flops(length, d) + decoder
 
   @nn.nowrap

@@ -77,9 +77,9 @@ class DisentangledAttention(nn.Module):
   key_bias: bool
 
   @nn.compact
-  def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, asked=None):
-    """y_BLD of x_BLD. With `asked`: y_BPD of x_BPD, with its keys and values. With `visible` None:
-    (k_BLHK, v_BLHK) of x_BLD alone.
+  def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, keys_values=()):
+    """y_BLD of x_BLD. With keys_values: y_BPD of x_BPD, with these k_BLHK and v_BLHK. With
+    `visible` None: (k_BLHK, v_BLHK) of x_BLD alone.
     """
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
@@ -92,10 +92,7 @@ class DisentangledAttention(nn.Module):
     query, value = dense(heads, name='query'), dense(heads, name='value')
     key = dense(heads, use_bias=self.key_bias, name='key')
     pin = functools.partial(ops.constrain, 'heads')
-    if asked is None:
-      k_BLHK, v_BLHK = pin(key(x_BLD)), pin(value(x_BLD))
-    else:
-      k_BLHK, v_BLHK = asked.k_BLHK, asked.v_BLHK
+    k_BLHK, v_BLHK = keys_values or (pin(key(x_BLD)), pin(value(x_BLD)))
     if visible is None:
       return k_BLHK, v_BLHK
 
@@ -111,9 +108,8 @@ class DisentangledAttention(nn.Module):
       project = query if self.shared_projections else dense(heads, name='position_query')
       tables['p2c_RHK'] = relation.by_distance(project(table_UD))
 
-    q_BLHK = query(x_BLD)
     out_BLHK = ops.attend(
-      pin(q_BLHK if asked is None else asked.spread(q_BLHK)),
+      pin(query(x_BLD)),
       k_BLHK,
       v_BLHK,
       visible,
@@ -122,24 +118,20 @@ class DisentangledAttention(nn.Module):
       attention.Relative(**tables) if tables else None,
       (heads[1] * (1 + len(tables))) ** -0.5,
     )
-    out_BLHK = pin(out_BLHK if asked is None else asked.gather(out_BLHK))
-    return dense((width,), in_axes=2, input_name='attended', name='output')(out_BLHK)
+    return dense((width,), in_axes=2, input_name='attended', name='output')(pin(out_BLHK))
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float:
     """Four products, scores with their relative terms, and their mixture."""
-    return 8.0 * length * width**2 + self.of_scores(length, width) + self.of_mixture(length, width)
+    return 8.0 * length * width**2 + self.of_queries(length, length, width)
 
   @nn.nowrap
-  def of_scores(self, length: int, width: int) -> float:
-    """Operations of all scores: a query and a key meet 2L rows of a table each."""
-    terms = self.content_to_position + self.position_to_content
-    return 2.0 * length**2 * width * (1 + 2 * terms)
-
-  @nn.nowrap
-  def of_mixture(self, length: int, width: int) -> float:
-    """Operations of the mixtures of all values."""
-    return 2.0 * length**2 * width
+  def of_queries(self, queries: int, length: int, width: int) -> float:
+    """Operations of the scores of some queries of a row, and of their mixtures of values. A query,
+    and a key, meet 2L rows of their table each.
+    """
+    c2p, p2c = queries * self.content_to_position, length * self.position_to_content
+    return 2.0 * length * width * (2 * queries + 2 * c2p + 2 * p2c)
 
 
 def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:

@@ -148,5 +148,4 @@ OPTIONAL = {
   'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
   'query_stream': 'whether predictions of a batch with an order do not see the tokens themselves',
   'left_to_right': 'whether no vector depends on tokens of a later `order` of the batch',
-  'fused_attention': 'whether fused kernels compute its attention; True where it is not said',
 }

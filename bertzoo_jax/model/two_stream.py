@@ -19,7 +19,6 @@ from bertzoo_jax.model import attention
 from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import places
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
@@ -84,7 +83,6 @@ class TwoStream(nn.Module):
 
   use_bias = True
   relative_attention = True
-  fused_attention = False
   query_stream = True
   left_to_right = True
   max_positions = None
@@ -157,12 +155,11 @@ class TwoStream(nn.Module):
       h_BLD, kept = run(h_BLD, 0, end)
       h_BLD = out(h_BLD, keys[0])
       return protocol.Predictions(protocol.gather(h_BLD, at_BP), h_BLD, _of_batch(kept))
-    asked = places.Asked.of(at_BP, h_BLD)
     g_BPD = self.embeddings.query().astype(self.dtype)
     g_BPD = out(jnp.broadcast_to(g_BPD, (*at_BP.shape, self.hidden_size)), keys[1])
-    x_BXD, kept = run(jnp.concatenate([h_BLD, g_BPD], axis=1), 0, last, asked)
+    x_BXD, kept = run(jnp.concatenate([h_BLD, g_BPD], axis=1), 0, last, at_BP)
     h_BLD, g_BPD = jnp.split(x_BXD, [h_BLD.shape[1]], axis=1)
-    g_BPD, of_last = run(g_BPD, last, end, asked, h_BLD)
+    g_BPD, of_last = run(g_BPD, last, end, at_BP, h_BLD)
     h_BLD, _ = run(h_BLD, last, end)  # under jit only where something reads it
     memory = _of_batch(kept, of_last)
     return protocol.Predictions(out(g_BPD, keys[2]), out(h_BLD, keys[0]), memory)
@@ -170,9 +167,9 @@ class TwoStream(nn.Module):
   def _start(self, batch, dropout_keys_B2, ops, memory, embedded_BLE=None):
     """(run, h_BLD, keys of dropout for `predictions`).
 
-    run(x, first, end, asked, content_BLD) → (x after these layers, their next memory [end − first,
-    B, M, D] or None). x is h, or [h; g] with `asked`, or g alone with the `content_BLD` that it
-    reads.
+    run(x, first, end, at_BP, content_BLD) → (x after these layers, their next memory [end − first,
+    B, M, D] or None). x is h, or [h; g] with the places `at_BP` of g, or g alone with the
+    `content_BLD` that it reads, too.
     """
     embed_2, layers_2, *others = blocks.split_keys(dropout_keys_B2, 5)
     h_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
@@ -183,14 +180,19 @@ class TwoStream(nn.Module):
     size = 0 if memory_nBMD is None else self.memory_length
     block, visible = self._block(), _visibility(batch, size)
     segments_BL = batch['segment_ids']
-    mirrored_B = batch['direction'] > 0 if 'direction' in batch else None
+    mirrored_B = batch.get('direction')
     table_TD = self._sinusoids(size + length)
     if dropout_keys_B2 is not None:
       table_TD = layers.dropout(table_TD, self.dropout, batch['common_key'])
 
-    def run(x, first, end, asked=None, content_BLD=None):
+    def run(x, first, end, at_BP=None, content_BLD=None):
+      asked = asked_segments_BP = None
+      if at_BP is not None:
+        asked, asked_segments_BP = _earlier(visible, at_BP), attention.at_places(segments_BL, at_BP)
+
       def apply(params, x, turn):
-        around = _Around(table_TD, segments_BL, turn.inputs, mirrored_B, asked, content_BLD)
+        streams = asked, asked_segments_BP, content_BLD
+        around = _Around(table_TD, segments_BL, turn.inputs, mirrored_B, *streams)
         keys_B2 = turn.keys_B2
         if content_BLD is not None:
           keys_B2 = blocks.split_keys(keys_B2, 4)[3]  # a block splits its key into three
@@ -295,8 +297,9 @@ class _Around(NamedTuple):
     table_TD: sinusoids of the distances 1 − C to C − 1.
     segments_BL: ids of segments.
     memory_BMD: of this layer; None for none.
-    mirrored_B: rows that are read from right to left; None for none.
-    asked: the places of the query stream; None where there is none.
+    mirrored_B: 1 for rows that are read from right to left; None for none.
+    asked, asked_segments_BP: who sees whom in the query stream, and its segments; None where there
+      is none.
     content_BLD: the content stream, if x is the query stream alone; else None.
   """
 
@@ -304,7 +307,8 @@ class _Around(NamedTuple):
   segments_BL: jax.Array
   memory_BMD: jax.Array | None = None
   mirrored_B: jax.Array | None = None
-  asked: places.Asked | None = None
+  asked: attention.Visibility | None = None
+  asked_segments_BP: jax.Array | None = None
   content_BLD: jax.Array | None = None
 
   def content(self, x):
@@ -353,32 +357,32 @@ class TwoStreamAttention(nn.Module):
       learned(f'{name}_query') for name in ('content', 'position', 'segment')
     )
     same, other = learned('segment', 2)
-    relative = attention.Relative(table_THK[forward:], None, None, to_position - to_content)
+    tables_RHK = table_THK[forward:]
     if around.mirrored_B is not None:
-      mirrored_RHK = table_THK[::-1][forward:]
-      relative = relative._replace(mirrored_RHK=mirrored_RHK, mirrored_B=around.mirrored_B)
+      tables_RHK = jnp.concatenate([tables_RHK, table_THK[::-1][forward:]])
+    terms = attention.Relative(
+      tables_RHK, c2p_query_HK=to_position - to_content, half_B=around.mirrored_B
+    )
     key_segments_BC = jnp.pad(around.segments_BL, ((0, 0), (forward, 0)))
 
-    def attend(q_BLHK, visible, keys_B2):
+    def attend(q_BLHK, visible, segments_BL, keys_B2):
       # Only the difference of the two segment terms matters: softmax ignores a common summand.
       numbers_BLH = jnp.einsum(
         'BLHK,HK->BLH',
         q_BLHK + to_segment.astype(q_BLHK.dtype),
         (same - other).astype(q_BLHK.dtype),
       )
-      segments = attention.SameSegment(numbers_BLH, around.segments_BL, key_segments_BC)
+      segments = attention.SameSegment(numbers_BLH, segments_BL, key_segments_BC)
       q_BLHK += to_content.astype(q_BLHK.dtype)
-      its = relative._replace(same_segment=segments)
-      return ops.attend(q_BLHK, k_BCHK, v_BCHK, visible, self.dropout_rate, keys_B2, its)
+      relative = terms._replace(same_segment=segments)
+      return ops.attend(q_BLHK, k_BCHK, v_BCHK, visible, self.dropout_rate, keys_B2, relative)
 
     keys, outs, asked = blocks.split_keys(dropout_keys_B2, 2), [], around.asked
     if around.content_BLD is None:
-      outs.append(attend(q_BXHK[:, :length], visible, keys[0]))
+      outs.append(attend(q_BXHK[:, :length], visible, around.segments_BL, keys[0]))
     if asked is not None:
-      predictions = asked.at_BPL.shape[1]
-      earlier = visible._replace(query_order_BL=visible.query_order_BL - 1)
-      q_BLHK = asked.spread(q_BXHK[:, -predictions:])
-      outs.append(asked.gather(attend(q_BLHK, earlier, keys[1])))
+      predictions = asked.query_places_BL.shape[1]
+      outs.append(attend(q_BXHK[:, -predictions:], asked, around.asked_segments_BP, keys[1]))
     out_BXHK = pin(jnp.concatenate(outs, axis=1))
     return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
 
@@ -421,6 +425,12 @@ def _visibility(batch, memory: int) -> attention.Visibility:
     key_order_BM=None if order_BL is None else before(order_BL, -1),
     first_query=memory,
   )
+
+
+def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
+  """Who sees whom in the query stream of the predictions at at_BP: the content before their own."""
+  asked = attention.asked(visible, at_BP)
+  return asked._replace(query_order_BL=asked.query_order_BL - 1)
 
 
 def _of_batch(*kept):

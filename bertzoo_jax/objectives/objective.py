@@ -27,8 +27,8 @@ class Network(NamedTuple):
     predicts_all_positions: whether its vocabulary head sees all positions, not the predictions
       alone.
     trained: whether it learns.
-    reads: ((head, 'predictions' | 'tokens' | 'rows'), …) of heads that heads.READS lacks: the
-      vectors that go through them.
+    reads: ((head, 'predictions' | 'tokens' | 'rows'), …) of heads that heads.READS lacks, or
+      that an export may leave out: the vectors that go through them.
     tied: heads that decode by the word table.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its

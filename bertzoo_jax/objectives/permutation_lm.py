@@ -9,6 +9,9 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
+# An export leaves out those that its class has no place for.
+_HEADS = (('mlm_head', 'predictions'), ('pair_head', 'rows'))
+
 
 def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
   """Mean negative log-likelihood of the predicted tokens, each given those before it in the batch's
@@ -90,6 +93,6 @@ def _with_memory(encoder, ops, pair_weight, features):
     encoder.first_memory,
     loss,
     (*encoder.reads, *networks.MASKED, *features, *pairs, *(lanes if remembers else ())),
-    (objective.Network('', encoder, lambda params: params),),
+    (objective.Network('', encoder, lambda params: params, reads=_HEADS),),
     may_read=('direction', *lanes),
   )

@@ -3,6 +3,7 @@ it takes.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -39,6 +40,7 @@ class Phase(NamedTuple):
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None
       where it was not looked for, or not found.
     epochs: of the text; None without a corpus.
+    carry: bytes per device of the memory that goes from step to step; 0 where there is none.
   """
 
   index: int
@@ -56,6 +58,7 @@ class Phase(NamedTuple):
   doubts: list[str]
   largest: tuple[int, int | None] | None
   epochs: float | None
+  carry: int = 0
 
 
 def described(findings, config, text, mesh) -> list:
@@ -85,7 +88,8 @@ def described(findings, config, text, mesh) -> list:
         replicated=replicated,
         doubts=[],
         largest=None,
-        epochs=phase.steps * config.batch_size / rows if rows else None,
+        epochs=phase.steps * phase_run.rows / rows if rows else None,
+        carry=memory.per_device(target.carry),
       )
       out.append((made, phase_run))
   return out
@@ -110,6 +114,7 @@ def phases(
     same = (
       json.dumps(_objective(config, made), default=str),
       str(sorted(phase_run.data.features.items())),
+      phase_run.accumulation,
     )
     if same not in known:
       known[same] = _compiled(findings, config, made, phase_run, slice_, kernels, say)
@@ -244,7 +249,8 @@ def _with_largest(findings, config, p, text, mesh, slice_, confirm, say):
 
   def peak(rows):
     say(f'phase {p.index}: compiling {rows:,} rows')
-    resized = configuration.phases(_with(config, batch_size=rows))[p.index]
+    phase = configuration.phases(config)[p.index]
+    resized = dataclasses.replace(phase, config=_with(phase.config, batch_size=rows))
     found = _program(config, assembly.phase_run(config, resized, text.data, mesh, resized.end_step))
     return found.peak, found.fits
 

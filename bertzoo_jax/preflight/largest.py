@@ -4,6 +4,7 @@ import contextlib
 
 import jax
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import sharding
 
@@ -25,11 +26,11 @@ def batch(config, phase, mesh, slice_, confirm, peak) -> tuple[int, int | None]:
     peak: rows → (bytes per device, whether they fit), by a compilation.
   """
   state = phase.parameters + phase.optimizer  # bytes per device that no batch changes
-  unit, usable = _unit(config, mesh, slice_.hosts), slice_.chip.usable
+  unit, usable = _unit(config, phase, mesh, slice_.hosts), slice_.chip.usable
 
   down = lambda rows: max(unit, int(rows) // unit * unit)
-  points, first = {}, down(0.25 * config.batch_size * usable / phase.program.needed)
-  while first < config.batch_size:
+  points, first = {}, down(0.25 * phase.rows * usable / phase.program.needed)
+  while first < phase.rows:
     points[first] = peak(first)
     if points[first][1] or first == unit:
       break
@@ -43,11 +44,11 @@ def batch(config, phase, mesh, slice_, confirm, peak) -> tuple[int, int | None]:
     low = points[first][0]
     second = down(0.8 * first * (usable - state) / max(low - state, 1))
     line = first
-    if first < second < config.batch_size:
+    if first < second < phase.rows:
       points[second] = peak(second)
       slope = max((points[second][0] - low) / (second - first), 1e-9)
       line = down(first + (usable - low) / slope)
-    rows = min(max(line, seen()), config.batch_size - unit)
+    rows = min(max(line, seen()), phase.rows - unit)
     if not confirm:
       return rows, None
     for tried in range(_TRIES):
@@ -59,12 +60,13 @@ def batch(config, phase, mesh, slice_, confirm, peak) -> tuple[int, int | None]:
   return rows or seen(), seen()
 
 
-def _unit(config, mesh, hosts) -> int:
+def _unit(config, phase, mesh, hosts) -> int:
   """The batch is a multiple of it."""
-  for unit in range(1, config.batch_size + 1):
+  accumulation = configuration.phases(config)[phase.index].config.run.accumulation
+  for unit in range(1, phase.rows + 1):
     try:
-      sharding.check_batch(unit, config.run.accumulation, mesh, hosts)
+      sharding.check_batch(unit, accumulation, mesh, hosts)
       return unit
     except errors.UserError:
       continue
-  return config.batch_size
+  return phase.rows

@@ -101,17 +101,6 @@ def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
         )
   model = corpus or _imagined(config, path, manifest)
 
-  def fields(phase):
-    return dict(
-      format=phase.config.format,
-      masking=phase.config.masking,
-      length=phase.config.length,
-      batch_size=phase.config.batch_size,
-      seed=config.seed,
-      host=(0, hosts),
-      phase=phase.index,
-    )
-
   def trial(phase):
     made = corpora.stand_in(
       model, documents=2 * phase.config.batch_size, length=phase.config.length
@@ -119,14 +108,14 @@ def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
       return training_data.PhaseData(
-        pipeline.build(made, **fields(phase)).features, None, None, None
+        pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
       )
 
   rows = {}
   for phase in configuration.phases(config) if corpus is not None else ():
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
-      rows[phase.index] = pipeline.build(corpus, **fields(phase)).rows_per_epoch
+      rows[phase.index] = pipeline.of_phase(corpus, phase, host=(0, hosts)).rows_per_epoch
     for sentence in dict.fromkeys(str(w.message) for w in said):
       findings.add('W03', f'Phase {phase.index}: {sentence}')
     epochs = phase.steps * phase.config.batch_size / rows.get(phase.index, math.inf)
@@ -252,14 +241,18 @@ def bucket_location(path: str) -> str | None:
 
 
 def check_recipe(findings: Findings, config, recipe) -> None:
-  """Warns if the batch or the number of tokens is far from the config file's own (W01): its
-  learning rate was chosen for these.
+  """Warns if the batch (rows per step, on average over the phases) or the number of tokens is far
+  from the config file's own (W01): its learning rate was chosen for these.
   """
+  rows = lambda c: round(
+    sum(p.steps * p.config.batch_size for p in configuration.phases(c))
+    / configuration.total_steps(c)
+  )
   tokens = lambda c: sum(
     p.steps * p.config.batch_size * p.config.length for p in configuration.phases(c)
   )
   for what, ours, theirs in (
-    ('batch_size', config.batch_size, recipe.batch_size),
+    ('batch_size', rows(config), rows(recipe)),
     ('tokens of the whole run', tokens(config), tokens(recipe)),
   ):
     share = ours / theirs

@@ -8,6 +8,7 @@ import rich.table
 import rich.text
 
 from bertzoo_jax import assembly
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import stack
 from bertzoo_jax.tpu import chips
@@ -97,6 +98,7 @@ def _phase(found, p):
     peak=p.program.peak,
     parameters=p.parameters,
     optimizer=p.optimizer,
+    carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest and p.largest[0],
@@ -146,7 +148,7 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
       line
       for line in (
         _accumulation(config, rows, worst, room, mesh, slice_),
-        _larger(config, rows, mesh, slice_),
+        _larger(config, rows, worst, mesh, slice_),
       )
       if line
     ]
@@ -154,7 +156,7 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
     (enough if split[1] else perhaps).append(split[0])
   if rows:
     enough.append(
-      f'--config.batch_size={rows}: another experiment, scale the learning rate with it'
+      f'{_batch(config, worst, rows)}: another experiment, scale the learning rate with it'
     )
   if config.run.remat != 'full' and share > _REMAT:
     policies = ' or '.join(
@@ -178,30 +180,54 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
 
 def _accumulation(config, rows, worst, room, mesh, slice_):
   """So many microbatches that one has no more than the rows that fit."""
-  now = config.run.accumulation
+  planned = configuration.phases(config)
+  now = planned[worst.index].config.run.accumulation
   if now == 1:  # sums of gradients come to what fits
     rows = int(rows * (room - worst.parameters) / room) if room > worst.parameters else 0
   if not rows:
     return None
-  for more in range(math.ceil(config.batch_size / rows) * now, config.batch_size + 1):
+  own = 'run.accumulation' in dict(config.phases[worst.index][1])
+  # of the phases that have none of their own, all take the same
+  sharing = [
+    p.config.batch_size
+    for p, (_, overrides) in zip(planned, config.phases)
+    if p.index == worst.index or not own and 'run.accumulation' not in dict(overrides)
+  ]
+  for more in range(math.ceil(worst.rows / rows) * now, min(sharing) + 1):
     with contextlib.suppress(errors.UserError):
-      sharding.check_batch(config.batch_size, more, mesh, slice_.hosts)
+      for batch_size in sharing:
+        sharding.check_batch(batch_size, more, mesh, slice_.hosts)
       summed = (
         '; gradients are summed over the chips in every one, so exchange grows with them'
         if mesh.shape['data'] < mesh.size
         else ''
       )
       return (
-        f'--config.run.accumulation={more}: the same update from {more} microbatches in turn, not '
-        f'{now}; activations shrink to about '
-        f'1/{more / now:.3g}{summed}'
+        f'{_set(config, worst, "run.accumulation", more)}: the same update from {more} '
+        f'microbatches in turn, not {now}; activations shrink to about 1/{more / now:.3g}{summed}'
       )
   return None
 
 
-def _larger(config, rows, mesh, slice_):
+def _batch(config, phase, rows) -> str:
+  """How a user gives a phase a batch of so many rows."""
+  overrides = dict(config.phases[phase.index][1])
+  in_tokens = 'batch_tokens' in overrides or 'batch_size' not in overrides and config.batch_tokens
+  if in_tokens:
+    return _set(config, phase, 'batch_tokens', rows * phase.length)
+  return _set(config, phase, 'batch_size', rows)
+
+
+def _set(config, phase, key, value) -> str:
+  """How a user sets a field of a phase: on the command line, or in the phase that has its own."""
+  if key in dict(config.phases[phase.index][1]):
+    return f'{key}={value} in phase {phase.index} of the config'
+  return f'--config.{key}={value}'
+
+
+def _larger(config, rows, worst, mesh, slice_):
   """The smallest usual slice whose devices have no more rows than fit on one here."""
-  chip, here = slice_.chip, sharding.rows_over(mesh)
+  chip, here, planned = slice_.chip, sharding.rows_over(mesh), configuration.phases(config)
   if -1 not in config.run.mesh[:2]:
     return None
   for power in range(chip.most.bit_length()):
@@ -210,11 +236,11 @@ def _larger(config, rows, mesh, slice_):
       over = larger.devices // mesh.shape['tensor']
       if (
         over > here
-        and config.batch_size * here <= rows * over
-        and config.batch_size % (over * config.run.accumulation) == 0
+        and worst.rows * here <= rows * over
+        and not any(p.config.batch_size % (over * p.config.run.accumulation) for p in planned)
       ):
         return (
-          f'--tpu={larger.accelerator_type}: {config.batch_size // over} rows per device, of which '
+          f'--tpu={larger.accelerator_type}: {worst.rows // over} rows per device, of which '
           f'{rows // here} fit'
         )
   return None
@@ -308,18 +334,21 @@ def _heading(found):
 
 def _memory(found):
   right = lambda name: rich.table.Column(name, justify='right')
+  carries = any(p.carry for p in found.phases)
   table = rich.table.Table(
     'phase',
     right('steps'),
     right('rows × tokens'),
     right('params'),
     right('optim'),
+    *([right('memory')] if carries else []),
     right('temp'),
     right('peak'),
     right('of HBM'),
     'fits',
     title='memory of a device, GiB',
-    caption='optim: state of the optimizer; temp: activations, gradients, copies',
+    caption='optim: state of the optimizer; temp: activations, gradients, copies'
+    + '; memory: what goes from step to step' * carries,
   )
   gib = lambda n: (
     '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else f'{n / chips.GIB:.2f}'
@@ -331,6 +360,7 @@ def _memory(found):
       f'{p.rows:,} × {p.length}',
       gib(p.parameters),
       gib(p.optimizer),
+      *([gib(p.carry)] if carries else []),
       gib(p.program.memory and p.program.memory.temporaries),
       gib(p.program.peak),
       f'{p.program.peak / found.slice_.chip.usable:.0%}',

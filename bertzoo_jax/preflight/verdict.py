@@ -109,7 +109,7 @@ def preflight(
   if devices and planned:
     with findings.collecting('P04'):
       mesh = sharding.mesh(config.run.mesh, devices)
-      sharding.check_batch(config.batch_size, config.run.accumulation, mesh, slice_.hosts)
+      assembly.check_batches(configuration.phases(config), mesh, slice_.hosts)
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
   text, described = None, []
   if planned:

@@ -83,17 +83,7 @@ def show(
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   chosen, first, end = _phase(config, steps, phase, split, STATS_STEPS if stats else 1)
   fields = chosen.config
-  pipe = pipeline.build(
-    corpus,
-    format=fields.format,
-    masking=fields.masking,
-    length=fields.length,
-    batch_size=fields.batch_size,
-    seed=fields.seed,
-    split=split,
-    phase=chosen.index,
-    keep_units=stats and npz is None,
-  )
+  pipe = pipeline.of_phase(corpus, chosen, split=split, keep_units=stats and npz is None)
   if split == 'held_out':
     # those that `pretrain` evaluates
     batches = itertools.islice(pipe.evaluation_batches(config.run.eval_batches), first, end)

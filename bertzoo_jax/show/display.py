@@ -59,7 +59,7 @@ def heading(step, row, batch, fields):
 
 def row(batch, number, tokenizer, special, fields):
   """One row as coloured text; predictions one by one, what lies between decoded in runs."""
-  block = min(fields.masking.block, fields.length) if 'block' in fields.masking else 0
+  block = min(fields.masking.block, fields.length) if 'block' in fields.masking else fields.length
   batch = {name: array[number] for name, array in batch.items()}
   if 'direction' in batch and batch['direction']:
     batch = _mirrored(batch)

@@ -95,18 +95,18 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
   meta, arrays = _read(path)
   first, end = meta['steps']
   configuration.check_text(f'The file {path}', meta, config.tokenizer, config.corpus)
-  if meta['batch_size'] != config.batch_size:
-    raise errors.UserError(
-      f'{path} has batches of {meta["batch_size"]} rows, the config {config.batch_size}: '
-      f'set --config.batch_size={meta["batch_size"]}.'
-    )
   check_ids(arrays, meta['vocab_size'], str(path))
-  rows = config.batch_size // host[1]
+  rows = meta['batch_size'] // host[1]
   mine = slice(host[0] * rows, (host[0] + 1) * rows)
 
   def phase(phase):
     if phase.index != meta['phase']:
       raise _other_steps(path, meta, phase, phase.first_step, phase.end_step)
+    if phase.config.batch_size != meta['batch_size']:
+      raise errors.UserError(
+        f'{path} has batches of {meta["batch_size"]} rows, the phase of {phase.config.batch_size}: '
+        'use the config it was written with.'
+      )
     if phase.config.length != meta['length']:
       raise errors.UserError(
         f'{path} has rows of {meta["length"]} tokens, the phase of {phase.config.length}: use the '

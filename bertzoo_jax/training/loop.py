@@ -296,7 +296,7 @@ class Loop:
     row = {
       'step': step,
       'phase': meter.phase,
-      'examples': step * meter.rows,
+      'examples': meter.examples(step),
       **meter.rates(),
       'batch_crc32': _crc32(batch),
     }

@@ -12,11 +12,15 @@ class Meter:
 
   def __init__(self, phase_run, state):
     self.phase = phase_run.index
-    self.rows, self._tokens, self._first, self._per_epoch = (
+    self._rows, self._tokens, self._per_epoch = (
       phase_run.rows,
       phase_run.rows * phase_run.length,
-      phase_run.first_step,
       phase_run.data.rows_per_epoch,
+    )
+    self._first_step, self._examples, self._first_example = (
+      phase_run.first_step,
+      phase_run.examples,
+      phase_run.first_example,
     )
     self._flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
     peak = cost.peak(phase_run.mesh.devices.flat[0])
@@ -48,7 +52,13 @@ class Meter:
     mfu = {'mfu': self._flops * per_second / self._peak} if known else {}
     return {'tokens_per_second': per_second * self._tokens, **mfu}
 
-  def epoch(self, step):
-    return (
-      None if not self._per_epoch else round((step - self._first) * self.rows / self._per_epoch, 4)
-    )
+  def examples(self, step) -> int:
+    """Rows that the run has read after a step."""
+    return self._examples + (step - self._first_step) * self._rows
+
+  def epoch(self, step) -> float | None:
+    """Epochs of the phase's order of rows after a step; None if the rows are not counted."""
+    if not self._per_epoch:
+      return None
+    place = self._first_example + (step - self._first_step) * self._rows
+    return round(place / self._per_epoch, 4)

@@ -36,6 +36,7 @@ class PhaseRun(NamedTuple):
     mesh: of the run.
     seed, accumulation: as of `step.make_train_step`.
     index: of the phase, from 0.
+    examples, first_example: as of configuration.Phase.
   """
 
   first_step: int
@@ -48,6 +49,8 @@ class PhaseRun(NamedTuple):
   seed: int
   accumulation: int
   index: int = 0
+  examples: int = 0
+  first_example: int = 0
 
   @property
   def rows(self) -> int:

@@ -223,44 +223,30 @@ def on_mesh(mesh, kernels):
     if inside_shard_map():
       return kernels.attend(q, k, v, visible, dropout_rate, dropout_keys_B2, relative, scale)
     divides = q.shape[2] % mesh.shape['tensor'] == 0
-    heads, of_tables = rows, whole
-    if divides:
-      heads, of_tables = PartitionSpec(ROWS, None, 'tensor', None), PartitionSpec(None, 'tensor')
-    tables, structure = jax.tree.flatten(relative)
-    described = (
-      visible.query_packs_BL,
-      visible.key_packs_BM,
-      visible.query_order_BL,
-      visible.key_order_BM,
-    )
+    of = lambda *axes: PartitionSpec(*axes, 'tensor') if divides else PartitionSpec(*axes[:1])
+    terms, told = ((None,) * 5, None) if relative is None else relative.apart()
 
     def part(learned, others, kept):
-      (q, k, v, *tables), (query_packs, key_packs, query_order, key_order, keys) = learned, others
-      own = visible._replace(
-        query_packs_BL=query_packs,
-        key_packs_BM=key_packs,
-        query_order_BL=query_order,
-        key_order_BM=key_order,
-      )
-      first_head = jax.lax.axis_index('tensor') * q.shape[2] if divides else 0
+      (q, k, v, *terms), (own, told, keys) = learned, others
       return kernels.attend(
         q,
         k,
         v,
-        own,
+        own._replace(window=visible.window, first_query=visible.first_query),
         dropout_rate,
         keys,
-        structure.unflatten(tables),
+        told and told.joined(*terms),
         scale,
-        first_head=first_head,
+        first_head=jax.lax.axis_index('tensor') * q.shape[2] if divides else 0,
         keep=kept is None,
         kept=kept,
       )
 
-    arrays = (q, k, v, *tables), (*described, dropout_keys_B2)
-    places = (heads, heads, heads, *(of_tables for _ in tables)), (rows,) * 5
-    of_sums = PartitionSpec(ROWS, 'tensor') if divides else rows
-    return _on_parts(mesh, part, arrays, places, heads, of_sums, 'attended')
+    heads, table, vector = of(ROWS, None), of(None), of()
+    arrays = visible._replace(window=None, first_query=None)
+    places = (heads, heads, heads, table, table, table, vector, heads), (rows,) * 3
+    both = (q, k, v, *terms), (arrays, told, dropout_keys_B2)
+    return _on_parts(mesh, part, both, places, heads, of(ROWS), 'attended')
 
   def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False):
     if inside_shard_map():
@@ -379,18 +365,18 @@ def inside_shard_map() -> bool:
   return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def check_batch(batch_size: int, accumulation: int, mesh, hosts: int) -> None:
+def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
   """Raises UserError if `batch_size` rows cannot be split over microbatches, devices and
-  hosts.
+  hosts. where: begins the sentence.
   """
   rows = rows_over(mesh)
   if accumulation < 1:
-    raise errors.UserError(f'run.accumulation is {accumulation}: at least 1 is needed.')
+    raise errors.UserError(f'{where}run.accumulation is {accumulation}: at least 1 is needed.')
   if batch_size % (accumulation * rows) or batch_size % hosts:
     unit = int(np.lcm(accumulation * rows, hosts))
     over = f', nor over {hosts} hosts' if batch_size % hosts else ''
     raise errors.UserError(
-      f'batch_size {batch_size} does not divide into {accumulation} '
+      f'{where}batch_size {batch_size} does not divide into {accumulation} '
       f'microbatch{"es" * (accumulation > 1)} for {rows} devices along '
       f'data and fsdp{over}: take a multiple of {unit}, or another run.accumulation or run.mesh.'
     )

@@ -210,7 +210,7 @@ def _truncate_literally(a, b, limit, first):
   return a, b
 
 
-def _segment_pairs_literally(documents, length, short_rate, negative_rate):
+def _segment_pairs_literally(documents, length, short_rate, negative_rate, negatives):
   """create_pretraining_data.py's walk, with the format's draws (each document visit, and each chunk
   by its first sentence).
   """
@@ -233,10 +233,21 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate):
         a = [t for s in chunk[:a_end] for t in s]
         random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(negative_rate)
         if random:
-          other = documents[_other_document(first, d, len(documents))]
-          start = int(hashing.below(np.array([_draw(hashing.SENTENCE, first)]), len(other))[0])
+          other, end = documents[_other_document(first, d, len(documents))], None
+          begin = i - len(chunk) + 1
+          elsewhere = [
+            s for s in range(len(document)) if s not in range(begin, begin + max(len(chunk), 2))
+          ]
+          if negatives == 'documents' or not elsewhere:
+            elsewhere = range(len(other))
+          else:
+            other = document
+          draw = np.array([_draw(hashing.SENTENCE, first)])
+          start = elsewhere[int(hashing.below(draw, len(elsewhere))[0])]
+          if other is document and start < begin:
+            end = begin
           b = []
-          for sentence in other[start:]:
+          for sentence in other[start:end]:
             b += sentence
             if len(b) >= target - len(a):
               break
@@ -255,12 +266,14 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate):
   st.integers(5, 24),
   st.sampled_from([0.0, 0.3, 1.0]),
   st.sampled_from([0.0, 0.5, 1.0]),
+  st.sampled_from(['documents', 'same_document']),
 )
-def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
-  features, _ = _batch(
-    lengths, length, 'segment_pairs', short_rate=short_rate, negative_rate=negative_rate
-  )
-  expected = _segment_pairs_literally(_documents(lengths), length, short_rate, negative_rate)
+def test_segment_pairs_are_those_of_the_literal_walk(
+  lengths, length, short_rate, negative_rate, negatives
+):
+  fields = dict(short_rate=short_rate, negative_rate=negative_rate, negatives=negatives)
+  features, _ = _batch(lengths, length, 'segment_pairs', **fields)
+  expected = _segment_pairs_literally(_documents(lengths), length, **fields)
   assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in expected]
   assert features['pair_labels'].tolist() == [label for *_, label in expected]
   for row, (a, b, _) in enumerate(expected):

@@ -37,6 +37,7 @@ SECTIONS = {
   'windows spread': parts.ngram_windows(scan='spread', max_gram=1, corruption=(1.0, 0.0, 0.0)),
   'permutation': parts.permutation(num_predictions=7, block=16),
   'permutation of pieces': parts.permutation(num_predictions=9, span_units='pieces'),
+  'in order': parts.in_order(),
 }
 
 
@@ -127,7 +128,8 @@ def _may_be_empty(name, long):
   [
     n
     for n in SECTIONS
-    if not n.startswith(('token', 'permutation')) and n not in ('span cut', 'windows spread')
+    if not n.startswith(('token', 'permutation'))
+    and n not in ('span cut', 'windows spread', 'left to right')
   ],
 )
 def test_whole_words_stay_whole_where_the_masking_takes_words(name):

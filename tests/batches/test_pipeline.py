@@ -13,9 +13,11 @@ import pytest
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
+from configs import bert
 from configs import parts
 from tests.batches import masking_rows
 
@@ -215,6 +217,26 @@ def test_seed_phase_and_split_change_the_batch_and_nothing_else_does():
   _same(base, _build('full_sentences').batch(0))
   for change in (dict(seed=4), dict(phase=1), dict(split='held_out')):
     assert (base['input_ids'] != _build('full_sentences', **change).batch(0)['input_ids']).any()
+
+
+@pytest.mark.parametrize('border', (5, 40))
+def test_phases_of_unlike_batches_read_the_rows_of_one_phase_of_one_row_per_step(border):
+  config = bert.get_config('tiny')
+  config.length, config.batch_size, config.seed = 32, 8, 3
+  config.format, config.masking = FORMATS['segment_pairs'], MASKING
+  config.phases = ((border, {}), (3, {'batch_tokens': 96}), (2, {'batch_size': 64}))
+  text = corpus.in_memory(*_text(), V, SPECIAL)
+  phases = configuration.phases(config)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    pipes = [pipeline.of_phase(text, phase) for phase in phases]
+    one = _build(batch_size=1)
+  batches = [pipe.batch(step) for pipe, phase in zip(pipes, phases) for step in range(phase.steps)]
+  assert [len(b['input_ids']) for b in batches] == [8] * border + [3] * 3 + [64] * 2
+  whole = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+  rows = [one.batch(step) for step in range(8 * border + 9 + 128)]
+  _same(whole, {name: np.concatenate([r[name] for r in rows]) for name in rows[0]})
+  assert 8 * border % one.rows_per_epoch, 'the phases meet inside an epoch'
 
 
 @pytest.mark.parametrize('name', FORMATS)

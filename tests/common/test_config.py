@@ -1,6 +1,7 @@
 """Phases, the argument of a config file, and what counts as science."""
 
 import inspect
+import itertools
 import json
 import re
 
@@ -11,7 +12,9 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import workdir
 from configs import bert
+from configs import bert_wwm
 from configs import electra
+from configs import ernie
 from configs import parts
 
 
@@ -38,7 +41,11 @@ def test_phases_follow_each_other_and_carry_their_overrides():
     ((), 'at least one phase'),
     (((10, {'lenght': 32}),), "Did you mean 'length'"),
     (((10, {'masking.rat': 0.3}),), "Did you mean 'masking.rate'"),
-    (((10, {'batch_size': 4}),), 'a phase may set'),
+    (((10, {'optimizer.b1': 0.5}),), 'a phase may set'),
+    (((10, {'run.remat': 'full'}),), 'a phase may set'),
+    (((10, {'batch_size': 0}),), 'set one of them'),
+    (((10, {'batch_size': 4, 'batch_tokens': 64}),), 'set one of them'),
+    (((10, {'batch_tokens': 31}),), 'at least one row'),
     (((10, {'encoder.num_layers': 4}),), 'a phase may set'),
     (((10, {'length': 'long'}),), 'it is a int'),
     (((0, {}),), 'at least one'),
@@ -51,6 +58,37 @@ def test_a_phase_that_cannot_be_is_refused_in_one_sentence(phases, words):
   with pytest.raises(errors.UserError, match=words) as e:
     configuration.phases(_config(phases=phases))
   assert '\n' not in str(e.value)
+
+
+def test_a_phase_has_rows_of_its_own_in_rows_or_in_tokens():
+  pairs = parts.segment_pairs()
+  phases = configuration.phases(
+    _config(
+      length=32,
+      batch_size=8,
+      format=pairs,
+      phases=(
+        (10, {}),
+        (20, {'batch_tokens': 1000, 'run.accumulation': 31, 'masking.rate': 0.3}),
+        (5, {'batch_size': 2, 'length': 64}),
+        (6, {'length': 64}),
+        (7, {'format': pairs}),
+      ),
+    )
+  )
+  rows = [p.config.batch_size for p in phases]
+  assert rows == [8, 1000 // 32, 2, 8, 8]
+  assert [p.config.run.accumulation for p in phases] == [1, 31, 1, 1, 1]
+  steps = [10, 20, 5, 6, 7]
+  read = [0, *itertools.accumulate(n * b for n, b in zip(steps, rows))]
+  assert [p.examples for p in phases] == read[:-1]
+  # neighbours with the same rows share an order
+  assert [p.order for p in phases] == [0, 0, 2, 2, 4]
+  assert [p.first_example for p in phases] == [0, 80, 0, 10, 0]
+  in_tokens = _config(
+    length=32, batch_size=0, batch_tokens=640, phases=((1, {}), (1, {'length': 16}))
+  )
+  assert [p.config.batch_size for p in configuration.phases(in_tokens)] == [20, 40]
 
 
 def test_an_argument_swaps_sections_and_scales_steps():
@@ -111,7 +149,9 @@ def test_machinery_is_not_science():
   a = _config()
   b = _config(run=parts.run(accumulation=4, mesh=(4, 1, 2), dtype='float32'))
   assert configuration.science(a) == configuration.science(b)
-  c = _config(optimizer=parts.adamw(eps=1e-8))
+  a, b = (_config(phases=((9, {'batch_size': 8, 'run.accumulation': n}),)) for n in (2, 4))
+  assert configuration.science(a) == configuration.science(b)
+  a, c = _config(), _config(optimizer=parts.adamw(eps=1e-8))
   assert configuration.differences(configuration.science(a), configuration.science(c)) == [
     'optimizer.eps: 1e-06 → 1e-08'
   ]
@@ -146,6 +186,7 @@ def test_a_mesh_of_a_run_before_fsdp_means_what_it_did():
 def test_a_run_of_an_earlier_version_resumes_with_the_fields_added_since(tmp_path, optimizer):
   config = _config(optimizer=optimizer())
   stored = json.loads(configuration.to_json(config))
+  stored.pop('batch_tokens')
   for section, fields in {
     'encoder': ('embedding_size', 'sharing', 'num_groups', 'inner_group_num'),
     'optimizer': ('rates', 'clip_groups'),
@@ -169,6 +210,25 @@ def test_the_published_recipes_hold_the_papers_values():
     (900_000, 128),
     (100_000, 512),
   ]
+
+
+def test_the_chinese_recipes_have_a_batch_per_phase():
+  rows = lambda config: [
+    (p.steps, p.config.length, p.config.batch_size, p.config.schedule.warmup)
+    for p in configuration.phases(config)
+  ]
+  assert rows(bert_wwm.get_config('ext_base')) == [
+    (1_000_000, 128, 2560, 15625),
+    (400_000, 512, 384, 936),
+  ]
+  stages = rows(ernie.get_config('base'))
+  assert sum(steps for steps, *_ in stages) == 1_000_000
+  assert {stage[1:] for stage in stages} == {(512, 8192 // 512, 5000)}
+  # one order of rows for all stages
+  orders = [
+    (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))
+  ]
+  assert orders == [(0, True)] * 3
 
 
 def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():

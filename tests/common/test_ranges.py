@@ -45,7 +45,7 @@ def sections():
 
 
 def test_every_number_of_every_part_has_a_range_and_every_range_a_field():
-  numbers, in_tuples = {'seed', 'length', 'batch_size'}, set()
+  numbers, in_tuples = {'seed', 'length', 'batch_size', 'batch_tokens'}, set()
   for section, fields in sections():
     for field, value in fields.items():
       if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -28,6 +28,7 @@ torch = pytest.importorskip('torch', reason='parity needs torch')
 
 TOLERANCE = 1e-5
 ROBERTA = dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0)
+ERNIE = dict(activation='relu', norm_eps=1e-5)
 
 ELECTRA = dict(embedding_size=16, activation='gelu')
 DEBERTA = {**small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
@@ -50,6 +51,8 @@ CASES = {  # architecture, objective, changes of the encoder and the objective, 
   'bert without pairs': ('BertForMaskedLM', 'mlm', dict(activation='relu'), small.BERT_IDS),
   'bert without segments': ('BertForMaskedLM', 'mlm', dict(type_vocab_size=0), small.BERT_IDS),
   'bert from left to right': ('BertLMHeadModel', 'left_to_right', {}, small.BERT_IDS),
+  'ernie': ('ErnieForPreTraining', 'mlm_pair', ERNIE, small.BERT_IDS),
+  'ernie without pairs': ('ErnieForMaskedLM', 'mlm', ERNIE, small.BERT_IDS),
   'roberta': ('RobertaForMaskedLM', 'mlm', ROBERTA, small.ROBERTA_IDS),
   'roberta with segments, pad 0': (
     'RobertaForMaskedLM',
@@ -285,7 +288,15 @@ def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
   assert [line for line in lines if line.startswith(('fresh', 'ignored'))] == zeros
 
 
-KINDS = 'Bert', 'Roberta', 'Albert', 'Electra', 'DebertaV2', 'Deberta'  # a prefix comes last
+KINDS = (
+  'Bert',
+  'Ernie',
+  'Roberta',
+  'Albert',
+  'Electra',
+  'DebertaV2',
+  'Deberta',
+)  # a prefix comes last
 
 
 def their_network(architecture, seed=0, **fields):
@@ -333,6 +344,10 @@ RELEASE_V2 = {
   [
     ('BertForPreTraining', dict(max_position_embeddings=40, hidden_act='gelu_new')),
     ('BertForMaskedLM', dict(max_position_embeddings=40, hidden_act='gelu')),
+    (
+      'ErnieForPreTraining',
+      dict(max_position_embeddings=40, hidden_act='relu', layer_norm_eps=1e-5),
+    ),
     (
       'RobertaForMaskedLM',
       dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5),
@@ -431,7 +446,7 @@ def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
 
 def test_every_architecture_is_tried():
   tried = {architecture for architecture, *_ in CASES.values()}
-  elsewhere = {'XLNetLMHeadModel'}  # test_xlnet.py
+  elsewhere = {'XLNetLMHeadModel', 'XLNetModel'}  # test_xlnet.py
   assert tried | elsewhere == set(architectures.ARCHITECTURES)
 
 

@@ -105,11 +105,24 @@ def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
     )
 
 
+def test_batches_of_unlike_phases_are_told_with_their_steps():
+  config = {'batch_size': 384, 'phases': [(10, {'batch_size': 2560}), (20, {}), (5, {})]}
+  assert card._batch(config, 15) == '2,560 rows for 10 steps, 384 rows for 5 steps'
+  assert card._batch(config, 10) == '2,560 rows'
+  config['phases'] = [(10, {'length': 8}), (20, {})]
+  assert card._batch(config, 15) == '384 rows'
+
+
 @pytest.mark.parametrize(
   'format,says,never',
   [
     (parts.segment_pairs(), '1: it was drawn at random.', 'swapped'),
     (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
+    (
+      parts.segment_pairs(negatives='same_document'),
+      '1: it is from another place of the same document.',
+      'drawn',
+    ),
     (parts.segment_pairs(negatives='neighbours'), '1: it belongs to another row.', 'swapped'),
     (
       parts.segment_pairs(pairs='sop', lone_sentences='skip'),

@@ -283,6 +283,10 @@ def in_parts(path, index):
       lambda p: (p / 'config.json').write_text('{"model_type": "bert", "is_decoder": true}'),
       'decoder',
     ),
+    (
+      lambda p: (p / 'config.json').write_text('{"model_type": "ernie", "use_task_id": true}'),
+      'use_task_id=true: task ids',
+    ),
     (lambda p: (p / 'config.json').write_text('null'), 'holds NoneType where a JSON object'),
     (lambda p: (p / 'config.json').write_text('[{}]'), 'holds list where a JSON object'),
     (lambda p: (p / 'config.json').write_text('[' * 100_000), 'no readable JSON'),

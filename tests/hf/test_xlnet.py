@@ -16,28 +16,46 @@ from bertzoo_jax.hf import weights
 pytest.importorskip('transformers', reason='parity needs transformers')
 pytest.importorskip('torch', reason='parity needs torch')
 
-LM = architectures.choose('XLNetLMHeadModel')
+LM, MODEL = map(architectures.choose, ('XLNetLMHeadModel', 'XLNetModel'))
 
 
-def written(folder, kind, **changes):
-  """(encoder, parameters) of an objective, and its directory."""
+def written(folder, kind, a=LM, **changes):
+  """(encoder, parameters that the class holds) of an objective, and its directory."""
   objective = small.with_memory(kind, **changes)
-  params, encoder = small.parameters(objective), objective.networks[0].encoder
-  tensors, config = export.convert(LM, weights.flatten(params), encoder, small.BERT_IDS)
+  network = objective.networks[0]
+  params = hf_architecture.placed(a, small.parameters(objective), dict(network.reads))
+  tensors, config = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
   weights.save(folder / 'model.safetensors', tensors)
   (folder / 'config.json').write_text(json.dumps(config))
-  return encoder, params
+  return network.encoder, params
 
 
 @pytest.mark.parametrize(
-  'kind, changes', [('permutation_lm', dict(clamp_length=6)), ('memory_mlm', {})]
+  'kind, a, changes',
+  [
+    ('permutation_lm', LM, dict(clamp_length=6)),
+    ('memory_mlm', LM, dict(pair_weight=1.0)),
+    ('permutation_lm', MODEL, {}),
+  ],
 )
-def test_transformers_computes_the_same_from_what_we_write(tmp_path, kind, changes):
-  encoder, params = written(tmp_path, kind, **changes)
+def test_transformers_computes_the_same_from_what_we_write(tmp_path, kind, a, changes):
+  encoder, params = written(tmp_path, kind, a, **changes)
+  assert params.keys() == {'encoder', 'mlm_head'} - ({'mlm_head'} if a is MODEL else set())
   batch = verify.random_batch(small.VOCAB, 24, encoder.type_vocab_size, small.BERT_IDS['pad'])
-  ours = verify.our_logits(encoder, params, batch)
-  rows = verify.compare_logits(ours, verify.logits(tmp_path, LM, batch), batch['pack_ids'])
-  assert len(rows) == 2 and all(r.holds for r in rows), verify.table(rows)
+  left = {name: x[:, ::-1].copy() for name, x in batch.items()}  # as its tokenizer pads
+  for rows in (batch, left):
+    ours = verify.our_logits(encoder, params, rows)
+    found = verify.compare_logits(ours, verify.logits(tmp_path, a, rows), rows['pack_ids'])
+    assert len(found) == 2 and all(r.holds for r in found), verify.table(found)
+
+
+def test_what_transformers_writes_of_the_bare_network_is_read(tmp_path):
+  _, params = written(tmp_path, 'permutation_lm', MODEL)
+  verify.reloaded(tmp_path, 'XLNetModel')[0].save_pretrained(tmp_path / 'theirs')
+  loaded, report = weights.load(tmp_path / 'theirs')
+  assert report.architecture == 'XLNetModel' and not report.ignored
+  assert small.worst(weights.flatten(loaded), weights.flatten(params)) == 0
+  assert loaded.keys() == {'encoder'}
 
 
 def test_what_we_write_we_read_back_bit_for_bit(tmp_path):

@@ -34,30 +34,50 @@ def inputs(batch, length, heads, width, keys=None, seed=0):
   return qkv, weight, packs_BM[:, keys - length :], packs_BM
 
 
-def tables(length, keys, heads, width, names, seed=1):
+def tables(length, keys, heads, width, names, batch=2, seed=1):
+  """Relative terms for queries at `length` places; with 'half' two of each table."""
   draw = np.random.default_rng(seed)
-  shapes = {'c2p': (heads, width), 'p2c': (heads, width), 'bias': (heads,)}
-  table = lambda shape: jnp.asarray(draw.normal(size=(length + keys - 1, *shape)), jnp.float32)
-  return plain.Relative(*(table(s) if n in names else None for n, s in shapes.items()))
+  normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+  rows = (length + keys - 1) * (1 + ('half' in names))
+  shapes = {'c2p': (rows, heads, width), 'p2c': (rows, heads, width), 'bias': (rows, heads)}
+  shapes['query'] = heads, width
+  drawn = [normal(*shape) if name in names else None for name, shape in shapes.items()]
+  half_B = jnp.asarray(draw.permutation(batch) % 2, jnp.int32) if 'half' in names else None
+  return plain.Relative(*drawn, half_B)
 
 
 def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None):
-  """The definition, by one gather of each table's rows per pair of query and key."""
-  at = np.arange(q.shape[1])[:, None] + visible.first_query
-  distance_LM = at - np.arange(k.shape[1])
-  row_LM = distance_LM - distance_LM.min()
+  """The definition: products with all rows of a table, of which each query and key gather one."""
+  batch, length = q.shape[:2]
+  place_BL = visible.query_places_BL
+  place_BL = np.broadcast_to(np.arange(length), (batch, length)) if place_BL is None else place_BL
+  at = (visible.first_query + place_BL)[:, :, None]
+  distance_BLM = at - np.arange(k.shape[1])
   scores = jnp.einsum('BLHK,BMHK->BHLM', q, k)
-  if relative is not None and relative.c2p_RHK is not None:
-    scores += jnp.einsum('BLHK,LMHK->BHLM', q, relative.c2p_RHK[row_LM])
-  if relative is not None and relative.p2c_RHK is not None:
-    scores += jnp.einsum('BMHK,LMHK->BHLM', k, relative.p2c_RHK[row_LM])
-  if relative is not None and relative.bias_RH is not None:
-    scores += jnp.einsum('LMH->HLM', relative.bias_RH[row_LM])
+  if relative is not None:
+    tables = [x for x in relative[:3] if x is not None]
+    rows = len(tables[0]) // (1 if relative.half_B is None else 2) if tables else 0
+    row_BLM = distance_BLM - (visible.first_query - k.shape[1] + 1)
+    if relative.half_B is not None:
+      row_BLM += rows * relative.half_B[:, None, None]
+    asks = q if relative.c2p_query_HK is None else q + relative.c2p_query_HK
+    if relative.c2p_RHK is not None:
+      of_rows = jnp.einsum('BLHK,RHK->BHLR', asks, relative.c2p_RHK)
+      scores += jnp.take_along_axis(of_rows, row_BLM[:, None], axis=3)
+    if relative.p2c_RHK is not None:
+      of_rows = jnp.einsum('BMHK,RHK->BHRM', k, relative.p2c_RHK)
+      scores += jnp.take_along_axis(of_rows, row_BLM[:, None], axis=2)
+    if relative.bias_RH is not None:
+      scores += jnp.einsum('BLMH->BHLM', relative.bias_RH[row_BLM])
+    if relative.same_segment is not None:
+      numbers, own, others = relative.same_segment
+      same = own[:, None, :, None] == others[:, None, None]
+      scores += jnp.where(same, numbers.mT[..., None], 0.0)
   scores *= q.shape[-1] ** -0.5 if scale is None else scale
   seen = visible.query_packs_BL[:, :, None] == visible.key_packs_BM[:, None]
   if visible.window is not None:
     left, right = visible.window
-    seen &= (at - left <= np.arange(k.shape[1])) & (np.arange(k.shape[1]) <= at + right)
+    seen &= (distance_BLM <= left) & (distance_BLM >= -right)
   if visible.query_order_BL is not None:
     seen &= visible.query_order_BL[:, :, None] >= visible.key_order_BM[:, None]
   e = jnp.where(seen[:, None], jnp.exp(scores - jax.lax.stop_gradient(scores.max())), 0.0)
@@ -75,9 +95,11 @@ def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None
 def value_and_gradients(
   attend, qkv, weight, visible, rate=0.0, keys_B2=None, relative=None, scale=None
 ):
-  """The output, its gradients by q, k and v, and by the tables."""
-  f = lambda q, k, v, relative: attend(q, k, v, visible, rate, keys_B2, relative, scale)
-  out, pull = jax.vjp(f, *qkv, relative)
+  """The output, its gradients by q, k and v, and by the numbers of the terms."""
+  learned, rest = ((), None) if relative is None else relative.apart()
+  terms = lambda learned: rest and rest.joined(*learned)
+  f = lambda q, k, v, *learned: attend(q, k, v, visible, rate, keys_B2, terms(learned), scale)
+  out, pull = jax.vjp(f, *qkv, *learned)
   return jax.tree.leaves((out, pull(weight)))
 
 
@@ -92,7 +114,8 @@ def random_order(batch, length, seed=2):
   return jnp.asarray([draw.permutation(length) for _ in range(batch)], jnp.int32)
 
 
-# name: (queries, keys, heads, width, relative terms, window, order, scale)
+STREAMS = ('c2p', 'query', 'half', 'segments')
+# name: (queries, or queries and places, keys, heads, width, relative terms, window, order, scale)
 CASES = {
   'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
   'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
@@ -109,22 +132,52 @@ CASES = {
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
   'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
+  'two tables': (40, 40, 2, 16, ('c2p', 'p2c', 'bias', 'half'), None, None, None),
+  'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
+  'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
+  'two streams, queries': ((12, 40), 100, 4, 16, STREAMS, None, 'query stream', None),
+  'places': ((11, 40), 40, 2, 16, ('c2p', 'p2c'), None, None, None),
+  'places in two blocks of keys': ((20, 200), 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
+  'places without terms': ((11, 40), 40, 2, 16, (), (3, 5), None, None),
+  'places in blocks': (
+    (150, 600),
+    800,
+    2,
+    64,
+    ('c2p', 'p2c', 'bias', 'half'),
+    (300, 9),
+    'causal',
+    0.1,
+  ),
 }
 
 
 def case(name):
   """What value_and_gradients takes from qkv to scale, without dropout."""
   length, keys, heads, width, terms, window, order, scale = CASES[name]
+  queries, length = length if isinstance(length, tuple) else (None, length)
   qkv, weight, query_packs, key_packs = inputs(2, length, heads, width, keys)
   visible = plain.Visibility(query_packs, key_packs, window, first_query=keys - length)
-  if order == 'causal':
-    place = jnp.broadcast_to(jnp.arange(keys), (2, keys))
-    visible = visible._replace(query_order_BL=place[:, keys - length :], key_order_BM=place)
-  elif order:
-    rank = random_order(2, length)
-    queries = 2 * rank - (order == 'query stream')
-    visible = visible._replace(query_order_BL=queries, key_order_BM=2 * rank)
+  if order:
+    order = jnp.broadcast_to(jnp.arange(length), (2, length))
+    if CASES[name][6] != 'causal':
+      order = random_order(2, length)
+    memory = jnp.full((2, keys - length), -1)
+    asks = 2 * order - (CASES[name][6] == 'query stream')
+    key_order = jnp.concatenate([memory, 2 * order], axis=1)
+    visible = visible._replace(query_order_BL=asks, key_order_BM=key_order)
   relative = tables(length, keys, heads, width, terms) if terms else None
+  draw = np.random.default_rng(3)
+  segments = jnp.asarray(draw.integers(0, 3, (2, keys)), jnp.int32)
+  numbers = jnp.asarray(draw.normal(size=(2, length, heads)), jnp.float32)
+  own = segments[:, keys - length :]
+  if queries:
+    places = jnp.asarray(draw.integers(0, length, (2, queries)), jnp.int32).at[:, -3:].set(0)
+    visible, own = plain.asked(visible, places), plain.at_places(own, places)
+    (q, k, v), weight, numbers = qkv, weight[:, :queries], numbers[:, :queries]
+    qkv = q[:, :queries], k, v
+  if 'segments' in terms:
+    relative = relative._replace(same_segment=plain.SameSegment(numbers, own, segments))
   return qkv, weight, visible, relative, scale
 
 
@@ -135,10 +188,20 @@ DROPPED = (
   'memory',
   'permutation',
   'window in blocks of queries',
+  'two streams, content',
+  'two streams, queries',
+  'places',
+  'places in two blocks of keys',
+  'places in blocks',
 )  # with dropout, the others without
 
 
-@pytest.mark.parametrize('name', CASES)
+SLOW = ('places in two blocks of keys', 'places in blocks')
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = case(name)
   rate = 0.3 if name in DROPPED else 0.0
@@ -199,19 +262,29 @@ def test_scores_are_not_gathered():
   assert 'dot_general' in names and not names & {'gather', 'scatter', 'scatter-add', 'scatter_add'}
 
 
-@pytest.mark.parametrize('size', [8, 128, 200])
-def test_slides_shift_columns_by_their_place_and_back(size):
+@pytest.mark.parametrize('size, more', [(8, 128), (200, 128), (128, 384)])
+def test_slides_shift_columns_by_their_place_and_back(size, more):
   draw = np.random.default_rng(0)
-  x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + 128, size))
+  x, y = (jnp.asarray(draw.normal(size=(n, 128)), jnp.float32) for n in (size + more, size))
+  shift = None if more == 128 else jnp.asarray(draw.integers(0, more, (1, 128)), jnp.int32)
   row, column = np.indices((size, 128))
-  place = row + 127 - column, column
+  place = row + (127 - column if shift is None else np.asarray(shift)), column
   sheared, unsheared = x[place], jnp.zeros_like(x).at[place].set(y)
   for gather in (True, False):
     there, back = (
-      jax.jit(functools.partial(f, gather=gather)) for f in (slides.shear, slides.unshear)
+      jax.jit(functools.partial(f, gather=gather, shift=shift), static_argnums=1)
+      for f in (slides.shear, slides.unshear)
     )
-    np.testing.assert_array_equal(there(x), sheared)
-    np.testing.assert_array_equal(back(y), unsheared)
+    np.testing.assert_array_equal(there(x, size), sheared)
+    np.testing.assert_array_equal(back(y, more), unsheared)
+
+
+def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
+  draw = np.random.default_rng(0)
+  x = jnp.asarray(draw.normal(size=(128, 384)), jnp.float32)
+  place = jnp.asarray(draw.integers(0, 256, (1, 256)), jnp.int32)
+  every = jax.jit(lambda x: slides.shear(x.T, 256, gather=False).T)(x)
+  np.testing.assert_array_equal(jax.jit(slides.pick)(x, place), every[:, place[0]])
 
 
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
@@ -322,7 +395,7 @@ def _kernels(jaxpr):
 
 def test_a_kernel_s_name_says_what_its_cost_depends_on():
   axes = {
-    'terms': [(), ('c2p',), ('p2c',), ('bias',)],
+    'terms': [(), ('c2p',), ('p2c',), ('bias',), ('c2p', 'query'), ('c2p', 'half'), ('segments',)],
     'window': [None, (2, 2)],
     'ordered': [False, True],
     'rate': [0.0, 0.1],
@@ -336,13 +409,22 @@ def test_a_kernel_s_name_says_what_its_cost_depends_on():
   assert 'attention_forward_k16_dropout_float32' in named
 
 
+def test_the_name_of_queries_at_places_says_how_many_places_there_are():
+  qkv, _, visible, relative, _ = case('places')
+  attend = functools.partial(fused.attend, visible=visible, relative=relative)
+  assert '_at128' in _kernels(jax.make_jaxpr(attend)(*qkv).jaxpr)[0]
+
+
 def _name(terms, window, ordered, rate, hashed, dtype, keys):
   """Of the forward kernel."""
   qkv, _, query_packs, key_packs = inputs(1, 128, 2, 16, keys)
   order = (query_packs, key_packs) if ordered else (None, None)
   visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)
   keys_B2 = row_keys.of_batch(jax.random.key(0), 1)
-  relative = tables(128, keys, 2, 16, terms) if terms else None
+  relative = tables(128, keys, 2, 16, terms, batch=1) if terms else None
+  if 'segments' in terms:
+    same = plain.SameSegment(jnp.zeros((1, 128, 2)), query_packs, key_packs)
+    relative = relative._replace(same_segment=same)
   attend = lambda *qkv: fused.attend(*qkv, visible, rate, keys_B2, relative, hashed=hashed)
   return _kernels(jax.make_jaxpr(attend)(*(x.astype(dtype) for x in qkv)).jaxpr)[0]
 
@@ -360,9 +442,11 @@ COMPILED = {
   'bias': (128, 128, 2, ('bias',), None, False, 0.1, jnp.bfloat16),
   'bias in float32': (128, 128, 2, ('bias', 'c2p'), None, False, 0.0, jnp.float32),
   'memory, order and a term': (128, 640, 1, ('c2p',), None, True, 0.1, jnp.bfloat16),
+  'predictions': ((20, 128), 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
+  'two streams, queries': ((20, 128), 256, 2, STREAMS, None, True, 0.1, jnp.bfloat16),
 }
 TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v5p': 'v5p:2x2x1', 'v6e': 'v6e:2x2'}
-ON_V5P = ('two terms and dropout', 'plain without dropout')
+ON_V5P = ('two terms and dropout', 'plain without dropout', 'predictions', 'two streams, queries')
 
 
 @topologies.needs_libtpu
@@ -371,31 +455,33 @@ ON_V5P = ('two terms and dropout', 'plain without dropout')
 )
 def test_it_compiles_for_tpus_with_bits_of_the_hardware(name, chip):
   length, keys, heads, terms, window, ordered, rate, dtype = COMPILED[name]
+  queries, length = length if isinstance(length, tuple) else (length, length)
   mesh, width = topologies.mesh_of(TOPOLOGIES[chip], 1), 64 if heads > 1 else 128
   shaped = lambda *shape, dtype=dtype: topologies.shaped(mesh, shape, dtype)
   integers = lambda *shape: shaped(*shape, dtype=jnp.int32)
-  q, k = shaped(2, length, heads, width), shaped(2, keys, heads, width)
-  table = functools.partial(shaped, length + keys - 1, heads, dtype=jnp.float32)
-  relative = (
-    plain.Relative(
-      *(table(*(width,) * (n != 'bias')) if n in terms else None for n in ('c2p', 'p2c', 'bias'))
-    )
-    if terms
-    else None
-  )
+  q, k = shaped(2, queries, heads, width), shaped(2, keys, heads, width)
+  described = jax.eval_shape(functools.partial(tables, length, keys, heads, width, terms))
+  numbers_BLH = shaped(2, queries, heads, dtype=jnp.float32) if 'segments' in terms else None
+  learned, _ = described.apart()
+  learned = [x if x is None else shaped(*x.shape, dtype=x.dtype) for x in learned[:-1]]
 
-  def both(q, k, v, relative, query_ids, key_ids, keys_B2):
+  def both(q, k, v, learned, query_ids, key_ids, half_B, keys_B2):
     order = (query_ids, key_ids) if ordered else (None, None)
     visible = plain.Visibility(query_ids, key_ids, window, *order, first_query=keys - length)
-    f = lambda q, k, v, relative: fused.attend(
-      q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4'
-    )
-    out, pull = jax.vjp(f, q, k, v, relative)
+    if queries < length:
+      visible = visible._replace(query_places_BL=query_ids)
+    same = plain.SameSegment(None, query_ids, key_ids) if 'segments' in terms else None
+    rest = plain.Relative(half_B=half_B if 'half' in terms else None, same_segment=same)
+
+    def f(q, k, v, learned):
+      relative = rest.joined(*learned) if terms else None
+      return fused.attend(q, k, v, visible, rate, keys_B2, relative, gather=chip != 'v4')
+
+    out, pull = jax.vjp(f, q, k, v, learned)
     return pull(out)
 
+  of_batch = integers(2, queries), integers(2, keys), integers(2), shaped(2, 2, dtype=jnp.uint32)
   with jax.default_matmul_precision('highest'):  # as a float32 run sets it for the whole process
-    traced = jax.jit(both).trace(
-      q, k, k, relative, integers(2, length), integers(2, keys), shaped(2, 2, dtype=jnp.uint32)
-    )
+    traced = jax.jit(both).trace(q, k, k, [*learned, numbers_BLH], *of_batch)
     text = traced.lower(lowering_platforms=('tpu',)).compile().as_text()
   assert 'attention_forward' in text and 'attention_backward' in text

@@ -33,27 +33,6 @@ def test_auto_takes_what_a_device_is_fast_with(kind, dropout, chosen):
   assert kernels.choose('auto', device(kind), dropout) is kernels.BY_NAME[chosen]
 
 
-def test_attention_with_terms_that_fused_kernels_lack_runs_in_xla_or_is_refused():
-  choose = functools.partial(kernels.choose, attention_dropout=0.0, relative=True, fusable=False)
-  for kind in ('TPU v5 lite', 'NVIDIA H200', 'cpu'):
-    assert choose('auto', device(kind)) is kernels.XLA
-  for name in ('fused', 'fused_hashed'):
-    with pytest.raises(errors.UserError, match='take auto or xla'):
-      choose(name, device('TPU v5 lite'))
-
-
-def test_fused_attention_refuses_terms_that_it_would_leave_out():
-  x = jnp.zeros((1, 8, 2, 4))
-  ids = jnp.ones((1, 8), jnp.int32)
-  segments = attention.SameSegment(jnp.zeros((1, 8, 2)), ids, ids)
-  for relative in (
-    attention.Relative(same_segment=segments),
-    attention.Relative(jnp.zeros((15, 2, 4)), c2p_query_HK=jnp.zeros((2, 4))),
-  ):
-    with pytest.raises(errors.UserError, match='run.kernels=xla'):
-      kernels.fused(interpret=True).attend(x, x, x, attention.same_pack(ids), relative=relative)
-
-
 @pytest.mark.parametrize(
   'name,kind',
   [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused_hashed', 'TPU v2')],

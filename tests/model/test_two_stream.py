@@ -216,7 +216,7 @@ def test_the_classifier_of_a_row_is_its_last_token():
 
 def test_operations_with_memory_and_both_streams_are_those_of_the_products(learned):
   objective, params, _ = learned
-  encoder, n = objective.networks[0].encoder, small.TWO_STREAM['num_layers']
+  encoder = objective.networks[0].encoder
 
   def counted(rows):
     batch, memory = small.lanes(small.batch(rows, LENGTH, PREDICTIONS)), objective.carry(rows)
@@ -226,12 +226,8 @@ def test_operations_with_memory_and_both_streams_are_those_of_the_products(learn
 
   features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
   told = encoder.flops_with(features, LENGTH, PREDICTIONS)
-  # Not counted: scores of places that are not asked for, and the content of the last layer, which
-  # nothing reads.
-  scores = lambda queries: encoder._block().attention.of_queries(
-    queries, LENGTH, LENGTH + MEMORY, d
-  )
-  told += n * (scores(LENGTH) - scores(PREDICTIONS))
-  told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + scores(LENGTH)
-  told += encoder._block().feed_forward.flops(LENGTH, d)
+  # Not counted: the content of the last layer, which nothing reads.
+  block = encoder._block()
+  told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + block.feed_forward.flops(LENGTH, d)
+  told += block.attention.of_queries(LENGTH, LENGTH, LENGTH + MEMORY, d)
   assert abs(told / (counted(4) - counted(3)) - 1) < 0.01

@@ -104,6 +104,17 @@ def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
 
 
+def held(features=()):
+  """Data of lanes without some features."""
+  row = small.lanes(small.batch())
+  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
+  made = types.SimpleNamespace(
+    vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20), trial=None
+  )
+  made._replace = lambda phase: made
+  return made
+
+
 def assembled(phases=((1000, {}),), features=(), **changes):
   """The objective of a tiny config with changes, as a run makes it."""
   config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
@@ -111,13 +122,23 @@ def assembled(phases=((1000, {}),), features=(), **changes):
     section, _, field = key.partition('__')
     config[section] = {**config[section], field: value} if field else value
   config.phases = phases
-  row = small.lanes(small.batch())
-  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
   phase = configuration.phases(config.lock())[-1]
-  held = types.SimpleNamespace(
-    vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20)
-  )
-  return assembly.phase_run(config, phase, held, toys.one_device(), 1000).objective
+  return assembly.phase_run(config, phase, held(features), toys.one_device(), 1000).objective
+
+
+def test_phases_that_hand_on_a_memory_have_one_batch_size():
+  config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
+
+  def check(overrides):
+    config.phases = ((500, {}), (500, overrides))
+    phases = configuration.phases(config)
+    assembly.check_phases(config, phases, held(), toys.one_device(), 1000)
+
+  check({'length': 96})
+  with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):
+    check({'batch_size': 32})
+  config.encoder.memory_length = 0
+  check({'batch_size': 32})
 
 
 def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():

@@ -67,3 +67,20 @@ def test_what_is_computed_again_is_not_kept(monkeypatch):
     [phase] = verdict.preflight(config.lock(), tpu='v5e-8', largest=False).phases
     jax.clear_caches()
     assert (peak := phase.program.peak / chips.GIB * 1024) <= bound, f'{remat}: {peak} MiB'
+
+
+@pytest.mark.slow
+def test_the_memory_that_goes_from_step_to_step_is_in_the_peak(monkeypatch):
+  monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
+  config = ml_collections.ConfigDict(importlib.import_module('configs.xlnet').get_config('tiny'))
+  config.run.kernels, found = 'xla', {}
+  for tokens in (48, 512):
+    config.encoder.memory_length = tokens
+    said = verdict.preflight(ml_collections.ConfigDict(config).lock(), tpu='v5e-4', largest=False)
+    jax.clear_caches()
+    [found[tokens]] = said.phases
+    # rows of a device, layers, tokens, width, bytes of float32
+    assert found[tokens].carry == 16 * 2 * tokens * 128 * 4
+    assert found[tokens].program.peak > found[tokens].carry + found[tokens].parameters
+  more = found[512].program.peak - found[48].program.peak
+  assert more > found[512].carry - found[48].carry

@@ -125,8 +125,9 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
   scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
-  table = jnp.asarray(draw.normal(size=(9, 4, 3)), jnp.float32)
-  bias = jnp.asarray(draw.normal(size=(9, 4)), jnp.float32)
+  table, query = (jnp.asarray(draw.normal(size=(*n, 4, 3)), jnp.float32) for n in ((18,), ()))
+  bias, numbers = (jnp.asarray(draw.normal(size=(*n, 4)), jnp.float32) for n in ((18,), (8, 5)))
+  half = jnp.asarray(draw.permutation(8) % 2)
   order = jnp.asarray([draw.permutation(5) for _ in range(8)])
   pack_ids, weight = (
     jnp.ones((8, 5), jnp.int32),
@@ -140,11 +141,15 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
 
     def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
       visible = attention.Visibility(pack_ids, pack_ids, None, order, order)
+      visible = attention.asked(visible, order)  # queries at places in another order
+      tables, query, numbers = relative
+      segments = attention.SameSegment(numbers, order % 2, order % 3)
+      relative = attention.Relative(*tables, query, half, segments)
       out = attend(q, k, v, visible, 0.3, keys[0], relative).reshape(8, 5, 12)
       total, _ = add_norm(q.reshape(8, 5, 12), out, scale, None, 1e-12, 0.2, keys[1], with_sum=True)
       return jnp.sum(weight * add_norm(total, out, scale, shift, 1e-12, 0.2, keys[1]))
 
-    relative = attention.Relative(table, None, bias)
+    relative = (table, None, bias), query, numbers
     gradients = jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, relative)
     results[shape] = jax.block_until_ready(gradients)
   one, *others = results.values()

@@ -35,8 +35,10 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       label 1.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
-      'neighbours': it is the B of the next row of the list (code of ERNIE 1.0, which pairs the left
-      of one row with the right of the next).
+      'same_document': the same, from another place of A's document: neither of the chunk nor next
+      to it; where the document has no other sentence, as 'documents'. 'neighbours': it is the B of
+      the next row of the list (code of ERNIE 1.0, which pairs the left of one row with the right of
+      the next).
     lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
       in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
       none.
@@ -49,19 +51,20 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
   formats.check_share(negative_rate, 'negative_rate')
   for name, value, known in (
     ('pairs', pairs, ('nsp', 'sop', 'none')),
-    ('negatives', negatives, ('documents', 'neighbours')),
+    ('negatives', negatives, ('documents', 'same_document', 'neighbours')),
     ('lone_sentences', lone_sentences, ('random', 'skip')),
   ):
     errors.choose(value, dict.fromkeys(known), f'config.format.{name}')
-  if negatives == 'neighbours' and pairs != 'nsp':
+  if negatives != 'documents' and pairs != 'nsp':
     raise errors.UserError(
-      f"config.format.negatives is 'neighbours' and pairs {pairs!r}: only nsp has false halves, "
+      f'config.format.negatives is {negatives!r} and pairs {pairs!r}: only nsp has false halves, '
       'set pairs=nsp or negatives=documents.'
     )
   if pairs == 'none':
     lone_sentences = 'skip'  # no label would say that a random partner does not follow
   starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
-  returns = pairs == 'nsp' and negatives == 'documents'  # what a false B displaced is taken again
+  # what a false B displaced is taken again
+  returns = pairs == 'nsp' and negatives != 'neighbours'
 
   def targets(key, document):
     short = hashing.bits(hashing.fold(key, hashing.SHORT), document) < hashing.threshold(short_rate)
@@ -129,9 +132,10 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       _, _, near_count, near_cut, _ = chunks_at(key, near)
       random = near + np.where(near_count > 1, near_cut, 0), near + near_count
     else:
-      random = _random_run(
-        key, text, first, document, np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
-      )
+      wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
+      random = _random_run(key, text, first, document, wanted)
+      if negatives == 'same_document':
+        random = _run_elsewhere(key, text, first, count, document, wanted, random)
     begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
     swapped = coin & ~alone & (pairs == 'sop')
     (begin_a, begin_b), (end_a, end_b) = (
@@ -237,6 +241,27 @@ def _random_run(key, text, first, document, tokens):
   return begin, np.minimum(
     np.searchsorted(starts, starts[begin] + tokens, 'left'), documents[other + 1]
   )
+
+
+def _run_elsewhere(key, text, first, count, document, tokens, otherwise):
+  """Sentences [begin, end) of the same document, from a random one on to at least `tokens` tokens,
+  that are neither of the chunk of `count` sentences at `first` nor the one that follows A.
+
+  otherwise: the runs of documents that have no such sentence.
+  """
+  starts, documents = text.sentence_starts, text.document_starts
+  begin, end = documents[document], documents[document + 1]
+  after = np.minimum(first + np.maximum(count, 2), end)  # A of a lone sentence is the chunk
+  before = first - begin
+  places = before + end - after
+  drawn = hashing.below(
+    hashing.bits(hashing.fold(key, hashing.SENTENCE), first), np.maximum(places, 1)
+  )
+  start = np.where(drawn < before, begin + drawn, after + drawn - before)
+  start = np.minimum(start, end - 1)  # where there is no place it is not used
+  limit = np.where(drawn < before, first, end)
+  stop = np.minimum(np.searchsorted(starts, starts[start] + tokens, 'left'), limit)
+  return tuple(np.where(places > 0, run, other) for run, other in zip((start, stop), otherwise))
 
 
 def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):

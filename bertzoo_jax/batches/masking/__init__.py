@@ -9,6 +9,7 @@ from bertzoo_jax.batches.masking.contract import Masking
 from bertzoo_jax.batches.masking.contract import keeping_units
 from bertzoo_jax.batches.masking.contract import of_text
 from bertzoo_jax.batches.masking.ngrams import ngram
+from bertzoo_jax.batches.masking.permutations import in_order
 from bertzoo_jax.batches.masking.permutations import permutation
 from bertzoo_jax.batches.masking.spans import span
 from bertzoo_jax.batches.masking.tokens import token
@@ -24,4 +25,5 @@ BY_NAME = {
   'span': span,
   'ngram_windows': ngram_windows,
   'permutation': permutation,
+  'in_order': in_order,
 }

@@ -99,6 +99,28 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   )
 
 
+def in_order(length, corpus):
+  """All text of a row, each token predicted from those before it: the order of permutation language
+  modelling that is no permutation (Yang et al. 2019 §2.1, eq. 1). A row that is read from right to
+  left is predicted from right to left.
+
+  Args:
+    length: L, which is P.
+    corpus: corpus.corpus.Corpus, of which the special ids are read.
+
+  Features:
+    order: as of `permutation`, the places themselves.
+  """
+
+  def apply(features, keys_B2):
+    del keys_B2  # nothing is random
+    text_BL = words_lib.text(features, corpus.special)
+    order_BL = tf.broadcast_to(tf.range(length), tf.shape(text_BL))
+    return {**corruptions.predict(features, *corruptions.slots(text_BL, length)), 'order': order_BL}
+
+  return contract.Masking(length, 0, apply, dict(order=((length,), np.int32)))
+
+
 def _goals(length, num_predictions, block):
   """int32 [blocks, block+1]: predictions of a block by the number of its tokens. Those of full
   blocks sum to num_predictions.

@@ -15,6 +15,7 @@ from bertzoo_jax.hf.architectures import bert
 from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import electra
+from bertzoo_jax.hf.architectures import ernie
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 
@@ -139,6 +140,8 @@ ARCHITECTURES = {
     bert.PRETRAINING,
     bert.MASKED_LM,
     bert.LEFT_TO_RIGHT,
+    ernie.PRETRAINING,
+    ernie.MASKED_LM,
     roberta.MASKED_LM,
     electra.PRETRAINING,
     electra.MASKED_LM,
@@ -148,5 +151,6 @@ ARCHITECTURES = {
     deberta_v2.MASKED_LM,
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
+    xlnet.MODEL,
   )
 }

@@ -5,21 +5,39 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def _build(name, *heads, vocabulary_head='mlm_head', **rest):
+def build(name, model_type, *heads, vocabulary_head='mlm_head', **rest):
+  """A class with BERT's layers, its vocabulary head and `heads`. rest: of bert_like.build."""
   rows = (
-    *bert_like.encoder('bert', 2),
+    *bert_like.encoder(model_type, 2),
     *bert_like.dense(f'{vocabulary_head}/transform', 'cls.predictions.transform.dense'),
     *bert_like.norm(f'{vocabulary_head}/norm', 'cls.predictions.transform.LayerNorm'),
     Row(f'{vocabulary_head}/bias', 'cls.predictions.bias'),
     *heads,
   )
   tied = {
-    'cls.predictions.decoder.weight': 'bert.embeddings.word_embeddings.weight',
+    'cls.predictions.decoder.weight': f'{model_type}.embeddings.word_embeddings.weight',
     'cls.predictions.decoder.bias': 'cls.predictions.bias',
   }
   # Two segment rows although they are zeros: tokenizers of BERT's kind send segment 1 for the
   # second text.
-  return bert_like.build(name, 'bert', rows, segments=2, tied=tied, **rest)
+  return bert_like.build(name, model_type, rows, segments=2, tied=tied, **rest)
+
+
+def pretraining(name, model_type, **rest):
+  """The same with the pair head."""
+  return build(
+    name,
+    model_type,
+    *bert_like.dense('pair_head/pooler', f'{model_type}.pooler.dense'),
+    *bert_like.dense('pair_head/classifier', 'cls.seq_relationship'),
+    heads='The pair head (`cls.seq_relationship`) tells how the second text relates to the first.',
+    **rest,
+  )
+
+
+def masked_lm(name, model_type, **rest):
+  """The same without another head."""
+  return build(name, model_type, heads=bert_like.NO_PAIR_HEAD, reads=False, **rest)
 
 
 def _next_logits(directory, batch):
@@ -28,15 +46,11 @@ def _next_logits(directory, batch):
   return {'next': verify.outputs(network, batch).logits.numpy(), 'unloaded': unloaded}
 
 
-PRETRAINING = _build(
-  'BertForPreTraining',
-  *bert_like.dense('pair_head/pooler', 'bert.pooler.dense'),
-  *bert_like.dense('pair_head/classifier', 'cls.seq_relationship'),
-  heads='The pair head (`cls.seq_relationship`) tells how the second text relates to the first.',
-)
-MASKED_LM = _build('BertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)
-LEFT_TO_RIGHT = _build(
+PRETRAINING = pretraining('BertForPreTraining', 'bert')
+MASKED_LM = masked_lm('BertForMaskedLM', 'bert')
+LEFT_TO_RIGHT = build(
   'BertLMHeadModel',
+  'bert',
   vocabulary_head='next_head',
   decoder=True,
   heads='Tokens see no later ones (`is_decoder`), and `cls.predictions` predicts the next token: '

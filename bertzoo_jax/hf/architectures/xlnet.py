@@ -1,5 +1,8 @@
-"""XLNet (Yang et al. 2019): its language model, by its content stream."""
+"""XLNet (Yang et al. 2019): its language model and its network without a head, by the content
+stream.
+"""
 
+import re
 import types
 
 import numpy as np
@@ -51,8 +54,8 @@ def _sizes(encoder, special) -> Sizes:
   return Sizes(encoder.num_heads, layers, layers, width, width)
 
 
-def _rows() -> tuple[Row, ...]:
-  """Embeddings, layers and the head, which is a bias. The vector of the query stream is written as
+def _body() -> tuple[Row, ...]:
+  """Embeddings and layers. The vector of the query stream is written as
   zeros where the run had no such stream.
   """
   ours, theirs = 'encoder/layers/attention', 'transformer.layer.{i}.rel_attn'
@@ -79,8 +82,12 @@ def _rows() -> tuple[Row, ...]:
     *dense(f'{layer}/feed_forward/in', f'{their_layer}.ff.layer_1', KERNEL),
     *dense(f'{layer}/feed_forward/out', f'{their_layer}.ff.layer_2', KERNEL),
     *norm(f'{layer}/feed_forward_norm', f'{their_layer}.ff.layer_norm'),
-    Row('mlm_head/bias', 'lm_loss.bias'),
   )
+
+
+def _modern(name: str) -> str:
+  """A bare body lacks the prefix."""
+  return f'transformer.{name}' if re.match(r'(word_embedding|mask_emb|layer)\b', name) else name
 
 
 def _to_config(encoder, special, vocab_size):
@@ -142,22 +149,42 @@ def _logits(directory, batch):
   return {'mlm': out.logits.numpy(), 'unloaded': unloaded}
 
 
+def _vectors(directory, batch):
+  """The same of the network without a head."""
+  network, unloaded = verify.reloaded(directory, 'XLNetModel')
+  out = verify.outputs(network, batch, segments=True)
+  return {'vectors': out.last_hidden_state.numpy(), 'unloaded': unloaded}
+
+
+_NO_SUMMARY = (
+  'There is no summary of the row and no head for pairs (`objective.pair_weight`): transformers '
+  'starts them at random if asked.'
+)
 LM = architecture.Architecture(
   name='XLNetLMHeadModel',
   model_type='xlnet',
-  rows=_rows(),
+  rows=(*_body(), Row('mlm_head/bias', 'lm_loss.bias')),
   sizes=_sizes,
   to_config=_to_config,
   to_encoder=_to_encoder,
   heads=(
     'Without `target_mapping` transformers scores each token by the content stream, which sees the '
-    'token itself. To predict a token, give `perm_mask` and `target_mapping`. There is no summary '
-    'of the row: transformers starts one at random if asked.'
+    'token itself. To predict a token, give `perm_mask` and `target_mapping`. ' + _NO_SUMMARY
   ),
   pipeline='',
   part='two_stream',
   defaults=_DEFAULTS,
   tied={'lm_loss.weight': 'transformer.word_embedding.weight'},
+  modern=_modern,
   tokens=TOKENS,
   logits=_logits,
+)
+MODEL = LM._replace(
+  name='XLNetModel',
+  rows=_body(),
+  to_config=lambda *of: {**_to_config(*of), 'architectures': ['XLNetModel']},
+  heads=f'The network without its language model head. {_NO_SUMMARY}',
+  tied={},
+  reads=False,
+  logits=_vectors,
 )

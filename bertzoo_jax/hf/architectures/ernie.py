@@ -1,0 +1,23 @@
+"""ERNIE 1.0 (Sun et al. 2019): BERT's tensors by other names, and no task ids."""
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf.architectures import bert
+
+
+def _more_fields(content):
+  """Nothing but BERT's fields. Raises UserError for a network with task ids."""
+  if content['use_task_id']:
+    raise errors.UserError(
+      'config.json says use_task_id=true: task ids (ERNIE 2.0 and 3.0) have no place in an encoder '
+      'here, so it cannot be read.'
+    )
+  return {}
+
+
+_FIELDS = dict(
+  more=lambda encoder, special, sizes: {'use_task_id': False},
+  more_fields=_more_fields,
+  defaults=dict(use_task_id=False),
+)
+PRETRAINING = bert.pretraining('ErnieForPreTraining', 'ernie', **_FIELDS)
+MASKED_LM = bert.masked_lm('ErnieForMaskedLM', 'ernie', **_FIELDS)

@@ -1,0 +1,137 @@
+"""Runs with a memory, by the entry points: killed, resumed and scored."""
+
+# ruff: noqa: F811  a fixture of another file is an argument here
+
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+import test_pretrain as runs
+from test_pretrain import here  # noqa: F401  a fixture
+
+from bertzoo_jax import evaluate
+from bertzoo_jax import objectives
+from bertzoo_jax import prepare
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step_folders
+from configs import parts
+
+# An epoch ends with step 15; saves in its middle and at its end.
+STEPS, EPOCH, SAVES, LENGTH, BATCH, WORDS = 18, 15, (10, 15), 40, 16, 1600
+CONFIG = f"""
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.4),
+      format=parts.memory_segments(reuse_length=16),
+      masking=parts.permutation(num_predictions=6, block=16),
+      encoder=parts.two_stream(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32,
+                               memory_length=24, reuse_length=16),
+      objective=parts.permutation_lm(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_to_floor(learning_rate=1e-2, warmup=3), length={LENGTH},
+      batch_size={BATCH}, phases=(({STEPS}, {{}}),), hf='XLNetLMHeadModel',
+      run=parts.run(dtype='bfloat16', log_every=1, eval_every=9, save_minutes=1000.0, keep=3,
+                    keep_every=5, tensorboard=False))
+"""
+SYSTEMS = {
+  'permutation': {},
+  'denoising': dict(masking=parts.token(), objective=parts.memory_mlm()),
+  'left to right': dict(masking=parts.in_order()),
+}
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+  """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
+  folder = tmp_path_factory.mktemp('lanes')
+  (folder / 'config.py').write_text(CONFIG)
+  words = (runs.ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, WORDS, 80))
+  )
+  say = lambda line: None
+  text, out = str(folder / 'text.txt'), str(folder / 'corpus')
+  prepare.prepare(runs.config(folder), [text], out, workers=1, say=say)
+  return folder
+
+
+def directly(opened, rows, remembers):
+  """(loss, accuracy) at the masked tokens of rows, by the objective itself."""
+  objective = objectives.of(opened.config, opened.corpus.vocab_size)
+  assert len(rows) > 2 and not any(b['resets'].any() for b in rows[1:])
+  loss = jax.jit(objective.loss, static_argnums=(4, 5))
+  carry, sums, total = objective.carry(BATCH), np.zeros(2), 0
+  for batch in rows:
+    carry = carry if remembers else ()
+    _, (carry, found) = loss(opened.params, batch, objective.normalizers(batch), carry, None, False)
+    sums += [found['masked'][name] for name in ('mlm_loss', 'mlm_accuracy')]
+    total += batch['masked_weights'].sum()
+  return sums / total
+
+
+CASES = [  # the rest takes minutes
+  ('permutation', SAVES[:1]),
+  pytest.param('permutation', SAVES[1:], marks=pytest.mark.slow),
+  pytest.param('denoising', SAVES, marks=pytest.mark.slow),
+  pytest.param('left to right', SAVES, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('system, saves', CASES)
+def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_without(
+  tmp_path, here, world, system, saves, monkeypatch
+):
+  changes, whole, corpus = SYSTEMS[system], tmp_path / 'whole', world / 'corpus'
+  here(whole, **changes)
+  assert metrics.read(whole)[EPOCH - 1]['epoch'] == 1
+  for step in saves:
+    run = tmp_path / str(step)
+    shutil.copytree(whole, run)
+    for later in [s for s in step_folders.steps(run) if s > step]:
+      shutil.rmtree(run / f'checkpoints/{later}')
+    here(run, **changes)
+    assert runs.state_of(run, STEPS) == runs.state_of(whole, STEPS)
+    assert runs.curve(run) == runs.curve(whole)
+  monkeypatch.setattr(evaluate, '_ROWS', 6)  # lanes that go through in parts keep their memory
+  opened = evaluate.opened(str(whole), str(corpus))
+  rows = evaluate.rows_of(opened.corpus, opened.config, opened.config.format, 'held_out', 50)
+  [network] = opened.networks
+  scores = evaluate.masked_scores('', network.encoder, network.of(opened.params), rows)
+  values = {(s.how, s.measure): s.value for s in scores}
+  for how in ('memory', 'no memory'):
+    said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]
+    np.testing.assert_allclose(said, directly(opened, rows, how == 'memory'), rtol=1e-5)
+  assert abs(values['head, memory', 'loss'] - values['head, no memory', 'loss']) > 1e-5
+
+
+@pytest.mark.slow
+def test_evaluate_scores_masked_tokens_and_pairs_of_a_network_with_a_memory(tmp_path, here, world):
+  here(tmp_path / 'run', objective__pair_weight=1.0)
+  found = evaluate.evaluate(str(tmp_path / 'run'), str(world / 'corpus'))
+  assert [(s.rows, s.how) for s in found.scores] == [
+    *([('mlm', 'head, memory')] * 2),
+    *([('mlm', 'head, no memory')] * 2),
+    ('nsp', 'head'),
+    ('sop', 'head'),
+  ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('at', SAVES)
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_a_run_that_is_killed_ends_bit_for_bit_with_the_memory_of_one_that_was_not(
+  tmp_path, world, dtype, at
+):
+  of = (f'--config.run.dtype={dtype}', '--config.run.keep_every=1')
+  code, said = runs.run_train(world, tmp_path / 'whole', *of)
+  assert code == 0, said
+  landed = lambda workdir: at in step_folders.steps(workdir)
+  code, said = runs.run_train(world, tmp_path / 'run', *of, stop_when=landed)
+  assert code == -signal.SIGKILL, said
+  code, said = runs.run_train(world, tmp_path / 'run', *of)
+  assert code == 0, said
+  assert runs.state_of(tmp_path / 'run', STEPS) == runs.state_of(tmp_path / 'whole', STEPS)
+  assert runs.curve(tmp_path / 'run') == runs.curve(tmp_path / 'whole')
