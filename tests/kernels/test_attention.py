@@ -196,7 +196,7 @@ DROPPED = (
 )  # with dropout, the others without
 
 
-SLOW = ('places in two blocks of keys', 'places in blocks')
+SLOW = ('places in two blocks of keys', 'places in blocks', 'two streams, content')
 
 
 @pytest.mark.parametrize(
