@@ -176,7 +176,7 @@ def test_a_row_does_not_depend_on_its_batch_mates(name):
       np.testing.assert_array_equal(whole[key][np.array(pick)], some[key], err_msg=key)
 
 
-@pytest.mark.parametrize('name', SECTIONS)
+@pytest.mark.parametrize('name', [n for n in SECTIONS if n != 'left to right'])
 def test_other_keys_give_other_masks(name):
   features, keys = masking_rows.full(200, LENGTH)
   mask = _build(name)
