@@ -1,20 +1,20 @@
-"""Writes weights that are pickles, as in Microsoft's releases of DeBERTa, as directories that
---init reads; needs torch.
+"""Converts pickled weights (Microsoft's releases of DeBERTa) into directories that --init reads.
+Needs torch.
 
     python -m bertzoo_jax.convert --model DIR --out OUT
 
-DIR has config.json and pytorch_model.bin. With pytorch_model.generator.bin beside them, as in the
-releases of DeBERTaV3, OUT/discriminator and OUT/generator are written, for
+DIR has config.json and pytorch_model.bin. If pytorch_model.generator.bin lies beside them, as in
+releases of DeBERTaV3, the command writes OUT/discriminator and OUT/generator, for
 
     --init hf:OUT/discriminator,hf:OUT/generator
 
-Otherwise OUT itself is the directory. The generator's number of layers is read from its file.
+Otherwise it writes OUT. The generator's number of layers is read from its file.
 --model OWNER/NAME fetches the files from the Hugging Face hub.
 
-Pickles are read without running code in them. Every tensor is written, floats as float32. The
-vocabulary head's tensors get the names that transformers reads: lm_predictions.lm_head.dense
-becomes cls.predictions.transform.dense. Tensors that no network here has are written and listed.
-config.json is written with all its fields. A SentencePiece model gets the tokenizer.json beside it.
+No code in the pickles is run. Every tensor is written, floats as float32. The vocabulary head's
+tensors get the names that transformers reads: lm_predictions.lm_head.dense becomes
+cls.predictions.transform.dense. Tensors that no network here has are written and listed.
+config.json keeps all its fields. A SentencePiece model without a tokenizer.json gets one.
 """
 
 import json
@@ -50,7 +50,7 @@ def convert(model: str, out) -> list[str]:
 
   Args:
     model: folder, or OWNER/NAME of the Hugging Face hub.
-    out: directory, local or gs://; appears only when it is complete.
+    out: directory, local or gs://; it appears only when it is complete.
 
   Raises:
     UserError: `out` is not empty, a file is missing, a pickle holds anything but tensors, torch is
@@ -103,7 +103,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   return [
     f'{place}: {a.name}, {len(depth)} layers, {len(tensors)} tensors',
     *(f'  {key} is written as {name}' for key, name in names.items() if key != name),
-    *(f'  {key} is written, and no network here has a place for it' for key in report.ignored),
+    *(f'  {key} is written, but no network here has a place for it' for key in report.ignored),
   ]
 
 
@@ -118,21 +118,21 @@ def _read(path) -> dict:
   try:
     state = torch.load(str(path), map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as e:
-    why = ' '.join(str(e).split('\n\n')[-2:][0].split())[:120]  # advice stands around it
+    why = ' '.join(str(e).split('\n\n')[-2:][0].split())[:120]  # without torch's advice
     raise errors.UserError(
-      f'{path} is not read, since it is not a pickle of tensors alone ({why}): such a file can run '
-      'code. Download it again, or take another release.'
+      f'{path} is not a pickle of tensors alone ({why}), so reading it can run code: download it '
+      'again, or take another release.'
     ) from e
   except (RuntimeError, EOFError, ValueError, KeyError) as e:
     raise errors.UserError(
-      f'{path} is no file that torch.save wrote, or it is damaged: download it again.'
+      f'{path} is damaged, or torch.save did not write it: download it again.'
     ) from e
   strange = [] if isinstance(state, dict) else [('an object', state)]
   strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
   for key, x in strange[:1]:
     raise errors.UserError(
-      f'{path} holds {key!r} of type {type(x).__name__}, and only tensors by name are read: save '
-      'the state_dict() of the network alone.'
+      f'{path} holds {key!r} of type {type(x).__name__}, not only named tensors: save nothing but '
+      'the state_dict() of the network.'
     )
   return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in state.items()}
 

@@ -14,10 +14,10 @@ paper builds its sets so.
 Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is
 what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
 of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
-a mask; it reads the pairs with the masked tokens put back. A network with one reads masks, also
-where a generator filled them in training. One with a memory is scored twice on mlm rows: with it,
-batch after batch of the held-out lanes, and without. Where a row's last token classifies it, pairs
-are given so.
+a mask; it reads the pairs with the masked tokens put back. A network with a vocabulary head reads
+masks, also if a generator filled them in training. A network with a memory is scored twice on mlm
+rows: with the memory, batch after batch of the held-out lanes, and without. A network whose rows
+end with the classifier gets pairs in that form.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
@@ -72,7 +72,7 @@ class Score(NamedTuple):
     value, standard_error: of the measure.
     count: predictions that it is the mean of.
     base_rate: share of label 1; None of masked tokens.
-    how: 'head' or 'linear probe'; 'head, memory' and 'head, no memory' of a network with a memory.
+    how: 'head' or 'linear probe'; of a network with a memory 'head, memory' or 'head, no memory'.
     fitted_rows: of the train split, that a probe saw; None of a head.
   """
 
@@ -125,8 +125,8 @@ def evaluate(
   params, step, workdir, config, corpus, trained = opened(address, path, cache_dir)
   if any('next_head' in network.of(params) for network in trained):
     raise errors.UserError(
-      f'objective={config.objective.name} trains a network that sees no later tokens, and here '
-      'both sides of a mask are read: its held-out loss per token is in metrics.jsonl.'
+      f'objective={config.objective.name} trains a network that sees no later tokens, but this '
+      'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
   held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
@@ -310,8 +310,8 @@ def pair_score(
 def row_vectors(
   encoder, params: dict, batches: list[dict], head=lambda params, row_BD: row_BD
 ) -> np.ndarray:
-  """head(params, the vectors that classify rows) of all rows, in order. Where the last token of a
-  row classifies it, it is put there.
+  """head(params, the vectors that classify rows) of all rows, in order. For an encoder whose rows
+  end with the classifier, the classifier is moved to the end of each row first.
   """
   if encoder.padding_side == 'left':
     batches = [_classifier_last(batch) for batch in batches]
@@ -403,8 +403,8 @@ def through(read, encoder, params, batches, first=lambda rows: ()):
   """The values of read(params, batch, memory) → (values, memory) of all rows of batches, as numpy
   arrays [N, …] (a tuple of them for a tuple).
 
-  first: rows → the memory before the first batch. Each row of a batch goes on with the memory of
-    the same row of the batch before.
+  first: number of rows → the memory before the first batch. Each row of a batch continues with the
+    memory of the same row of the batch before.
   """
 
   def narrowed(params, batch, memory):
@@ -432,8 +432,8 @@ def through(read, encoder, params, batches, first=lambda rows: ()):
 
 
 def _classifier_last(batch):
-  """The batch with each row's first token, its classifier, behind its last one, in a segment of its
-  own. All tokens of a row see each other.
+  """The batch with each row's classifier moved from the first place to the last, in a segment of
+  its own. All tokens of a row see each other.
   """
   end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
   place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1

@@ -96,8 +96,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
 
 
 def _told(config, phase) -> dict:
-  """What a card tells of a run: the sections of the phase that trained last, and the rows of all
-  phases.
+  """The config that a card describes: the sections of the phase that trained last, and the length
+  and rows of every phase.
   """
   phases = [
     (p.steps, {'length': p.config.length, 'batch_size': p.config.batch_size} if overrides else {})
@@ -108,9 +108,7 @@ def _told(config, phase) -> dict:
 
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
-  """Fills a directory; returns (comparisons or None, tensors, names of heads in a file of their
-  own).
-  """
+  """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS)."""
   a, encoder, whole = architectures.choose(architecture), network.encoder, network.of(params)
   params = _with_placed_heads(network, architecture).of(params)
   aside = {head: x for head, x in whole.items() if head not in params}

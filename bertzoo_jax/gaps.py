@@ -17,8 +17,8 @@ training text. They read the same rows as the network: both neighbours of a mask
 neighbour is masked, too.
 
 With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
-among the K most frequent ones. They count the masked tokens that the row does not show: behind a
-mask, or replaced by another token.
+among the K most frequent ones. They count masked tokens that the row hides: behind a mask, or
+replaced by another token.
 
 With --require the command ends with code 3 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.
@@ -72,12 +72,13 @@ class Gap(NamedTuple):
 
 
 class Top(NamedTuple):
-  """How often the truth is among a few tokens.
+  """How often the truth is among K tokens.
 
   Attributes:
-    count: how many tokens, K.
-    predictions: masked tokens that are counted: those that the row does not show.
-    accuracy: among the network's K likeliest; frequent: among the K most frequent.
+    count: K.
+    predictions: number of masked tokens that are counted; the row hides each of them.
+    accuracy: share whose truth is among the network's K likeliest tokens.
+    frequent: share whose truth is among the K most frequent tokens.
   """
 
   count: int
@@ -126,7 +127,7 @@ def find(
   Args:
     address, path, batches, cache_dir: as of `evaluate.evaluate`.
     gaps: how many are drawn, at most; draw: the seed of their choice.
-    top: K of Found.top; 0: not counted.
+    top: K of Found.top; 0: Found.top is None.
 
   Raises:
     UserError: what evaluate raises; an objective that fills no masks.
@@ -189,7 +190,7 @@ def find(
 
 
 def _top(encoder, params, batches, text, share_V, count) -> Top:
-  """Of the masked tokens that the row does not show."""
+  """The Top of the masked tokens that their rows hide."""
 
   def likelier(params, batch, memory):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
@@ -260,7 +261,7 @@ def screen(found: Found) -> str:
     most = f'{found.top.count} tokens'
     lines += [
       '',
-      f'Truth among {most}, of {found.top.predictions:,} masked tokens that no row shows',
+      f'Truth among {most}, of {found.top.predictions:,} masked tokens that the row hides',
       f'     {"likeliest by this network":<28}{found.top.accuracy:>7.1%}',
       f'     {"most frequent":<28}{found.top.frequent:>7.1%}',
     ]
@@ -313,7 +314,7 @@ if __name__ == '__main__':
   _GAPS = flags.DEFINE_integer('gaps', 10, 'Gaps that are shown, at most.', lower_bound=1)
   _DRAW = flags.DEFINE_integer('draw', 0, 'Seed that draws the gaps.', lower_bound=0)
   _TOP = flags.DEFINE_integer(
-    'top', 0, 'Count how often the truth is among so many likeliest tokens.', lower_bound=0
+    'top', 0, 'K: count how often the truth is among the K likeliest tokens. 0: no.', lower_bound=0
   )
   _BATCHES = flags.DEFINE_integer(
     'batches', 50, 'Of config.batch_size held-out rows, at most.', lower_bound=1

@@ -116,11 +116,11 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
 
 
 def check_rows(config, features, network, objective):
-  """Raises UserError for rows that an objective cannot learn from.
+  """Raises UserError if an objective cannot learn from the rows of a phase.
 
   Args:
-    config: of the phase; its parts are named.
-    features: names of what format and masking write.
+    config: of the phase; messages name its parts.
+    features: names of the batch features that format and masking write.
     network: the encoder.
     objective: its Objective.
   """
@@ -136,14 +136,13 @@ def check_rows(config, features, network, objective):
     for name in ('order', 'resets')
     if name in features and name not in (*objective.reads, *objective.may_read)
   ]:
-    part = {
-      'order': f'masking={config.masking.name}',
-      'resets': f'format={config.format.name}',
+    part, why = {
+      'order': (f'masking={config.masking.name}', 'would see the tokens that it predicts'),
+      'resets': (f'format={config.format.name}', 'has no memory of the rows before'),
     }[unread[0]]
     raise errors.UserError(
-      f'{part} is for a network that reads {unread[0]!r}, and objective={config.objective.name} '
-      'does not (it would see what it is to predict, or segments it has not): take another masking '
-      'and format.'
+      f'{part} is for a network that reads {unread[0]!r}. That of objective='
+      f'{config.objective.name} does not, so it {why}: take another {part.split("=")[0]}.'
     )
   _check_memory(config, objective)
   if 'pair_labels' in features and network.type_vocab_size == 1:
@@ -157,11 +156,11 @@ def _check_memory(config, objective):
   """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
   if not _has_memory(objective):
     return
-  own, told = config.encoder, config.format
-  if 'reuse_length' in own and 'reuse_length' in told and own.reuse_length != told.reuse_length:
+  own, rows = config.encoder, config.format
+  if 'reuse_length' in own and 'reuse_length' in rows and own.reuse_length != rows.reuse_length:
     raise errors.UserError(
-      f'encoder.reuse_length={own.reuse_length} and format.reuse_length={told.reuse_length}: the '
-      'memory keeps the tokens by which the rows move on, set both to the same.'
+      f'encoder.reuse_length={own.reuse_length} and format.reuse_length={rows.reuse_length}: set '
+      'both to the same, since the memory keeps the tokens by which the rows move on.'
     )
 
 
@@ -212,15 +211,15 @@ def check_phases(config, phases, data, mesh, end):
     kept = summands.keys() & summands_before.keys()
     if any(summands[path] != summands_before[path] for path in kept):
       raise errors.UserError(
-        f'Only one of phase {phase.index} and the phase before it has objective.shared=added: a '
-        'table that is a part of a sum would be read as the whole, or the reverse. Share in the '
-        'same way in both, or make two runs with --init.'
+        f'Only one of phase {phase.index} and the phase before it has objective.shared=added: give '
+        'both phases one objective.shared, or make two runs with --init. With added, a stored word '
+        'table is a summand of the word vectors; else it is all of them.'
       )
     before, summands_before, lanes_before = trained, summands, lanes
 
 
 def _summands(objective) -> dict[str, bool]:
-  """{path of a parameter: whether arrays of its network are sums of parameters}."""
+  """{path of a parameter: whether its network computes with sums of parameters}."""
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   found = {}
   for network in sorted(objective.networks, key=lambda network: network.into is None):

@@ -27,12 +27,14 @@ def parameters(
   architecture: str | None = None,
   tokenizer_hash: str | None = None,
 ) -> tuple[dict, list[str]]:
-  """(parameters with those at the addresses in their places, lines that say which).
+  """(`fresh` with the parameters that were found at the addresses, lines that say which they are).
 
-  A single run with the objective's own networks gives all it has. If its networks share parameters
-  in another way, each network is read through its own `Network.of`. Several addresses give one
-  network each, in order; of a run with several networks, the one of the same name is taken. A
-  shared parameter comes from the first address. An array that is computed from two networks is
+  * One address of a run with the objective's networks: all its parameters are taken. If its
+    networks share parameters in another way, each network is read through its own `Network.of`.
+  * Several addresses: each gives one network, in order. Of a run with several networks, the network
+    of the same name is taken.
+
+  A shared parameter comes from the first address. An array that is computed from two networks is
   read last.
 
   Args:
@@ -120,7 +122,8 @@ def _weights(run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
   parameters of a run and not a network's).
 
-  run: as `_run`. objective: whose run may give all; None for no such.
+  run: as `_run`. objective: an Objective, whose run may give all parameters; None: one network of
+    a run is taken.
   """
   if address.startswith('hf:'):
     folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
@@ -148,8 +151,7 @@ def _run(address):
 
 def _shares_otherwise(run, address, objective, fresh) -> bool:
   """Whether an address is a run whose networks share parameters in another way than the
-  objective's. The same path then holds different things: a whole word table, or only a part of a
-  sum.
+  objective's. The same path then has another meaning: a word table, or a summand of it.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False

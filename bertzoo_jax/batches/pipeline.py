@@ -2,10 +2,10 @@
 (corpus, config, seed, step).
 
 Example n = n₀ + step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
-epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. n₀ is 0, but
-where the phases before read the same rows: then it is what they read, in batches of any size, so a
-border of phases leaves nothing out and repeats nothing. A very large split is visited part by part
-(splits.Split). B rows of the global batch, b of this host, L length, P predictions.
+epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. n₀ is the
+number of rows that the phases before read of the same order, else 0. So a border of phases leaves
+no row out and repeats none, also if their batches differ in size. A very large split is visited
+part by part (splits.Split). B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import functools
@@ -51,9 +51,9 @@ def build(
     corpus: corpus.corpus.Corpus.
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run; phase: index of the phase, whose order of rows and masks are its own (or of
-      the phase whose order it goes on with). Held-out rows depend on neither, and predict no
-      special token (masking.of_text).
+    seed: of the run.
+    phase: index of the phase whose order of rows and masks this is (Phase.order). Held-out rows
+      depend on neither seed nor phase, and predict no special token (masking.of_text).
     first_example: n₀, place of the first row in that order.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /

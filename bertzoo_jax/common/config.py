@@ -42,7 +42,7 @@ _PHASE_SECTIONS = (
   'objective',
   'schedule',
 )
-# What of the machinery it may set: microbatches are a matter of the batch.
+# The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
@@ -78,10 +78,10 @@ class Phase:
     first_step: first global step of the phase.
     steps: how many steps it has; it ends before `first_step + steps`.
     config: the whole config with this phase's overrides applied, locked. Its batch_size is the
-      rows of a batch also where batch_tokens was set.
-    examples: rows that the phases before it read.
-    order: index of the phase whose order of rows it goes on with: of the first of its neighbours
-      before it with the same format and length, or its own.
+      rows of a batch, also if batch_tokens was set.
+    examples: rows that all phases before it read.
+    order: index of the phase whose order of rows it continues. Neighbouring phases with the same
+      format and length have one order, that of the first of them.
     first_example: place of its first row in that order.
   """
 
@@ -135,8 +135,8 @@ def phases(config) -> tuple[Phase, ...]:
 
 
 def _set_rows(config, overrides, index):
-  """Sets the rows of a phase's batch from batch_size or batch_tokens, whichever the phase sets or
-  else the config.
+  """Sets batch_size, the rows of a phase's batch, from batch_size or batch_tokens. What the phase
+  sets overrides the config.
   """
   if 'batch_size' in overrides and 'batch_tokens' not in overrides:
     config.batch_tokens = 0
@@ -158,6 +158,7 @@ def _set_rows(config, overrides, index):
 
 
 def _same_rows(a, b) -> bool:
+  """Whether two configs have the same rows before masking."""
   return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 

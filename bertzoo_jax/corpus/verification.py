@@ -16,7 +16,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 RENEWED = 7 * 24 * 3600  # seconds, after which a file is read again
-SAMPLE = 1 << 28  # bytes that every start reads again, at least
+SAMPLE = 1 << 28  # bytes that every start reads again at least
 _NOTES = 'verified.json'
 _THREADS = 16  # that hash files: hashlib lets go of the interpreter
 

@@ -40,7 +40,7 @@ class Phase(NamedTuple):
     largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None
       where it was not looked for, or not found.
     epochs: of the text; None without a corpus.
-    carry: bytes per device of the memory that goes from step to step; 0 where there is none.
+    carry: bytes per device of the memory that goes from step to step; 0 without one.
   """
 
   index: int

@@ -61,7 +61,9 @@ def batch(config, phase, mesh, slice_, confirm, peak) -> tuple[int, int | None]:
 
 
 def _unit(config, phase, mesh, hosts) -> int:
-  """The batch is a multiple of it."""
+  """The least number of rows that splits over microbatches, devices and hosts. The batch is a
+  multiple of it.
+  """
   accumulation = configuration.phases(config)[phase.index].config.run.accumulation
   for unit in range(1, phase.rows + 1):
     try:

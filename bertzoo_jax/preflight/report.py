@@ -179,15 +179,15 @@ def remedies(config, phases, mesh, slice_) -> list[str]:
 
 
 def _accumulation(config, rows, worst, room, mesh, slice_):
-  """So many microbatches that one has no more than the rows that fit."""
+  """The remedy of smaller microbatches: a sentence, or None if no number of them fits."""
   planned = configuration.phases(config)
   now = planned[worst.index].config.run.accumulation
-  if now == 1:  # sums of gradients come to what fits
+  if now == 1:  # accumulation adds a sum of gradients to the memory
     rows = int(rows * (room - worst.parameters) / room) if room > worst.parameters else 0
   if not rows:
     return None
   own = 'run.accumulation' in dict(config.phases[worst.index][1])
-  # of the phases that have none of their own, all take the same
+  # rows per batch of each phase that reads this field
   sharing = [
     p.config.batch_size
     for p, (_, overrides) in zip(planned, config.phases)
@@ -210,7 +210,7 @@ def _accumulation(config, rows, worst, room, mesh, slice_):
 
 
 def _batch(config, phase, rows) -> str:
-  """How a user gives a phase a batch of so many rows."""
+  """How a user sets the rows of a phase's batch, as text."""
   overrides = dict(config.phases[phase.index][1])
   in_tokens = 'batch_tokens' in overrides or 'batch_size' not in overrides and config.batch_tokens
   if in_tokens:
@@ -219,7 +219,9 @@ def _batch(config, phase, rows) -> str:
 
 
 def _set(config, phase, key, value) -> str:
-  """How a user sets a field of a phase: on the command line, or in the phase that has its own."""
+  """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
+  the command line.
+  """
   if key in dict(config.phases[phase.index][1]):
     return f'{key}={value} in phase {phase.index} of the config'
   return f'--config.{key}={value}'

@@ -105,7 +105,10 @@ def _spellings(value):
 
 
 class NotJson(Exception):
-  """A place of a JSON array holds no JSON, or too much. `rest`: characters read behind it."""
+  """A place of a JSON array holds no JSON, or a value that is too long.
+
+  rest: number of characters that were read from that place on.
+  """
 
   def __init__(self, words: str, rest: int):
     super().__init__(words)
@@ -163,9 +166,8 @@ def _value(text, at):
     value, end = _PARSE(text, at)
   except (ValueError, RecursionError):
     return None
-  return (
-    (value, end) if end < len(text) or text[-1] in '}]"' else None
-  )  # 12 may be the start of 123
+  whole = end < len(text) or text[-1] in '}]"'  # 12 may be the start of 123
+  return (value, end) if whole else None
 
 
 # --- parquet ---

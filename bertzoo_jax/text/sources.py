@@ -283,7 +283,7 @@ class Reader:
         yield value, len(text)
     except records.NotJson as e:
       self._line += 1
-      left = e.rest + sum(map(len, blocks))  # blocks goes on where json_array left it
+      left = e.rest + sum(map(len, blocks))  # blocks continues where json_array stopped
       self._drop(f'rest of a damaged JSON array ({e})', left)
 
   def _parquet(self, raw, file, size, wanted):

@@ -35,8 +35,8 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
     both_directions: lanes of odd number read the text of the lane before them from right to left.
       (The release reverses the second half of a host's rows; the feature `direction` says which
       here.)
-    random_rate: share of rows with a random B. The labels are there for an ablation: XLNet has no
-      loss on them.
+    random_rate: share of rows with a random B. XLNet has no loss on the labels; only an ablation
+      reads them.
 
   Raises:
     UserError: lengths that leave nothing for A and B; with `in_lanes`, less text than the lanes
@@ -138,8 +138,8 @@ _FEATURES = {'direction': ((), np.int32), 'resets': ((), np.int32)}
 
 
 def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
-  """(start, size) [B] of A and of B, in the count of their lanes, `room` tokens together; and
-  whether B is a random one.
+  """(start, size) [B] of A, the same of B, and whether B is random. Starts count from the beginning
+  of the lane's text. Together A and B have at most `room` tokens.
   """
   low, high = stream.border(mirrored, begin, 'right'), stream.border(mirrored, begin + room, 'left')
   end = stream.border_place(mirrored, high)  # of the sentence in which the room ends

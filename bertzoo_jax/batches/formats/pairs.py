@@ -35,10 +35,9 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       label 1.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
-      'same_document': the same, from another place of A's document: neither of the chunk nor next
-      to it; where the document has no other sentence, as 'documents'. 'neighbours': it is the B of
-      the next row of the list (code of ERNIE 1.0, which pairs the left of one row with the right of
-      the next).
+      'same_document': the same, from another place of A's document, not from the chunk and not
+      right after A. A document without such a sentence gets the B of 'documents'. 'neighbours': it
+      is the B of the next row of the list (code of ERNIE 1.0).
     lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
       in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
       none.
@@ -63,7 +62,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
   if pairs == 'none':
     lone_sentences = 'skip'  # no label would say that a random partner does not follow
   starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
-  # what a false B displaced is taken again
+  # the next row takes the sentences that a false B displaced
   returns = pairs == 'nsp' and negatives != 'neighbours'
 
   def targets(key, document):
@@ -244,10 +243,11 @@ def _random_run(key, text, first, document, tokens):
 
 
 def _run_elsewhere(key, text, first, count, document, tokens, otherwise):
-  """Sentences [begin, end) of the same document, from a random one on to at least `tokens` tokens,
-  that are neither of the chunk of `count` sentences at `first` nor the one that follows A.
+  """A run of sentences [begin, end) of the same document. It begins at a random sentence and has at
+  least `tokens` tokens, if there are so many before the chunk or the document's end. It contains
+  neither the chunk of `count` sentences at `first` nor the sentence that follows A.
 
-  otherwise: the runs of documents that have no such sentence.
+  otherwise: runs [begin, end) for documents that have no such sentence.
   """
   starts, documents = text.sentence_starts, text.document_starts
   begin, end = documents[document], documents[document + 1]

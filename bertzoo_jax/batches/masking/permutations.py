@@ -100,16 +100,16 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
 
 def in_order(length, corpus):
-  """All text of a row, each token predicted from those before it: the order of permutation language
-  modelling that is no permutation (Yang et al. 2019 §2.1, eq. 1). A row that is read from right to
-  left is predicted from right to left.
+  """Predicts each token of the text from the tokens before it (Yang et al. 2019 §2.1, eq. 1): the
+  identity as the order of permutation language modelling. A row that is read from right to left is
+  predicted from right to left.
 
   Args:
-    length: L, which is P.
-    corpus: corpus.corpus.Corpus, of which the special ids are read.
+    length: L. P is L too.
+    corpus: corpus.corpus.Corpus, whose special ids are read.
 
   Features:
-    order: as of `permutation`, the places themselves.
+    order: 0 to L − 1; its meaning is that of `permutation`.
   """
 
   def apply(features, keys_B2):

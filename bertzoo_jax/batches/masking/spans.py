@@ -42,10 +42,10 @@ def span(
     repeat: see Masking.
 
   Features:
-    span_left, span_right, span_offset int32 [B, P]: columns of the tokens before and behind the
-    span, and the prediction's place in it from 0. All three are 0 where there is nothing to learn
-    from the borders: fillers, offsets from max_pair_targets on, spans at the first or last token of
-      a run of text. So span_right > 0 is the weight.
+    span_left, span_right: int32 [B, P]; positions of the tokens before and behind the span.
+    span_offset: int32 [B, P]; the prediction's place in its span, from 0.
+    All three are 0 for fillers, for offsets from max_pair_targets on, and for spans at the first or
+    last token of a run of text. For all others span_right > 0.
 
   Raises:
     UserError: a field that is out of its range.
