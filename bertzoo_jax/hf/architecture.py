@@ -171,11 +171,11 @@ class Row(NamedTuple):
 
 
 class Computed(NamedTuple):
-  """What a class computes of an encoder.
+  """The part of an encoder that a class of transformers computes.
 
   Attributes:
-    encoder: linen module of the same function.
-    unread: names of tensors that the class does not load. They are written for --init.
+    encoder: linen module that computes the same.
+    unread: names of tensors that are written for --init, and that the class does not load.
     said: text for the card about the difference.
     pipeline: transformers' task for the card; None: the architecture's.
   """
@@ -204,10 +204,10 @@ class Architecture(NamedTuple):
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
     settle: (params, sizes) → params, applied after the rows have been read.
-    settle_fields: (the encoder's fields, params) → fields, where they depend on which tensors there
-      are.
-    part: the encoder that its fields are of, as config.encoder.name has it.
-    computes: encoder → Computed: the part of the trained network that the class computes.
+    settle_fields: (the encoder's fields, params) → fields, applied after the tensors are read. For
+      fields that depend on which tensors the file has.
+    part: config.encoder.name of the encoder that has these fields.
+    computes: encoder → Computed, the part of the trained network that the class computes.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
@@ -336,7 +336,7 @@ def _check_value(key, value, usual) -> None:
   of range.
   """
   number = isinstance(value, int | float) and not isinstance(value, bool)
-  least = min(usual, 1) if isinstance(usual, int) else 0  # -1 stands for another field's value
+  least = min(usual, 1) if isinstance(usual, int) else 0  # -1: take another field's value
   holds, needed = {
     bool: (isinstance(value, bool), 'true or false is'),
     int: (

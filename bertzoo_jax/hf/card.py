@@ -31,8 +31,8 @@ def text(
     architecture: of the class that the weights are for.
     encoder: linen module.
     sizes: of the architecture's `sizes`.
-    config: the resolved config of the run, nested; its phases say length and batch_size, or nothing
-      where they change nothing.
+    config: the resolved config of the run, nested. Each phase that has overrides gives its length
+      and batch_size.
     step: steps trained.
     tensors: what is in model.safetensors.
     corpus: what the run recorded of its corpus; may be empty.
@@ -116,8 +116,8 @@ def text(
     *([_labels(config['format'])] if _has_pair_head(architecture) else []),
     *(
       [
-        f'`{weights.HEADS}` holds what transformers has no class for and does not read: '
-        f'{", ".join(aside)}. `--init hf:` of bertzoo_jax reads it.'
+        f'`{weights.HEADS}` holds heads that transformers has no class for and does not read: '
+        f'{", ".join(aside)}. `--init hf:` of bertzoo_jax reads them.'
       ]
       if aside
       else []
@@ -152,7 +152,7 @@ def _lengths(config: dict[str, Any], step: int) -> list[tuple[int, int]]:
 
 
 def _batch(config: dict[str, Any], step: int) -> str:
-  """Rows of a batch, with the steps where phases have unlike ones."""
+  """Rows of a batch, as text. If phases differ in them, the steps of each."""
   batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
   if len({rows for rows, _ in batches}) == 1:
     return f'{batches[0][0]:,} rows'
@@ -160,7 +160,7 @@ def _batch(config: dict[str, Any], step: int) -> str:
 
 
 def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, int]]:
-  """(a field, steps trained) of each phase that has begun."""
+  """(value of a field, steps trained) of each phase that has begun."""
   out = []
   for steps, overrides in config['phases']:
     if (trained := min(steps, step)) > 0:

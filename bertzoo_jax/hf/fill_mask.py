@@ -2,8 +2,8 @@
 
 python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
 
-The network is that of transformers. Where no class of transformers has the decoder that a network
-was trained with, it is the network of this program.
+transformers computes the guesses. If the network was trained with a decoder that no class of
+transformers has, bertzoo_jax computes them.
 """
 
 import numpy as np
@@ -37,8 +37,8 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   transformers.utils.logging.set_verbosity_error()
   if not (storage.path(model) / 'config.json').exists():
     raise errors.UserError(
-      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote; of '
-      'two networks, that of the generator.'
+      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote. If '
+      'it wrote two networks, give the folder generator.'
     )
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
   ours = _trained_decoder(model)
@@ -67,9 +67,8 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
 
 
 def _trained_decoder(model: str):
-  """Inputs of transformers → logits_LV of the network of this program, where its predictions come
-  from a decoder that transformers lacks; else None. Raises UserError for a network that cannot fill
-  masks.
+  """A function from transformers' inputs to logits_LV of our network, if its predictions come from
+  a decoder that transformers lacks; else None. Raises UserError if the network cannot fill masks.
   """
   content = weights.read_json(storage.path(model) / 'config.json')
   if content.get('model_type') not in {a.model_type for a in architectures.ARCHITECTURES.values()}:

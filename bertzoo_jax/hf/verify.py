@@ -111,9 +111,10 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
 
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As `logits`, of our network: float32, at the highest precision of products the device has.
+  """As `logits`, of our network: float32, at the device's highest precision of products.
 
-  encoder: linen module. params: without heads, for vectors.
+  encoder: linen module.
+  params: of the network. Without heads the result is {'vectors': …}.
   """
   import jax
   import jax.numpy as jnp
@@ -132,7 +133,7 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str):
-  """(network of a class of transformers in float32, names as `logits` has them in 'unloaded')."""
+  """(network of a class of transformers in float32, names for 'unloaded' of `logits`)."""
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
@@ -147,8 +148,9 @@ def reloaded(directory, name: str):
 
 
 def outputs(network, batch: dict[str, np.ndarray], segments: bool | None = None):
-  """What a network of transformers returns for a batch, without gradients. segments: whether it is
-  given the segments; None: if its config.json has several.
+  """The output of a network of transformers for a batch, without gradients.
+
+  segments: whether it gets segment_ids; None: only if its config.json has more than one segment.
   """
   import torch
 
@@ -161,8 +163,9 @@ def outputs(network, batch: dict[str, np.ndarray], segments: bool | None = None)
 
 
 def _strangers(directory, network) -> list[str]:
-  """Tensors of the file that a torch network has under no such name, or with other values. A bare
-  body lacks the prefix of its classes with heads.
+  """Names of tensors of the file that the torch network lacks, or holds with other values.
+
+  A class without heads has names without the prefix.
   """
   theirs = network.state_dict()
   theirs |= {f'{network.base_model_prefix}.{name}': x for name, x in theirs.items()}
@@ -186,7 +189,7 @@ def compare_logits(
     ours: logits by head.
     theirs: as `logits` returns them.
     pack_ids: [B, L]; 0 is padding.
-    unread: names of tensors that need not be loaded.
+    unread: names of tensors that the reference may leave out.
   """
   unloaded = theirs.get('unloaded', ['the reference does not say'])
   allowed = [name for name in unloaded if name in unread]

@@ -18,8 +18,8 @@ from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 
-# Heads that a class of transformers lacks lie in a file beside its weights, by our names and in our
-# layouts. transformers does not read it.
+# File with the heads that a class of transformers lacks, beside the class's weights. It has our
+# names and layouts. transformers does not read it.
 HEADS = 'heads.safetensors'
 
 
@@ -157,14 +157,15 @@ def merge(
 
 
 def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
-  """Nested parameters without the rows of the word table that no piece of the tokenizer has, and a
-  line about them if there are any.
+  """(nested parameters without the rows of the word table that belong to no piece, lines to print).
+
+  pieces: number of rows to keep: the first ones.
   """
   flat = flatten(params)
   rows = len(flat.get(WORD_TABLE, ()))
   if rows <= pieces:
     return params, []
-  # A vocabulary head has a bias per word; that of a head with one output has length 1.
+  # Only a vocabulary head has a bias per word.
   of_words = [p for p, x in flat.items() if p == WORD_TABLE or p.endswith('_head/bias')]
   flat |= {path: flat[path][:pieces] for path in of_words if len(flat[path]) == rows}
   return unflatten(flat), [
@@ -219,7 +220,7 @@ def unflatten(flat: dict) -> dict:
 
 
 def read_json(path: pathlib.Path) -> dict:
-  """The object of a JSON file. Raises UserError if it is not there or holds none."""
+  """The object in a JSON file. Raises UserError if there is no such file, or no object in it."""
   try:
     content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as e:
@@ -255,7 +256,7 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The files of the weights. Raises UserError if there are none that are read."""
+  """The files of the weights. Raises UserError if there is none that can be read."""
   single, index = directory / 'model.safetensors', directory / 'model.safetensors.index.json'
   if single.exists():
     return [single]
@@ -263,7 +264,7 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
     return _parts(index)
   if any(directory.glob('*.bin')):
     raise errors.UserError(
-      f'{directory} has its weights as pickles (*.bin), which may run code and are not read: run '
+      f'{directory} has its weights as pickles (*.bin), which can run code and are not read: run '
       f'python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT.'
     )
   raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')

@@ -674,8 +674,8 @@ def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(pos_att_type='c2p|p2p'), 'pos_att_type=c2p|p2p.*cannot express'),
-    (dict(pos_att_type=['c2p', 'c2p']), 'cannot express'),
+    (dict(pos_att_type='c2p|p2p'), 'pos_att_type=c2p|p2p.*no encoder here can express'),
+    (dict(pos_att_type=['c2p', 'c2p']), 'no encoder here can express'),
     (dict(relative_attention=False), 'none without relative attention'),
     (dict(attention_head_size=7), 'attention_head_size=7, and an encoder here has .*=12'),
     (dict(talking_head=True), 'talking_head=True'),

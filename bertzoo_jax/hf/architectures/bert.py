@@ -6,7 +6,10 @@ from bertzoo_jax.hf.architectures import bert_like
 
 
 def build(name, model_type, *heads, vocabulary_head='mlm_head', **rest):
-  """A class with BERT's layers, its vocabulary head and `heads`. rest: of bert_like.build."""
+  """A class with BERT's layers, its vocabulary head and `heads`.
+
+  vocabulary_head: our name of that head. rest: arguments of bert_like.build.
+  """
   rows = (
     *bert_like.encoder(model_type, 2),
     *bert_like.dense(f'{vocabulary_head}/transform', 'cls.predictions.transform.dense'),
@@ -24,7 +27,7 @@ def build(name, model_type, *heads, vocabulary_head='mlm_head', **rest):
 
 
 def pretraining(name, model_type, **rest):
-  """The same with the pair head."""
+  """A class with BERT's layers, its vocabulary head and its pair head. Arguments as of `build`."""
   return build(
     name,
     model_type,
@@ -36,12 +39,12 @@ def pretraining(name, model_type, **rest):
 
 
 def masked_lm(name, model_type, **rest):
-  """The same without another head."""
+  """A class with BERT's layers and its vocabulary head alone. Arguments as of `build`."""
   return build(name, model_type, heads=bert_like.NO_PAIR_HEAD, reads=False, **rest)
 
 
 def _next_logits(directory, batch):
-  """As verify.logits, of the token that follows each token."""
+  """As verify.logits: logits of the token that follows each token."""
   network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
   return {'next': verify.outputs(network, batch).logits.numpy(), 'unloaded': unloaded}
 
@@ -55,7 +58,7 @@ LEFT_TO_RIGHT = build(
   decoder=True,
   heads='Tokens see no later ones (`is_decoder`), and `cls.predictions` predicts the next token: '
   'this network fills no masks. A tokenizer ends a text with a separator: leave it out before you '
-  f'let the network go on. {bert_like.NO_PAIR_HEAD}',
+  f'generate text. {bert_like.NO_PAIR_HEAD}',
   pipeline='',
   logits=_next_logits,
 )

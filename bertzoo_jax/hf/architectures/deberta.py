@@ -14,14 +14,14 @@ from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
 
 
 def _interleaved(kernels, sizes):
-  """Kernels [D, H, K] of query, key and value → [H·3·K, D]: of each head all three, one after the
-  other.
+  """Kernels [D, H, K] of query, key and value → [H·3·K, D]: the three of the first head, then those
+  of the next.
   """
   return np.stack(kernels).transpose(2, 0, 3, 1).reshape(-1, kernels[0].shape[0])
 
 
 def _apart(y, sizes):
-  """The inverse."""
+  """The inverse of `_interleaved`."""
   return tuple(y.reshape(sizes.num_heads, 3, -1, y.shape[1]).transpose(1, 3, 0, 2))
 
 
@@ -32,9 +32,8 @@ def _more(encoder) -> dict:
   """No further fields. Raises UserError for settings that only the second version has."""
   if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
     raise errors.UserError(
-      'DebertaForMaskedLM has a row of its own for each distance, and projections of its own for '
-      'them; this encoder has buckets, or shares the projections: export as '
-      '--architecture=DebertaV2ForMaskedLM.'
+      'This encoder has buckets or shared projections, and DebertaForMaskedLM has neither: export '
+      'as --architecture=DebertaV2ForMaskedLM.'
     )
   return {}
 

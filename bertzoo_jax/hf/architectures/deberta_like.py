@@ -1,4 +1,4 @@
-"""Rows and config.json that the classes of DeBERTa share (He et al. 2020, 2021; code of the
+"""Tensor names and config.json that the classes of DeBERTa share (He et al. 2020, 2021; code of the
 release).
 """
 
@@ -28,9 +28,9 @@ ATTENTION, THEIR_ATTENTION = 'encoder/layers/attention', 'deberta.encoder.layer.
 NO_POOLER = 'There is no pooler: transformers starts one at random if asked.'
 _NO_DECODER = (
   '**Do not fill masks with transformers.** This network was trained with the enhanced mask '
-  'decoder (He et al. 2020 §3.2), which no class of transformers has. Its `fill-mask` computes '
-  'another function, and its guesses are wrong. `python -m bertzoo_jax.hf.fill_mask` uses the '
-  f'decoder. It reads `{POSITIONS}`, which transformers ignores. Fine-tuning needs neither.'
+  'decoder (He et al. 2020 §3.2), which no class of transformers has. So the guesses of its '
+  '`fill-mask` are wrong. `python -m bertzoo_jax.hf.fill_mask` uses the decoder, which reads '
+  f'`{POSITIONS}`. transformers ignores this tensor. Fine-tuning needs neither.'
 )
 
 _TERMS = ('c2p', 'p2c')
@@ -47,11 +47,11 @@ _DEFAULTS = dict(
 
 
 def absent(sizes) -> None:
-  """No tensor where the encoder lacks the parameter."""
+  """None: if the encoder lacks the parameter, no tensor is written."""
 
 
 def may_lack(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-  """The rows, for encoders that need not have the parameters."""
+  """The rows, made optional: the encoder may lack their parameters."""
   return tuple(row._replace(absent=absent) for row in rows)
 
 
@@ -101,9 +101,9 @@ def build(
     name, model_type, rows: as of Architecture.
     more: encoder → further fields of config.json. Raises UserError for an encoder that the class
       does not compute.
-    more_fields: config.json → the fields of the encoder that are read in another way.
-    defaults: further values of fields that a config.json leaves out.
-    rest: of Architecture.
+    more_fields: config.json → the encoder's further fields.
+    defaults: further defaults of config.json.
+    rest: further fields of Architecture.
   """
 
   def to_config(encoder, special, vocab_size):
@@ -179,7 +179,9 @@ def build(
 
 
 def without_decoder(encoder) -> Computed:
-  """The same encoder without the decoder: its predictions are the last layer's vectors."""
+  """The Computed of an encoder whose class lacks the decoder: predictions from the last layer's
+  vectors.
+  """
   if encoder.absolute_positions != 'decoder':
     return Computed(encoder)
   plain = encoder.clone(absolute_positions='none')
@@ -205,8 +207,9 @@ def _terms_of(encoder) -> list[str]:
 
 
 def _terms(content) -> list[str]:
-  """The relative terms of a config.json, a list or one text. Raises UserError for others than c2p
-  and p2c, and for terms without relative attention, which only change the scale of scores.
+  """The relative terms of a config.json, where they are a list or one text. Raises UserError for
+  terms other than c2p and p2c, and for terms without relative attention. (These only change the
+  scale of scores.)
   """
   said = content.get('pos_att_type') or []
   terms = said.lower().split('|') if isinstance(said, str) else said
@@ -216,8 +219,8 @@ def _terms(content) -> list[str]:
   if strange or len(set(terms)) < len(terms) or (terms and not content['relative_attention']):
     raise errors.UserError(
       f'config.json says pos_att_type={str(said)[:40]} and relative_attention='
-      f'{json.dumps(content["relative_attention"])}: an encoder here has the terms c2p and p2c, '
-      'each at most once, and none without relative attention, so it cannot express that.'
+      f'{json.dumps(content["relative_attention"])}, which no encoder here can express: it has the '
+      'terms c2p and p2c, each at most once, and none without relative attention.'
     )
   return terms
 
@@ -237,13 +240,13 @@ def _check_encoder(name, encoder) -> None:
   """Raises UserError for an encoder of another kind."""
   if not hasattr(encoder, 'position_to_content'):
     raise errors.UserError(
-      f'{name} holds an encoder with disentangled attention (encoder=disentangled), and this is '
-      'another: choose another --architecture.'
+      f'{name} needs an encoder with disentangled attention (encoder=disentangled), which this one '
+      'is not: choose another --architecture.'
     )
 
 
 def _settle_fields(fields, params):
-  """Without a table of positions there is no decoder that reads it."""
+  """The encoder's fields, without the decoder if there is no position table for it."""
   lacks = fields['absolute_positions'] == 'decoder' and POSITION_TABLE not in params
   return {**fields, 'absolute_positions': 'none'} if lacks else fields
 

@@ -26,7 +26,7 @@ HEAD = 'mask_predictions'  # of the release, replaced_token_detection_model.py
 CONVOLUTION = Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.transpose(2, 1, 0))
 
 # Their key of a relative position has a bias. It adds the same number to all scores of a query, so
-# that the probabilities do not depend on it: zeros, and not read.
+# the probabilities do not depend on it. It is written as zeros and not read.
 KEY_OF_POSITIONS = Transform(
   lambda x, s: (HEADS_KERNEL.to_theirs(x, s), np.zeros(s.hidden_size, np.float32)),
   lambda ys, s: HEADS_KERNEL.to_ours(ys[0], s),
@@ -130,7 +130,7 @@ def _build(name, rows, **rest):
 
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As verify.logits: vectors of transformers' DebertaV2Model, and the head by hand in torch."""
+  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head."""
   import torch
   import transformers
 
@@ -155,8 +155,10 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
 
 
 def _without_positions(encoder) -> architecture.Computed:
-  """The encoder without the table that the generator's decoder reads."""
-  said = f"`{deberta_like.POSITIONS}` is the generator's. This network does not use it."
+  """The Computed of a discriminator, which does not read the position table of the generator's
+  decoder.
+  """
+  said = f'`{deberta_like.POSITIONS}` belongs to the generator. This network does not use it.'
   computed = deberta_like.without_decoder(encoder)
   return computed._replace(said=said) if computed.said else computed
 

@@ -5,7 +5,7 @@ from bertzoo_jax.hf.architectures import bert
 
 
 def _more_fields(content):
-  """Nothing but BERT's fields. Raises UserError for a network with task ids."""
+  """No further fields. Raises UserError for a network with task ids."""
   if content['use_task_id']:
     raise errors.UserError(
       'config.json says use_task_id=true: task ids (ERNIE 2.0 and 3.0) have no place in an encoder '

@@ -1,4 +1,4 @@
-"""Microsoft's releases of DeBERTa: what their files leave out, or name in a way of their own."""
+"""Microsoft's releases of DeBERTa: fields that their files leave out or name differently."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf.architectures import deberta_v2
@@ -22,8 +22,10 @@ TOKENIZER = dict(
 
 
 def config(content: dict, name: str) -> dict:
-  """The fields of a network by the names of transformers. Microsoft's files of a training run have
-  a section per network, and padding_idx.
+  """config.json of one network, with transformers' names. In Microsoft's training runs it has a
+  section per network, and the name padding_idx.
+
+  name: 'discriminator' or 'generator'.
   """
   both = isinstance(content.get('generator'), dict)
   fields = dict(content.get(name, {}) if both else content)
@@ -36,7 +38,7 @@ def config(content: dict, name: str) -> dict:
 
 
 def model_type(tensors) -> str:
-  """Where config.json does not say it: the first version has queries, keys and values in one."""
+  """The model_type that the tensors' names tell: v1 has queries, keys and values in one tensor."""
   if any(key.endswith('attention.self.in_proj.weight') for key in tensors):
     return 'deberta'
   if any(key.endswith('attention.self.query_proj.weight') for key in tensors):
@@ -48,8 +50,8 @@ def model_type(tensors) -> str:
 
 
 def classes(content, tensors) -> list:
-  """The classes that the heads tell, or else config.json. Without a name it is the first class of
-  the model type, which fills masks.
+  """The field `architectures`, by the heads that the file has, else by config.json. [] stands for
+  the first class of the model type, which fills masks.
   """
   if any(key.startswith(f'{deberta_v2.HEAD}.') for key in tensors):
     return [deberta_v2.DISCRIMINATOR.name]

@@ -1,5 +1,5 @@
-"""XLNet (Yang et al. 2019): its language model and its network without a head, by the content
-stream.
+"""XLNet (Yang et al. 2019), with its language model head and without. Logits are those of the
+content stream.
 """
 
 import re
@@ -55,9 +55,7 @@ def _sizes(encoder, special) -> Sizes:
 
 
 def _body() -> tuple[Row, ...]:
-  """Embeddings and layers. The vector of the query stream is written as
-  zeros where the run had no such stream.
-  """
+  """Embeddings and layers. If the run had no query stream, its vector is written as zeros."""
   ours, theirs = 'encoder/layers/attention', 'transformer.layer.{i}.rel_attn'
   layer, their_layer = 'encoder/layers', 'transformer.layer.{i}'
   names = {'query': 'q', 'key': 'k', 'value': 'v', 'position': 'r'}
@@ -93,8 +91,8 @@ def _modern(name: str) -> str:
 def _to_config(encoder, special, vocab_size):
   if not hasattr(encoder, 'first_memory'):
     raise errors.UserError(
-      'XLNetLMHeadModel has two streams and relative positions, which this encoder has not: give '
-      'another --architecture.'
+      'XLNetLMHeadModel needs an encoder with two streams (encoder=two_stream), which this one is '
+      'not: choose another --architecture.'
     )
   return {
     'architectures': ['XLNetLMHeadModel'],
@@ -107,7 +105,7 @@ def _to_config(encoder, special, vocab_size):
     'attn_type': 'bi',
     'same_length': False,
     'clamp_len': encoder.clamp_length or -1,
-    # As the released models: rows are read forward, and a memory is for pretraining.
+    # As in the released models: rows are read forward, and only pretraining has a memory.
     'bi_data': False,
     'mem_len': None,
     'reuse_len': None,
@@ -130,8 +128,8 @@ def _to_encoder(content):
   clamp = content.get('clamp_len', -1)
   if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp >= 1 << 22:
     raise errors.UserError(
-      f'config.json says clamp_len={str(clamp)[:40]}: a number of tokens, or -1 for none, is '
-      'needed; download or export the directory again.'
+      f'config.json says clamp_len={str(clamp)[:40]}, which is no number of tokens (-1: no limit): '
+      'download or export the directory again.'
     )
   fields = {
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
@@ -143,14 +141,14 @@ def _to_encoder(content):
 
 
 def _logits(directory, batch):
-  """As verify.logits, of the content stream with segments."""
+  """As verify.logits: the content stream, with segments."""
   network, unloaded = verify.reloaded(directory, 'XLNetLMHeadModel')
   out = verify.outputs(network, batch, segments=True)
   return {'mlm': out.logits.numpy(), 'unloaded': unloaded}
 
 
 def _vectors(directory, batch):
-  """The same of the network without a head."""
+  """The same without the head."""
   network, unloaded = verify.reloaded(directory, 'XLNetModel')
   out = verify.outputs(network, batch, segments=True)
   return {'vectors': out.last_hidden_state.numpy(), 'unloaded': unloaded}
