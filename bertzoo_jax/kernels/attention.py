@@ -10,10 +10,10 @@ Nothing of size L × M reaches main memory. The forward pass keeps the logarithm
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
 dropout bits again. Softmax and sums are float32.
 
-Relative terms come from products with a window of the table, which slides.py puts into place
-(relative_terms.py). Their kernels go through all rows of the batch for a group of heads, and so sum
-the gradients of the tables in fast memory, in float32. Queries at given places meet the whole
-table; terms of the keys are computed for all N places, and those of the queries picked.
+Relative terms (relative_terms.py) are products with a window of the table, which slides.py shifts
+into place. Their kernels go through all rows of the batch for a group of heads. So the gradients of
+the tables are summed in fast memory, in float32. Queries at given places are multiplied with the
+whole table. Keys' terms are computed for all N places; each query then picks its own.
 """
 
 import functools
@@ -47,12 +47,12 @@ class _Program(NamedTuple):
     scale: factor of the scores.
     rate: of dropout.
     terms: names of the relative terms, among c2p, p2c, bias and query.
-    halves: 2 if each table is two, of which a row of the batch has one; else 1.
+    halves: 2 if each row of the batch has one of two halves of a table; else 1.
     window: None or (left, right).
     first_query: place of query 0 among the keys.
-    marks: what is known of each query: packs, and if there are such order, segments, places. Of
-      each key the same without places.
-    places: N in whole lanes; 0 where it is not needed.
+    marks: names of the integers of each query: packs, and optionally order, segments and places.
+      Keys have the same ones, but no places.
+    places: N with padding.
     gather: whether the chip moves sublanes by indices (not on TPU v4).
     hashed: draw dropout bits by row_keys.py.
     interpret: run on any machine.
@@ -162,7 +162,7 @@ def _pad(x, size, axis, value=0):
 
 
 def _places(length, keys, relative, tables) -> tuple[int, int]:
-  """N, which tables tell, and N in whole lanes."""
+  """N, which follows from the size of a table, and N rounded up to whole lanes."""
   table = next(iter(tables.values()), None)
   places = length if table is None else relative.halves(table).shape[1] + 1 - keys
   return places, _up(places)
@@ -187,11 +187,12 @@ def _stacked(marks, size, padding):
 
 
 def _table(name, relative, table, places, keys, dtype):
-  """A table as kernels read it, its halves one behind the other: [halves · rows, D] in `dtype`, or
-  [H, 1, halves · rows] float32 of a bias. The common query is a table of one row.
+  """A table as kernels read it, one half after the other: [halves · rows, D] in `dtype`; a bias is
+  [H, 1, halves · rows] in float32. c2p_query_HK is a table of one row.
 
-  p2c begins with the smallest distance. c2p and bias begin with the greatest. places, keys: their
-  numbers, as they are and padded.
+  p2c begins with the smallest distance. c2p and bias begin with the greatest.
+
+  places, keys: (number, number with padding).
   """
   if name == 'query':
     return table.reshape(1, -1).astype(dtype)
@@ -439,7 +440,7 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
 
 
 def _add(results, sums, place, lanes, parts):
-  """Adds what one block of queries gives to what belongs to all of them."""
+  """Adds the gradients of one block of queries to the sums over all blocks."""
   if place.blocks == 1:
     for result, part in zip(results, parts):
       lanes.write(result, part)

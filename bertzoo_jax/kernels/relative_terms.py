@@ -24,12 +24,12 @@ def product(a, b, axes):
 
 
 class Pairs(NamedTuple):
-  """What is known of queries and keys: the same for all heads of a program.
+  """Facts about pairs of a query and a key, the same for all heads of a program.
 
   Attributes:
     hidden_ML: 0 where a query sees a key and HIDDEN elsewhere, float32.
-    same_ML: whether they have one segment; None where there is no term by segments.
-    place_1L: places of queries; None where one stands at each.
+    same_ML: whether both have the same segment; None without a term by segments.
+    place_1L: places of the queries; None if query i has place i.
   """
 
   hidden_ML: jax.Array
@@ -65,14 +65,14 @@ class Pairs(NamedTuple):
 
 
 class Lanes(NamedTuple):
-  """The lanes of the heads' widths that products of one head read and write.
+  """The lanes that products of one head read and write.
 
-  With relative terms they are whole registers, in which other heads may have a part: to move a head
-  to the first lanes takes longer than to multiply by zeros.
+  With relative terms they are a whole register, which other heads may share. Multiplying the lanes
+  of other heads by zeros is faster than moving the head to the first lanes.
 
   Attributes:
-    lanes: of the program's heads.
-    mine_1K: which of them belong to the head; None for all.
+    lanes: a slice of the lanes of the program's heads.
+    mine_1K: which of these lanes belong to the head; None for all.
   """
 
   lanes: slice
@@ -108,14 +108,14 @@ class Lanes(NamedTuple):
 
 
 class Terms:
-  """The relative terms of one head, those by distance for 128 queries or keys at a time.
+  """The relative terms of one head. Terms by distance are computed for 128 queries or keys at once.
 
   A block of 128 queries and all keys have M + 128 distances, a window of the table. The product of
-  the window and the block has a row per distance; `slides.shear` shifts each column by its query's
-  place, so that rows are keys. p2c is the same with queries and keys exchanged, then transposed.
+  the window and the block has a row per distance. `slides.shear` shifts each column by its query's
+  place, so that rows become keys. For p2c queries and keys are exchanged and the result transposed.
 
-  Queries at given places may have all N + M distances: the window is the whole table. p2c has a
-  column for each place, and queries pick theirs.
+  Queries at given places may have all N + M distances, so the window is the whole table. p2c has a
+  column for each place, and each query picks its own.
   """
 
   def __init__(
@@ -129,20 +129,20 @@ class Terms:
     self.placed = pairs.place_1L is not None
 
   def _window_by_query(self, b):
-    """The rows of c2p and bias that block b of the program's queries meets."""
+    """The rows of c2p and bias for block b of the program's queries."""
     if self.placed:
       return self._window(0, 0, self.program.places + self.keys)
     start = self.queries * self.place.blocks - LANES * (b + 1)
     return self._window(start, -1, self.keys + LANES)
 
   def _window_by_key(self, c):
-    """The rows of p2c that block c of the keys meets."""
+    """The rows of p2c for block c of the keys."""
     if self.placed:
       return self._window(self.keys - LANES * (c + 1), 0, self.program.places + LANES)
     return self._window(self.keys - LANES * (c + 1), 1, self.queries + LANES)
 
   def _window(self, start, sign, size):
-    """sign: how it moves with the block of queries."""
+    """`size` rows from `start` on. sign: direction in which they move with the block of queries."""
     if sign and self.place.blocks > 1:
       start += sign * self.place.query
     if self.program.halves > 1:
@@ -150,13 +150,13 @@ class Terms:
     return pl.ds(pl.multiple_of(start, LANES) if not isinstance(start, int) else start, size)
 
   def _shift(self, b):
-    """By how many rows block b of the queries moves, as slides.shear takes it."""
+    """The shift of slides.shear for block b of the queries."""
     if not self.placed:
       return None
     return self.program.places - 1 - self.pairs.place_1L[:, block_of(b)]
 
   def _asks(self, q_LK, b):
-    """Block b of the queries, as c2p sees it."""
+    """Block b of the queries, with c2p_query added."""
     asks_LK = q_LK[block_of(b)]
     if 'query' in self.given:
       asks_LK += self.lanes.chosen(self.given['query'][:, self.own], 0)
@@ -216,7 +216,7 @@ class Terms:
     return self._mixed('p2c', window, rows_RM)
 
   def by_segments(self):
-    """[M, L]: the number of each query at the keys of its segment."""
+    """[M, L]: the query's number where query and key have the same segment, else 0."""
     return jnp.where(self.pairs.same_ML, self.given['segments'][0, self.head], 0.0)
 
   def by_segments_backward(self, ds_ML):

@@ -1,8 +1,8 @@
-"""Shifts each column of an array by a number of rows: relative terms of attention.
+"""Shifts each column of an array by its own number of rows, for relative terms of attention.
 
-A score's relative term belongs to the distance of its query and its key. A product of queries with
-a table has a column per query and a row per distance. Shifted by the query's place, its rows are
-keys. No element is gathered from main memory, and no array larger than the product is made.
+A relative term depends on the distance of query and key. A product of queries with a table has a
+column per query and a row per distance. If each column is shifted by its query's place, the rows
+are keys. No element is gathered from main memory, and no array larger than the product is made.
 
 A tile of float32 has 8 sublanes. Shifts by multiples of 8 rows move whole registers; shifts by less
 move sublanes inside them.
@@ -20,7 +20,7 @@ def shear(x, size: int, gather: bool, shift=None):
   """out[m, r] = x[m + shift[r], r] for m < size, of float32 x [size + more, 128].
 
   Args:
-    x: more is above all shifts, and it and the size are multiples of 8.
+    x: `more` is greater than all shifts. `more` and `size` are multiples of 8.
     size: rows of the result.
     gather: move sublanes by indices. TPU v4 has no such instruction; it moves them bit by bit.
     shift: int32 [1, 128]. None: 127 − r.
@@ -60,8 +60,8 @@ def unshear(x, more: int, gather: bool, shift=None):
 
 
 def pick(x, place):
-  """out[m, q] = x[m, place[q] + 127 − m], of float32 x [128, N + 128]: columns of the transpose of
-  `shear`, of given numbers. Only lanes of a register move, by indices.
+  """out[m, q] = x[m, place[q] + 127 − m], of float32 x [128, N + 128]. These are chosen columns of
+  what `shear` makes of the transpose of x, transposed. Lanes move inside a register, by indices.
 
   place: int32 [1, Q], below N; Q is whole lanes.
   """
@@ -86,7 +86,7 @@ def _starts(x):
 
 
 def _bits(more: int) -> list[int]:
-  """Shifts by whole registers that make all below `more`, from the greatest."""
+  """Powers of two, from the greatest to 8, whose sums are all shifts below `more` by registers."""
   return [1 << n for n in reversed(range(3, (more - 1).bit_length()))]
 
 

@@ -41,11 +41,11 @@ class Visibility(NamedTuple):
       i + right, both included.
     query_order_BL, key_order_BM: None or int32. A query sees key j if key_order_j <= query_order_i.
       Causal: both are the places. Permutation: both are the ranks. XLNet's query stream: keys have
-      2 · rank, queries 2 · rank − 1.
-    first_query: place of query 0 among the places of the keys. Keys of a memory stand before:
+      their rank, queries their rank − 1.
+    first_query: number of keys, such as those of a memory, before place 0 of the queries:
       N = M − first_query.
-    query_places_BL: None or int32. Query i stands at first_query + its place, here from 0 to N − 1;
-      None: at first_query + i. Two queries may have one place (`asked`).
+    query_places_BL: None or int32, from 0 to N − 1. Query i stands beside key
+      first_query + its place; its place is i if None. Two queries may have the same place.
   """
 
   query_packs_BL: jax.Array
@@ -58,12 +58,12 @@ class Visibility(NamedTuple):
 
 
 class SameSegment(NamedTuple):
-  """A term of the scores of keys in the query's own segment:
+  """A term that is added to the scores of keys in the query's own segment:
 
       score_ij += number_i where key j has the segment of query i
 
   Attributes:
-    numbers_BLH: of queries; they get a gradient.
+    numbers_BLH: one per query and head; they get a gradient.
     query_segments_BL, key_segments_BM: int32 ids.
   """
 
@@ -73,20 +73,21 @@ class SameSegment(NamedTuple):
 
 
 class Relative(NamedTuple):
-  """Terms by distance d = place of query i − j of query i and key j, and by their segments:
+  """Terms of the scores by the distance d = first_query + place of query i − j, and by segments:
 
       score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
-  Row r belongs to the r-th of `distances`, from the smallest to the greatest. Tables are common to
-  all rows of the batch, or two of which each row has one. They get a gradient. Each may be None.
+  Row r of a table belongs to the r-th of `distances`, from the smallest to the greatest. All rows
+  of the batch have the same tables, or each row has one of two halves (half_B). Tables get a
+  gradient. Each may be None.
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
     p2c_RHK: position to content (He et al. 2021 §3.1).
     bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
-    c2p_query_HK: a vector that is added to every query in the c2p term (Dai et al. 2019 §3.3).
-    half_B: None or int32. Then each table is two, one behind the other, with 2R rows in all: a row
-      of the batch has the first where half_B is 0, and the second where it is 1.
+    c2p_query_HK: vector that is added to every query in the c2p term (Dai et al. 2019 §3.3).
+    half_B: None or int32. If given, a table has 2R rows: the first R for rows of the batch whose
+      half_B is 0, the others for rows whose half_B is 1.
     same_segment: the term by segments (Yang et al. 2019 §2.5).
   """
 
@@ -102,8 +103,9 @@ class Relative(NamedTuple):
     return table_R.reshape(1 if self.half_B is None else 2, -1, *table_R.shape[1:])
 
   def apart(self):
-    """((c2p, p2c, bias, common query, numbers by segments), the rest): what gets a gradient, and a
-    Relative of what does not.
+    """((c2p, p2c, bias, c2p_query, numbers), the rest).
+
+    The first are the arrays that get a gradient. The rest is a Relative without them.
     """
     same = self.same_segment
     rest = same if same is None else same._replace(numbers_BLH=None)
@@ -132,7 +134,7 @@ def of_batch(batch) -> Visibility:
 
 
 def asked(visible: Visibility, places_BP) -> Visibility:
-  """`visible` of queries at some places alone. places_BP: int32, from 0 to N − 1."""
+  """The Visibility of only the queries at some places. places_BP: int32, from 0 to N − 1."""
   at = lambda x_BN: None if x_BN is None else at_places(x_BN, places_BP)
   packs_BP, order_BP = at(visible.query_packs_BL), at(visible.query_order_BL)
   return visible._replace(
@@ -141,13 +143,12 @@ def asked(visible: Visibility, places_BP) -> Visibility:
 
 
 def at_places(x_BN, places_BP):
-  """x_BP: integers of each row at some places."""
+  """x_BP: the elements of each row of x_BN at its places."""
   return jnp.take_along_axis(x_BN, places_BP, axis=1, mode='clip')
 
 
 def distances(queries: int, keys: int, first_query: int = 0) -> np.ndarray:
-  """int32 [R]: the distance first_query + i − j that each row of a table in Relative belongs to,
-  for places i of `queries`.
+  """int32 [R]: the distance first_query + i − j of each row of a table in Relative.
 
   A table of buckets is expanded by one gather of its rows: `table[buckets(distances(L, M))]`.
   """
@@ -201,7 +202,9 @@ def seeing(seen_BLM, out_BLHK):
 
 
 def _add_relative(scores_BHLM, q_BLHK, k_BMHK, places_BL, relative):
-  """Scores are not gathered: products with all R rows are slid or shifted into place."""
+  """scores_BHLM with the terms of `relative`. Nothing is gathered: products with all R rows are
+  slid or shifted into place.
+  """
   terms = _Terms(relative, places_BL, q_BLHK.shape[1], k_BMHK.shape[1])
   if relative.c2p_RHK is not None:
     scores_BHLM += terms.c2p(q_BLHK)
@@ -229,7 +232,7 @@ class _Terms(NamedTuple):
   keys: int
 
   def c2p(self, q_BLHK):
-    """Of queries."""
+    """Queries times the table."""
     asks_BLHK, table = q_BLHK, self._own(self.relative.c2p_RHK.astype(q_BLHK.dtype), True)
     if self.relative.c2p_query_HK is not None:
       asks_BLHK = q_BLHK + self.relative.c2p_query_HK.astype(q_BLHK.dtype)
@@ -238,7 +241,7 @@ class _Terms(NamedTuple):
     return self._by_query(_rows(asks_BLHK, table))
 
   def p2c(self, k_BMHK):
-    """Of keys."""
+    """Keys times the table."""
     table = self._own(self.relative.p2c_RHK.astype(k_BMHK.dtype), False)
     if table.ndim == 3:
       terms_BHMN = _by_distance(k_BMHK, table).swapaxes(0, 1)
@@ -251,14 +254,15 @@ class _Terms(NamedTuple):
     return jnp.einsum('BLN,BHMN->BHLM', at_BLN, terms_BHMN, precision=jax.lax.Precision.HIGHEST)
 
   def bias(self):
-    """Of the distance alone."""
+    """A number per distance and head."""
     rows = self._own(self.relative.bias_RH.astype(jnp.float32), True).mT[..., None, :]
     rows = jnp.broadcast_to(rows, (*rows.shape[:-2], self.queries, rows.shape[-1]))
     return self._by_query(jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),)))
 
   def _own(self, table, turned: bool):
-    """[R, …] for all rows of the batch, or [B, R, …] where each has its half. turned: from the
-    greatest distance.
+    """The table [R, …] of all rows of the batch, or with half_B the table [B, R, …] of each row.
+
+    turned: begin with the greatest distance.
     """
     halves, half_B = self.relative.halves(table), self.relative.half_B
     halves = halves[:, ::-1] if turned else halves
@@ -267,7 +271,7 @@ class _Terms(NamedTuple):
     return jnp.where(half_B.reshape(-1, *(1,) * table.ndim) > 0, halves[1], halves[0])
 
   def _by_query(self, rows):
-    """[…, L, M] of [..., L, R + 1]: what each query has for each distance, from the greatest."""
+    """[…, L, M], terms by key, from [..., L, R + 1], terms by distance from the greatest on."""
     if self.places_BL is None:
       return slide(rows, self.keys)
     shift_BL = rows.shape[-1] - 1 - self.keys - self.places_BL
@@ -275,7 +279,10 @@ class _Terms(NamedTuple):
 
 
 def _rows(x_BNHK, table):
-  """x · the rows of a table of all [R, …] or of each row of the batch, and 0: [B, H, N, R + 1]."""
+  """x · table, and a column of zeros: [B, H, N, R + 1].
+
+  table: [R, H, K] for all rows of the batch, or [B, R, H, K].
+  """
   table = jnp.pad(table, ((0, 0),) * (table.ndim - 3) + ((0, 1), (0, 0), (0, 0)))
   rows = 'BRHK'[4 - table.ndim :]
   return jnp.einsum(f'BNHK,{rows}->BHNR', x_BNHK, table, preferred_element_type=jnp.float32)
@@ -285,9 +292,9 @@ def _rows(x_BNHK, table):
 def _by_distance(x_BNHK, table_RHK):
   """out[h, b, i, j] = x_i · table[j + N − 1 − i], float32 [H, B, N, R + 1 − N].
 
-  All rows of the batch are one product per head. The gradients are written out, in the order of
-  axes in which a CPU multiplies without turning the largest array round: as jax derives them, they
-  take a quarter longer.
+  All rows of the batch are one product per head. The gradients are written by hand, in an order of
+  axes in which a CPU need not transpose the largest array. Those that jax derives take a quarter
+  longer.
   """
   heads, keys = x_BNHK.shape[2], len(table_RHK) + 1 - x_BNHK.shape[1]
   table_HKR = jnp.pad(table_RHK.transpose(1, 2, 0), ((0, 0), (0, 0), (0, 1)))
@@ -300,7 +307,7 @@ def _by_distance_backward(kept, grad_HBNM):
   x_BNHK, table_RHK = kept
   heads, batch, rows, keys = grad_HBNM.shape
   y_HNR = slid_back(grad_HBNM).reshape(heads, batch * rows, rows + keys)
-  y_HNR = jax.lax.optimization_barrier(y_HNR)  # or it is made twice, once for each product
+  y_HNR = jax.lax.optimization_barrier(y_HNR)  # else it is computed once for each product
   table_HRK = jnp.pad(table_RHK.transpose(1, 0, 2), ((0, 0), (0, 1), (0, 0)))
   x_HBNK = _product(y_HNR, table_HRK).reshape(heads, batch, rows, -1)
   table_HKR = _product(x_BNHK.transpose(2, 3, 0, 1).reshape(heads, -1, batch * rows), y_HNR)
@@ -326,22 +333,24 @@ def slide(x, size: int):
 
 
 def shifted(x, shift, size: int):
-  """out[..., j] = x[..., j + shift] for j < size, bit by bit of the shift: several times as fast on
-  a CPU as a gather, with its gradient.
+  """out[..., j] = x[..., j + shift] for j < size.
 
-  shift: integers from 0 to the length of x − size, that broadcast to [..., 1].
+  It shifts by one bit of `shift` after the other. On a CPU this and its gradient are several times
+  as fast as a gather.
+
+  shift: integers from 0 to the length of x − size; they broadcast to [..., 1].
   """
   bits = (x.shape[-1] - size).bit_length()
   more = size + (1 << bits) - 1 - x.shape[-1]
   x = jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, more)))
   for bit in reversed([1 << n for n in range(bits)]):
-    length = size + bit - 1  # that smaller bits need
+    length = size + bit - 1  # the smaller bits need no more
     x = jnp.where(shift & bit > 0, x[..., bit : bit + length], x[..., :length])
   return x
 
 
 def slid_back(x):
-  """The transpose of `slide`, elsewhere 0: [..., N, N + size] of [..., N, size]."""
+  """The transpose of `slide`: [..., N, N + size] from [..., N, size]; other elements are 0."""
   *lead, rows, size = x.shape
   pad = lambda x, before, after: jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (before, after)))
   flat = pad(pad(x, 0, rows - 1).reshape(*lead, -1), rows - 1, 1)

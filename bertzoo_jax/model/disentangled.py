@@ -1,4 +1,4 @@
-"""The encoder with disentangled attention and its enhanced mask decoder: DeBERTa v1, v2 and V3's.
+"""DeBERTa's encoder (v1, v2 and V3): disentangled attention and the enhanced mask decoder.
 
 Legend: B batch, L length, P predictions, D width, E width of the tables, K head width, T rows
 of the relative table.
@@ -39,29 +39,27 @@ _PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
 
 
 class Disentangled(nn.Module):
-  """The post-norm encoder whose attention scores have terms of content and of relative position (He
-  et al. 2020 §3.1), and whose predictions come from the enhanced mask decoder (§3.2).
+  """A post-norm encoder. Its attention scores have terms of content and of relative position (He et
+  al. 2020 §3.1). Its predictions come from the enhanced mask decoder (§3.2).
 
   The score of query i and key j, at the relative position δ = i − j, is (A.7 and code of the
   release)
 
       (Qc_i · Kc_j + Qc_i · Kr[δ] + Qr[δ] · Kc_j) / √(K · (1 + number of the relative terms))
 
-  Both relative terms use the same δ; eq. 4 prints δ(j, i) for the second. Kr and Qr are products of
-  a table of relative positions, which all layers have in common.
+  Both relative terms use the same δ; eq. 4 prints δ(j, i) for the second. Kr and Qr are projections
+  of the relative table, which all layers share.
 
-  The decoder is the last layer, applied twice. Its keys and values come from the output H of the
-  layer before it, both times. Its queries start as H + vectors of the absolute positions. The
-  ordinary output of the last layer is not used (code of the release). The decoder runs for the
-  predictions only.
+  The decoder applies the last layer twice, for the predictions only. Both times, keys and values
+  come from the output H of the layer before. Its queries start as H + the vectors of the absolute
+  positions. The ordinary output of the last layer is not used (code of the release).
 
-  Rows longer than `max_distance`: distances beyond it count as the greatest ones, as in
-  transformers. Microsoft's code gives −max_distance and what lies beyond the row of
-  1 − max_distance.
+  Distances beyond `max_distance` have the outermost rows of the table, as in transformers. In
+  Microsoft's code −max_distance and all distances below have the row of 1 − max_distance.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there. An encoder's
-  vocab_size is the number of rows of its word table, which vocab_multiple rounds up.
+  given by the program; the keyword-only rest is the config's section, explained there. vocab_size
+  is rounded up to a multiple of vocab_multiple; it then is the number of rows of the word table.
   """
 
   vocab_size: int
@@ -120,7 +118,7 @@ class Disentangled(nn.Module):
 
   @property
   def left_to_right(self) -> bool:
-    """Whether later tokens can be hidden: a convolution reads both sides."""
+    """Whether later tokens can be hidden. With a convolution they cannot: it reads both sides."""
     return not self.convolution_size
 
   def setup(self):
@@ -174,19 +172,19 @@ class Disentangled(nn.Module):
     return self._run(told, told.embedded_BLD, 0, self.plan.blocks)
 
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
-    """Predictions at batch['masked_positions']: of the enhanced mask decoder where
-    absolute_positions is 'decoder' (He et al. 2020 §3.2, A.8), else the last layer's vectors.
-    Arguments and errors as of the encoder.
+    """Predictions at batch['masked_positions'], from the enhanced mask decoder (He et al. 2020
+    §3.2, A.8). If absolute_positions is not 'decoder', they are the last layer's vectors. Arguments
+    and errors as of `__call__`.
     """
     if self.absolute_positions != 'decoder':
       return protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
     told, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
     x_BLD = self._run(told, told.embedded_BLD, 0, last)
-    hidden_BLD = self._run(told, x_BLD, last, last + 1)  # under jit only where it is used
+    hidden_BLD = self._run(told, x_BLD, last, last + 1)  # jit drops it if nothing reads it
     return protocol.Predictions(self._decode(told, x_BLD), hidden_BLD, memory)
 
   def _start(self, batch, dropout_keys_B2, ops, embedded_BLE=None):
-    """What all layers are told, the input of the first among it."""
+    """The _Told of a pass."""
     transformer.check_length(batch, self.max_positions)
     embed_keys_B2, *keys = blocks.split_keys(dropout_keys_B2, 3)
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
@@ -198,7 +196,7 @@ class Disentangled(nn.Module):
     return _Told(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
 
   def _run(self, told, x_BLD, first, end):
-    """The output of the blocks first … end − 1, the convolution behind the first among them."""
+    """The output of the blocks first … end − 1. The convolution follows block 0."""
     block = self._block()
 
     def apply(params, x_BLD, turn):
@@ -212,8 +210,9 @@ class Disentangled(nn.Module):
     return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
 
   def _decode(self, told, x_BLD):
-    """states_BPD: the last block twice, its keys and values of x_BLD both times. x_BLD: the output
-    of the block before.
+    """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
+
+    x_BLD: the output of the block before.
     """
     block, at_BP = self._block(), told.batch['masked_positions']
     place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
@@ -241,8 +240,8 @@ class Disentangled(nn.Module):
     return stack.scan(apply, self.layers, x_BLD, told.keys_B2, self.plan, **how)
 
   def _convolve(self, told, x_BLD):
-    """The norm of the first layer's output and a convolution of its input (He et al. 2020 §A.7,
-    code of the release).
+    """The norm of x_BLD, the first layer's output, + a convolution of its input (He et al. 2020
+    §A.7, code of the release).
     """
     around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
     y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
@@ -250,7 +249,7 @@ class Disentangled(nn.Module):
     return _real(self.convolution_norm(x_BLD + y_BLD), told.batch)
 
   def _relation(self, length, key_2):
-    """Of rows of `length` tokens. key_2: of the dropout of the relative table, or None."""
+    """The Relation of rows of `length` tokens. key_2: of the relative table's dropout, or None."""
     if not self.relative_attention:
       return disentangled_attention.Relation(None, None, None, 0.0)
     rows_R = disentangled_attention.table_rows(length, self.max_distance, self.buckets)
@@ -262,8 +261,8 @@ class Disentangled(nn.Module):
 
   @nn.nowrap
   def flops(self, length: int, predictions: int = 0) -> float:
-    """Operations of a forward pass over one row: of all blocks, of the projection and of the
-    convolution; with predictions, of the decoder in place of the last block.
+    """Operations of a forward pass over one row: all blocks, the projection of the embeddings, the
+    convolution. With predictions the decoder is counted in place of the last block.
 
     Products of the relative table are computed once per batch and not counted.
     """
@@ -302,7 +301,7 @@ class Disentangled(nn.Module):
 
 
 class Embeddings(transformer.Embeddings):
-  """Those of a transformer, and the table of positions that the decoder reads.
+  """A transformer's embeddings, and the position table that the decoder reads.
 
   decoder_size: (positions, D) of that table; None for none.
   """
@@ -323,20 +322,20 @@ def _real(x_BLD, batch):
 def _common_key(batch):
   if 'common_key' not in batch:
     raise ValueError(
-      'Dropout of the relative table is common to all rows and has a key of its own: put '
+      'Dropout of the relative table is the same for all rows and has a key of its own: put '
       'common_key, uint32 [2], into the batch, as objectives.networks does.'
     )
   return batch['common_key']
 
 
 class _Told(NamedTuple):
-  """What all layers of a pass are told.
+  """Arguments that all layers of a pass share.
 
   Attributes:
     batch: the features.
-    visible, relation: of attention.
-    embedded_BLD: input of the first layer, which the convolution reads.
-    keys_B2, convolution_keys_B2: of the rows, for dropout in layers and behind the convolution.
+    visible, relation: arguments of the attention.
+    embedded_BLD: input of the first layer; the convolution reads it, too.
+    keys_B2, convolution_keys_B2: of the rows, for dropout in layers and after the convolution.
     ops: operations that depend on the devices.
   """
 
@@ -357,8 +356,8 @@ def _check(e: Disentangled):
     raise errors.UserError(f'encoder.max_distance={e.max_distance}: at least 2 is needed.')
   if e.buckets < 0 or e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
     raise errors.UserError(
-      f'encoder.buckets={e.buckets}: with max_distance={e.max_distance} give an even number to '
-      f'each side, at most {2 * e.max_distance - 4}, or 0 for a row per distance.'
+      f'encoder.buckets={e.buckets}: with max_distance={e.max_distance} give an even number of at '
+      f'most {2 * e.max_distance - 4}, or 0 for a row per distance.'
     )
   if e.convolution_size < 0 or (e.convolution_size and e.convolution_size % 2 == 0):
     raise errors.UserError(

@@ -1,7 +1,7 @@
 """Disentangled attention: scores of content and of relative position (He et al. 2020 §3.1).
 
 Legend: B batch, L length, P predictions, D width, H heads, K head width, T rows of the relative
-table, U of them that are needed, R = 2L − 1 distances of two tokens.
+table, U the rows of it that are used, R = 2L − 1 distances of two tokens.
 """
 
 import functools
@@ -23,10 +23,10 @@ class Relation(NamedTuple):
   """Relative positions, as attention reads them.
 
   Attributes:
-    table_UD: the rows of the relative table that are needed, float32; None without relative terms.
-    which_R: static; which of them belongs to each of attention.distances.
-    key_2: of the table's dropout; None without. All rows of the batch have the same dropped table
-      (code of the release): it is projected once.
+    table_UD: the rows of the relative table that are used, float32; None without relative terms.
+    which_R: static; the index in table_UD of the row of each of attention.distances.
+    key_2: of the table's dropout; None without dropout. All rows of the batch have the same dropped
+      table (code of the release), so it is projected once.
     rate: of that dropout.
   """
 
@@ -36,7 +36,7 @@ class Relation(NamedTuple):
   rate: float
 
   def with_key_of(self, number):
-    """With a key of its own for each number."""
+    """The Relation with a dropout key of its own for each number."""
     return self if self.key_2 is None else self._replace(key_2=row_keys.fold_in(self.key_2, number))
 
   def dropped(self):
@@ -44,8 +44,8 @@ class Relation(NamedTuple):
     return layers.dropout(self.table_UD, self.rate, self.key_2)
 
   def by_distance(self, x_UHK):
-    """x_RHK: a row for each distance. A gather per layer, and a scatter for its gradient, would
-    take longer than this product with 0 and 1, which is exact.
+    """x_RHK: the row of x_UHK for each distance. This product with 0 and 1 is exact. It is faster
+    than a gather and the scatter of its gradient.
     """
     rows = len(x_UHK)
     if np.array_equal(self.which_R, np.arange(rows)):
@@ -61,9 +61,9 @@ class DisentangledAttention(nn.Module):
     num_heads: H, which divides the width.
     dropout_rate: of the attention probabilities.
     kernel_init, dtype: of the products.
-    content_to_position, position_to_content: which terms scores have.
-    shared_projections: the table is projected as contents are, by `key` and `query`; else by
-      products of its own.
+    content_to_position, position_to_content: which relative terms the scores have.
+    shared_projections: whether `key` and `query`, which project contents, also project the table;
+      else it has projections of its own.
     key_bias: whether keys have a bias.
   """
 
@@ -78,8 +78,10 @@ class DisentangledAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, keys_values=()):
-    """y_BLD of x_BLD. With keys_values: y_BPD of x_BPD, with these k_BLHK and v_BLHK. With
-    `visible` None: (k_BLHK, v_BLHK) of x_BLD alone.
+    """y_BLD of x_BLD.
+
+    With keys_values = (k_BLHK, v_BLHK): y_BPD of queries x_BPD over these keys and values.
+    With `visible` None: only (k_BLHK, v_BLHK) of x_BLD.
     """
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
@@ -122,21 +124,22 @@ class DisentangledAttention(nn.Module):
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float:
-    """Four products, scores with their relative terms, and their mixture."""
+    """Operations per row: four projections, scores with relative terms, sums of values."""
     return 8.0 * length * width**2 + self.of_queries(length, length, width)
 
   @nn.nowrap
   def of_queries(self, queries: int, length: int, width: int) -> float:
-    """Operations of the scores of some queries of a row, and of their mixtures of values. A query,
-    and a key, meet 2L rows of their table each.
+    """Operations of the scores of some queries of a row and of their sums of values. For a relative
+    term, each query (c2p) or key (p2c) is multiplied with 2L rows of the table.
     """
     c2p, p2c = queries * self.content_to_position, length * self.position_to_content
     return 2.0 * length * width * (2 * queries + 2 * c2p + 2 * p2c)
 
 
 def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
-  """The bucket of each distance (code of the release, make_log_bucket_position): itself up to
-  buckets / 2, beyond in logarithmic steps, with the sign of the distance. On the host, in float64.
+  """The bucket of each distance (code of the release, make_log_bucket_position), with its sign. Up
+  to buckets / 2 it is the distance itself, beyond it grows in logarithmic steps. Computed on the
+  host in float64.
   """
   middle = buckets // 2
   size = np.maximum(np.abs(distances), middle).astype(np.float64)
@@ -150,8 +153,8 @@ def table_rows(length: int, max_distance: int, buckets: int = 0) -> np.ndarray:
 
   Args:
     length: L.
-    max_distance: distances from there on share the outermost rows.
-    buckets: 0 for a row per distance, else number of rows to each side.
+    max_distance: distances of at least this share the outermost rows.
+    buckets: number of rows to each side; 0 for a row per distance.
   """
   distances, half = attention.distances(length, length), buckets or max_distance
   if buckets:

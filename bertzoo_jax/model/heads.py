@@ -32,7 +32,7 @@ READS = {
 
 def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
   """Operations per token of the heads in `params`, as Clark et al. 2020 count them
-  (flops_computation.py of their release): pair and boundary heads are left out. share: of the
+  (flops_computation.py of their release). Pair and boundary heads are left out. share: of the
   tokens that a vocabulary head sees.
   """
   _, norm, activation, softmax = protocol.PUBLISHED
@@ -71,8 +71,8 @@ class MlmHead(nn.Module):
 
 
 class WordHead(nn.Module):
-  """The word table as decoder, and a bias: a vocabulary head without layers of its own (Yang et al.
-  2019, eq. 4; code of the release).
+  """A vocabulary head of the word table and a bias alone (Yang et al. 2019, eq. 4; code of the
+  release).
   """
 
   @nn.compact
@@ -83,10 +83,11 @@ class WordHead(nn.Module):
 
 
 class BoundaryHead(nn.Module):
-  """A token of a span by the vectors of the tokens beside the span and its place in the span (Joshi
-  et al. 2020 §3.2): twice dense, activation and norm, then the word table as decoder, and a bias.
+  """The span boundary head (Joshi et al. 2020 §3.2): it predicts a token of a span from the vectors
+  of the two tokens beside the span and from its place in the span. Twice dense, activation and
+  norm, then the word table as decoder, and a bias.
 
-  num_offsets, offset_size: rows and width of the table of places. A place beyond it has zeros.
+  num_offsets, offset_size: rows and width of the table of places. Later places have a zero vector.
   """
 
   activation: str
@@ -102,7 +103,7 @@ class BoundaryHead(nn.Module):
     """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
     size, width = words_VE.shape
     table = layers.Embedding(self.num_offsets, self.offset_size, self.kernel_init, name='offset')
-    # A product with 0 and 1 is exact, and its gradient is no scatter onto few rows.
+    # A product with 0 and 1 is exact, and its gradient needs no scatter onto few rows.
     places_BPO = jax.nn.one_hot(offset_BP, self.num_offsets, dtype=jnp.float32)
     exact = jax.lax.Precision.HIGHEST
     place_BPS = jnp.einsum('BPO,OS->BPS', places_BPO, table(), precision=exact)
@@ -184,8 +185,8 @@ class ReplacedHead(nn.Module):
 
 
 class ReplacedHeadOfRow(nn.Module):
-  """The same of the norm of each token's vector + its row's vector: DeBERTaV3's head (code of the
-  release, replaced_token_detection_model.py).
+  """DeBERTaV3's head: as ReplacedHead, over the norm of each token's vector + its row's vector
+  (code of the release, replaced_token_detection_model.py).
   """
 
   activation: str
@@ -195,7 +196,7 @@ class ReplacedHeadOfRow(nn.Module):
 
   @nn.compact
   def __call__(self, hidden_BLD, row_BLD):
-    """logits_BL in float32. row_BLD: the row's vector, or [B, 1, D]."""
+    """logits_BL in float32. row_BLD: the row's vector for each token, or [B, 1, D]."""
     norm = layers.Norm(self.norm_eps, self.dtype, name='norm')
     return _scores(self, norm(hidden_BLD + row_BLD))
 

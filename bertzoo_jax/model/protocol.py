@@ -38,8 +38,8 @@ class Predictions(NamedTuple):
 
 
 class Encoder(Protocol):
-  """The protocol. Its own copy is never inherited: write the members, or take those below. Members
-  that an encoder may have besides are listed at the end of this file.
+  """The members of every encoder. Do not inherit from this class: write the members, or use the
+  functions below. OPTIONAL lists further members that an encoder may have.
 
   Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
   `layers/`, its copies in the first axis, one per layer that has its own.
@@ -146,6 +146,6 @@ OPTIONAL = {
   'published_flops': '(length) → operations per token as Clark et al. 2020 count them',
   'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
   'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
-  'query_stream': 'whether predictions of a batch with an order do not see the tokens themselves',
-  'left_to_right': 'whether no vector depends on tokens of a later `order` of the batch',
+  'query_stream': 'whether a prediction does not see its own token if the batch has an order',
+  'left_to_right': 'whether no vector depends on tokens that are later in the `order` of the batch',
 }

@@ -197,8 +197,8 @@ class Transformer(nn.Module):
 
 
 def shares(e, width: float, depth: float) -> dict[str, int]:
-  """{field: value} of an encoder with shares of the widths and the number of layers of `e`; heads
-  keep their width if they can.
+  """{field: value}: shares of the widths and of the number of layers of an encoder. Heads keep
+  their width if they can.
 
   Raises UserError for heads that do not divide the width.
   """
@@ -244,7 +244,7 @@ def check(e):
 
 
 def check_widths(e):
-  """Raises UserError for what any encoder of such layers has: widths, counts, names and rates."""
+  """Raises UserError for widths, counts, names or rates that no encoder of such layers can have."""
   errors.choose(e.remat, stack.REMAT, 'run.remat')
   layers.activation(e.activation)
   layers.initializer(e.initializer, e.initializer_range)

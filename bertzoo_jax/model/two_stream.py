@@ -1,4 +1,4 @@
-"""The encoder with two streams, relative positions and a memory: XLNet's.
+"""XLNet's encoder: two streams, relative positions and a memory.
 
 Legend: B batch, L length, P predictions, M tokens of the memory, C = M + L keys, D width, H heads,
 K head width, n layers, T rows of the table of positions, R distances of a query and a key.
@@ -32,31 +32,31 @@ AXES = (
 
 
 class TwoStream(nn.Module):
-  """The post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3) over relative
+  """A post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3), relative
   positions and a memory (§2.4; Dai et al. 2019 §3.2, 3.3).
 
-  The content stream h is an ordinary encoder: token i sees the tokens j with order_j ≤ order_i of
-  the batch's `order`, and all tokens of its packed segment where there is none. The query stream g
-  has a vector for each prediction, which starts as one learned vector, reads the vectors of h with
-  order_j < order_i and therefore knows the place i but not the token. Both have the same weights.
-  `predictions` gives g where the batch has an order, and vectors of h else.
+  The content stream h is an ordinary encoder. If the batch has an `order`, token i sees the tokens
+  j with order_j ≤ order_i; else it sees all tokens of its packed segment.
+
+  The query stream g has one vector per prediction. All start as one learned vector. The vector of
+  place i reads the vectors of h with order_j < order_i, so it knows its place but not the token.
+  Both streams have the same weights. `predictions` returns vectors of g if the batch has an order,
+  else of h.
 
   The score of query i and key j, at the distance δ = i − j, is (Dai et al. 2019 §3.3; Yang et al.
   2019 §2.5)
 
-      (q_i + u)·k_j + (q_i + v)·r[δ] + (q_i + w)·s[segments of i and j differ]
+      ((q_i + u)·k_j + (q_i + v)·r[δ] + (q_i + w)·s[segments of i and j differ]) / √K
 
-  over √K. r is a product of sinusoids, without biases as all products of attention are. Rows with
-  `direction` 1 are read from right to left: there δ = j − i.
+  r is a projection of sinusoids. No projection of the attention has a bias. Rows with `direction` 1
+  are read from right to left: there δ = j − i.
 
   The memory holds the last M inputs of each layer. Each batch appends its first `reuse_length`
-  tokens. A memory is seen by all tokens of the first packed segment, has segment
-  0, gets no gradient, and starts as zeros, which are attended to (code of the release). It is
-  zeroed where `resets` is 1.
+  tokens. All tokens of the first packed segment see the memory. It has segment 0 and gets no
+  gradient. It starts as zeros, which are attended to (code of the release), and is set to zero
+  where `resets` is 1.
 
-  Not as in the release: dropout of the sinusoids is drawn once per step, for rows and layers alike
-  (the release draws it per row); there is none between activation and second product of the
-  feed-forward (Table 7 has a rate of 0 there; the code has the usual one).
+  Dropout is not as in the release, see configs/xlnet.py.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
   given by the program; the keyword-only rest is the config's section, explained there.
@@ -86,7 +86,7 @@ class TwoStream(nn.Module):
   query_stream = True
   left_to_right = True
   max_positions = None
-  type_vocab_size = 3  # two, and the classifier's own; it tells any number apart
+  type_vocab_size = 3  # two, and the classifier's own
   reads = ('input_ids', 'segment_ids', 'pack_ids')
   padding_side = 'left'
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
@@ -117,7 +117,7 @@ class TwoStream(nn.Module):
 
   @nn.nowrap
   def first_memory(self, rows: int):
-    """The memory before the first batch, zeros [B, n, M, D] in `dtype`; () without memory."""
+    """The memory before the first batch: zeros [B, n, M, D] in `dtype`; () without memory."""
     if not self.memory_length:
       return ()
     return jnp.zeros((rows, self.num_layers, self.memory_length, self.hidden_size), self.dtype)
@@ -130,8 +130,7 @@ class TwoStream(nn.Module):
     """hidden_BLD of the content stream in `dtype`, without memory.
 
     Args:
-      batch: input_ids, segment_ids, pack_ids; order and direction if it has them; with dropout
-        common_key.
+      batch: input_ids, segment_ids, pack_ids; optional: order, direction; with dropout: common_key.
       dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
       ops: operations that depend on the devices.
       embedded_BLE: the word vectors to begin with; None for `embed(batch)`.
@@ -143,8 +142,8 @@ class TwoStream(nn.Module):
     """Predictions at batch['masked_positions']: of the query stream if the batch has an `order`,
     else of the content stream.
 
-    memory: as `first_memory` or the batch before gave it; () for none. Where `resets` is 1 it
-      counts as zeros.
+    memory: of `first_memory` or of the batch before; () for none. Rows with `resets` 1 read zeros
+      in its place.
 
     Raises UserError for rows shorter than reuse_length.
     """
@@ -160,16 +159,19 @@ class TwoStream(nn.Module):
     x_BXD, kept = run(jnp.concatenate([h_BLD, g_BPD], axis=1), 0, last, at_BP)
     h_BLD, g_BPD = jnp.split(x_BXD, [h_BLD.shape[1]], axis=1)
     g_BPD, of_last = run(g_BPD, last, end, at_BP, h_BLD)
-    h_BLD, _ = run(h_BLD, last, end)  # under jit only where something reads it
+    h_BLD, _ = run(h_BLD, last, end)  # jit drops it if nothing reads it
     memory = _of_batch(kept, of_last)
     return protocol.Predictions(out(g_BPD, keys[2]), out(h_BLD, keys[0]), memory)
 
   def _start(self, batch, dropout_keys_B2, ops, memory, embedded_BLE=None):
     """(run, h_BLD, keys of dropout for `predictions`).
 
-    run(x, first, end, at_BP, content_BLD) → (x after these layers, their next memory [end − first,
-    B, M, D] or None). x is h, or [h; g] with the places `at_BP` of g, or g alone with the
-    `content_BLD` that it reads, too.
+    run(x, first, end, at_BP, content_BLD) → (x after the layers first … end − 1, their next memory
+    [end − first, B, M, D] or None). x is one of
+
+    * h;
+    * [h; g], with the places at_BP of g;
+    * g, with at_BP and the content_BLD that it reads.
     """
     embed_2, layers_2, *others = blocks.split_keys(dropout_keys_B2, 5)
     h_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
@@ -208,23 +210,23 @@ class TwoStream(nn.Module):
     return run, ops.constrain('hidden', h_BLD), others
 
   def _remembered(self, memory, batch, length):
-    """The memory without gradient, zeros in the rows that begin anew."""
+    """The memory without gradient, with zeros in the rows whose `resets` is 1."""
     if length < self.reuse_length:
       raise errors.UserError(
         f'Rows of {length} tokens are shorter than encoder.reuse_length={self.reuse_length}: set '
-        'it and config.format.reuse_length to less.'
+        'encoder.reuse_length and format.reuse_length to less.'
       )
     begins_B = batch['resets'] > 0
     return jax.lax.stop_gradient(jnp.where(begins_B[:, None, None, None], 0, memory))
 
   def _next_memory(self, memory_BMD, h_BLD):
-    """The last M of the memory and of a layer's first `reuse_length` inputs."""
+    """The last M vectors of the memory followed by a layer's first `reuse_length` inputs."""
     inputs_BCD = jnp.concatenate([memory_BMD, h_BLD[:, : self.reuse_length]], axis=1)
     return jax.lax.stop_gradient(inputs_BCD[:, self.reuse_length :])
 
   def _sinusoids(self, keys: int):
-    """table_TD, float32: sines and cosines of the distances 1 − C to C − 1, for C keys (Vaswani et
-    al. 2017 §3.5, sines first). Distances beyond clamp_length count as it.
+    """table_TD, float32: sines, then cosines, of the distances 1 − C to C − 1, for C keys (Vaswani
+    et al. 2017 §3.5). Distances beyond clamp_length count as clamp_length.
     """
     distance_T = jnp.arange(1 - keys, keys, dtype=jnp.float32)
     if self.clamp_length:
@@ -242,7 +244,7 @@ class TwoStream(nn.Module):
   @nn.nowrap
   def resized(self, width: float, depth: float, table_width: int | None = None):
     """A copy with shares of its widths and of its number of layers; heads keep their width if they
-    can. table_width: not read, for its tables are as wide as its layers.
+    can. table_width: not read, since the tables are as wide as the layers.
 
     Raises UserError for heads that do not divide the width.
     """
@@ -251,15 +253,15 @@ class TwoStream(nn.Module):
 
   @nn.nowrap
   def flops(self, length: int, predictions: int = 0) -> float:
-    """Operations of a forward pass over one row by the content stream, without memory. Products of
-    the table of positions are one for a whole batch, and are not counted.
+    """Operations of a forward pass over one row by the content stream, without memory. The
+    projection of the sinusoids is computed once per batch and not counted.
     """
     del predictions  # gathered
     return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap
   def flops_with(self, features, length: int, predictions: int) -> float:
-    """The same of a row that has these `features`: with the memory if `resets` is among them, and
+    """As `flops`, for a row with these `features`: with the memory if `resets` is among them, and
     of both streams if `order` is.
     """
     keys = length + self.memory_length * ('resets' in features)
@@ -298,8 +300,8 @@ class _Around(NamedTuple):
     segments_BL: ids of segments.
     memory_BMD: of this layer; None for none.
     mirrored_B: 1 for rows that are read from right to left; None for none.
-    asked, asked_segments_BP: who sees whom in the query stream, and its segments; None where there
-      is none.
+    asked, asked_segments_BP: who sees whom in the query stream, and its segment ids; None without a
+      query stream.
     content_BLD: the content stream, if x is the query stream alone; else None.
   """
 
@@ -312,7 +314,7 @@ class _Around(NamedTuple):
   content_BLD: jax.Array | None = None
 
   def content(self, x):
-    """h_BLD, of the streams x or given."""
+    """h_BLD: the first part of x, or content_BLD if it is given."""
     return x[:, : self.segments_BL.shape[1]] if self.content_BLD is None else self.content_BLD
 
 
@@ -352,7 +354,7 @@ class TwoStreamAttention(nn.Module):
     k_BCHK, v_BCHK = (pin(dense(heads, name=name)(seen_BCD)) for name in ('key', 'value'))
 
     table_THK = dense(heads, name='position')(around.table_TD)
-    forward = seen_BCD.shape[1] - length  # the first distance of attend among the table's
+    forward = seen_BCD.shape[1] - length  # attend's first distance is this row of the table
     to_content, to_position, to_segment = (
       learned(f'{name}_query') for name in ('content', 'position', 'segment')
     )
@@ -388,13 +390,13 @@ class TwoStreamAttention(nn.Module):
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float:
-    """Four products, scores and their mixture, without memory."""
+    """Operations per row: four projections, scores, sums of values; without memory."""
     return 8.0 * length * width**2 + self.of_queries(length, length, length, width)
 
   @nn.nowrap
   def of_queries(self, queries: int, length: int, keys: int, width: int) -> float:
-    """Operations of the scores of some queries of a row and of the mixtures of values: a query
-    meets all keys twice, and a row of the table per distance.
+    """Operations of the scores of some queries of a row and of their sums of values. Each query is
+    multiplied with all keys, all values and one row of the table per distance.
     """
     return 2.0 * queries * width * (2 * keys + (length + keys) + 1)
 
@@ -412,8 +414,8 @@ class Embeddings(nn.Module):
 
 
 def _visibility(batch, memory: int) -> attention.Visibility:
-  """Who sees whom in the content stream: as attention.of_batch, and all of the first packed segment
-  the memory.
+  """Who sees whom in the content stream: as attention.of_batch. All tokens of the first packed
+  segment also see the memory.
   """
   visible = attention.of_batch(batch)
   if not memory:
@@ -428,13 +430,13 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
-  """Who sees whom in the query stream of the predictions at at_BP: the content before their own."""
+  """Who sees whom in the query stream: predictions at at_BP see tokens before them in the order."""
   asked = attention.asked(visible, at_BP)
   return asked._replace(query_order_BL=asked.query_order_BL - 1)
 
 
 def _of_batch(*kept):
-  """[B, n, M, D] of parts of the layers, [layers, B, M, D] or None; () if there are none."""
+  """The memory [B, n, M, D] from its parts, each [layers, B, M, D] or None; () if all are None."""
   kept = [x for x in kept if x is not None]
   return jnp.moveaxis(jnp.concatenate(kept), 0, 1) if kept else ()
 
@@ -443,7 +445,7 @@ def _check(e: TwoStream):
   """Raises UserError for choices that cannot be built."""
   if e.hidden_size % 2:
     raise errors.UserError(
-      f'encoder.hidden_size={e.hidden_size}: sinusoids come in pairs, give an even width.'
+      f'encoder.hidden_size={e.hidden_size}: give an even width, since sinusoids come in pairs.'
     )
   for name in ('memory_length', 'clamp_length'):
     if getattr(e, name) < 0:

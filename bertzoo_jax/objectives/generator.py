@@ -2,7 +2,7 @@
 al. 2020 §2).
 
 params['generator'] = {'encoder': …, 'mlm_head': …} are its own parameters, params['encoder'] those
-of the main network. What the two share is in one of them only. Legend: B batch, L length, P
+of the main network. A shared parameter is in one of them only. Legend: B batch, L length, P
 predictions, V vocabulary, D width.
 """
 
@@ -19,9 +19,11 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# What the two encoders share: regex of paths → how. 'same': one parameter, of the main network.
-# 'added': the main network's is stop_gradient(the generator's) + a parameter of its own, which
-# starts at 0 (He et al. 2021 §3.3). The others: Clark et al. 2020 §3.2.
+# What the two encoders share: {regex of paths: how}.
+#
+# 'same': one parameter, of the main network (Clark et al. 2020 §3.2).
+# 'added': the main network computes with stop_gradient(the generator's parameter) + a parameter of
+# its own, which starts at 0 (He et al. 2021 §3.3).
 SHARED = {
   'none': {},
   'token': {'^embeddings/word/': 'same'},
@@ -43,8 +45,8 @@ class Generator(NamedTuple):
     predicts: whether the main network has a vocabulary head.
     same: paths in an encoder. The generator uses the main network's parameter.
     added: paths in an encoder. The main network's array is the sum of both networks' parameters.
-    lent: paths in an encoder. The main network has no such parameter and does not compute with it;
-      its export has the generator's (the position table of the enhanced mask decoder).
+    lent: paths in an encoder. The main network does not compute with these arrays, but its export
+      holds the generator's (the position table of the enhanced mask decoder).
   """
 
   encoder: Any
@@ -68,14 +70,14 @@ class Generator(NamedTuple):
     return _nested({p: jnp.zeros_like(x) if p in self.added else x for p, x in flat.items()})
 
   def of(self, params) -> dict:
-    """{'encoder', 'mlm_head'} of the generator, of the parameters of all."""
+    """{'encoder', 'mlm_head'} of the generator. params: of both networks."""
     own = params['generator']
     main = _flat(params['encoder']) if self.same else {}
     flat = {path: main[path] for path in self.same} | _flat(own.get('encoder', {}))
     return {'encoder': _nested(flat), 'mlm_head': own['mlm_head']}
 
   def main_encoder(self, params) -> dict:
-    """Arrays of the main network's encoder, of the parameters of all."""
+    """The arrays that the main network's encoder computes with. params: of both networks."""
     if not self.added:
       return params['encoder']
     flat, theirs = _flat(params['encoder']), _flat(params['generator']['encoder'])
@@ -87,8 +89,9 @@ class Generator(NamedTuple):
     return objective.Network('generator', self.encoder, self.of, place=self._place)
 
   def main_network(self, name: str, *heads: str, **fields) -> objective.Network:
-    """The main network as a network of an objective. heads: names of its parameters beside
-    'encoder'. fields: of Network.
+    """The main network as a network of an objective.
+
+    heads: names of its parameters other than 'encoder'. fields: further fields of Network.
     """
 
     def of(params):
@@ -104,12 +107,13 @@ class Generator(NamedTuple):
     return f'generator/{path}' if _in_encoder(path) in self.lent else path
 
   def _into(self, found, params):
-    """Network.into of the main network. Of a sum, its parameter is the array − the generator's."""
+    """Network.into of the main network. The parameter of a sum is the sum − the generator's."""
     own = lambda path, x: x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
     return {self._main_place(path): own(path, x) for path, x in found.items()}
 
 
 def _in_encoder(path):
+  """The path inside the encoder; None for a path elsewhere."""
   return path.removeprefix('encoder/') if path.startswith('encoder/') else None
 
 
@@ -161,6 +165,7 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
 
 
 def _sharing(generator, main, modes, predicts) -> Generator:
+  """The Generator of two encoders. modes: a value of SHARED."""
   shapes = lambda encoder, predicts: _flat(
     jax.eval_shape(lambda: networks.init_encoder(encoder, jax.random.key(0), predicts))
   )

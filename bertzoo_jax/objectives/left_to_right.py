@@ -15,8 +15,8 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   Devlin et al. 2018 §5.1 ("LTR & No NSP" of Table 5).
 
   A token sees itself and the tokens before it in its packed segment. Its vector predicts the next
-  token of the segment; the first token is not predicted, separators are. Masked tokens are put back
-  before, so the choice of masking changes nothing.
+  token of the segment. The first token is not predicted; separators are. Masked tokens are put back
+  first, so the choice of masking changes nothing.
 
   Metrics under the total 'tokens': next_loss (nats), next_accuracy.
 
@@ -25,8 +25,8 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   """
   if not getattr(encoder, 'left_to_right', False):
     raise errors.UserError(
-      'objective=left_to_right needs an encoder that can hide later tokens, and this one cannot (a '
-      'convolution reads both sides): take encoder=transformer, or '
+      'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot '
+      '(a convolution reads both sides): take encoder=transformer, or '
       '--config.encoder.convolution_size=0.'
     )
 
@@ -68,7 +68,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
 
 
 def _following(x_BL):
-  """What follows each token; 0 behind the last one."""
+  """The element after each one; 0 after the last."""
   return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
 
 

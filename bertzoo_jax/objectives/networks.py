@@ -36,8 +36,8 @@ def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
 
 
 def _with_keys(batch, key):
-  """(batch, keys of dropout by row). Dropout that is common to all rows is drawn by `common_key` of
-  the batch.
+  """(batch with common_key, dropout keys of the rows). common_key draws the dropout that is the
+  same for all rows.
   """
   if key is None:
     return batch, None
@@ -46,8 +46,10 @@ def _with_keys(batch, key):
 
 
 def init_encoder(encoder, key, predicts=True, also=()):
-  """The encoder's parameters, float32. predicts: those that only `predictions` uses are among
-  them. also: batch features that it is given besides those it always reads.
+  """The encoder's parameters, float32.
+
+  predicts: whether those that only `predictions` uses are among them.
+  also: further batch features that the encoder gets.
   """
   names = (*encoder.reads, 'masked_positions', *also)
   batch = dict.fromkeys(names, jnp.zeros((1, 1), jnp.int32))
@@ -86,7 +88,7 @@ def init_replaced_head(encoder, key, kind='token'):
 
 
 def check_replaced_head(kind: str) -> None:
-  """Raises UserError for a kind of head that is not here."""
+  """Raises UserError unless `kind` is token or token_and_row."""
   errors.choose(kind, dict.fromkeys(('token', 'token_and_row')), 'objective.head')
 
 
@@ -95,7 +97,7 @@ def replaced_logits(encoder, params, hidden_BLD, batch):
   own = {'params': params['replaced_head']}
   if 'norm' not in params['replaced_head']:
     return _replaced_head(encoder, 'token').apply(own, hidden_BLD)
-  if 'position_ids' in batch:  # several texts in a row: each has a first token of its own
+  if 'position_ids' in batch:  # each text of a packed row has its own first token
     first_BL = jnp.arange(hidden_BLD.shape[1]) - batch['position_ids']
     row_BLD = jnp.take_along_axis(hidden_BLD, first_BL[:, :, None], axis=1, mode='clip')
   else:
@@ -134,8 +136,8 @@ def next_logits(encoder, params, hidden_BLD, constrain=layers.unconstrained):
 
 
 def from_left_to_right(batch):
-  """The batch with the order in which no token sees a later one. An encoder without the member
-  `left_to_right` does not keep to it.
+  """The batch with the `order` in which no token sees a later one. Only an encoder whose member
+  `left_to_right` is True obeys it.
   """
   rows, length = batch['input_ids'].shape
   return {**batch, 'order': jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))}
@@ -148,8 +150,10 @@ def pair_logits(encoder, params, hidden_BLD, batch):
 
 
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
-  """What trained heads say, without dropout, float32: of 'mlm' logits_BLV, 'pair' logits_B2,
-  'replaced' logits_BL those that the network has; of 'next' logits_BLV, from left to right alone.
+  """The outputs of a network's trained heads, without dropout, float32.
+
+  Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL}. A network that
+  predicts the next token returns {'next': logits_BLV}.
   """
   rows, length = batch['input_ids'].shape
   if 'next_head' in params:
@@ -203,8 +207,8 @@ def masked_normalizer(batch) -> jax.Array:
 
 
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
-  """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch, to be divided by the total
-  'pairs'. params: of the network.
+  """{'pair_loss', 'pair_accuracy'}: sums over the rows of a batch. The total 'pairs' is their
+  denominator. params: of the network.
   """
   logits_B2 = pair_logits(encoder, params, hidden_BLD, batch)
   nll_B, correct_B = nll(logits_B2, batch['pair_labels'])
@@ -212,7 +216,7 @@ def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
 
 
 def pair_normalizer(batch) -> jax.Array:
-  """The total 'pairs': rows of a batch."""
+  """The total 'pairs': the number of rows of a batch."""
   return jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)
 
 

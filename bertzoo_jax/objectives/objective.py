@@ -27,8 +27,8 @@ class Network(NamedTuple):
     predicts_all_positions: whether its vocabulary head sees all positions, not the predictions
       alone.
     trained: whether it learns.
-    reads: ((head, 'predictions' | 'tokens' | 'rows'), …) of heads that heads.READS lacks, or
-      that an export may leave out: the vectors that go through them.
+    reads: ((head, 'predictions' | 'tokens' | 'rows'), …): the vectors that go through a head. For
+      heads that heads.READS lacks, and for heads that an export may leave out.
     tied: heads that decode by the word table.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
@@ -120,7 +120,7 @@ class Objective(NamedTuple):
       Rows have keys of their own in `row_keys` of the batch, which the step adds: what is dropped
       depends on both, what is sampled on those alone.
     reads: names of the batch features it needs.
-    may_read: names of those it reads where the format writes them.
+    may_read: names of features that it reads if the format writes them.
     networks: the networks it trains; costs, export and evaluation read them.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.

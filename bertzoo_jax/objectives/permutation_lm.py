@@ -9,7 +9,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# An export leaves out those that its class has no place for.
+# Network.reads: an export may leave out heads that its class lacks.
 _HEADS = (('mlm_head', 'predictions'), ('pair_head', 'rows'))
 
 
@@ -17,17 +17,16 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
   """Mean negative log-likelihood of the predicted tokens, each given those before it in the batch's
   `order` and the memory (Yang et al. 2019, eq. 3 and §2.3, partial prediction).
 
-  The order of the places themselves, with all of them predicted, is a language model from left to
-  right.
+  With masking=in_order it is a language model from left to right.
 
-  Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy; with a pair loss as of
-  `mlm.mlm_pair`.
+  Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy. With a pair loss also the pair
+  metrics of `mlm.mlm_pair`.
 
   Args:
     encoder: with a query stream.
     ops: operations that depend on the devices.
-    pair_weight: of the mean negative log-likelihood of pair_labels, by the row's last token (Table
-      6, the last row); 0 for no such head.
+    pair_weight: of the mean negative log-likelihood of pair_labels, predicted from the row's last
+      token (last row of Table 6); 0 for no pair head.
 
   Raises:
     UserError: an encoder without query stream.
@@ -42,8 +41,10 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
 
 def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
   """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
-  denoising autoencoder of Yang et al. 2019, Table 6. Metrics, arguments and errors as of
-  `permutation_lm`; the encoder needs a memory only.
+  denoising autoencoder of Yang et al. 2019, Table 6. Metrics and arguments as of `permutation_lm`.
+
+  Raises:
+    UserError: an encoder without memory.
   """
   if not hasattr(encoder, 'first_memory'):
     raise errors.UserError(
@@ -71,7 +72,7 @@ def _with_memory(encoder, ops, pair_weight, features):
     return {**totals, 'pairs': networks.pair_normalizer(batch)} if pair_weight else totals
 
   def loss(params, batch, normalizers, carry, key, train):
-    # The encoder has a query stream where there is an order.
+    # With an order the encoder would compute its query stream.
     unordered = {name: x for name, x in batch.items() if name != 'order'}
     batch = {**unordered, **{name: batch[name] for name in features}}
     found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)

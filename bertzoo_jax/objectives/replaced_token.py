@@ -1,7 +1,7 @@
 """Replaced token detection: which tokens of a row are not the original ones (Clark et al. 2020).
 
-`params['replaced_head']` and an encoder are the discriminator, `params['generator']` is what fills
-the masks. The encoder is `params['encoder']`, or what generator.py makes of it.
+The discriminator is an encoder and `params['replaced_head']`. Its encoder is `params['encoder']`,
+or a sum (generator.py). `params['generator']` fills the masks.
 Legend: B batch, L length, P predictions, V vocabulary, D width.
 """
 
@@ -36,9 +36,9 @@ def replaced_token(
   discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
   tokens.
 
-  With shared='added' and head='token_and_row' it is DeBERTaV3's (He et al. 2021 §3). The released
-  code updates the generator first, and the discriminator then sees the updated word vectors. Here
-  both are updated at once, from the same vectors.
+  With shared='added' and head='token_and_row' it is DeBERTaV3's objective (He et al. 2021 §3). Here
+  both networks are updated at once, from the same word vectors. The released code updates the
+  generator first, so its discriminator sees the new word vectors.
 
   Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
   rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy

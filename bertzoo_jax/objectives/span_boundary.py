@@ -11,26 +11,26 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# What the masking says of the span of each prediction.
+# Features that describe the span of each prediction.
 SPANS = ('span_left', 'span_right', 'span_offset')
 
 
 def mlm_span_boundary(
   encoder, ops=operations.PLAIN, *, boundary_weight, num_offsets, offset_size
 ) -> objective.Objective:
-  """mlm + boundary_weight · boundary, where boundary is the mean negative log-likelihood of the
-  tokens of masked spans, each told by the vectors of the two tokens beside its span and by its
+  """mlm + boundary_weight · boundary. boundary is the mean negative log-likelihood of the tokens of
+  masked spans. Each is predicted from the vectors of the two tokens beside its span and from its
   place in the span (Joshi et al. 2020 §3.2).
 
-  The paper adds both losses of a token. Here, as in the release, each is the mean over its own
-  predictions: spans at the first or last token of a text have no boundary loss.
+  The paper adds the two losses of a token. Here, as in the release, each loss is the mean over its
+  own predictions: spans at the first or last token of a text have no boundary loss.
 
   Metrics as of `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
 
   Args:
     encoder, ops: as of every objective.
     boundary_weight: of the second loss.
-    num_offsets: places in a span that are told apart. Tokens behind them have no boundary loss.
+    num_offsets: number of first tokens of a span that have a boundary loss.
     offset_size: width of the vectors of places.
   """
   head = boundary_head(encoder, num_offsets, offset_size)
@@ -96,16 +96,16 @@ def init_boundary_head(encoder, head, key) -> dict:
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:
-  """[B, P] float32: 1 for a prediction with a token on each side of its span and one of the first
-  places in it, else 0.
+  """[B, P] float32: the masked weight of a prediction if it is one of the first num_offsets tokens
+  of a span with a token on each side; else 0.
   """
   told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
   return batch['masked_weights'] * told_BP
 
 
 def boundary_sums(head, params, hidden_BLD, batch, constrain) -> dict[str, jax.Array]:
-  """{'boundary_loss', 'boundary_accuracy'}: numerators over the predictions of a batch, to be
-  divided by the total 'boundary'. params: of the network.
+  """{'boundary_loss', 'boundary_accuracy'}: sums over the predictions of a batch. The total
+  'boundary' is their denominator. params: of the network.
   """
   left_BPD, right_BPD = (protocol.gather(hidden_BLD, batch[name]) for name in SPANS[:2])
   words_VE = params['encoder']['embeddings']['word']['embedding']

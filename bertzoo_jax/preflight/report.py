@@ -350,7 +350,7 @@ def _memory(found):
     'fits',
     title='memory of a device, GiB',
     caption='optim: state of the optimizer; temp: activations, gradients, copies'
-    + '; memory: what goes from step to step' * carries,
+    + "; memory: the encoder's, from step to step" * carries,
   )
   gib = lambda n: (
     '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else f'{n / chips.GIB:.2f}'

@@ -181,15 +181,15 @@ class Checkpoints:
     return target.replace(params=got['params'], **got['rest'], **added)
 
   def forget_from(self, step: int) -> None:
-    """Deletes the checkpoints of this step and later ones. By the first process alone. Raises
-    TryAgain if one is still there.
+    """Deletes the checkpoints of this step and later ones. Only the first process may call it.
+    Raises TryAgain if one is still there.
     """
     newer = lambda: [s for s in step_folders.steps(self._folder.parent) if s >= step]
     for each in newer():
       step_folders.delete(self._folder / str(each))
     if left := newer():
       raise errors.TryAgain(
-        f'The run goes back to before step {step:,}, and its checkpoints {left} in {self._folder} '
+        f'The run goes back to before step {step:,}, but its checkpoints {left} in {self._folder} '
         'could not be removed: run the same line again.'
       )
 

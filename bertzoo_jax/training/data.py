@@ -104,8 +104,8 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
       raise _other_steps(path, meta, phase, phase.first_step, phase.end_step)
     if phase.config.batch_size != meta['batch_size']:
       raise errors.UserError(
-        f'{path} has batches of {meta["batch_size"]} rows, the phase of {phase.config.batch_size}: '
-        'use the config it was written with.'
+        f'{path} has batches of {meta["batch_size"]} rows, the phase has '
+        f'{phase.config.batch_size}: use the config that the file was written with.'
       )
     if phase.config.length != meta['length']:
       raise errors.UserError(

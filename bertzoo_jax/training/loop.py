@@ -208,15 +208,15 @@ class Loop:
     step, total = int(state.step), int(state.nonfinite['total'])
     self.watchdog.doing('the save of step', step)
     goes_back = self.machinery.on_spike == 'rewind' and bool(self._spikes(step))
-    # A spike often leads to such numbers; without its step they may not come.
+    # A spike often leads to numbers that are not finite. Without its step they may not come.
     stops = self.machinery.on_nonfinite == 'stop' and not goes_back
     if stops and total > self._nonfinite_before:
       self._stop_nonfinite(int(state.nonfinite['last']))
     self._flush()  # a run that resumes from this checkpoint does not write the row again
     self._guarded_record(self.record.sync)
     if self.preemption.name and goes_back:
-      # The resumed run finds the same spikes again, and any that follow before the next row of the
-      # metrics. So it leaves out the same steps as a run that was not interrupted.
+      # The resumed run finds the same spikes, and later ones before its next row of metrics. So it
+      # leaves out the same steps as a run that was not interrupted.
       self.progress.say(f'step {step:,} is not saved: there was a spike before it')
       return False
     self._judge(step)

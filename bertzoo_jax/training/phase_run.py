@@ -36,7 +36,7 @@ class PhaseRun(NamedTuple):
     mesh: of the run.
     seed, accumulation: as of `step.make_train_step`.
     index: of the phase, from 0.
-    examples, first_example: as of configuration.Phase.
+    examples, first_example: as in configuration.Phase.
   """
 
   first_step: int

@@ -367,7 +367,7 @@ def inside_shard_map() -> bool:
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
   """Raises UserError if `batch_size` rows cannot be split over microbatches, devices and
-  hosts. where: begins the sentence.
+  hosts. where: text that the message begins with.
   """
   rows = rows_over(mesh)
   if accumulation < 1:

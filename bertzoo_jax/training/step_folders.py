@@ -1,4 +1,4 @@
-"""Folders of checkpoints: which are committed and whole, which are marked, moved aside or removed.
+"""Folders of checkpoints: lists, verifies, marks, moves and deletes them.
 
 checkpoint.py describes their files.
 """
@@ -23,7 +23,7 @@ _LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
 
 
 def steps(workdir) -> list[int]:
-  """Steps of which a committed checkpoint is there, in order; [] without any."""
+  """Steps that have a committed checkpoint, in order."""
   folder = storage.absolute(workdir) / FOLDER
   if not folder.exists():
     return []
@@ -35,7 +35,7 @@ def steps(workdir) -> list[int]:
 
 
 def recorded(workdir) -> dict:
-  """{'config', 'corpus'} of the run, of the newest checkpoint that has a sound copy; {} without."""
+  """{'config', 'corpus'} of the run, from the newest checkpoint with a sound copy; {} if none."""
   for step in reversed(steps(workdir)):
     folder = storage.absolute(workdir) / FOLDER / str(step)
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -45,11 +45,12 @@ def recorded(workdir) -> dict:
 
 
 def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
-  """{step: held-out loss} of the checkpoints evaluated in the phase that begins at a step; None for
-  the newest phase that was evaluated.
+  """{step: held-out loss} of the checkpoints that were evaluated in one phase.
 
-  Losses that are not finite do not count. Losses of two phases do not compare, since their
+  Losses that are not finite are left out. Losses of two phases do not compare, since their
   objectives or lengths differ.
+
+  phase_first_step: the first step of the phase; None: the newest phase that was evaluated.
   """
   losses = {}
   for step in steps(workdir):
@@ -64,16 +65,15 @@ def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, f
 
 
 def best(workdir) -> int | None:
-  """The step with the lowest held-out loss of the newest phase that was evaluated, or None if none
-  was.
-  """
+  """The step with the lowest held-out loss in the newest phase that was evaluated, or None."""
   losses = held_out_losses(workdir)
   return min(losses, key=lambda s: (losses[s], s)) if losses else None
 
 
 def verify(folder) -> str | None:
-  """None if every file of a checkpoint is there and has the bytes that were written, else what is
-  wrong. Files of others do not count. Raises what the storage raises if that may pass.
+  """None if every file of a checkpoint has the bytes that were written, else the problem as text.
+
+  Files that the manifest does not list are ignored. A storage error that may pass is raised.
   """
   try:
     expected = dict(storage.read_json(folder / MANIFEST)['files'])
@@ -113,7 +113,7 @@ def files(folder) -> list[str]:
 
 
 def unmarked(folder) -> list[str]:
-  """Names of the steps of gs:// without their commit markers."""
+  """Names of the step folders on gs:// that lack their commit markers."""
   if not folder.exists():
     return []
   return [
@@ -124,7 +124,7 @@ def unmarked(folder) -> list[str]:
 
 
 def is_step(name: str) -> bool:
-  """Whether a folder's name is a step as it is written here: '12', and neither '²' nor '012'."""
+  """Whether a folder's name is a step: '12', but neither '²' nor '012'."""
   return bool(re.fullmatch(r'0|[1-9][0-9]{0,17}', name))
 
 
@@ -152,8 +152,8 @@ def clean(folder):
 
 
 def delete(folder):
-  """Renames first where that is atomic: a kill in the middle leaves nothing that looks like a
-  checkpoint.
+  """Deletes a checkpoint. Where renaming is atomic it renames first, so that a kill in the middle
+  leaves nothing that looks like a checkpoint.
   """
   if not storage.is_remote(folder):
     folder = folder.rename(folder.parent / f'{folder.name}.deleting')
@@ -170,7 +170,9 @@ def move_aside(folder, why):
 
 
 def _raise_if_passing(e):
-  """A store that does not answer is no damage. A sector that cannot be read is, and stays so."""
+  """Raises storage errors that may pass: a store that does not answer is not damaged. A sector that
+  cannot be read (EIO) is.
+  """
   if isinstance(e, OSError) and e.errno != errno.EIO and storage.may_pass(e):
     raise e
 

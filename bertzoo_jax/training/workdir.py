@@ -171,8 +171,8 @@ def attempts(path) -> list[dict]:
 
 
 def first_weights(path) -> str | None:
-  """The address that the run's weights came from: of the last attempt that began at step 0. None
-  for fresh ones.
+  """--init of the last attempt that began at step 0: the address of the run's first weights. None
+  if they were fresh.
   """
   fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
   return fresh[-1] if fresh else None

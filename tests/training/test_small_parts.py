@@ -65,7 +65,7 @@ def test_a_file_of_batches_gives_each_host_its_rows_of_each_step(tmp_path):
 @pytest.mark.parametrize(
   'changes,fields,words',
   [
-    ({}, {'batch_size': 16}, 'batches of 8 rows, the phase of 16'),
+    ({}, {'batch_size': 16}, 'batches of 8 rows, the phase has 16'),
     ({}, {'length': 9}, 'rows of 6'),
     ({'phase': 1}, {}, 'phase 1'),
     ({'steps': [0, 5]}, {}, 'does not hold'),
