@@ -14,15 +14,15 @@ own draw of mask, random or kept (Google's whole-word code, which the release us
 | roberta_ext_base | 5.4 G words | 1,000,000 @ 512, 384 | AdamW | BERT |
 | roberta_ext_large | 5.4 G words | 2,000,000 @ 512, 512 | AdamW | random weights |
 
-The table of the release (README of ymcui/Chinese-BERT-wwm); the paper's Table 3 says otherwise of
-BERT-wwm. Base took 1.5 days on a TPU v3 with 8 cores. RoBERTa-wwm-ext keeps the pairs and drops
-their loss (§III). To begin with BERT give --init, as above, and prepare the text with its
+The table is the release's (README of ymcui/Chinese-BERT-wwm). The paper's Table 3 has other numbers
+for BERT-wwm. Base took 1.5 days on a TPU v3 with 8 cores. RoBERTa-wwm-ext keeps the pairs and drops
+their loss (§III). To begin with BERT give --init, as above. Prepare the text with BERT's
 vocabulary: --tokenizer and the folder of its vocab.txt.
 
-Chosen here, for it is not published: the learning rates and the warmup. LAMB: 6.25e-4·√(rows/512),
-of You et al. 2020, for each batch, and each phase has a schedule of its own, with a warmup of
-rows/163,840 of its steps. AdamW: BERT's 1e-4 and 10,000 steps. Words are drawn for 10 copies of the
-text (static masking is published, the number is Google's default).
+Chosen here, since it is not published: learning rates and warmup. With LAMB each phase has its own
+schedule, with You et al. 2020's rate of 6.25e-4·√(rows/512) and a warmup of rows/163,840 of its
+steps. With AdamW they are BERT's 1e-4 and 10,000 steps. Masks are drawn for 10 copies of the text:
+static masking is published, the number is Google's default.
 
 Not as there: jieba segments (LTP there; the corpus names segmenter and version); a row may have
 more than 20 predictions. No results of a full run yet.

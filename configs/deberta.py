@@ -4,38 +4,32 @@ decoder that reads absolute positions.
     python -m bertzoo_jax.pretrain --config configs/deberta.py:base \
       --corpus CORPUS --workdir WORKDIR
 
-Sizes: tiny (for a laptop and the tests); base, large (Table 8: 1,000,000 steps of 2,048 rows of
-512 tokens, peak 2e-4, warmup 10,000, 78 GB of text; base took 10 days on 64 V100s, large 20 days on
-96); base_ablation (Tables 4 and 8: 256 rows, peak 1e-4, BooksCorpus + English Wikipedia, 7 days on
-16); xlarge (a released model of 48 layers of 1,024, of which the paper has no table: it has large's
-settings here).
+* tiny: for a laptop and the tests.
+* base, large (Table 8): 1,000,000 steps of 2,048 rows of 512 tokens, peak 2e-4, warmup 10,000, 78
+  GB of text. Base took 10 days on 64 V100s, large 20 days on 96.
+* base_ablation (Tables 4 and 8): 256 rows, peak 1e-4, BooksCorpus + English Wikipedia, 7 days on
+  16.
+* xlarge: a released model of 48 layers of 1,024. The paper has no table of it; it has large's
+  settings here.
 
 GPT-2's byte-level BPE; contiguous full sentences; n-grams of up to 3 words, p(n) ∝ 1/n, one in each
 window of 6n words (A.3; code of the release); AdamW without bias correction, decay 0.01, gradients
 clipped at 1; the rate is the release's warmup_linear.
 
-The ablations of Table 4, on base_ablation:
+docs/deberta.md has the flags for the ablations of Tables 4 and 13. Without the mask decoder (−EMD)
+there are no absolute positions anywhere; the paper does not say it. DeBERTa-AP of Table 10 is
+--config.encoder.absolute_positions=input.
 
-* −EMD: --config.encoder.absolute_positions=none (no absolute positions anywhere; the paper does not
-  spell it out).
-* −C2P: --config.encoder.content_to_position=False
-* −P2C: --config.encoder.position_to_content=False
+Not as in the released code:
 
-Those of Table 13, each added to the one before, as v2 has them:
+* Windows go round the row from a random word and are taken in random order until 15 % are chosen.
+  The release walks from left to right (--config.masking.scan=left_to_right), so the tail of a full
+  row is hardly ever masked. An n-gram that would exceed the 15 % loses its last words.
+* Rows end with a sentence and have a separator between documents. The release cuts one stream of
+  tokens (…,format=token_blocks).
+* Special pieces have RoBERTa's ids. 1 % of the documents is held out, not 5 %.
 
-* +ShareProjection: --config.encoder.shared_projections=True
-* +Conv: --config.encoder.convolution_size=3
-* +128k vocab: configs/deberta_v2.py:base_ablation, which has all three; with
-  --config.encoder.buckets=0 --config.encoder.norm_relative=False it has v1's relative table.
-
-Absolute positions at the input (DeBERTa-AP of Table 10): --config.encoder.absolute_positions=input.
-
-Not as in the released code: windows go round the row from a random word and are taken in random
-order until 15 % are chosen (the release walks from left to right, so that the tail of a full row is
-hardly ever masked: --config.masking.scan=left_to_right); an n-gram that would exceed the 15 % loses
-its last words; rows end with a sentence and have a separator between documents
-(…,format=token_blocks cuts one stream of tokens); special pieces have RoBERTa's ids; 1 % of the
-documents is held out, not 5 %. No results of a full run yet.
+No results of a full run yet.
 """
 
 from configs import parts

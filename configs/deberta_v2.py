@@ -8,15 +8,15 @@ Sizes: tiny (for a laptop and the tests); xlarge (900M: 24 layers of 1,536), xxl
 layers); base_ablation (the last row of Table 13: all changes on v1's base, 256 rows, peak 1e-4).
 
 The paper's run of 1.5B (Table 8): 1,000,000 steps of 2,048 rows of 512 tokens, peak 1.5e-4, warmup
-10,000, 160 GB of text, 30 days on 256 V100s. The paper has no settings of xlarge; xxlarge's are
-taken. Masks, optimizer and schedule are v1's (configs/deberta.py, with its ablations and its
-differences from the release).
+10,000, 160 GB of text, 30 days on 256 V100s. The paper has no settings of xlarge; it has xxlarge's
+here. Masking, optimizer and schedule are those of configs/deberta.py, with the same differences
+from the release. docs/deberta.md has the flags for the ablations.
 
-SentencePiece with [MASK] behind its 128,000 pieces. The word table has 128,100 rows as in the
-release: 99 belong to no piece (--config.encoder.vocab_multiple=1: none). The convolution's weights
-start as all others (there: uniform, torch's default). Parameters and the optimizer's state are 10.7
-GB (xlarge) and 18.8 GB (xxlarge), so the mesh splits them over 8 devices; with fewer devices set
---config.run.mesh='(-1, 1, 1)'. No results of a full run yet.
+[MASK] follows the 128,000 pieces of SentencePiece. The word table has 128,100 rows, as in the
+release; 99 belong to no piece (none with --config.encoder.vocab_multiple=1). The convolution's
+weights start as all others; the release has torch's uniform default. Parameters and the optimizer's
+state are 10.7 GB (xlarge) and 18.8 GB (xxlarge), so the mesh splits them over 8 devices. With fewer
+devices set --config.run.mesh='(-1, 1, 1)'. No results of a full run yet.
 """
 
 from configs import parts

@@ -9,32 +9,30 @@ base_ablation (the comparison of ways to share, BooksCorpus + English Wikipedia:
 2,048 rows).
 
 A generator of the same width and half the depth predicts the masked tokens by the enhanced mask
-decoder. The discriminator has no decoder; it reads each token's vector and the first one's. Its
-loss weighs 50. 500,000 steps of 8,192 rows of 512 tokens, warmup 10,000, b2 0.98, dropout 0.1; 15 %
-of the tokens are chosen singly, all become [MASK]; 160 GB of text (mdeberta_base: CC100, 2.5 TB).
+decoder. The discriminator has no decoder. Its head reads each token's vector and the row's first
+one. Its loss has the weight 50. 500,000 steps of 8,192 rows of 512 tokens, warmup 10,000, b2 0.98,
+dropout 0.1. 15 % of the tokens are chosen singly, and all become [MASK]. 160 GB of text
+(mdeberta_base: CC100, 2.5 TB).
 
-The paper itself was not read. Its settings are known from two people's notes on it, the network and
-the masking from the released code. Chosen here:
+The paper itself was not read. Its settings come from two people's notes on it, the network and the
+masking from the released code. Chosen here:
 
 * The peak of xsmall, small and base is 5e-4, as in the notes on the text. The notes on the appendix
-  have 6e-4: --config.schedule.learning_rate=6e-4. That of large is 3e-4.
-* mdeberta_base has base's settings. Its rate was in no notes. Its tokenizer has 250,000 pieces and
-  [MASK] in a table of 251,000 rows.
+  have 6e-4: --config.schedule.learning_rate=6e-4. The peak of large is 3e-4.
+* mdeberta_base has base's settings, since no notes have its rate. Its tokenizer has 250,000 pieces
+  and [MASK], in a table of 251,000 rows.
 
-Ways to share, on base_ablation:
+docs/deberta.md explains the ways to share word vectors (GDES, the default; ES; NES).
 
-* GDES (the default): --config.objective.shared=added
-* ES: --config.objective.shared=token (one table, with the gradients of both losses)
-* NES: --config.objective.shared=none
+Not as in the released code:
 
-ELECTRA with GDES: configs/electra.py:base with --config.objective.shared=added.
+* Both networks are updated at once, from the same word vectors. The release updates the generator
+  first, so its discriminator sees the new ones.
+* Windows, rows and held-out documents are those of configs/deberta.py. Windows have 6 words.
 
-Not as in the released code: both networks are updated at once, from the same word vectors (the
-release updates the generator first, so the discriminator sees the new ones); as in
-configs/deberta.py, windows of 6 are taken in random order, rows end with a sentence and have a
-separator between documents, 1 % of the documents is held out. As in the released code, the two
-networks' gradients are clipped apart. The release's example (rtd.sh: WikiText-103, weight 10, b2
-0.999, 64 to 256 rows) is another recipe. No results of a full run yet.
+As in the released code, the gradients of the two networks are clipped separately. The release's
+example (rtd.sh: WikiText-103, weight 10, b2 0.999, 64 to 256 rows) is another recipe. No results of
+a full run yet.
 """
 
 from configs import parts
@@ -99,8 +97,8 @@ def _tiny():
   """Two layers of 128 and a generator of one on the English sample, minutes on a laptop: short
   rows, no dropout, initial weights of deviation 0.05 and a high rate, as configs/bert.py:tiny.
 
-  The generator learns at a fifth of the rate. At half of it, in one seed of three, it filled masks
-  well before the discriminator could tell anything, which then called every token original.
+  The generator learns at a fifth of the rate. At half of the rate, in one seed of three, it filled
+  masks well too early: the discriminator called every token original.
   """
   return _v3(
     2,

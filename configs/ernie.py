@@ -9,21 +9,25 @@ steps of 8,192 tokens, Adam with decoupled decay 0.01, gradient norm at most 1, 
 with 5,000 steps of warmup and linear decay. The paper's text: Chinese Wikipedia, Baidu Baike, news
 and Tieba, 173 M sentences; neither hours nor hardware are published.
 
-As the release's code: a unit is chosen by a coin of its own, without a budget
-(masking.selection=independent); each of its characters is masked, random or kept by its own draw; a
+As in the release's code, each unit is chosen independently, without a budget
+(masking.selection=independent). Each of its characters is masked, random or kept by its own draw. A
 false second half is that of the next row (format.negatives=neighbours).
 
-Chosen here, for it is not published: a third of the steps for each stage, and one schedule over all
-of them. Adam's epsilon of 1e-8 is Paddle's default.
+Chosen here, since it is not published: a third of the steps for each stage, and one schedule over
+all of them. Adam's epsilon of 1e-8 is Paddle's default.
 
-Not as there: the dialogue segments and their loss (§3.3), which are not in the release either;
-traditional characters stay; the first stage has BERT's fixed number of single characters; in the
-later stages jieba's words are the units of the text that lies in no phrase or entity; phrases and
-entities come from jieba's parts of speech, or from lexicons of your own
-(--config.corpus.entities=lexicon and prepare's --entities FILE), since Baidu's segmenter was not
-released; random ids are drawn from 0 on, not from 1; all rows have 512 tokens (there a batch has as
-many rows as its tokens allow). The released vocabulary has 17,964 pieces in a table of 18,000. No
-results of a full run yet.
+Not as there:
+
+* There are no dialogue segments and no loss on them (§3.3); the release has none either.
+* Traditional characters stay.
+* The first stage masks BERT's fixed number of single characters.
+* Baidu's segmenter was not released. Phrases and entities come from jieba's parts of speech, or
+  from lexicons of your own (--config.corpus.entities=lexicon and prepare's --entities FILE). In the
+  later stages the other text is masked in jieba's words.
+* Random ids are drawn from 0 on, not from 1.
+* All rows have 512 tokens. There a batch has as many rows as its tokens allow.
+
+The released vocabulary has 17,964 pieces in a table of 18,000. No results of a full run yet.
 """
 
 from configs import parts

@@ -10,14 +10,18 @@ order as second objective. Table 3: LAMB, rows of 512 tokens throughout, 5.4 G w
 with BERT and has 1,000,000 steps, large begins with random weights and has 2,000,000 of 512 rows at
 1e-4; TPU v3-8 and v3-32.
 
-Chosen here, for it is not published: base's 384 rows (RoBERTa-wwm-ext's) and 1e-4 (large's), 10,000
-steps of warmup, and which similar word is taken: one of as many pieces as the word it replaces.
+Chosen here, since it is not published: base's 384 rows (RoBERTa-wwm-ext's) and 1e-4 (large's), and
+10,000 steps of warmup. Also chosen: a similar word has as many pieces as the word it replaces.
 
-Not as there: similar words come from vectors trained on this very text (the paper's toolkit needs a
-licence; --config.corpus.similar takes word vectors or a thesaurus of your own); the paper's limit
-of 10 % for words without a similar one, which get a random one, is not enforced (in the small
-sample a fifth of the words has none). 15 % counts the row's special tokens too. jieba segments (LTP
-there). No results of a full run yet.
+Not as there:
+
+* Similar words come from vectors trained on the corpus itself, since the paper's toolkit needs a
+  licence. --config.corpus.similar takes word vectors or a thesaurus of your own.
+* A word without a similar one gets a random one. The paper's limit of 10 % for these is not
+  enforced; in the small sample a fifth of the words has no similar one.
+* 15 % counts the row's special tokens, too. jieba segments (LTP there).
+
+No results of a full run yet.
 """
 
 from configs import parts

@@ -37,7 +37,7 @@ def _part(name, fields):
 
 
 def _tokenizer(name, fields):
-  """Its vocab_size is a number or 'auto', also on the command line."""
+  """The section of a tokenizer. vocab_size is a number or 'auto', also on the command line."""
   size = ml_collections.FieldReference(fields['vocab_size'], field_type=object)
   return _part(name, {**fields, 'vocab_size': size})
 
@@ -355,8 +355,8 @@ def permutation(
 
 
 def in_order():
-  """All tokens are predicted, each from those before it: for `permutation_lm`, which is then a
-  language model from left to right.
+  """Predicts each token from the tokens before it. `permutation_lm` is then a language model from
+  left to right.
   """
   return _part('in_order', locals())
 
@@ -433,19 +433,20 @@ def disentangled(
   The usual values are v2's without its convolution; v1 has buckets=0, norm_relative=False,
   shared_projections=False, key_bias=False.
 
-  vocab_multiple: the rows of the word table are rounded up to a multiple of it, the last ones
-    without a piece (v2, V3: 100).
+  vocab_multiple: the number of rows of the word table is rounded up to a multiple of it (v2, V3:
+    100). The last rows belong to no piece.
   absolute_positions: decoder (the enhanced mask decoder) | input (added to the words) | none.
   content_to_position, position_to_content: the two relative terms of a score, each on or off.
-  max_distance: distances from there on are not told apart.
+  max_distance: all distances from this one on share a row of the relative table.
   buckets: rows of the relative table to each side, in logarithmic steps beyond half of them; 0 for
     a row per distance.
-  norm_relative: the relative table has a norm.
-  shared_projections: the relative table is projected by the layer's query and key kernels; else by
-    kernels of its own.
+  norm_relative: whether the relative table has a norm.
+  shared_projections: whether the layer's query and key kernels also project the relative table;
+    else it has kernels of its own.
   key_bias: whether keys have a bias.
-  convolution_size, convolution_activation: tokens of the convolution beside the first layer (v2
-    XLarge, XXLarge: 3); 0 for none.
+  convolution_size: width in tokens of the convolution beside the first layer (v2 XLarge, XXLarge:
+    3); 0 for none.
+  convolution_activation: its activation.
   All others: as of `transformer`.
   """
   return _part('disentangled', locals())
@@ -471,8 +472,8 @@ def two_stream(
   2019 §2.3 to 2.5; code of the release).
 
   memory_length: tokens of earlier rows that each layer remembers; 0 for none.
-  reuse_length: tokens of a row that enter the memory; that of the format.
-  clamp_length: distances beyond it are not told apart; 0 for no such limit.
+  reuse_length: tokens of a row that enter the memory; must equal the format's reuse_length.
+  clamp_length: greater distances count as this one; 0 for no limit.
   All others: as of `transformer`.
   """
   return _part('two_stream', locals())
@@ -494,27 +495,28 @@ def mlm_pair(*, pair_weight=1.0):
 
 
 def mlm_span_boundary(*, boundary_weight=1.0, num_offsets=15, offset_size=200):
-  """Masked language modelling, and each token of a span told by the tokens beside the span and its
-  place in it: mlm + boundary_weight · boundary (Joshi et al. 2020 §3.2, 3.4).
+  """mlm + boundary_weight · boundary: masked language modelling, and each token of a span predicted
+  from the tokens beside the span and its place in it (Joshi et al. 2020 §3.2, 3.4).
 
-  num_offsets: first tokens of a span that are told so, at most masking.max_pair_targets.
-  offset_size: width of the vectors of places (both: code of the release).
+  num_offsets: number of first tokens of a span that are predicted so, at most
+    masking.max_pair_targets.
+  offset_size: width of the vectors of places (both values: code of the release).
   """
   return _part('mlm_span_boundary', locals())
 
 
 def left_to_right():
   """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
-  2018 §5.1. Masked tokens are put back before, so the choice of masking has no effect.
+  2018 §5.1. Masked tokens are put back first, so the choice of masking has no effect.
   """
   return _part('left_to_right', locals())
 
 
 def permutation_lm(*, pair_weight=0.0):
-  """Permutation language modelling: predictions see what comes before them in a random order, and
-  the memory (Yang et al. 2019 §2.2, 2.3).
+  """Permutation language modelling: a prediction sees the memory and the tokens before it in a
+  random order (Yang et al. 2019 §2.2, 2.3).
 
-  pair_weight: of the two-way classification of the pair; 0 for none (the paper: it does not help).
+  pair_weight: weight of the loss on pair_labels; 0 for none. In the paper it does not help.
   """
   return _part('permutation_lm', locals())
 
@@ -860,10 +862,11 @@ def experiment(
   """The complete config of one experiment.
 
   length: tokens per row.
-  batch_size: rows of the global batch. batch_tokens: its tokens instead; it then has batch_tokens
-    // length rows. One of the two is 0.
+  batch_size: rows of the global batch; 0 if batch_tokens is set.
+  batch_tokens: tokens of the global batch, which has batch_tokens // length rows; 0 if batch_size
+    is set.
   phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
-    0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. A batch_tokens takes the place of the
+    0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. batch_tokens of a phase overrides the
     experiment's batch_size, and the reverse.
   hf: the Hugging Face class that `export` writes.
   """

@@ -4,11 +4,13 @@ and the span boundary objective.
     python -m bertzoo_jax.pretrain --config configs/spanbert.py:base \
       --corpus CORPUS --workdir WORKDIR
 
-Sizes: tiny (for a laptop and the tests), base, large. Cased WordPiece; one segment of contiguous
-sentences of one document (the ends of documents share rows, blind to each other); spans of whole
-words with lengths from a geometric distribution, p = 0.2, up to 10 words (§3.1), 15 % of the text's
-tokens, a whole span masked, replaced or kept together; the boundary objective with places up to 15
-(§3.2); no sentence pairs (§3.3).
+Sizes: tiny (for a laptop and the tests), base, large.
+
+* Cased WordPiece. A row is one segment of contiguous sentences of one document, without sentence
+  pairs (§3.3). The ends of documents share rows and do not see each other.
+* Spans of whole words, 15 % of the text's tokens. Lengths are geometric with p = 0.2, up to 10
+  words (§3.1). A whole span is masked, replaced or kept together.
+* The boundary objective, for the first 15 tokens of a span (§3.2).
 
 The paper's run is large: BooksCorpus + English Wikipedia, 2,400,000 steps of 256 rows of 512
 tokens, learning rate 1e-4, warmup 10,000, decay 0.1 on every parameter (0.01 in the release's
@@ -20,10 +22,10 @@ Rows of the paper's Table 7 are
 * `,objective=mlm`: span masking (1seq);
 * `,objective=mlm_pair,format=segment_pairs`: span masking (2seq) + NSP.
 
-Not as in the released code: a sentence that no row can hold is cut, not dropped
+Not as in the released code: a sentence that is longer than a row is cut, not dropped
 (--config.format.long_sentences=drop), and a span ends with a whole word
 (--config.masking.overflow=cut). The release divides the gradient a second time, by the about 614
-predictions per GPU: its eps of 1e-8 acts as 6e-6 and its clipping never
+predictions per GPU. So its eps of 1e-8 acts as 6e-6, and its clipping never acts
 (--config.optimizer.eps=6e-6 --config.optimizer.clip_norm=0.0). No results of a full run yet.
 """
 

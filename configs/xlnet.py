@@ -6,32 +6,29 @@ a memory.
 Sizes: tiny (for a laptop and the tests), base, large.
 
 Cased SentencePiece of 32,000 pieces; rows of a reused part and two segments, [reused] A [SEP] B
-[SEP] [CLS]. Each lane of the batch is one stream, which continues from row to row; half of the
+[SEP] [CLS]. Each lane of the batch is one stream, which continues from row to row. Half of the
 lanes are read from right to left (§2.5, §3.1; code of the release). One in six tokens is predicted,
-in spans of up to 5 words, in a random order within each half. A memory of 384 tokens; a step moves
-on by 256.
+in spans of up to 5 words, in a random order within each half. The memory has 384 tokens. A step
+moves on by 256.
 
 The paper's runs: large, on 32.9 G pieces of five corpora: 500,000 steps of 8,192 rows of 512,
 learning rate 4e-4, warmup 40,000 (Table 7), 5.5 days on 512 TPU v3 chips. Base (Table 6): BERT's
 hyperparameters and corpora, here 1,000,000 steps of 256 rows of 512.
 
-Its comparisons (Table 6), each added to the command:
+docs/xlnet.md has the flags for the comparisons of Table 6.
 
-* without memory: --config.encoder.memory_length=0.
-* without spans: --config.masking.max_span=1.
-* in one direction: --config.format.both_directions=False.
-* with next-sentence prediction: --config.objective.pair_weight=1.0.
-* the denoising autoencoder: --config configs/xlnet.py:base,masking=token,objective=memory_mlm.
+Not as in the released code:
 
-Left to right, as a language model: --config configs/xlnet.py:base,masking=in_order
---config.format.both_directions=False.
+* Every other lane is read from right to left, not the second half of a host's rows.
+* A separator or classifier is never predicted.
+* A span is n words, not n pieces from a word's start (--config.masking.span_units=pieces).
+* Dropout of the positions is drawn once per step, the same for all rows and layers; in the release
+  once per row.
+* There is no dropout between activation and second product of the feed-forward. Table 7 has a rate
+  of 0 there, the code the usual one.
+* The vector that the query stream starts as is drawn as all weights are, not after Glorot.
 
-Not as in the released code: every other lane is mirrored, not the second half of a host's rows; a
-separator or classifier is never picked as a target; a span is n words, not n pieces from a word's
-start (--config.masking.span_units=pieces); dropout of the positions is drawn once per step, not per
-row; there is none behind the activation of the feed-forward (Table 7 says so, the code has it). The
-vector that the query stream starts as is drawn as all weights are (there: after Glorot). No results
-of a full run yet.
+No results of a full run yet.
 """
 
 from configs import parts
