@@ -28,7 +28,7 @@ def _v2(
   return parts.experiment(
     **{
       **dict(
-        tokenizer=_pieces(128_001),
+        tokenizer=pieces(128_001),
         corpus=parts.corpus(),
         format=parts.full_sentences(),
         masking=parts.ngram_windows(),
@@ -56,8 +56,8 @@ def _v2(
   )
 
 
-def _pieces(vocab_size):
-  """vocab_size: with [MASK]."""
+def pieces(vocab_size):
+  """The tokenizer of v2 and V3. vocab_size: number of pieces, [MASK] among them."""
   return parts.sentencepiece(
     vocab_size=vocab_size,
     specials='mask_last',
@@ -75,7 +75,7 @@ def _tiny():
     128,
     dropout=0.0,
     vocab_multiple=1,
-    tokenizer=_pieces(4096),
+    tokenizer=pieces(4096),
     corpus=parts.corpus(held_out=0.06),
     schedule=parts.linear_from_start(learning_rate=1e-3, warmup=200),
     length=64,

@@ -35,6 +35,7 @@ example (rtd.sh: WikiText-103, weight 10, b2 0.999, 64 to 256 rows) is another r
 a full run yet.
 """
 
+from configs import deberta_v2
 from configs import parts
 
 
@@ -51,7 +52,7 @@ def _v3(
   return parts.experiment(
     **{
       **dict(
-        tokenizer=_pieces(128_001),
+        tokenizer=deberta_v2.pieces(128_001),
         corpus=parts.corpus(),
         format=parts.full_sentences(),
         masking=parts.ngram_windows(max_gram=1, corruption=(1.0, 0.0, 0.0)),
@@ -81,18 +82,6 @@ def _v3(
   )
 
 
-def _pieces(vocab_size):
-  """vocab_size: with [MASK]."""
-  return parts.sentencepiece(
-    vocab_size=vocab_size,
-    specials='mask_last',
-    lowercase=False,
-    strip_accents=False,
-    digit_commas='keep',
-    word_starts='unicode',
-  )
-
-
 def _tiny():
   """Two layers of 128 and a generator of one on the English sample, minutes on a laptop: short
   rows, no dropout, initial weights of deviation 0.05 and a high rate, as configs/bert.py:tiny.
@@ -106,7 +95,7 @@ def _tiny():
     dropout=0.0,
     initializer_range=0.05,
     vocab_multiple=1,
-    tokenizer=_pieces(2048),
+    tokenizer=deberta_v2.pieces(2048),
     corpus=parts.corpus(held_out=0.06),
     optimizer=parts.adamw_uncorrected(
       b2=0.98, clip_groups=('^generator/',), rates=(('^generator/', 0.2),)
@@ -132,7 +121,7 @@ SIZES = {
     12,
     768,
     vocab_multiple=1000,
-    tokenizer=_pieces(250_001),
+    tokenizer=deberta_v2.pieces(250_001),
     corpus=parts.corpus(splitter='rules:generic'),
   ),
 }

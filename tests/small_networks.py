@@ -33,20 +33,17 @@ SECTION = dict(
   initializer_range=0.02,
 )
 TWO_STREAM = dict(
-  name='two_stream',
-  num_layers=3,
-  hidden_size=48,
-  num_heads=4,
-  intermediate_size=80,
-  memory_length=10,
-  reuse_length=8,
-  clamp_length=0,
-  activation='gelu',
-  norm_eps=1e-12,
-  dropout=0.0,
-  attention_dropout=0.0,
-  initializer='normal',
-  initializer_range=0.02,
+  parts.two_stream(
+    num_layers=3,
+    hidden_size=48,
+    num_heads=4,
+    intermediate_size=80,
+    memory_length=10,
+    reuse_length=8,
+    activation='gelu',
+    dropout=0.0,
+    attention_dropout=0.0,
+  )
 )
 # What SECTION becomes with disentangled attention, as V3's.
 DISENTANGLED = dict(

@@ -357,6 +357,21 @@ def _check_value(key, value, usual) -> None:
     )
 
 
+def common_config(name: str, model_type: str, special: Mapping, vocab_size: int) -> dict[str, Any]:
+  """Fields of config.json that all classes have. special: ids of special tokens, by name."""
+  return {
+    'architectures': [name],
+    'model_type': model_type,
+    'vocab_size': vocab_size,
+    'pad_token_id': special['pad'],
+    'bos_token_id': None,
+    'eos_token_id': None,
+    'tie_word_embeddings': True,
+    'dtype': 'float32',
+    'torch_dtype': 'float32',  # the name before transformers 5
+  }
+
+
 def activation(theirs: str, key: str = 'hidden_act') -> str:
   """Our name of an activation of transformers. Raises UserError for one that is not here.
 

@@ -110,6 +110,20 @@ def table_width(encoder) -> int:
   return encoder.embedding_size or encoder.hidden_size
 
 
+def common_fields(content) -> dict:
+  """Fields of an encoder that config.json gives for every class with such layers."""
+  width = content.get('embedding_size', content['hidden_size'])
+  return {
+    **{ours: content[theirs] for ours, theirs in FIELDS.items()},
+    'embedding_size': 0 if width == content['hidden_size'] else width,
+    'sharing': 'none',
+    'num_groups': 1,
+    'inner_group_num': 1,
+    'activation': architecture.activation(content['hidden_act']),
+    'max_positions': content['max_position_embeddings'],
+  }
+
+
 def build(
   name: str,
   model_type: str,
@@ -153,24 +167,16 @@ def build(
   def to_config(encoder, special, vocab_size):
     size = sizes(encoder, special)
     return {
-      'architectures': [name],
-      'model_type': model_type,
-      'vocab_size': vocab_size,
+      **architecture.common_config(name, model_type, special, vocab_size),
       **{theirs: getattr(encoder, ours) for ours, theirs in FIELDS.items()},
       'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
       'hidden_act': architecture.ACTIVATIONS[encoder.activation],
       'max_position_embeddings': encoder.max_positions + size.position_offset,
       'type_vocab_size': encoder.type_vocab_size or segments,
-      'pad_token_id': special['pad'],
-      'bos_token_id': None,
-      'eos_token_id': None,
-      'tie_word_embeddings': True,
       'is_decoder': decoder,
       'add_cross_attention': False,
       'classifier_dropout': None,
       'use_cache': True,
-      'dtype': 'float32',
-      'torch_dtype': 'float32',  # the name before transformers 5
       'position_embedding_type': 'absolute',  # read before transformers 5
       **more(encoder, special, size),
     }
@@ -182,16 +188,10 @@ def build(
         f'config.json describes {other} or relative positions; only {own} with learned absolute '
         'positions can be read.'
       )
-    pad, width = content['pad_token_id'], content.get('embedding_size', content['hidden_size'])
+    pad = content['pad_token_id']
     special = {'pad': 1 if pad is None else pad}
     fields = {
-      **{ours: content[theirs] for ours, theirs in FIELDS.items()},
-      'embedding_size': 0 if width == content['hidden_size'] else width,
-      'sharing': 'none',
-      'num_groups': 1,
-      'inner_group_num': 1,
-      'activation': architecture.activation(content['hidden_act']),
-      'max_positions': content['max_position_embeddings'],
+      **common_fields(content),
       # One row for every token is part of the positions.
       'type_vocab_size': 0 if content['type_vocab_size'] == 1 else content['type_vocab_size'],
       **more_fields(content),

@@ -109,9 +109,7 @@ def build(
   def to_config(encoder, special, vocab_size):
     _check_encoder(name, encoder)
     return {
-      'architectures': [name],
-      'model_type': model_type,
-      'vocab_size': vocab_size,
+      **architecture.common_config(name, model_type, special, vocab_size),
       **{theirs: getattr(encoder, ours) for ours, theirs in bert_like.FIELDS.items()},
       'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
       'embedding_size': bert_like.table_width(encoder),
@@ -128,26 +126,14 @@ def build(
       'pooler_hidden_act': 'gelu',
       'pooler_dropout': 0,
       'legacy': True,  # the names of the head that both versions of transformers read
-      'pad_token_id': special['pad'],
-      'bos_token_id': None,
-      'eos_token_id': None,
-      'tie_word_embeddings': True,
-      'dtype': 'float32',
-      'torch_dtype': 'float32',  # the name before transformers 5
       **more(encoder),
     }
 
   def to_encoder(content):
     _check_content(content)
-    terms, width = _terms(content), content.get('embedding_size', content['hidden_size'])
+    terms = _terms(content)
     fields = {
-      **{ours: content[theirs] for ours, theirs in bert_like.FIELDS.items()},
-      'embedding_size': 0 if width == content['hidden_size'] else width,
-      'sharing': 'none',
-      'num_groups': 1,
-      'inner_group_num': 1,
-      'activation': architecture.activation(content['hidden_act']),
-      'max_positions': content['max_position_embeddings'],
+      **bert_like.common_fields(content),
       'max_distance': max(0, content['max_relative_positions'])
       or content['max_position_embeddings'],
       'type_vocab_size': content['type_vocab_size'],

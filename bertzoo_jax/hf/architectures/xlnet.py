@@ -95,9 +95,7 @@ def _to_config(encoder, special, vocab_size):
       'not: choose another --architecture.'
     )
   return {
-    'architectures': ['XLNetLMHeadModel'],
-    'model_type': 'xlnet',
-    'vocab_size': vocab_size,
+    **architecture.common_config('XLNetLMHeadModel', 'xlnet', special, vocab_size),
     **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
     'd_head': encoder.hidden_size // encoder.num_heads,
     'ff_activation': architecture.ACTIVATIONS[encoder.activation],
@@ -111,12 +109,6 @@ def _to_config(encoder, special, vocab_size):
     'reuse_len': None,
     'use_mems_eval': False,
     'use_mems_train': False,
-    'pad_token_id': special['pad'],
-    'bos_token_id': None,
-    'eos_token_id': None,
-    'tie_word_embeddings': True,
-    'dtype': 'float32',
-    'torch_dtype': 'float32',  # the name before transformers 5
   }
 
 

@@ -1,5 +1,4 @@
-"""The whole encoder with disentangled attention, its decoder and its convolution: fused kernels
-beside plain XLA, with dropout.
+"""Whole encoders with relative terms and dropout: fused kernels beside plain XLA.
 
 The kernels are interpreted and draw the bits that plain XLA draws.
 """
@@ -25,14 +24,9 @@ V2 = dict(buckets=8, convolution_size=3)
 FUSED = operations.Operations(*kernels.fused(hashed=True, interpret=True, gather=False)[:2])
 
 
-@pytest.fixture(
-  scope='module',
-  params=[pytest.param(V1, id='v1', marks=pytest.mark.slow), pytest.param(V2, id='v2')],
-)
-def found(request):
-  """operations → (vectors of predictions, gradients of all parameters)."""
-  section = parts.disentangled(**SIZES, max_distance=12, **request.param)
-  encoder = small.encoder(**section)
+def disentangled(changes):
+  """(encoder, parameters, batch, memory) with the decoder, and with changes."""
+  encoder = small.encoder(**parts.disentangled(**SIZES, max_distance=12, **changes))
   assert encoder.dropout == encoder.attention_dropout == 0.1
   params = small.perturbed(
     jax.tree.map(
@@ -40,12 +34,40 @@ def found(request):
       jax.eval_shape(functools.partial(networks.init_encoder, encoder), jax.random.key(0)),
     )
   )
-  batch = {**small.batch(rows=2), 'row_keys': row_keys.of_batch(jax.random.key(1), 2)}
+  return encoder, params, small.batch(rows=2), ()
+
+
+def two_stream():
+  """The same of both streams with a memory and rows of both directions."""
+  objective = small.with_memory(
+    num_layers=2, num_heads=2, hidden_size=32, dropout=0.1, attention_dropout=0.1
+  )
+  encoder, params = objective.networks[0].encoder, small.parameters(objective)['encoder']
+  batch = {**next(small.lane_batches()), 'resets': np.array([0, 1, 0, 0], np.int32)}
+  assert len(set(batch['direction'])) == 2
+  drawn = np.random.default_rng(2).normal(size=objective.carry(4).shape)
+  return encoder, params, batch, jnp.asarray(drawn, jnp.float32)
+
+
+@pytest.fixture(
+  scope='module',
+  params=[
+    pytest.param(lambda: disentangled(V1), id='v1', marks=pytest.mark.slow),
+    pytest.param(lambda: disentangled(V2), id='v2'),
+    pytest.param(two_stream, id='two_stream'),
+  ],
+)
+def found(request):
+  """operations → (vectors of predictions, gradients of all parameters)."""
+  encoder, params, batch, memory = request.param()
+  keys_B2 = row_keys.of_batch(jax.random.key(1), len(batch['input_ids']))
+  batch = {**batch, 'row_keys': keys_B2}
 
   @functools.cache
   def run(ops):
     def loss(p):
-      states_BPD = networks.predictions(encoder, p, batch, jax.random.key(2), ops).states_BPD
+      of_batch = encoder, p, batch, jax.random.key(2), ops
+      states_BPD = networks.predictions(*of_batch, memory=memory).states_BPD
       return jnp.sum(states_BPD**3), states_BPD
 
     gradients, vectors = jax.jit(jax.grad(loss, has_aux=True))(params)
