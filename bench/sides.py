@@ -198,7 +198,7 @@ def _sections(a, parts):
 
 
 def _memory(length):
-  """Tokens of the memory and of a row that go into it: of a row of 512, 384 and 256."""
+  """Lengths of the memory and of the reused part of a row: 384 and 256 for rows of 512."""
   return dict(memory_length=length * 3 // 4, reuse_length=length // 2)
 
 
@@ -304,7 +304,9 @@ def _albert(torch, fields, width, config, pretraining):
 
 
 def _electra(torch, fields, width, config, pretraining, masked_lm):
-  """The generator has the discriminator's tables and their norm, and its head the word table."""
+  """The generator shares the discriminator's tables and their norm; its head decodes by the word
+  table.
+  """
   discriminator = pretraining(config(**fields, **_sizes(width), hidden_act='gelu'))
   generator = masked_lm(
     config(**fields, **_sizes(round(width * GENERATOR_WIDTH)), hidden_act='gelu')
@@ -326,8 +328,8 @@ def _electra(torch, fields, width, config, pretraining, masked_lm):
 
 
 def _deberta(torch, fields, width, config, masked_lm):
-  """Layers of DeBERTa v1. Their attention with `query_states` fails, so that of the decoder is put
-  together here from its products and its `disentangled_att_bias`.
+  """Layers of DeBERTa v1. Their attention fails with `query_states`. So the decoder's attention is
+  built here from the class's products and its `disentangled_att_bias`.
   """
   relative = dict(pos_att_type=['c2p', 'p2c'], max_position_embeddings=DISTANCES)
   model = masked_lm(config(**fields, **_sizes(width), **_DEBERTA, **relative))
@@ -358,7 +360,7 @@ def _deberta(torch, fields, width, config, masked_lm):
 
 
 def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
-  """Layers of DeBERTa v2, word vectors E_D = E_G + Δ without gradient to E_G, and V3's head."""
+  """Layers of DeBERTa v2, word vectors E_D = E_G + Δ with no gradient to E_G, and V3's head."""
   relative = dict(
     pos_att_type=['c2p', 'p2c'],
     max_position_embeddings=DISTANCES,

@@ -22,17 +22,19 @@ its class leaves out. electra: a generator of a quarter of the width and a discr
 tables; masked-token loss, sampling by Gumbel noise, 50 times the loss of replaced tokens;
 ElectraForMaskedLM and ElectraForPreTraining.
 
-deberta: v1's network with the enhanced mask decoder and masked-token loss; layers of
-DebertaForMaskedLM. Its class cannot decode, so the decoder's attention is put together from its
-parts. As in Microsoft's code the torch side decodes all tokens; ours decodes the predictions.
-deberta_v3: a generator of half the depth with the mask decoder, sampling, a discriminator with word
-vectors E_D = E_G + Δ, V3's head, 50 times the loss of replaced tokens; DebertaV2ForMaskedLM and
-DebertaV2Model. Dropout of the relative table is on both sides.
+deberta: v1's network with the enhanced mask decoder and masked-token loss. The torch side has the
+layers of DebertaForMaskedLM. This class has no decoder, so the decoder's attention is built from
+parts of the class. As in Microsoft's code, the torch side decodes all tokens; ours decodes only the
+predictions.
 
-xlnet: both streams over a memory of three quarters of a row, of which a step renews half a row's
-length; rows are full, half of them read from right to left; permutation language modelling with a
-sixth of the tokens predicted; XLNetLMHeadModel, whose class computes the content stream of the last
-layer, too; ours leaves it out, since nothing reads it.
+deberta_v3: a generator of half the depth with the mask decoder, sampling, a discriminator with word
+vectors E_D = E_G + Δ and V3's head, 50 times the loss of replaced tokens. The torch side has
+DebertaV2ForMaskedLM and DebertaV2Model. Both sides have dropout of the relative table.
+
+xlnet: permutation language modelling with both streams; a sixth of the tokens is predicted. The
+memory has three quarters of a row's length, and a step renews half a row's length of it. Rows are
+full, and half of them are read from right to left. The torch side has XLNetLMHeadModel, which also
+computes the content stream of the last layer. Ours leaves it out, since nothing reads it.
 
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
 slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside

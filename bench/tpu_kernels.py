@@ -39,20 +39,20 @@ HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64,
 FEW_HEADS = ((1, 64), (2, 64), (12, 64))  # base and tiny
 RELATIVE_HEADS = (*FEW_HEADS, (6, 64), (16, 64), (24, 64))  # DeBERTa's
 STREAM_HEADS = ((12, 64), (16, 64))  # XLNet's
-PREDICTIONS = 77  # of a row of 512, which are all that an enhanced mask decoder norms
+PREDICTIONS = 77  # of a row of 512; an enhanced mask decoder normalises only these
 _STREAMS = ('c2p', 'query', 'halves', 'segments')
 
 
 class Variant(NamedTuple):
-  """Of attention.
+  """A variant of attention.
 
   Attributes:
-    terms: relative terms: c2p, p2c, bias, query (a common one of c2p); with 'halves' two of each
-      table; 'segments' for those by segments.
-    heads: those that it is compiled for.
+    terms: relative terms: 'c2p', 'p2c', 'bias', 'query' (c2p_query), 'segments'. 'halves': tables
+      have two halves.
+    heads: (number, width) of the heads it is compiled for.
     window, ordered: who sees whom.
-    asked: the queries are those of predictions at some places.
-    memory: keys of a memory of three quarters of the row stand before.
+    asked: whether the queries are only those of predictions.
+    memory: whether keys of a memory, three quarters of a row, stand before.
   """
 
   terms: tuple[str, ...]

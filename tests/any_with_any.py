@@ -1,10 +1,9 @@
-"""Every masking with every input format, encoder and objective: which go together, and the page
-that says so.
+"""Finds which maskings, input formats, encoders and objectives go together, and writes the page.
 
     python -m tests.any_with_any > docs/any_with_any.md
 
-A combination has the usual values of its parts, with the changes that are listed here. They make
-the networks small, and let each part go with as many others as it can.
+A combination has the usual values of its parts, with the CHANGES. These make the networks small,
+and let each part go with as many others as it can.
 """
 
 import functools
@@ -42,7 +41,7 @@ CHANGES = {
   'disentangled': {**SMALL, 'max_distance': 8, 'buckets': 4},
   'two_stream': {**SMALL, 'memory_length': 4, 'reuse_length': REUSED},
 }
-GENERATOR = dict(width=1.0)  # tables can be shared that are as wide as the layers
+GENERATOR = dict(width=1.0)  # a two_stream generator of another width could not share its tables
 
 
 class Combination(NamedTuple):
@@ -60,7 +59,7 @@ class Combination(NamedTuple):
 
   @property
   def remembers(self) -> bool:
-    """Whether its network has a memory: only where the rows are lanes."""
+    """Whether its network has a memory. Only rows of `memory_segments` allow one."""
     return (self.encoder, self.format) == ('two_stream', 'memory_segments')
 
 
@@ -158,7 +157,7 @@ def refusal(c: Combination) -> str | None:
 
 
 def read_by(c: Combination) -> tuple[str, ...]:
-  """The batch features that a combination which works reads."""
+  """The batch features that a combination reads. It must be one that works."""
   _, objective = network_of(c)
   written = rows_of(c.masking, c.format).features
   maybe = (name for name in (*objective.may_read, 'position_ids') if name in written)
@@ -166,7 +165,7 @@ def read_by(c: Combination) -> tuple[str, ...]:
 
 
 class Program(NamedTuple):
-  """What combinations with the same train step have in common."""
+  """Identifies a train step: combinations with equal Programs have the same one."""
 
   objective: str
   encoder: str
@@ -175,7 +174,7 @@ class Program(NamedTuple):
 
 
 def program(c: Combination) -> Program:
-  """Of a combination that works."""
+  """The Program of a combination that works."""
   return Program(c.objective, c.encoder, c.remembers, read_by(c))
 
 
@@ -192,8 +191,9 @@ def working() -> list[Combination]:
 
 @functools.cache
 def covering() -> tuple[Combination, ...]:
-  """A few of them, in which each two parts that go together meet. Greedy: the next one has the most
-  new pairs; of equals one whose program is there.
+  """A few combinations that work, which together have each pair of parts that go together.
+
+  Greedy: the next one has the most new pairs. Among equals one whose Program is already chosen.
   """
   left, chosen, programs = set().union(*(c.pairs for c in working())), [], set()
   keys = {c: program(c) for c in working()}
@@ -221,7 +221,7 @@ def page() -> str:
     + ' |'
     for name in NAMES['objective']
   ]
-  # One sentence for all parts that are refused for the same reason.
+  # Without the names of parts, equal reasons are equal sentences.
   said = (s for s in refusals().values() if s is not None)
   sentences = dict.fromkeys(re.sub(r'(objective|masking|format)=\w+', r'\1=…', s) for s in said)
   return '\n'.join(
@@ -251,8 +251,8 @@ _TITLE = """# Any with any
 
 A config names one part per axis; `--config configs/bert.py:tiny,objective=mlm,masking=span` swaps
 two of them. {working} of the {all} combinations of the package's objectives, encoders, maskings and
-input formats train. Each row of the table is an objective. It trains with any of its encoders, any
-of its maskings and any of its input formats. The other combinations are refused at the start.
+input formats train. An objective trains with all encoders, maskings and input formats in its row.
+The other combinations are refused at the start.
 """
 _REFUSED = """
 * `permutation_lm` and `memory_mlm` need `--config.encoder.memory_length=0` with other formats than
@@ -261,8 +261,8 @@ _REFUSED = """
   `--config.objective.width=1.0`.
 * A `disentangled` encoder with a convolution does not train from left to right.
 
-`tests/test_any_with_any.py` builds every combination and takes three training steps with each two
-parts that go together; `make test-slow` takes them with all.
+`tests/test_any_with_any.py` builds every combination. It takes three training steps with each pair
+of parts that go together; `make test-slow` takes them with every combination.
 
 ## What the refusals say
 """

@@ -45,7 +45,7 @@ TWO_STREAM = dict(
     attention_dropout=0.0,
   )
 )
-# What SECTION becomes with disentangled attention, as V3's.
+# Changes of SECTION that make it V3's encoder.
 DISENTANGLED = dict(
   name='disentangled',
   vocab_multiple=1,
@@ -61,7 +61,7 @@ DISENTANGLED = dict(
   convolution_size=0,
   convolution_activation='gelu',
 )
-# Encoders of objectives that do not go with SECTION's.
+# Sections of the encoder for objectives that do not go with SECTION's.
 SECTIONS = {'permutation_lm': TWO_STREAM, 'memory_mlm': TWO_STREAM}
 LANE_LENGTH, LANE_PREDICTIONS = 16, 5
 BERT_IDS = dict(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -1,5 +1,5 @@
-"""Every masking goes with every input format, encoder and objective, or is refused with a sentence;
-what goes together trains.
+"""Every combination of masking, input format, encoder and objective trains, or is refused with a
+sentence.
 """
 
 import functools
@@ -47,7 +47,7 @@ def step_of(program):
 
 
 def trains(c):
-  """Raises AssertionError unless three steps on three batches are taken, and move each network."""
+  """Asserts that three steps on three batches move each network."""
   state = first = first_state(every.network_of(c)[1])
   step = step_of(every.program(c))
   for batch in every.batches(c.masking, c.format):
