@@ -52,7 +52,7 @@ class _Program(NamedTuple):
     first_query: place of query 0 among the keys.
     marks: what is known of each query: packs, and if there are such order, segments, places. Of
       each key the same without places.
-    places: N in whole lanes; 0 where it is not needed.
+    places: N in whole lanes; the queries, as they are padded, where one stands at each place.
     gather: whether the chip moves sublanes by indices (not on TPU v4).
     hashed: draw dropout bits by row_keys.py.
     interpret: run on any machine.

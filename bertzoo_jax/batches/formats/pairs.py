@@ -35,10 +35,10 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       label 1.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
-      'same_document': the same, from another place of A's document: neither of the chunk nor next
-      to it; where the document has no other sentence, as 'documents'. 'neighbours': it is the B of
-      the next row of the list (code of ERNIE 1.0, which pairs the left of one row with the right of
-      the next).
+      'same_document': the same, from another place of A's document: neither of the chunk nor what
+      follows A; where the document has no other sentence, as 'documents'. 'neighbours': it is the B
+      of the next row of the list (code of ERNIE 1.0, which pairs the left of one row with the right
+      of the next).
     lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
       in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
       none.
