@@ -89,7 +89,8 @@ Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Noth
 measured on a chip.** Cycles are those of one row of the batch: bundles of a program (one is a
 cycle) times its programs, over the cores of a chip. Transfers from and to memory overlap with
 them, where they take less time. Shapes are tokens × width of the network; `k64` is the width of a
-head.
+head, `m896` the number of keys where it is not that of the queries, `at512` the number of places
+of queries at given places.
 
 | chip | kernel | shape | cycles per row | bundles per program |
 |---|---|---|---|---|"""

@@ -44,9 +44,7 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_table.md'), 'The table.')
 
 
 def rows(name: str, size: str, types: list[str]):
-  """Lines of the table for one config and size, one a phase; one line if no type holds it, none if
-  there is nothing to train yet.
-  """
+  """Lines of the table for one config and size, one a phase; one line if no type holds it."""
   config = ml_collections.ConfigDict(
     importlib.import_module(f'configs.{name}').get_config(size)
   ).lock()
@@ -54,8 +52,8 @@ def rows(name: str, size: str, types: list[str]):
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
     found = verdict.preflight(config, tpu=kind, largest=False)
     jax.clear_caches()
-    if any(f.code == 'P08' for f in found.findings):
-      return []
+    if wrong := [f.sentence for f in found.findings if f.code == 'P08']:
+      raise SystemExit(f'{name}:{size}: {wrong[0]}')
     if found.fits:
       return [_row(name, size, found, phase) for phase in found.phases]
   return [f'| {name}:{size} | none of {types[0]} to {types[-1]} holds it |  |  |  |  |  |  |']
@@ -97,7 +95,6 @@ def main(_):
     if f'{name}:{size}' not in lines:
       lines[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
     missing = [f'{name}:{size}' for name, size in _sizes() if f'{name}:{size}' not in lines]
-    unwritten = sorted(key for key, of_config in lines.items() if not of_config)
     storage.write_text(
       out,
       '\n'.join(
@@ -115,11 +112,6 @@ def main(_):
           f'| {" | ".join(COLUMNS)} |',
           '|---' * len(COLUMNS) + '|',
           *(line for key in sorted(lines) for line in lines[key]),
-          *(
-            ['', f'Input ready, without a network of their own yet: {", ".join(unwritten)}.']
-            if unwritten
-            else []
-          ),
           *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else []),
         ]
       )

@@ -17,8 +17,8 @@ training text. They read the same rows as the network: both neighbours of a mask
 neighbour is masked, too.
 
 With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
-among the K most frequent ones. They count masked tokens that the row hides: behind a mask, or
-replaced by another token.
+among the K most frequent ones. They count masked tokens that the row hides: behind a mask, replaced
+by another token, or predicted in an order.
 
 With --require the command ends with code 3 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.
@@ -201,6 +201,8 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
   likelier_RP = evaluate.through(likelier, encoder, params, batches)
   likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
   hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
+  if 'order' in text.rows:  # a query stream does not see what it predicts
+    hidden_N[:] = True
   frequent = np.argsort(-share_V, kind='stable')[:count]
   return Top(
     count,

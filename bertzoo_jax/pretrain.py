@@ -116,7 +116,7 @@ def _train(config, workdir, corpus, cache_dir, batches, init, notice):
     end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
     result = None
     while result is None:  # each time that the run goes back it is resumed here
-      with failures.enough_memory(config.run):
+      with _enough_memory(config):
         result = _attempt(config, workdir, data, mesh, phases, end, init, notice)
     return _report(result, data, workdir, end, phases)
 
@@ -181,7 +181,7 @@ def _attempt(config, workdir, data, mesh, phases, end, init, notice) -> dict | N
     for part in (checkpoints, record, trackers, bar):
       stack.callback(part.close)
     stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
-    stack.enter_context(failures.enough_memory(config.run))
+    stack.enter_context(_enough_memory(config))
     try:
       return run.train(state, phase_run, later)
     except rewinds.Rewind:
@@ -190,6 +190,12 @@ def _attempt(config, workdir, data, mesh, phases, end, init, notice) -> dict | N
 
 
 # --- the parts of a run, in the order of the story ---
+
+
+def _enough_memory(config):
+  """As failures.enough_memory, for a run."""
+  by_phase = any('run.accumulation' in overrides for _, overrides in config.phases)
+  return failures.enough_memory(config.run, by_phase)
 
 
 def _start_devices(config):

@@ -507,6 +507,10 @@ def everything(workdir):
     ),
     ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
     ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
+    (
+      {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
+      'num_offsets=16 and masking.max_pair_targets=15',
+    ),
   ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(

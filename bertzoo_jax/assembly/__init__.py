@@ -145,6 +145,7 @@ def check_rows(config, features, network, objective):
       f'{config.objective.name} does not, so it {why}: take another {part.split("=")[0]}.'
     )
   _check_memory(config, objective)
+  _check_spans(config)
   if 'pair_labels' in features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 '
@@ -162,6 +163,18 @@ def _check_memory(config, objective):
       f'encoder.reuse_length={own.reuse_length} and format.reuse_length={rows.reuse_length}: set '
       'both to the same, since the memory keeps the tokens by which the rows move on.'
     )
+
+
+def _check_spans(config):
+  """Raises UserError for places in a span that an objective has and the masking never names."""
+  own, told = config.objective, config.masking
+  if 'num_offsets' in own and 'max_pair_targets' in told:
+    if own.num_offsets > told.max_pair_targets:
+      raise errors.UserError(
+        f'objective.num_offsets={own.num_offsets} and '
+        f'masking.max_pair_targets={told.max_pair_targets}: the masking tells no borders at places '
+        'behind the latter, so set num_offsets to it or less.'
+      )
 
 
 def _has_memory(objective) -> bool:

@@ -35,9 +35,9 @@ def out_of_memory(e: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def enough_memory(machinery):
+def enough_memory(machinery, by_phase=False):
   """Inside a `with`: a device without room ends the run in one sentence. machinery: the config's
-  `run` section. Raises Stopped.
+  `run` section. by_phase: whether a phase has a run.accumulation of its own. Raises Stopped.
   """
   try:
     yield
@@ -46,7 +46,9 @@ def enough_memory(machinery):
       raise
     raise errors.Stopped(
       f'A device has not enough memory ({" ".join(str(e).split())[:200]}). The checkpoints are '
-      f'kept. Try run.accumulation={2 * machinery.accumulation}, then run.remat=full, then more '
-      'devices along fsdp in run.mesh. These leave the experiment as it is; with a smaller '
-      'batch_size or length it is another one, and needs a --workdir of its own.'
+      f'kept. Try run.accumulation={2 * machinery.accumulation}'
+      + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
+      + ', then run.remat=full, then more devices along fsdp in run.mesh. These leave the '
+      'experiment as it is; with a smaller batch_size or length it is another one, and needs a '
+      '--workdir of its own.'
     ) from e

@@ -20,6 +20,10 @@ def test_a_device_without_room_ends_a_run_with_what_helps_and_exit_code_3():
       too_large(jnp.ones(1 << 22)).block_until_ready()  # 64 TiB
   assert 'run.accumulation=4' in str(e.value) and 'run.remat=full' in str(e.value)
   assert 'run.mesh' in str(e.value) and 'batch_size' in str(e.value) and e.value.code == 3
+  assert 'config.phases' not in str(e.value)
+  with pytest.raises(errors.Stopped, match=r'twice its own in a phase of config\.phases'):
+    with failures.enough_memory(RUN, by_phase=True):
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')
 
 
 def test_other_errors_of_a_device_are_handed_on():
