@@ -17,7 +17,7 @@ tokens, learning rate 1e-4, warmup 10,000, decay 0.1 on every parameter (0.01 in
 README), 15 days on 32 V100s (§4.2). Base is not in the paper: the authors named 2,048 rows,
 300,000 steps and 5e-4 (issue 6 of the release); its warmup is chosen here.
 
-Rows of the paper's Table 7, of which all were read after 1,200,000 steps, are
+Rows of the paper's Table 7, all after 1,200,000 steps, are
 `configs/spanbert.py:large` with
 * `,objective=mlm`: span masking (1seq);
 * `,objective=mlm_pair,format=segment_pairs`: span masking (2seq) + NSP.

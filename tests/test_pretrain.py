@@ -509,7 +509,7 @@ def everything(workdir):
     ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
     (
       {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
-      'num_offsets=16 and masking.max_pair_targets=15',
+      'num_offsets=16 is above masking.max_pair_targets=15',
     ),
   ],
 )

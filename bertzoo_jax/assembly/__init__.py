@@ -166,14 +166,14 @@ def _check_memory(config, objective):
 
 
 def _check_spans(config):
-  """Raises UserError for places in a span that an objective has and the masking never names."""
-  own, told = config.objective, config.masking
-  if 'num_offsets' in own and 'max_pair_targets' in told:
-    if own.num_offsets > told.max_pair_targets:
+  """Raises UserError if an objective has places in a span to which the masking gives no borders."""
+  own, masks = config.objective, config.masking
+  if 'num_offsets' in own and 'max_pair_targets' in masks:
+    if own.num_offsets > masks.max_pair_targets:
       raise errors.UserError(
-        f'objective.num_offsets={own.num_offsets} and '
-        f'masking.max_pair_targets={told.max_pair_targets}: the masking tells no borders at places '
-        'behind the latter, so set num_offsets to it or less.'
+        f'objective.num_offsets={own.num_offsets} is above masking.max_pair_targets='
+        f'{masks.max_pair_targets}: set it to {masks.max_pair_targets} or less, since the masking '
+        'gives no borders to later places.'
       )
 
 
