@@ -76,7 +76,7 @@ def shape_of_loss(c):
 
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_every_combination_builds_or_is_refused_with_a_sentence_and_a_remedy(objective):
-  # Those of a few combinations are built where they train.
+  # The programs of covering() are built by the test that trains them.
   built = {every.program(c) for c in every.covering()}
   for c in of_objective(every.combinations(), objective):
     sentence = every.refusals()[c]

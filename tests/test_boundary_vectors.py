@@ -1,5 +1,5 @@
-"""What the vectors beside a span are worth: the boundary head with them, and the same head with
-zeros in their place, trained alike on the sample text.
+"""The vectors beside a span help: the boundary head with them, and with zeros in their place,
+trained in the same way on the sample text.
 """
 
 import pathlib

@@ -303,9 +303,9 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
 
 
 class underway:  # noqa: N801  a function with a memory
-  """True some seconds after a run has logged its first row.
+  """A function that returns True some seconds after a run has logged its first row.
 
-  landed: whether it had.
+  landed: whether it has returned True.
   """
 
   def __init__(self, seconds):

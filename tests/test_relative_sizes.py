@@ -95,7 +95,7 @@ def _leaves(config):
 
 
 def _count(leaves, *but):
-  """How many parameters there are, without those below some paths."""
+  """Number of parameters, except below the paths `but`."""
   return sum(math.prod(shape) for path, shape in leaves.items() if not path.startswith(but))
 
 

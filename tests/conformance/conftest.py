@@ -46,8 +46,8 @@ def _of_file(address):
 
 
 def _encoders():
-  """{name: tiny config} with each encoder of the package, once for each structure that a config
-  gives it, and those of tests/outside.
+  """{name: tiny config}: each encoder of the package, once per structure that a config gives it,
+  and the encoders of tests/outside.
   """
   tiny = [found.config(system, 'tiny') for system in found.SYSTEMS]
   first = {_structure(c.encoder): c for c in reversed(tiny)}
@@ -56,12 +56,12 @@ def _encoders():
   return first | {name.split('.')[-1]: config for name, config in outside.items()}
 
 
-# What changes no computation, or numbers alone.
+# Fields that change numbers, but not the structure of a network.
 NO_STRUCTURE = ('name', 'activation', 'initializer', 'convolution_activation')
 
 
 def _structure(section):
-  """The choices of a section by words and switches, and which of its parts are there at all."""
+  """A name for the structure of a section: its words, its switches, and its optional parts."""
   chosen = {k: v for k, v in section.items() if isinstance(v, str | bool) and k not in NO_STRUCTURE}
   parts_of = [k for k in ('embedding_size', 'buckets', 'convolution_size') if section.get(k)]
   words = [f'{k} {v}' for k, v in chosen.items() if not isinstance(v, bool)]
@@ -71,7 +71,7 @@ def _structure(section):
 
 def _objectives():
   """{name: (encoder or None for that of small_networks, section)}: each objective with its usual
-  values, those of configs that choose otherwise, with their encoders, and all ways of sharing.
+  values, objectives of configs with other choices and their encoders, and all ways of sharing.
   """
   known = parts.SECTIONS['objective']
   cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}

@@ -35,7 +35,9 @@ READ = ('input_ids', 'segment_ids', 'pack_ids')
 
 @pytest.fixture(autouse=True)
 def usual_precision():
-  """A run in float32 sets another one for the whole process, and `products` tells them apart."""
+  """The default precision of products, by which `products` tells them apart. A run in float32 sets
+  another one for the whole process.
+  """
   with jax.default_matmul_precision('default'):
     yield
 
@@ -203,13 +205,13 @@ def test_its_count_of_operations_is_that_of_its_products(make, predictions):
 
 
 def used(closed):
-  """The program without what no result depends on."""
+  """The program without operations that no result depends on."""
   return pe.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[0]
 
 
 def products(jaxpr) -> float:
-  """Operations of the matrix products of a program: a scan's as often as it turns. Products with
-  the highest precision move rows by 0 and 1, and do not count.
+  """Operations of a program's matrix products. Those of a scan count once per turn. Products with
+  the highest precision only move rows by 0 and 1, and do not count.
   """
   total = 0.0
   for eqn in jaxpr.eqns:

@@ -47,7 +47,7 @@ def tables(length, keys, heads, width, names, batch=2, seed=1):
 
 
 def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None):
-  """The definition: products with all rows of a table, of which each query and key gather one."""
+  """Attention by definition: each query and key gather their product with a row of a table."""
   batch, length = q.shape[:2]
   place_BL = visible.query_places_BL
   place_BL = np.broadcast_to(np.arange(length), (batch, length)) if place_BL is None else place_BL

@@ -1,5 +1,5 @@
-"""Disentangled attention and the enhanced mask decoder beside transformers, and what packs, fillers
-and dropout do to them.
+"""Disentangled attention and the enhanced mask decoder: equality with transformers, and the effect
+of packs, fillers and dropout.
 """
 
 import functools
@@ -89,7 +89,7 @@ def batch_of(length, rows=3):
 
 
 def assert_states(found_BPD, wanted_BLD, batch):
-  """Those of all predictions that are not on padding."""
+  """Asserts that the vectors of all predictions that are not on padding are the wanted ones."""
   at_BP = batch['masked_positions']
   real_BP = np.take_along_axis(batch['pack_ids'], at_BP, axis=1) > 0
   wanted_BPD = np.take_along_axis(wanted_BLD, at_BP[:, :, None], axis=1)
@@ -266,7 +266,7 @@ def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
 
 
 def attending(change):
-  """Operations whose attention has its relative terms or its scale changed."""
+  """Operations whose attention gets other relative terms or another scale."""
 
   def attend(q, k, v, visible, rate, keys, relative, scale):
     return attention.attend(q, k, v, visible, rate, keys, *change(relative, scale))

@@ -74,7 +74,7 @@ def test_a_memory_of_no_tokens_reads_no_resets():
 
 
 def phase_run(mesh, accumulation, rows=8):
-  """Of an encoder with all its dropouts, on lanes whose memories begin at step 0."""
+  """For an encoder with all its dropouts, and lanes whose memories begin at step 0."""
   encoder = small.encoder(
     section=small.TWO_STREAM, dropout=0.1, attention_dropout=0.1, vocab_size=104
   )

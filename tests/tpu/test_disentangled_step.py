@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope='module')
 def text():
-  """Of a step on four chips: one ordinary layer and the decoder's, one head, two relative terms."""
+  """The program of a step on four chips: one ordinary layer and the decoder's, one head, two
+  relative terms.
+  """
   config = ml_collections.ConfigDict(deberta.get_config('tiny'))
   encoder = dict(hidden_size=64, num_heads=1, intermediate_size=192)
   encoder |= dict(dropout=0.1, attention_dropout=0.1)
