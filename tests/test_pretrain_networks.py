@@ -130,6 +130,7 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
     )
 
 
+@pytest.mark.slow
 def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
   tmp_path,
   here,

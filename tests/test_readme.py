@@ -114,6 +114,7 @@ def checkout(tmp_path):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
   commands = [line for line in BY_HAND if line.startswith('python ')]
   assert [re.search(r'bertzoo_jax\.([\w.]+)', c).group(1) for c in commands] == [

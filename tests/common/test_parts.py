@@ -298,6 +298,7 @@ def command(folder, program, *more):
   )
 
 
+@pytest.mark.slow
 def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path):
   (tmp_path / 'mine_config.py').write_text(
     f"""

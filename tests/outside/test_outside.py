@@ -48,7 +48,7 @@ SMALL = {
   'bert': dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
 }
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-RUNS = ('convolved', SLOW('modern with kept_or_random'), 'bert with kept_or_random')
+RUNS = ('convolved', SLOW('modern with kept_or_random'), SLOW('bert with kept_or_random'))
 # Unused: the first layer has no norm before its attention.
 UNUSED = 'encoder/layers/attention_norm/scale'
 

@@ -136,6 +136,7 @@ def words(answer):
   return answer['said']
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_now_and_then_is_asked_again_in_saves_and_restores(store, child):
   workdir = 'gs://bucket/sometimes'
   # kinds of requests of both clients fail a few times, each in another way, before they get through
