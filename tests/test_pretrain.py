@@ -305,7 +305,7 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
 class underway:  # noqa: N801  a function with a memory
   """A function that returns True some seconds after a run has logged its first row.
 
-  landed: whether it has returned True.
+  landed: whether it has logged it.
   """
 
   def __init__(self, seconds):
