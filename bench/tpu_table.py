@@ -108,8 +108,8 @@ def main(_):
           'Each config as its file has it, with its layers in a loop and its own batch and '
           'accumulation, on the first slice that holds it of: '
           f'{_TYPES.value.replace(",", ", ")}.',
-          'MFU counts the products of plain XLA. Kernels of relative attention compute fewer, so its '
-          'upper bound may pass 100%.',
+          'MFU counts the products of plain XLA. Kernels of relative attention compute fewer, so '
+          'its upper bound may pass 100%.',
           '',
           f'| {" | ".join(COLUMNS)} |',
           '|---' * len(COLUMNS) + '|',
