@@ -1,4 +1,4 @@
-"""DeBERTa's encoder (v1, v2 and V3): disentangled attention and the enhanced mask decoder.
+"""An encoder with disentangled attention and the enhanced mask decoder (He et al. 2020).
 
 Legend: B batch, L length, P predictions, D width, E width of the tables, K head width, T rows
 of the relative table.

@@ -1,4 +1,4 @@
-"""XLNet's encoder: two streams, relative positions and a memory.
+"""An encoder with two streams, relative positions and a memory (Yang et al. 2019).
 
 Legend: B batch, L length, P predictions, M tokens of the memory, C = M + L keys, D width, H heads,
 K head width, n layers, T rows of the table of positions, R distances of a query and a key.
