@@ -185,8 +185,8 @@ class ReplacedHead(nn.Module):
 
 
 class ReplacedHeadOfRow(nn.Module):
-  """As ReplacedHead, over the norm of each token's vector + its row's vector (He et al. 2021, code of
-  the release, replaced_token_detection_model.py).
+  """As ReplacedHead, over the norm of each token's vector + its row's vector (He et al. 2021,
+  code of the release, replaced_token_detection_model.py).
   """
 
   activation: str
