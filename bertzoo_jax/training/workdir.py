@@ -112,6 +112,12 @@ def check_same_run(path, config, corpus_hash: str) -> None:
       'old --corpus to resume it, '
       'or another --workdir (--init takes its weights along).'
     )
+  if old is not None and (first := _first_other_order(path, config)) is not None:
+    print(
+      f'WARNING: {path} was begun by an earlier version, which shuffled the rows anew in each '
+      f'phase. From step {first:,} on this run reads the same rows in another order.',
+      flush=True,
+    )
 
 
 def run_config(workdir):
@@ -199,6 +205,17 @@ def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: 
   }
   storage.append_line(file, json.dumps(line))
   return line['attempt']
+
+
+def _first_other_order(path, config) -> int | None:
+  """The first step at which a run of an earlier version reads its rows in another order than this
+  version; None for a run of this version, and where no phase continues the order of another.
+  """
+  kept = step_folders.recorded(path).get('config') or _read_json(path / _CONFIG)
+  if not isinstance(kept, dict) or 'batch_tokens' in kept:
+    return None
+  later = [p for p in configuration.phases(config) if p.order < p.index]
+  return later[0].first_step if later else None
 
 
 def _recorded_config(path):

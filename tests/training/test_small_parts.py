@@ -331,6 +331,21 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
     workdirs.check_same_run(tmp_path, config, 'abd')
 
 
+def test_a_run_of_an_earlier_version_says_from_which_step_its_rows_come_in_another_order(
+  tmp_path, capsys
+):
+  begun = tiny(phases=((5, {}), (5, {'schedule': tiny().schedule})))
+  workdirs.describe(tmp_path, begun, {'hash': 'abc'}, lambda folder: None)
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  assert capsys.readouterr().out == ''
+  file = tmp_path / 'config.json'
+  kept = json.loads(file.read_text())
+  del kept['batch_tokens']  # as versions wrote it whose phases all had orders of their own
+  file.write_text(json.dumps(kept))
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  assert 'From step 5 on this run reads the same rows in another order' in capsys.readouterr().out
+
+
 def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   add = lambda: workdirs.add_attempt(
     tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
