@@ -1,0 +1,162 @@
+"""One constructor per named part of a fine-tuning config, and the config itself.
+
+As configs/parts.py: a constructor returns a section with all fields of the part. Nothing here
+imports a framework.
+"""
+
+import ml_collections
+
+from configs import parts
+from configs.parts import _part
+
+# --- source: how the files of a task are read ---
+
+
+def table(
+  *,
+  files,
+  text_a,
+  text_b='',
+  label='label',
+  example='',
+  header=True,
+  separator='auto',
+  quotes='auto',
+  labels=(),
+  leave_out=(),
+  dev_share=0.1,
+):
+  """Rows of a table: tsv, csv, jsonl, json or parquet, by the end of the file's name.
+
+  files: {split: file name in --task_dir}. `train` is learned. Splits whose name begins with `dev`
+    are scored, those whose name begins with `test` are predicted.
+  text_a, text_b, label, example: names of columns, or their numbers from 0 for a table without a
+    header; '' for none. label may be several names by comma (multilabel). example: the number of an
+    example in a submission.
+  header: whether the first line names the columns.
+  separator: auto (tab for tsv and txt, comma for csv) | the character.
+  quotes: auto (csv has them, tsv has none) | double | none.
+  labels: the labels in the order of their classes; () for those of the train split, sorted.
+  leave_out: labels whose rows are left out ('-' in OCNLI and SNLI).
+  dev_share: of the train split, which becomes `dev` where there is no such file.
+  """
+  return _part('table', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
+
+
+def tfds(
+  *, dataset, splits, text_a, text_b='', label='label', example='idx', labels=(), leave_out=()
+):
+  """A dataset of tensorflow-datasets, from --task_dir or its own folder.
+
+  dataset: name ('glue/rte'). splits: {split: split of the dataset}. text_a, text_b, label, example:
+  names of features. labels, leave_out: as of table.
+  """
+  return _part('tfds', {**locals(), 'splits': ml_collections.ConfigDict(dict(splits))})
+
+
+# --- features: how an example becomes a row ---
+
+
+def texts(*, truncation='longest_first'):
+  """One text or two in one row, framed as the encoder's tokenizer frames texts.
+
+  truncation: longest_first (tokens are taken from the longer text) | only_first | only_second.
+  """
+  return _part('texts', locals())
+
+
+# --- objective ---
+
+
+def classification(*, head='auto', dropout=0.1, input_dropout=0.0):
+  """One of several classes per row.
+
+  head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
+  dropout: of the vector that the classifier reads. input_dropout: of the row's vector before the
+    dense layer of the head.
+  """
+  return _part('classification', locals())
+
+
+def regression(*, head='auto', dropout=0.1, input_dropout=0.0):
+  """One number per row, learned by the squared error. Fields as of classification."""
+  return _part('regression', locals())
+
+
+def multilabel(*, head='auto', dropout=0.1, input_dropout=0.0):
+  """Each label true or false per row. Fields as of classification."""
+  return _part('multilabel', locals())
+
+
+# --- a fine-tuning ---
+
+SECTIONS = {
+  'source': (table, tfds),
+  'features': (texts,),
+  'objective': (classification, regression, multilabel),
+  'optimizer': parts.SECTIONS['optimizer'],
+  'schedule': parts.SECTIONS['schedule'],
+}
+
+
+def fine_tuning(
+  *,
+  source,
+  metrics,
+  features=None,
+  objective=None,
+  optimizer=None,
+  schedule=None,
+  length=128,
+  batch_size=32,
+  epochs=3.0,
+  steps=0,
+  warmup=0.1,
+  layer_decay=1.0,
+  layer_decay_form='released',
+  encoder=None,
+  seed=0,
+  seeds=(),
+  grid=(),
+  init='',
+  run=None,
+):
+  """The complete config of one task's fine-tuning.
+
+  metrics: names; the first is the dev score, by which the best of a grid is chosen.
+  length: most tokens of a row.
+  epochs, steps: how long; steps 0 means by epochs.
+  warmup: below 1 a share of all steps, from 1 on steps.
+  layer_decay: the rate of a layer is that of the layer above it × layer_decay; 1 for none.
+  layer_decay_form: released | corrected (ELECTRA's release skips a power between the head and the
+    last layer).
+  encoder: {field: value} of the encoder that fine-tuning sets; all others come with the weights.
+  seed: of a run without `seeds`. seeds: one run each; () for `seed` alone.
+  grid: ((key, (values, …)), …); every combination is run with every seed.
+  init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      seed=seed,
+      length=length,
+      batch_size=batch_size,
+      epochs=epochs,
+      steps=steps,
+      warmup=warmup,
+      layer_decay=layer_decay,
+      layer_decay_form=layer_decay_form,
+      seeds=seeds,
+      grid=grid,
+      init=init,
+      metrics=metrics,
+      source=source,
+      features=features or texts(),
+      encoder=ml_collections.ConfigDict(
+        dict(encoder or dict(dropout=0.1, attention_dropout=0.1))
+      ),
+      objective=objective or classification(),
+      optimizer=optimizer or parts.adamw(),
+      schedule=schedule or parts.linear_from_start(learning_rate=3e-5, warmup=0),
+      run=run or parts.run(eval_every=0, keep=1),
+    )
+  )
