@@ -11,6 +11,7 @@ import pytest
 
 from bertzoo_jax.common import config as configuration
 from configs import parts
+from configs.tasks import parts as task_parts
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -42,7 +43,7 @@ PARTS = {
   'format': ('bertzoo_jax.batches.formats', set()),
   'masking': ('bertzoo_jax.batches.masking', set()),
   'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat'}),
-  'objective': ('bertzoo_jax.objectives', {'encoder', 'ops'}),
+  'objective': ('bertzoo_jax.objectives', {'encoder', 'ops', 'labels'}),
   'optimizer': ('bertzoo_jax.training.optimizers', set()),
   'schedule': ('bertzoo_jax.training.schedules', set()),
 }
@@ -139,6 +140,8 @@ def test_no_config_is_asked_with_a_default():
 def test_every_constructor_has_the_arguments_of_its_part():
   for section, constructors in parts.SECTIONS.items():
     module, handed_over = PARTS[section]
+    if section == 'objective':
+      constructors += task_parts.SECTIONS['objective']
     by_name = importlib.import_module(module).BY_NAME
     assert set(by_name) == {c.__name__ for c in constructors}, (
       f'{section}: the table in {module} and configs/parts.py differ'

@@ -167,13 +167,12 @@ def _check_memory(config, objective):
 
 def _check_spans(config):
   """Raises UserError if an objective has places in a span to which the masking gives no borders."""
-  own, masks = config.objective, config.masking
-  if 'num_offsets' in own and 'max_pair_targets' in masks:
-    if own.num_offsets > masks.max_pair_targets:
+  own = config.objective
+  if 'num_offsets' in own and 'max_pair_targets' in config.masking:
+    if own.num_offsets > (most := config.masking.max_pair_targets):
       raise errors.UserError(
-        f'objective.num_offsets={own.num_offsets} is above masking.max_pair_targets='
-        f'{masks.max_pair_targets}: set it to {masks.max_pair_targets} or less, since the masking '
-        'gives no borders to later places.'
+        f'objective.num_offsets={own.num_offsets} is above masking.max_pair_targets={most}: set it '
+        f'to {most} or less, since the masking gives no borders to later places.'
       )
 
 

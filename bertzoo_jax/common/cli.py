@@ -32,8 +32,13 @@ _STEPS = (
 )
 
 
-def define_config(required: bool = True):
-  """Defines --config FILE:ARGUMENT and --config.section.key=value."""
+# The fields that the config of this command must have.
+_WANTED = [configuration.FIELDS]
+
+
+def define_config(required: bool = True, fields: tuple[str, ...] = configuration.FIELDS):
+  """Defines --config FILE:ARGUMENT and --config.section.key=value. fields: that it must have."""
+  _WANTED[0] = fields
   flag = config_flags.DEFINE_config_file(
     'config',
     None,
@@ -96,7 +101,7 @@ def _check_config():
   """Raises UserError if the config file is not there, or returns no experiment."""
   try:
     config = flags.FLAGS.config
-    lacking = [field for field in configuration.FIELDS if field not in config]
+    lacking = [field for field in _WANTED[0] if field not in config]
   # a config file that is not there, or reads such a file, is reported at the first use
   except OSError as e:
     raise errors.UserError(

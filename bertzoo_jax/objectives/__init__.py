@@ -13,6 +13,7 @@ from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
+from bertzoo_jax.objectives import rows
 from bertzoo_jax.objectives import span_boundary
 
 BY_NAME = {
@@ -29,6 +30,9 @@ BY_NAME = {
   'all_tokens_mlm': filled_mlm.all_tokens_mlm,
   'permutation_lm': permutation_lm.permutation_lm,
   'memory_mlm': permutation_lm.memory_mlm,
+  'classification': rows.classification,
+  'regression': rows.regression,
+  'multilabel': rows.multilabel,
 }
 
 

@@ -1,0 +1,191 @@
+"""Fine-tunes pretrained weights on labelled rows and scores them. Run the same line again to
+resume.
+
+    python -m bertzoo_jax.finetune --config configs/tasks/glue.py:rte --init W --workdir F
+                                   [--task_dir DIR] [--predict FILE]
+    python -m bertzoo_jax.finetune --config configs/tasks/own.py:classify --init W --workdir F \
+      --task_dir . --config.source.files.train=my.tsv --config.source.text_a=text
+
+--init is an address as of pretrain: W, W@STEP, W@best, hf:DIR or hf:ID. W@all fine-tunes every
+checkpoint of a pretraining run and draws the score over its steps. Of weights with two networks the
+discriminator is taken. Encoder and tokenizer come with the weights.
+
+A grid (config.grid) and seeds (config.seeds) are one run each, several at a time if there are
+several devices. F gets, for each task, a folder per run with its config, metrics and predictions;
+table.md and table.json; submission/ where the task has test rows. The best run of a task keeps its
+checkpoint. Killed at any moment, the same line finishes with the same table, bit for bit.
+
+Exit codes as of pretrain: 0, 2, 3, 75, 130.
+"""
+
+import json
+import math
+
+import jax
+from absl import flags
+
+from bertzoo_jax import tasks
+from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import cli
+from bertzoo_jax.common import curve
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import table
+from bertzoo_jax.finetune import work
+from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks import submission
+from bertzoo_jax.training import distributed
+from bertzoo_jax.training import lock
+from bertzoo_jax.training import preemption
+from bertzoo_jax.training import workdir as workdirs
+
+
+def finetune(
+  config,
+  workdir: str,
+  *,
+  init: str,
+  task_dir: str = '.',
+  predict: str | None = None,
+) -> list[table.Line] | None:
+  """Fine-tunes all tasks of a config; the lines of the table, or None if it was asked to stop.
+
+  Args:
+    config: a fine-tuning (configs/tasks/), or several as `suite`.
+    workdir: folder for all runs; one that holds runs of this config is resumed.
+    init: address of the weights.
+    task_dir: folder of the tasks' files.
+    predict: a further file without labels; the best run of each task predicts it.
+
+  Raises:
+    UserError: anything that does not fit, before anything is written.
+    TryAgain, Stopped: as of pretrain.
+  """
+  distributed.join()
+  suite = plan.tasks(config)
+  found, majority = [], {}
+  with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
+    with lock.hold(workdir):
+      weights = [pretrained.open(address) for address in plan.addresses(init)]
+      tokenizer = tokenizers.of_folder(weights[0].tokenizer_folder)
+      best = {}
+      for name, own in suite.items():
+        trainings.start_devices(own)
+        task = _opened(name, own, task_dir, tokenizer, weights[0], len(suite) > 1)
+        if task is None:
+          continue
+        begun = [pretrained.open(best[own.init])] if own.init in best else weights
+        _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
+        runs = plan.runs(name, own, task, begun, workdir)
+        by_address = {w.address: w for w in begun}
+        results = work.all_of(runs, task, by_address, notice, jax.devices(), _say)
+        if results is None:
+          _say('stopped: run the same line to resume')
+          return None
+        chosen = runs[work.best(results)]
+        best[name] = f'{chosen.folder}@{results[work.best(results)]["step"]}'
+        majority[name] = task.majority(own.metrics[0])
+        found += table.lines(name, own.metrics, results)
+        _write(name, own, task, chosen, results, begun, workdir)
+        if predict is not None:
+          _predict(predict, own, task, chosen, by_address[chosen.init], tokenizer, workdir)
+      if not found:
+        raise errors.UserError(
+          f'No task of the config has its files in --task_dir {task_dir}: give the folder that '
+          f'holds {", ".join(_folders(suite))}.'
+        )
+      text = table.markdown(found, majority)
+      if trainings.first_process():
+        storage.write_text(storage.path(workdir) / 'table.md', text)
+        storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
+      _say(f'\n{text}\n' + '\n'.join(f'best of {name}: {where}' for name, where in best.items()))
+  return found
+
+
+def _opened(name, config, task_dir, tokenizer, weights, may_lack):
+  """The task; None where its files are not there, if it may lack."""
+  try:
+    return tasks.open(
+      config,
+      task_dir,
+      tokenizer,
+      weights.shape,
+      segments=weights.section.get('type_vocab_size', 0),
+      max_length=config.length,
+    )
+  except tasks.NotThere as e:
+    if not may_lack:
+      raise
+    _say(f'{name} is left out. {e}')
+    return None
+
+
+def _write(name, config, task, chosen, results, begun, workdir):
+  """The submission of the best run, and the curve over the steps of pretraining."""
+  if not trainings.first_process():
+    return
+  folder = storage.path(workdir) / name
+  if len(begun) > 1:
+    points = [
+      (one.step, max(r['score'] for r in results if r['init'] == one.address)) for one in begun
+    ]
+    level = task.majority(config.metrics[0])
+    _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
+    storage.write_json(folder / 'steps.json', [list(p) for p in points])
+  for split in (s for s in task.splits if s.startswith('test')):
+    said = work.predictions(chosen.folder)[split]
+    submission.write(storage.path(workdir) / 'submission', task, split, said)
+
+
+def _predict(file, config, task, chosen, weights, tokenizer, workdir):
+  """Writes the best run's predictions of a file without labels."""
+  split = task.read(file)
+  said = work.logits(
+    chosen.experiment, work.parameters(chosen.folder), split, work.scoring(weights)
+  )
+  out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'
+  submission.write_jsonl(out, task, split, said)
+  _say(f'{len(split):,} predictions are in {out}')
+
+
+def _json(found, majority):
+  return [{**line._asdict(), 'majority': majority[line.task]} for line in found]
+
+
+def _folders(suite):
+  return dict.fromkeys(str(next(iter(c.source.files.values()))) for c in suite.values())
+
+
+def _say(text):
+  if trainings.first_process():
+    print(text, flush=True)
+
+
+def main(_):
+  finetune(
+    _CONFIG.value,
+    _WORKDIR.value,
+    init=_INIT.value,
+    task_dir=_TASK_DIR.value,
+    predict=_PREDICT.value,
+  )
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config(fields=())
+  _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of all runs, local or gs://.', required=True)
+  _INIT = flags.DEFINE_string(
+    'init',
+    None,
+    'Pretrained weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID[@revision].',
+    required=True,
+  )
+  _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
+  _PREDICT = flags.DEFINE_string(
+    'predict', None, 'A file without labels, with the columns of the task: the best run predicts it.'
+  )
+  cli.run(main, distributed.leave)

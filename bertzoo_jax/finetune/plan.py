@@ -1,0 +1,198 @@
+"""Which runs a fine-tuning config asks for, and the complete experiment of each."""
+
+import itertools
+import math
+from typing import Any
+from typing import NamedTuple
+
+import ml_collections
+
+from bertzoo_jax import hf
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import ranges
+from bertzoo_jax.common import storage
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import step_folders
+
+FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
+# Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
+_PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid', 'encoder')
+_ALL = '@all'
+
+
+class Run(NamedTuple):
+  """One run of a task.
+
+  Attributes:
+    task: its name.
+    point: ((key, value), …) of the grid; () without a grid.
+    seed: of the run.
+    init: address of the weights, with the step.
+    experiment: its complete config, locked.
+    folder: of the run, in --workdir.
+  """
+
+  task: str
+  point: tuple
+  seed: int
+  init: str
+  experiment: Any
+  folder: Any
+
+  @property
+  def name(self) -> str:
+    """'learning_rate=3e-05,seed=1'."""
+    return _name(self.point, self.seed)
+
+
+def tasks(config) -> dict[str, ml_collections.ConfigDict]:
+  """{name: config} of the tasks of a config, those before others that begin with their weights.
+
+  Raises UserError for a config that is no fine-tuning.
+  """
+  suite = dict(config.suite) if 'suite' in config else {config.task: config}
+  for name, one in suite.items():
+    if lacking := [field for field in FIELDS if field not in one]:
+      raise errors.UserError(
+        f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
+        'configs/tasks/parts.py from get_config().'
+      )
+  first = [name for name, one in suite.items() if not one.init or one.init not in suite]
+  return {name: suite[name] for name in (*first, *(n for n in suite if n not in first))}
+
+
+def addresses(init: str) -> list[str]:
+  """The addresses that --init stands for: W@all is every checkpoint of a run."""
+  if not init.endswith(_ALL):
+    return [init]
+  workdir = init.removesuffix(_ALL)
+  if found := step_folders.steps(workdir):
+    return [f'{workdir}@{step}' for step in found]
+  raise errors.UserError(
+    f'{workdir} has no checkpoint: give the --workdir of a pretraining run, with '
+    'run.keep_every set so that it keeps more than the newest.'
+  )
+
+
+def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
+  """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
+
+  Args:
+    name: of the task.
+    config: of the task's fine-tuning.
+    task: tasks.Task.
+    weights: assembly.pretrained.Pretrained of every address.
+    workdir: --workdir.
+
+  Raises:
+    UserError: a grid over fields that are not there, or that names one twice.
+  """
+  folder, out = storage.path(workdir) / name, []
+  keys = [key for key, _ in config.grid]
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
+  points = [
+    tuple(zip(keys, values)) for values in itertools.product(*(values for _, values in config.grid))
+  ]
+  seeds = config.seeds or (config.seed,)
+  for one in weights:
+    place = folder if len(weights) == 1 else folder / f'step={one.step}'
+    for point, seed in itertools.product(points, seeds):
+      experiment = resolve(_at(config, point, seed), task, one)
+      alone = len(points) == 1 and len(seeds) == 1
+      out.append(
+        Run(name, point, seed, one.address, experiment, place / ('run' if alone else _name(point, seed)))
+      )
+  return out
+
+
+def resolve(config, task, weights) -> ml_collections.ConfigDict:
+  """The complete experiment of one run, locked.
+
+  config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
+  """
+  rows = len(task.splits['train'])
+  steps = config.steps or math.ceil(config.epochs * rows / config.batch_size)
+  if steps < 1:
+    raise errors.UserError(
+      f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
+    )
+  resolved = {k: v for k, v in config.items() if k not in (*_PLANS, 'task', 'suite')}
+  encoder = {**weights.section, **_fields(config.encoder, weights.section)}
+  architecture, head = hf.row_classifier(weights.hf)
+  objective = dict(config.objective)
+  if objective['head'] == 'auto':
+    objective['head'] = head
+  if objective['name'] != 'regression':
+    objective['labels'] = tuple(task.labels)
+  schedule = {**config.schedule, 'warmup': _warmup(config.warmup, steps)}
+  optimizer = dict(config.optimizer)
+  if config.layer_decay != 1.0:
+    if optimizer['rates']:
+      raise errors.UserError(
+        'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; '
+        'leave one as it is.'
+      )
+    optimizer['rates'] = optimizers.layerwise_rates(
+      encoder['num_layers'], config.layer_decay, config.layer_decay_form
+    )
+  run = dict(config.run)
+  if not run['eval_every']:
+    run['eval_every'] = max(1, min(steps, math.ceil(rows / config.batch_size)))
+  experiment = ml_collections.ConfigDict(
+    {
+      **resolved,
+      'batch_tokens': 0,
+      'init': weights.address,
+      'phases': ((steps, {}),),
+      'tokenizer': weights.tokenizer_section,
+      'encoder': encoder,
+      'objective': objective,
+      'optimizer': optimizer,
+      'schedule': schedule,
+      'hf': architecture,
+      'run': run,
+    }
+  ).lock()
+  ranges.check(experiment)
+  return experiment
+
+
+def _at(config, point, seed):
+  """A copy of the config with the values of a point of its grid."""
+  own = config.copy_and_resolve_references().unlock()
+  known = configuration.flatten(config)
+  for key, value in (*point, ('seed', seed)):
+    if key not in known:
+      raise errors.UserError(
+        f'config.grid names {key!r}, which is no field of the config.'
+        f'{errors.did_you_mean(key, known)}'
+      )
+    *sections, field = key.split('.')
+    at = own
+    for section in sections:
+      at = at[section]
+    at[field] = value
+  return own
+
+
+def _fields(wished, section) -> dict:
+  """The fields of the encoder that a fine-tuning sets."""
+  for field in wished:
+    if field not in section:
+      raise errors.UserError(
+        f'config.encoder sets {field!r}, and encoder={section["name"]} has no such field.'
+        f'{errors.did_you_mean(field, section)}'
+      )
+  return dict(wished)
+
+
+def _warmup(warmup: float, steps: int) -> int:
+  """Steps of warmup. warmup: below 1 a share of the steps."""
+  return int(warmup * steps) if warmup < 1 else int(warmup)
+
+
+def _name(point, seed) -> str:
+  parts = [f'{key.rpartition(".")[2]}={value}' for key, value in point]
+  return ','.join([*parts, f'seed={seed}']).replace('/', '_')

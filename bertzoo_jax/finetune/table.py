@@ -1,0 +1,107 @@
+"""The scores of finished runs: one row per point of a grid, and the best point of each task.
+
+The same results give the same bytes: nothing here depends on time or machine.
+"""
+
+import math
+import statistics
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+  """The runs of one point of a grid.
+
+  Attributes:
+    task: its name.
+    point: 'learning_rate=3e-05' or ''; init: address of the weights.
+    metric: the first of the config.
+    split: that was scored.
+    seeds: how many; median, best, lowest: of their scores.
+    others: {'split metric': median} of all other scores.
+    chosen: whether it is the point with the highest median.
+  """
+
+  task: str
+  point: str
+  init: str
+  metric: str
+  split: str
+  seeds: int
+  median: float
+  best: float
+  lowest: float
+  others: dict
+  chosen: bool
+
+
+def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line]:
+  """A Line per point and weights, in the order of the results."""
+  groups = {}
+  for result in results:
+    key = (result['init'], tuple((k, str(v)) for k, v in result['point']))
+    groups.setdefault(key, []).append(result)
+  found = []
+  for (init, point), own in groups.items():
+    split = next(iter(own[0]['scores']), '')
+    scores = [r['score'] for r in own if r['score'] is not None]
+    others = {
+      f'{s} {m}': _median([r['scores'][s][m] for r in own])
+      for s, values in own[0]['scores'].items()
+      for m in values
+      if (s, m) != (split, metrics[0])
+    }
+    named = ', '.join(f'{k.rpartition(".")[2]}={v}' for k, v in point)
+    found.append(
+      Line(
+        task,
+        named,
+        init,
+        metrics[0],
+        split,
+        len(own),
+        _median(scores),
+        max(scores, default=math.nan),
+        min(scores, default=math.nan),
+        others,
+        False,
+      )
+    )
+  number = max(range(len(found)), key=lambda n: (_known(found[n].median), -n))
+  found[number] = found[number]._replace(chosen=True)
+  return found
+
+
+def markdown(found: list[Line], majority: dict[str, float]) -> str:
+  """A table of all lines. majority: {task: score of always saying the most frequent class}."""
+  head = ('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')
+  several = len({line.init for line in found}) > 1
+  rows = [head]
+  for line in found:
+    point = ' · '.join(filter(None, [line.init if several else '', line.point])) or '–'
+    others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
+    rows.append(
+      (
+        line.task,
+        point + (' ←' if line.chosen and len(found) > 1 else ''),
+        f'{line.split} {line.metric}',
+        str(line.seeds),
+        *map(_shown, (line.median, line.best, line.lowest, majority[line.task])),
+        others or '–',
+      )
+    )
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  text = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths)) + ' |' for row in rows]
+  return '\n'.join([text[0], '|' + '|'.join('-' * (w + 2) for w in widths) + '|', *text[1:]]) + '\n'
+
+
+def _median(scores) -> float:
+  scores = [s for s in scores if s is not None]
+  return statistics.median(scores) if scores else math.nan
+
+
+def _known(score) -> float:
+  return -math.inf if math.isnan(score) else score
+
+
+def _shown(score) -> str:
+  return '–' if score is None or math.isnan(score) else f'{score:.4f}'

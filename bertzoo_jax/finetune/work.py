@@ -1,0 +1,247 @@
+"""Trains the runs of a task, one after the other or one per device, and scores each of them.
+
+A finished run has result.json in its folder and is not run again. Of all finished runs of a task
+only the best keeps its checkpoint.
+"""
+
+import concurrent.futures
+import json
+import queue
+import shutil
+import threading
+import time
+
+import jax
+import numpy as np
+
+from bertzoo_jax import tasks
+from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import storage
+from bertzoo_jax.objectives import networks
+from bertzoo_jax import objectives
+from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import metrics
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import step_folders
+from bertzoo_jax.training import workdir as workdirs
+
+RESULT = 'result.json'
+PREDICTIONS = 'predictions.npz'
+_SCORED_ROWS = 64  # that go through a network together
+
+
+def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
+  """The results of the runs, in their order; None if the user asked to stop before all were done.
+
+  Args:
+    runs: plan.Run of one task.
+    task: tasks.Task.
+    weights: {address: Pretrained}.
+    notice: a Preemption that listens.
+    devices: one run at a time on all of them, or as many runs as devices, each on its own.
+    say: prints a line.
+
+  Raises:
+    UserError: as of `run.train`; no further run is begun.
+  """
+  results, free, lock = {}, queue.Queue(), threading.Lock()
+  together = jax.process_count() == 1 and len(devices) > 1 and len(runs) > 1
+  for own in [[d] for d in devices] if together else [devices]:
+    free.put(own)
+  alone = len(runs) == 1
+
+  def work(number):
+    own = free.get()
+    try:
+      if notice.name:
+        return
+      began = time.monotonic()
+      with jax.default_device(own[0]):
+        found = _one(runs[number], task, weights[runs[number].init], notice, own, show=alone)
+      if found is None:
+        return
+      with lock:
+        results[number] = found
+        _keep_best(runs, results)
+        if not alone:
+          say(_line(len(results), runs, runs[number], found, time.monotonic() - began))
+    finally:
+      free.put(own)
+
+  with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
+    begun = [pool.submit(work, number) for number in range(len(runs))]
+    try:
+      for each in concurrent.futures.as_completed(begun):
+        each.result()
+    except BaseException:
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+  return [results[n] for n in range(len(runs))] if len(results) == len(runs) else None
+
+
+def best(results: list[dict]) -> int:
+  """The number of the run with the highest dev score; of equal ones the first. A score that is not
+  a number is below all others.
+  """
+  return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
+
+
+def logits(experiment, params, split, task_batches) -> np.ndarray:
+  """float32 [N, C] of the rows of a split, in their order.
+
+  Args:
+    experiment: of the run.
+    params: nested arrays.
+    split: tasks.Split.
+    task_batches: split → iterator of (row numbers, batch).
+  """
+  vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
+  encoder = objectives.networks_of(experiment, vocab_size)[0].encoder
+  read = jax.jit(lambda params, batch: networks.predict(encoder, params, batch)['row'])
+  params, out = jax.device_put(params), None
+  with jax.default_matmul_precision('highest'):
+    for numbers, batch in task_batches(split):
+      # those of the batch's last rows that only fill it are not asked for
+      found = np.asarray(read(params, batch))[: len(numbers)]
+      out = np.zeros((len(split), found.shape[1]), np.float32) if out is None else out
+      out[numbers] = found
+  return out
+
+
+def _one(run, task, weights, notice, devices, show) -> dict | None:
+  """The result of a run: trains or resumes it, predicts, scores."""
+  file = run.folder / RESULT
+  if file.exists():
+    workdirs.check_same_run(run.folder, run.experiment, task.hash)
+    return storage.read_json(file)
+  found = trainings.train(
+    run.experiment,
+    run.folder,
+    lambda: data_of(run.experiment, task, weights),
+    init=run.init,
+    notice=notice,
+    devices=devices,
+    show=show,
+  )
+  if found['interrupted'] and found['step'] < found['end']:
+    return None
+  params, step, _ = checkpoint.load_params(str(run.folder))
+  scored, said = {}, {}
+  for name, split in task.splits.items():
+    if name == 'train':
+      continue
+    said[name] = logits(run.experiment, params, split, scoring(weights))
+    if split.labels is not None:
+      scored[name] = metrics.score(run.experiment.metrics, split.labels, said[name])
+  if trainings.first_process():
+    with storage.path(run.folder / PREDICTIONS).open('wb') as f:
+      np.savez(f, **said)
+    storage.write_json(
+      file,
+      {
+        'task': run.task,
+        'point': [list(p) for p in run.point],
+        'seed': run.seed,
+        'init': run.init,
+        'step': step,
+        'score': next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None,
+        'scores': scored,
+      },
+    )
+  return storage.read_json(file)
+
+
+def data_of(experiment, task, weights) -> training_data.Data:
+  """The rows of a task as what a run trains on."""
+  train, size = task.splits['train'], experiment.batch_size
+  lengths = batches.buckets(experiment.length)
+  padding = dict(padding=weights.shape.padding, pad=weights.pad)
+  rows_here = size // jax.process_count()
+  mine = slice(jax.process_index() * rows_here, (jax.process_index() + 1) * rows_here)
+
+  def of_host(batch):
+    return {name: x[mine] for name, x in batch.items()}
+
+  def make(step):
+    return batches.train_batch(
+      train, step, batch_size=size, seed=experiment.seed, length_buckets=lengths, **padding
+    )
+
+  def held_out():
+    name = next((n for n in task.splits if n.startswith('dev')), None)
+    if name is None or task.splits[name].labels is None:
+      return
+    for _, batch in batches.ordered_batches(
+      task.splits[name], size, length_buckets=lengths, **padding
+    ):
+      yield of_host(batch)
+
+  first = make(0)
+  features = {
+    name: ((size, experiment.length) if x.ndim == 2 and name != 'labels' else x.shape, x.dtype)
+    for name, x in first.items()
+  }
+
+  def phase(phase):
+    del phase
+    return training_data.PhaseData(
+      features, lambda a, b: (of_host(make(step)) for step in range(a, b)), held_out, len(train)
+    )
+
+  def save_tokenizer(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in storage.path(weights.tokenizer_folder).iterdir():
+      if path.is_file() and not path.name.endswith(('.safetensors', '.bin', '.msgpack', '.h5')):
+        storage.write_bytes(folder / path.name, path.read_bytes())
+
+  return training_data.Data(
+    corpus={'hash': task.hash, 'documents': len(train), 'tokens': int(len(train.ids))},
+    vocab_size=weights.vocab_size,
+    last_step=None,
+    entropy=None,
+    tokens_per_byte=None,
+    phase=phase,
+    trial=phase,
+    save_tokenizer=save_tokenizer,
+    tokenizer=weights.tokenizer_folder,
+  )
+
+
+def scoring(weights):
+  """split → iterator of (row numbers, batch) for `logits`."""
+
+  def of(split):
+    longest = int(max(split.lengths, default=1))
+    return batches.ordered_batches(
+      split,
+      _SCORED_ROWS,
+      length_buckets=batches.buckets(longest),
+      padding=weights.shape.padding,
+      pad=weights.pad,
+    )
+
+  return of
+
+
+def _keep_best(runs, results):
+  """Deletes the checkpoints of finished runs that are not the best. results: {number: result}."""
+  numbers = sorted(results)
+  kept = numbers[best([results[n] for n in numbers])]
+  for number in numbers:
+    folder = runs[number].folder / step_folders.FOLDER
+    if number != kept and trainings.first_process() and folder.exists():
+      shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
+
+
+def _score(result) -> float:
+  return -np.inf if result['score'] is None or np.isnan(result['score']) else result['score']
+
+
+def _line(done, runs, run, result, seconds) -> str:
+  metric = runs[0].experiment.metrics[0]
+  score = '–' if result['score'] is None else f'{result["score"]:.4f}'
+  return (
+    f'{run.task} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
+  )

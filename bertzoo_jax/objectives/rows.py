@@ -1,0 +1,98 @@
+"""Fine-tuning: one prediction per row. Legend: B batch, C outputs, D width.
+
+All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
+batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
+which there are C; dropout and input_dropout: rates, as of heads.RowHead; head: a kind of
+heads.ROW_HEADS.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+
+def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout):
+  """Mean negative log-likelihood of the rows' classes, labels [B] int32 (Devlin et al. 2018 §4.1).
+
+  Metrics under the total 'rows': class_loss (nats), class_accuracy.
+  """
+  if len(labels) < 2:
+    raise errors.UserError(
+      f'objective=classification has {len(labels)} label(s): give two or more, or take '
+      'objective=regression for a number.'
+    )
+
+  def sums(logits_BC, batch):
+    nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
+    return {'class_loss': nll_B, 'class_accuracy': correct_B}
+
+  return _of_rows(encoder, ops, len(labels), head, dropout, input_dropout, 'class_loss', sums)
+
+
+def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout):
+  """Mean squared error of one number per row, labels [B] float32 (code of BERT's release for
+  STS-B).
+
+  Metrics under the total 'rows': squared_error.
+  """
+
+  def sums(logits_B1, batch):
+    return {'squared_error': jnp.square(logits_B1[:, 0] - batch['labels'])}
+
+  return _of_rows(encoder, ops, 1, head, dropout, input_dropout, 'squared_error', sums)
+
+
+def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout):
+  """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
+
+  Metrics under the total 'rows': label_loss (nats), label_accuracy (share of the labels that are on
+  the right side of 0).
+  """
+
+  def sums(logits_BC, batch):
+    truth_BC = batch['labels']
+    losses_BC = jax.nn.softplus(logits_BC) - truth_BC * logits_BC
+    right_BC = (logits_BC > 0) == (truth_BC > 0.5)
+    return {
+      'label_loss': losses_BC.mean(axis=-1),
+      'label_accuracy': right_BC.astype(jnp.float32).mean(axis=-1),
+    }
+
+  return _of_rows(encoder, ops, len(labels), head, dropout, input_dropout, 'label_loss', sums)
+
+
+def _of_rows(encoder, ops, num_outputs, head, dropout, input_dropout, loss_name, measures):
+  """The Objective. measures: (logits_BC, batch) → {metric: [B]}, of which one is the loss."""
+
+  def init(key):
+    encoder_key, head_key = jax.random.split(key)
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
+      'row_head': networks.init_row_head(encoder, head_key, head, num_outputs),
+    }
+
+  def normalizers(batch):
+    return {'rows': jnp.sum(batch['label_weights'])}
+
+  def loss(params, batch, normalizers, carry, key, train):
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
+    logits_BC = networks.row_logits(
+      encoder, params, hidden_BLD, batch, key, dropout, input_dropout
+    )
+    weights_B = batch['label_weights']
+    sums = {name: jnp.sum(weights_B * x_B) for name, x_B in measures(logits_BC, batch).items()}
+    value = sums[loss_name] / objective.at_least_one(normalizers['rows'])
+    return value, (carry, {'rows': sums})
+
+  return objective.Objective(
+    init,
+    normalizers,
+    lambda batch_size: (),
+    loss,
+    (*encoder.reads, 'labels', 'label_weights'),
+    (objective.Network('', encoder, lambda params: params),),
+  )
