@@ -177,7 +177,9 @@ def main(_):
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config(fields=())
-  _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of all runs, local or gs://.', required=True)
+  _WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Folder of all runs, local or gs://.', required=True
+  )
   _INIT = flags.DEFINE_string(
     'init',
     None,
@@ -186,6 +188,8 @@ if __name__ == '__main__':
   )
   _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
   _PREDICT = flags.DEFINE_string(
-    'predict', None, 'A file without labels, with the columns of the task: the best run predicts it.'
+    'predict',
+    None,
+    'A file without labels, with the columns of the task: the best run predicts it.',
   )
   cli.run(main, distributed.leave)

@@ -17,7 +17,16 @@ from bertzoo_jax.training import step_folders
 
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
-_PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid', 'encoder')
+_PLANS = (
+  'epochs',
+  'steps',
+  'warmup',
+  'layer_decay',
+  'layer_decay_form',
+  'seeds',
+  'grid',
+  'encoder',
+)
 _ALL = '@all'
 
 
@@ -102,7 +111,14 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
       experiment = resolve(_at(config, point, seed), task, one)
       alone = len(points) == 1 and len(seeds) == 1
       out.append(
-        Run(name, point, seed, one.address, experiment, place / ('run' if alone else _name(point, seed)))
+        Run(
+          name,
+          point,
+          seed,
+          one.address,
+          experiment,
+          place / ('run' if alone else _name(point, seed)),
+        )
       )
   return out
 

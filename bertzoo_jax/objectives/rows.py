@@ -80,9 +80,7 @@ def _of_rows(encoder, ops, num_outputs, head, dropout, input_dropout, loss_name,
 
   def loss(params, batch, normalizers, carry, key, train):
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    logits_BC = networks.row_logits(
-      encoder, params, hidden_BLD, batch, key, dropout, input_dropout
-    )
+    logits_BC = networks.row_logits(encoder, params, hidden_BLD, batch, key, dropout, input_dropout)
     weights_B = batch['label_weights']
     sums = {name: jnp.sum(weights_B * x_B) for name, x_B in measures(logits_BC, batch).items()}
     value = sums[loss_name] / objective.at_least_one(normalizers['rows'])
