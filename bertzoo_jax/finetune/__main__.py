@@ -18,7 +18,6 @@ checkpoint. Killed at any moment, the same line finishes with the same table, bi
 Exit codes as of pretrain: 0, 2, 3, 75, 130.
 """
 
-import json
 import math
 
 import jax
@@ -35,8 +34,6 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
-from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import submission
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import lock

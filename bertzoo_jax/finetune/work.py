@@ -5,7 +5,6 @@ only the best keeps its checkpoint.
 """
 
 import concurrent.futures
-import json
 import queue
 import shutil
 import threading
@@ -14,12 +13,10 @@ import time
 import jax
 import numpy as np
 
-from bertzoo_jax import tasks
+from bertzoo_jax import objectives
 from bertzoo_jax.assembly import run as trainings
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import storage
 from bertzoo_jax.objectives import networks
-from bertzoo_jax import objectives
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.training import checkpoint
