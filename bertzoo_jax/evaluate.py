@@ -40,9 +40,8 @@ if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()
 
 from bertzoo_jax import hf  # noqa: E402
-from bertzoo_jax import objectives  # noqa: E402
+from bertzoo_jax.assembly import pretrained  # noqa: E402
 from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import config as configuration  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
@@ -50,7 +49,6 @@ from bertzoo_jax.corpus import mirror  # noqa: E402
 from bertzoo_jax.objectives import generator as generators  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
 from bertzoo_jax.objectives import probe  # noqa: E402
-from bertzoo_jax.training import checkpoint  # noqa: E402
 from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 PAIRS = ('nsp', 'sop')
@@ -166,19 +164,18 @@ class Opened(NamedTuple):
 
 def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
   """A run and held-out text for it; arguments and errors as of `evaluate`."""
-  params, step, workdir = checkpoint.load_params(address)
-  config = configuration.phase_at(workdirs.run_config(workdir), step).config
+  run = pretrained.open_run(address)
+  workdir, config = run.workdir, run.config
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   corpora.verify(corpus.path)
   _check_vocabulary(workdir, corpus)
-  trained = objectives.networks_of(config, corpus.vocab_size)
   if not corpus.splits['held_out'].num_tokens:
     raise errors.UserError(
       f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
       '--config.corpus.held_out.'
     )
-  return Opened(params, step, workdir, config, corpus, trained)
+  return Opened(run.params, run.step, workdir, config, corpus, run.networks)
 
 
 def segment_pairs(pairs: str) -> dict:

@@ -10,6 +10,7 @@ from flax import traverse_util
 
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 
 WORDS = 'encoder/embeddings/word/embedding'
@@ -77,11 +78,8 @@ def test_a_run_that_shares_word_vectors_in_another_way_gives_what_its_networks_r
   run, objective = disentangled(theirs), disentangled(ours)
   trained, fresh = small.parameters(run, seed=2), small.parameters(objective, seed=1)
   config = types.SimpleNamespace(encoder={}, hf='DebertaV2Model')
-  monkeypatch.setattr(initial_weights.checkpoint, 'load_params', lambda _: (trained, 5, 'W'))
-  monkeypatch.setattr(initial_weights.workdirs, 'run_config', lambda _: config)
-  phase = types.SimpleNamespace(config=config)
-  monkeypatch.setattr(initial_weights.configuration, 'phase_at', lambda *_: phase)
-  monkeypatch.setattr(initial_weights.objectives, 'networks_of', lambda *_: run.networks)
+  opened = pretrained.Run(trained, 5, 'W', config, run.networks)
+  monkeypatch.setattr(pretrained, 'open_run', lambda _: opened)
   params, _ = initial_weights.parameters(fresh, 'W', objective, None)
   for their, our in zip(run.networks, objective.networks):
     if ours == 'token' and our.name == 'generator':

@@ -7,16 +7,11 @@ One address, or one for each network of the objective, by comma.
 import functools
 
 from bertzoo_jax import hf
-from bertzoo_jax import objectives
-from bertzoo_jax.common import config as configuration
+from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import optimizers
-from bertzoo_jax.training import workdir as workdirs
-
-_WEIGHTS = ('*.json', '*.safetensors', '*.txt')  # files to fetch from the hub
 
 
 def parameters(
@@ -55,7 +50,7 @@ def parameters(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
       'give one, or one for each by comma.'
     )
-  run = functools.cache(_run)
+  run = functools.cache(pretrained.open_run)
   if len(addresses) == 1 and _shares_otherwise(run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
@@ -122,11 +117,11 @@ def _weights(run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
   parameters of a run and not a network's).
 
-  run: as `_run`. objective: an Objective, whose run may give all parameters; None: one network of
-    a run is taken.
+  run: as `pretrained.open_run`. objective: an Objective, whose run may give all parameters; None:
+    one network of a run is taken.
   """
   if address.startswith('hf:'):
-    folder = hub.folder(address.removeprefix('hf:'), _WEIGHTS)
+    folder = hub.folder(address.removeprefix('hf:'), pretrained.FILES)
     return *hf.load(folder, architecture), folder, False
   loaded, step, workdir, config, theirs = run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
@@ -142,20 +137,13 @@ def _weights(run, address, network, objective, architecture):
   )
 
 
-def _run(address):
-  """(parameters, step, workdir, config of the phase, networks) of a run."""
-  loaded, step, workdir = checkpoint.load_params(address)
-  config = configuration.phase_at(workdirs.run_config(workdir), step).config
-  return loaded, step, workdir, config, objectives.networks_of(config, hf.vocabulary_size(loaded))
-
-
 def _shares_otherwise(run, address, objective, fresh) -> bool:
   """Whether an address is a run whose networks share parameters in another way than the
   objective's. The same path then has another meaning: a word table, or a summand of it.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
-  loaded, _, _, _, theirs = run(address)
+  theirs, loaded = run(address).networks, run(address).params
   if [n.name for n in theirs] != [n.name for n in objective.networks]:
     return False
   for their, our in zip(theirs, objective.networks):

@@ -5,6 +5,7 @@ card. numpy only.
 from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.architectures import placed
 from bertzoo_jax.hf.vocabulary import tokenizer_hash
+from bertzoo_jax.hf.vocabulary import tokenizer_section
 from bertzoo_jax.hf.vocabulary import vocabulary
 from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
@@ -23,6 +24,7 @@ __all__ = [
   'merge',
   'placed',
   'tokenizer_hash',
+  'tokenizer_section',
   'unflatten',
   'vocabulary',
   'vocabulary_difference',

@@ -72,6 +72,13 @@ TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
 _LARGEST = 1 << 31  # above all numbers of a config.json
 
+# Fields of encoders that no config.json says, with values that compute what its class computes.
+UNSAID = {
+  'transformer': dict(initializer='truncated_normal'),
+  'disentangled': dict(initializer='normal', vocab_multiple=1),
+  'two_stream': dict(initializer='normal', memory_length=0, reuse_length=0),
+}
+
 # Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
 # approximation by tanh.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
@@ -329,6 +336,13 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
       f'applies {a.head_activation}: an encoder here has one activation and cannot express that.'
     )
   return fields, sizes
+
+
+def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The config section of the encoder: `fields`, as `encoder` gives them, and what no config.json
+  says. An encoder outside the package has defaults for what is then still missing.
+  """
+  return {'name': a.part, **UNSAID.get(a.part, {}), **fields}
 
 
 def _check_value(key, value, usual) -> None:

@@ -11,6 +11,7 @@ from absl import flags
 
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -84,9 +85,9 @@ def _trained_decoder(model: str):
   params, report = weights.load(model)
   from bertzoo_jax.model import encoder as encoders
 
-  fields = {'initializer': 'normal', 'vocab_multiple': 1, **report.encoder}  # not in config.json
+  section = architecture.section(a, report.encoder)
   words = weights.vocabulary_size(params)
-  encoder = encoders.BY_NAME[a.part](vocab_size=words, dtype=np.float32, **fields)
+  encoder = parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=np.float32)
   if a.computes(encoder).encoder is encoder:
     return None
 

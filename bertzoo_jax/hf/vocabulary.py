@@ -60,11 +60,20 @@ def _of_lines(file):
 
 def tokenizer_hash(folder) -> str | None:
   """The hash of a tokenizer that prepare wrote; None of a folder that says none."""
+  return _said(folder, 'hash')
+
+
+def tokenizer_section(folder) -> dict | None:
+  """The config section of a tokenizer that prepare wrote; None of a folder that says none."""
+  return _said(folder, 'section')
+
+
+def _said(folder, key):
   file = storage.path(folder) / 'bertzoo.json'
   if not file.exists():
     return None
   try:
-    return json.loads(file.read_bytes())['hash']
+    return json.loads(file.read_bytes())[key]
   except (ValueError, KeyError, TypeError) as e:
     raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
 

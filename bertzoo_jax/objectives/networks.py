@@ -197,11 +197,17 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL, 'row':
   logits_BC}. A network that predicts the next token returns {'next': logits_BLV}.
   """
+  return {name: x for name, x in outputs(encoder, params, batch).items() if name != 'vectors'}
+
+
+def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
+  """As `predict`, and {'vectors': hidden_BLD} of all tokens, float32."""
   rows, length = batch['input_ids'].shape
+  out = {}
   if 'next_head' in params:
     hidden_BLD = encode(encoder, params['encoder'], from_left_to_right(batch), None)
-    return {'next': next_logits(encoder, params, hidden_BLD)}
-  out = {}
+    out['next'] = next_logits(encoder, params, hidden_BLD)
+    return {'vectors': hidden_BLD.astype(jnp.float32), **out}
   if 'mlm_head' in params:
     everywhere_BL = jnp.broadcast_to(jnp.arange(length), (rows, length))
     states_BLD, hidden_BLD, _ = predictions(
@@ -216,7 +222,7 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     out['replaced'] = replaced_logits(encoder, params, hidden_BLD, batch)
   if 'row_head' in params:
     out['row'] = row_logits(encoder, params, hidden_BLD, batch)
-  return out
+  return {'vectors': hidden_BLD.astype(jnp.float32), **out}
 
 
 def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -7,6 +7,7 @@ builds the engine of the `tokenizers` library. `Tokenizer` is what everybody els
 """
 
 import collections
+import functools
 import hashlib
 import json
 
@@ -20,6 +21,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import wordpiece
 
@@ -61,7 +63,6 @@ class Tokenizer:
       [i in special or self._kind.starts_word(p) for i, p in enumerate(self.pieces)]
     )
     self._plain = self._kind.engine(vocabulary)
-    self._parsing = None
 
   def encode(self, texts: list[str]) -> list[np.ndarray]:
     """Ids of each text, int32; no special token is added, and text that looks like one is split
@@ -73,27 +74,27 @@ class Tokenizer:
     ]
 
   def encode_with_offsets(
-    self, texts: list[str]
+    self, texts: list[str], special_text: bool = False
   ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(ids, starts, ends) of each text, int32 [T]: token t stands for the characters starts[t] …
     ends[t] − 1 of the text as given.
+
+    special_text: True for the ids of `encode_as_transformers`; False for those of `encode`.
     """
-    out = []
-    for e in self._plain.encode_batch(texts, add_special_tokens=False):
-      offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
-      out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
-    return out
+    return published.with_offsets(self._as_transformers if special_text else self._plain, texts)
 
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
     """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special
     token becomes that token.
     """
-    if self._parsing is None:
-      self._parsing = self.parsing_engine()
     return [
       np.asarray(e.ids, np.int32)
-      for e in self._parsing.encode_batch_fast(texts, add_special_tokens=False)
+      for e in self._as_transformers.encode_batch_fast(texts, add_special_tokens=False)
     ]
+
+  @functools.cached_property
+  def _as_transformers(self) -> hf.Tokenizer:
+    return self.parsing_engine()
 
   def decode(self, ids) -> str:
     """The text of ids, special tokens spelt out."""
@@ -198,6 +199,34 @@ def load(path, section: dict | None = None) -> Tokenizer:
   if 'hf:' in str(path) and 'tokenizer.json' in files:
     hub.check(path, kinds.read_text(files['tokenizer.json']), tokenizer.encode)
   return tokenizer
+
+
+def of_folder(folder) -> Tokenizer | published.Published:
+  """The tokenizer of a folder, for use with weights that lie there or belong to it.
+
+  Both kinds of result have encode_as_transformers, encode_with_offsets, decode, special, pieces and
+  vocab_size.
+
+  Args:
+    folder: one that `save` wrote, or a local Hugging Face directory.
+
+  Raises:
+    UserError: no such folder, damaged files, or files that do not say how text is split.
+  """
+  folder = storage.path(folder)
+  if not folder.is_dir():
+    raise errors.UserError(
+      f'{folder} does not exist: a workdir holds a copy of its tokenizer; copy CORPUS/tokenizer '
+      'there.'
+    )
+  if (folder / 'bertzoo.json').exists():
+    return load(folder)
+  if (folder / 'tokenizer.json').exists():
+    return published.Published(folder)
+  section = published.section_of(folder)
+  if section is None:
+    raise published.unsaid(folder)
+  return load(folder, section)
 
 
 def _load_saved(files, section):

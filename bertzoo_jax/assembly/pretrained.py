@@ -1,0 +1,181 @@
+"""Opens what an address of --init names: a run of pretraining or fine-tuning, or a Hugging Face
+directory.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import parts
+from bertzoo_jax.common import storage
+from bertzoo_jax.hf import architecture as hf_architecture
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import objective as objective_of
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import workdir as workdirs
+
+# Files to fetch from the hub: weights, config.json and what tokenizers are read from.
+FILES = ('*.json', '*.safetensors', '*.txt', '*.model')
+
+# What the program gives an encoder; all other fields are its config section.
+_GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
+_PAIR = ('discriminator', 'generator')
+
+
+class Run(NamedTuple):
+  """A checkpoint of a run.
+
+  Attributes:
+    params: nested dict of numpy arrays, of all networks.
+    step: of the checkpoint; workdir: of the run.
+    config: of the phase that took that step; of a fine-tuning the whole config.
+    networks: that the run trains, in float32. The one to keep comes first.
+  """
+
+  params: dict
+  step: int
+  workdir: str
+  config: Any
+  networks: tuple[objective_of.Network, ...]
+
+
+class Pretrained(NamedTuple):
+  """One network that was trained, and what is needed to go on with it.
+
+  Attributes:
+    address: as it was given.
+    section: complete config section of the encoder: 'name' and every field.
+    params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
+    step: of the checkpoint; None of a Hugging Face directory.
+    tokenizer_folder: folder with the tokenizer's files.
+    tokenizer_section: config section of the tokenizer; None of a Hugging Face directory.
+    hf: name of the Hugging Face class: config.hf, or what the directory names.
+    shape: how texts are framed, and the padding side.
+    vocab_size: rows of the word table.
+    corpus_hash: of the text of the run; None where it is not recorded.
+  """
+
+  address: str
+  section: dict
+  params: dict
+  step: int | None
+  tokenizer_folder: Any
+  tokenizer_section: dict | None
+  hf: str
+  shape: hf_tokenizer.Shape
+  vocab_size: int
+  corpus_hash: str | None
+
+
+def open(address: str, wished: str | None = None) -> Pretrained:
+  """The network at an address. Of a pair of networks it is the discriminator.
+
+  Args:
+    address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
+      discriminator and generator.
+    wished: class of Hugging Face that reads a directory, as of `hf.load`.
+
+  Raises:
+    UserError: nothing at the address, several addresses, damaged files.
+    TryAgain: the storage or the hub does not answer.
+  """
+  if ',' in address:
+    raise errors.UserError(
+      f'{address!r} has several addresses, and one network is needed: give the address of one, the '
+      'discriminator of a pair.'
+    )
+  return _directory(address, wished) if address.startswith('hf:') else _of_run(address)
+
+
+def encoder(found: Pretrained, dtype=jnp.float32, **changes):
+  """The linen module of the network's encoder. changes: fields of its section, as dropout=0.1."""
+  section = {**found.section, **changes}
+  return parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
+
+
+def open_run(address: str) -> Run:
+  """The run at W, W@STEP or W@best.
+
+  Raises:
+    UserError: no such workdir or step, a damaged one, or an objective without a network.
+    TryAgain: the storage does not answer.
+  """
+  params, step, workdir = checkpoint.load_params(address)
+  config = workdirs.run_config(workdir)
+  if 'phases' in config:
+    config = configuration.phase_at(config, step).config
+  words = hf.vocabulary_size(params)
+  if 'row_head' in params:  # fine-tuned: the objective needs the labels, the network does not
+    built = parts.build(
+      config.encoder, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32
+    )
+    networks = (objective_of.Network('', built, lambda params: params),)
+  else:
+    networks = objectives.networks_of(config, words)
+  return Run(params, step, workdir, config, networks)
+
+
+def _of_run(address):
+  run = open_run(address)
+  network = run.networks[0]
+  params = jax.tree.map(np.asarray, network.of(run.params))
+  folder = storage.path(run.workdir) / 'tokenizer'
+  record = workdirs.corpus_record(run.workdir)
+  return Pretrained(
+    address=address,
+    section=_section(run.config.encoder.name, network.encoder),
+    params=params,
+    step=run.step,
+    tokenizer_folder=folder,
+    tokenizer_section=hf.tokenizer_section(folder),
+    hf=run.config.hf,
+    shape=_shape(architectures.choose(run.config.hf), network.encoder),
+    vocab_size=hf.vocabulary_size(params),
+    corpus_hash=record['hash'] if record else None,
+  )
+
+
+def _directory(address, wished):
+  folder = hub.folder(address.removeprefix('hf:'), FILES)
+  if not (folder / 'config.json').exists() and all((folder / name).is_dir() for name in _PAIR):
+    folder = folder / _PAIR[0]
+  params, report = hf.load(folder, wished)
+  a = architectures.reader(weights.read_json(storage.path(folder) / 'config.json'), wished)
+  words = hf.vocabulary_size(params)
+  section = hf_architecture.section(a, report.encoder)
+  built = parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
+  return Pretrained(
+    address=address,
+    section=_section(a.part, built),
+    params=params,
+    step=None,
+    tokenizer_folder=folder,
+    tokenizer_section=hf.tokenizer_section(folder),
+    hf=wished if wished and architectures.choose(wished) is a else a.name,
+    shape=_shape(a, built),
+    vocab_size=words,
+    corpus_hash=None,
+  )
+
+
+def _section(name, built) -> dict:
+  """Every field of an encoder that a config sets."""
+  names = [field.name for field in dataclasses.fields(built) if field.name not in _GIVEN]
+  return {'name': name, **{key: getattr(built, key) for key in names}}
+
+
+def _shape(a, built) -> hf_tokenizer.Shape:
+  """How texts are framed for a network; [CLS] A [SEP] where its class has no tokenizer."""
+  return (a.tokens or hf_tokenizer.Shape())._replace(padding=built.padding_side)

@@ -1,0 +1,196 @@
+"""Tokenizers of Hugging Face directories, which no config section describes."""
+
+import json
+
+import numpy as np
+import tokenizers as hf
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.tokenizers import kinds
+
+# Spellings of special pieces, the likeliest first, for directories that do not name them.
+_USUAL = {
+  'pad': ('[PAD]', '<pad>'),
+  'unk': ('[UNK]', '<unk>'),
+  'cls': ('[CLS]', '<cls>', '<s>'),
+  'sep': ('[SEP]', '<sep>', '</s>'),
+  'mask': ('[MASK]', '<mask>'),
+}
+# Classes that take tokenizer.json as it is. All others set its normalizer by tokenizer_config.json.
+_AS_IT_IS = ('PreTrainedTokenizerFast', 'TokenizersBackend')
+_NORMALIZER = {
+  'do_lower_case': 'lowercase',
+  'strip_accents': 'strip_accents',
+  'tokenize_chinese_chars': 'handle_chinese_chars',
+}
+
+
+class Published:
+  """A tokenizer.json, with the methods of `tokenizers.Tokenizer` that need no config section.
+
+  Attributes:
+    pieces: the piece of every id, '' for an id without one; vocab_size: how many.
+    special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+  """
+
+  def __init__(self, folder):
+    """folder: with tokenizer.json, and tokenizer_config.json or special_tokens_map.json if they
+    name the special pieces.
+
+    Raises UserError for a damaged file, and where a special piece is not in the vocabulary.
+    """
+    self._folder = folder = storage.path(folder)
+    self._json = kinds.read_json(folder / 'tokenizer.json')
+    config = optional_json(folder / 'tokenizer_config.json')
+    _set_normalizer(self._json, config)
+    self._parsing, self._plain = _engine(folder, self._json), None
+    named = {**optional_json(folder / 'special_tokens_map.json'), **config}
+    _add_tokens(self._parsing, config, named)
+    ids = self._parsing.get_vocab(with_added_tokens=True)
+    self.pieces = [''] * (max(ids.values(), default=-1) + 1)
+    for piece, i in ids.items():
+      self.pieces[i] = piece
+    self.vocab_size = len(self.pieces)
+    self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
+
+  def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
+    """As transformers' AutoTokenizer(text, add_special_tokens=False), int32: text that spells a
+    special token becomes that token.
+    """
+    return [
+      np.asarray(e.ids, np.int32)
+      for e in self._parsing.encode_batch_fast(texts, add_special_tokens=False)
+    ]
+
+  def encode_with_offsets(
+    self, texts: list[str], special_text: bool = False
+  ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(ids, starts, ends) of each text, as of `tokenizers.Tokenizer`."""
+    if not special_text and self._plain is None:
+      added = [t for t in self._json.get('added_tokens') or [] if not t.get('special')]
+      self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})
+    return with_offsets(self._parsing if special_text else self._plain, texts)
+
+  def decode(self, ids) -> str:
+    """The text of ids, special tokens spelt out."""
+    return self._parsing.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def with_offsets(engine, texts):
+  """(ids, starts, ends) of each text, int32 [T], by an engine of the `tokenizers` library."""
+  out = []
+  for e in engine.encode_batch(texts, add_special_tokens=False):
+    offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
+    out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
+  return out
+
+
+def optional_json(path) -> dict:
+  """The object of a JSON file; {} where there is no file."""
+  return kinds.read_json(path) if path.exists() else {}
+
+
+def section_of(folder) -> dict | None:
+  """The config section of the tokenizer of a directory without a tokenizer.json; None where its
+  files do not say how text is split.
+  """
+  config = optional_json(folder / 'tokenizer_config.json')
+  if (folder / 'vocab.txt').exists() and 'do_lower_case' in config:
+    lowercase = bool(config['do_lower_case'])
+    said = {key: config[key] for key in _NORMALIZER if config.get(key) is not None}
+    return dict(
+      name='wordpiece',
+      vocab_size='auto',
+      lowercase=lowercase,
+      strip_accents=said.get('strip_accents', lowercase),
+      split_chinese=said.get('tokenize_chinese_chars', True),
+      normalization='none',
+      max_word_chars=100,
+      min_frequency=2,
+      coverage=0.9999,
+    )
+  if (folder / 'vocab.json').exists() and (folder / 'merges.txt').exists():
+    return dict(
+      name='byte_bpe',
+      vocab_size='auto',
+      lowercase=False,
+      normalization='none',
+      add_prefix_space=bool(config.get('add_prefix_space', False)),
+      min_frequency=2,
+    )
+  return None
+
+
+def unsaid(folder) -> errors.UserError:
+  """The error of a directory whose files do not say how text is split."""
+  there = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+  if 'vocab.txt' in there:
+    return errors.UserError(
+      f'{folder} has vocab.txt, and no file says whether text is lower-cased: write '
+      '{"do_lower_case": true} or {"do_lower_case": false} into its tokenizer_config.json.'
+    )
+  what = next((name for name in there if name.endswith('.model')), None)
+  return errors.UserError(
+    f'{folder} has {what or "no tokenizer"} and no tokenizer.json, so how its text is split is '
+    'unknown: download its tokenizer.json, or write one with '
+    f"transformers.AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')."
+  )
+
+
+def _engine(folder, content):
+  try:
+    engine = hf.Tokenizer.from_str(json.dumps(content))
+  except Exception as e:  # the library raises nothing more particular
+    raise errors.UserError(
+      f'{folder}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '
+      f'reads ({e}).'
+    ) from e
+  engine.no_truncation()
+  engine.no_padding()
+  return engine
+
+
+def _set_normalizer(content, config):
+  """Sets lower-casing and the like as the class named in tokenizer_config.json does."""
+  normalizer = content.get('normalizer')
+  if not isinstance(normalizer, dict) or normalizer.get('type') != 'BertNormalizer':
+    return
+  if config.get('tokenizer_class') not in _AS_IT_IS:
+    normalizer |= {ours: config[key] for key, ours in _NORMALIZER.items() if key in config}
+
+
+def _add_tokens(engine, config, named):
+  """Adds the tokens that only tokenizer_config.json knows, and makes special ones of those that it
+  names.
+  """
+  added = {token.content for token in engine.get_added_tokens_decoder().values()}
+  later = config.get('added_tokens_decoder')
+  for _, token in sorted((later or {}).items(), key=lambda item: int(item[0])):
+    if token['content'] not in added:
+      kept = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
+      token = hf.AddedToken(token['content'], **{k: token[k] for k in kept if k in token})
+      (engine.add_special_tokens if token.special else engine.add_tokens)([token])
+      added.add(token.content)
+  for role in kinds.ROLES:
+    piece = _spelling(named.get(f'{role}_token'))
+    if piece and piece not in added and engine.token_to_id(piece) is not None:
+      engine.add_special_tokens([hf.AddedToken(piece, special=True, normalized=False)])
+
+
+def _special(folder, role, named, ids) -> int:
+  piece = _spelling(named.get(f'{role}_token'))
+  candidates = [piece] if piece else _USUAL[role]
+  found = [candidate for candidate in candidates if candidate in ids]
+  if not found:
+    raise errors.UserError(
+      f'The tokenizer of {folder} has no piece {" or ".join(candidates)}: name its {role}_token in '
+      'tokenizer_config.json.'
+    )
+  return ids[found[0]]
+
+
+def _spelling(value) -> str | None:
+  """The piece that a file names as a special token: a text, or an object with its content."""
+  value = value.get('content') if isinstance(value, dict) else value
+  return value if isinstance(value, str) and value else None

@@ -1,0 +1,180 @@
+"""The tokenizer of a folder: its ids are those of transformers' AutoTokenizer."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf.architectures import deberta_v2
+from bertzoo_jax.hf.architectures import roberta
+from bertzoo_jax.hf.architectures import xlnet
+from bertzoo_jax.tokenizers import published
+from configs import parts
+
+SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
+KINDS = {  # section, how its class frames texts, its model type
+  'wordpiece': (parts.wordpiece(vocab_size=900), hf_tokenizer.Shape(), 'bert'),
+  'byte_bpe': (parts.byte_bpe(vocab_size=700), roberta.MASKED_LM.tokens, 'roberta'),
+  'sentencepiece': (parts.sentencepiece(vocab_size=700), hf_tokenizer.Shape(), 'albert'),
+  'classifier last': (
+    parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False),
+    xlnet.TOKENS,
+    'xlnet',
+  ),
+  'mask last': (
+    parts.sentencepiece(vocab_size=700, specials='mask_last', lowercase=False),
+    deberta_v2.TOKENS,
+    'deberta-v2',
+  ),
+}
+TEXTS = [*verify.PROBES, *SAMPLE.split('\n\n')[:20]]
+
+
+@pytest.fixture(scope='module', params=KINDS)
+def both(request, tmp_path_factory):
+  """(tokenizer, its folder, the directory of an export)"""
+  section, shape, model_type = KINDS[request.param]
+  tokenizer = tokenizers.train(dict(section), lambda: iter(SAMPLE.split('\n\n')))
+  folder, directory = (tmp_path_factory.mktemp(name) for name in ('own', 'hf'))
+  tokenizer.save(folder)
+  content, special = hf_tokenizer.read(folder)
+  model = hf_tokenizer.sentencepiece_model(folder)
+  for name, data in hf_tokenizer.files(
+    content, special, shape=shape, max_length=64, segments=2, model=model
+  ).items():
+    (directory / name).write_bytes(data if isinstance(data, bytes) else data.encode('utf-8'))
+  (directory / 'config.json').write_text(json.dumps({'model_type': model_type}))
+  return tokenizer, folder, directory
+
+
+def theirs(directory, texts=TEXTS):
+  transformers = pytest.importorskip('transformers', reason='their ids need transformers')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
+  return [tokenizer(text, add_special_tokens=False)['input_ids'] for text in texts]
+
+
+def ids(tokenizer, texts=TEXTS):
+  return [list(map(int, x)) for x in tokenizer.encode_as_transformers(texts)]
+
+
+def test_the_ids_of_a_folder_are_those_of_transformers(both):
+  _, folder, directory = both
+  wanted = theirs(directory)
+  assert any(wanted)
+  for place in (folder, directory):
+    assert ids(tokenizers.of_folder(place)) == wanted, place
+
+
+def test_both_folders_of_a_tokenizer_have_the_same_pieces_and_special_ids(both):
+  tokenizer, folder, directory = both
+  own, found = tokenizers.of_folder(folder), tokenizers.of_folder(directory)
+  assert isinstance(own, tokenizers.Tokenizer) and isinstance(found, published.Published)
+  assert own.pieces == found.pieces == tokenizer.pieces
+  assert own.vocab_size == found.vocab_size == tokenizer.vocab_size
+  roles = {role: tokenizer.special[role] for role in ('pad', 'unk', 'cls', 'sep', 'mask')}
+  assert found.special == roles and own.special == tokenizer.special
+  row = tokenizer.encode(['The time machine.'])[0]
+  assert own.decode(row) == found.decode(row)
+
+
+@pytest.mark.parametrize('special_text', [False, True])
+def test_offsets_come_with_the_ids_and_are_alike_in_both_folders(both, special_text):
+  tokenizer, folder, directory = both
+  texts = [*TEXTS, f'a {tokenizer.pieces[tokenizer.special["mask"]]} b']
+  own, found = (
+    tokenizers.of_folder(place).encode_with_offsets(texts, special_text)
+    for place in (folder, directory)
+  )
+  encode = tokenizer.encode_as_transformers if special_text else tokenizer.encode
+  for text, a, b, wanted in zip(texts, own, found, encode(texts)):
+    np.testing.assert_array_equal(a[0], wanted)
+    np.testing.assert_array_equal(b[0], wanted)
+    assert (a[1] <= a[2]).all() and (a[2] <= len(text)).all()
+    if special_text:
+      np.testing.assert_array_equal(a, b)
+  assert (tokenizer.special['mask'] in own[-1][0]) == special_text
+
+
+def test_special_pieces_that_no_file_names_have_their_usual_spelling(both, tmp_path):
+  tokenizer, _, directory = both
+  shutil.copy(directory / 'tokenizer.json', tmp_path)
+  found = tokenizers.of_folder(tmp_path).special
+  assert found == {role: tokenizer.special[role] for role in found} and len(found) == 5
+
+
+@pytest.fixture
+def bare(tmp_path, request):
+  """A directory with vocab.txt, and a function that writes its tokenizer_config.json."""
+  tokenizer = tokenizers.train(
+    dict(parts.wordpiece(vocab_size=900)), lambda: iter(SAMPLE.split('\n\n'))
+  )
+  (tmp_path / 'vocab.txt').write_text('\n'.join(tokenizer.pieces) + '\n')
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
+
+  def say(**content):
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(content))
+    return tmp_path
+
+  return say
+
+
+def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower_cased(bare):
+  folder = bare(do_lower_case=True)
+  assert ids(tokenizers.of_folder(folder)) == theirs(folder)
+
+
+@pytest.mark.parametrize(
+  'content', [dict(do_lower_case=True, strip_accents=False), dict(do_lower_case=True)]
+)
+def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content, tmp_path):
+  tokenizers.of_folder(bare(**content)).save(tmp_path / 'saved')
+  other = tokenizers.of_folder(bare(do_lower_case=True))
+  folder = bare(tokenizer_class='BertTokenizer', **content)
+  raw = json.loads(other.parsing_engine().to_str())
+  raw['normalizer']['lowercase'] = False
+  (folder / 'tokenizer.json').write_text(json.dumps(raw))
+  found = tokenizers.of_folder(folder)
+  assert isinstance(found, published.Published)
+  assert ids(found) == theirs(folder)
+  assert ids(found, ['Time'])[0] == ids(found, ['time'])[0]
+
+
+def test_a_vocabulary_of_which_nobody_says_the_case_is_one_sentence(bare):
+  folder = bare()
+  with pytest.raises(errors.UserError, match='do_lower_case'):
+    tokenizers.of_folder(folder)
+
+
+@pytest.mark.parametrize('both', ['byte_bpe'], indirect=True)
+def test_merges_alone_are_read(both, tmp_path):
+  _, _, directory = both
+  for name in ('vocab.json', 'merges.txt'):
+    shutil.copy(directory / name, tmp_path)
+  assert ids(tokenizers.of_folder(tmp_path)) == theirs(directory)
+
+
+def test_files_that_do_not_say_how_text_is_split_are_one_sentence(tmp_path):
+  with pytest.raises(errors.UserError, match='has no tokenizer and no tokenizer.json'):
+    tokenizers.of_folder(tmp_path)
+  (tmp_path / 'spm.model').write_bytes(b'x')
+  with pytest.raises(errors.UserError, match='has spm.model and no tokenizer.json.*save_pretrain'):
+    tokenizers.of_folder(tmp_path)
+  with pytest.raises(errors.UserError, match='does not exist'):
+    tokenizers.of_folder(tmp_path / 'nowhere')
+  (tmp_path / 'tokenizer.json').write_text('{"model": 7}')
+  with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
+    tokenizers.of_folder(tmp_path)
+
+
+def test_a_special_piece_that_the_vocabulary_lacks_is_named(both, tmp_path):
+  _, _, directory = both
+  shutil.copy(directory / 'tokenizer.json', tmp_path)
+  (tmp_path / 'tokenizer_config.json').write_text('{"cls_token": {"content": "<none>"}}')
+  with pytest.raises(errors.UserError, match='no piece <none>: name its cls_token'):
+    tokenizers.of_folder(tmp_path)
