@@ -1,5 +1,5 @@
 """Heads: hidden vectors → logits. Legend: B batch, L length, P predictions, D width, E embedding
-width, V vocabulary.
+width, V vocabulary, C outputs of a row.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
 
@@ -27,6 +29,14 @@ READS = {
   'next_head': 'tokens',
   'pair_head': 'rows',
   'replaced_head': 'tokens',
+  'row_head': 'rows',
+}
+
+# The forms of RowHead: the name of its dense layer and what follows it; None: it has none.
+ROW_HEADS = {
+  'tanh': ('pooler', jnp.tanh),
+  'gelu': ('dense', layers.activation('gelu')),
+  'linear': None,
 }
 
 
@@ -167,6 +177,37 @@ class PairHead(nn.Module):
     return layers.Dense((2,), self.kernel_init, self.dtype, name='classifier')(pooled_BD).astype(
       jnp.float32
     )
+
+
+class RowHead(nn.Module):
+  """Scores a row by its vector: dropout, a dense layer and its activation, dropout, a linear layer
+  (Devlin et al. 2018 §4.1: 'tanh'; He et al. 2021, code of the release: 'gelu', the exact one).
+  Kind 'linear' has no dense layer (Clark et al. 2020, code of the release).
+
+  kind: of ROW_HEADS. input_dropout, dropout: rates before the dense layer, and before the last one.
+  The last product runs in float32: in fewer bits, scores of different rows are often the same.
+  """
+
+  kind: str
+  num_outputs: int
+  kernel_init: Callable
+  dtype: Any
+  dropout: float = 0.0
+  input_dropout: float = 0.0
+
+  @nn.compact
+  def __call__(self, row_BD, dropout_keys_B2=None):
+    """logits_BC in float32. dropout_keys_B2: keys of the rows; None without dropout."""
+    layer = errors.choose(self.kind, ROW_HEADS, 'objective.head')
+    before, after = blocks.split_keys(dropout_keys_B2, 2)
+    drop = lambda x_BD, *of: layers.dropout(x_BD[:, None], *of)[:, 0]
+    x_BD = drop(row_BD, self.input_dropout, before)
+    if layer is not None:
+      name, activation = layer
+      dense = layers.Dense(x_BD.shape[-1:], self.kernel_init, self.dtype, name=name)
+      x_BD = activation(dense(x_BD))
+    x_BD = drop(x_BD, self.dropout, after)
+    return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(x_BD)
 
 
 class ReplacedHead(nn.Module):

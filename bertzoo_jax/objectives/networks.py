@@ -1,5 +1,5 @@
 """An encoder with heads, as every objective uses it. Legend: B batch, L length, P predictions, V
-vocabulary, D width.
+vocabulary, D width, C outputs of a row.
 """
 
 import jax
@@ -17,7 +17,10 @@ HEADS = {
   'next_head': 'next',
   'pair_head': 'pair',
   'replaced_head': 'replaced',
+  'row_head': 'row',
 }
+
+_ROW_HEAD = 1 << 16  # tells the keys of its dropout from those that encoders make of the rows'
 
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
@@ -149,11 +152,50 @@ def pair_logits(encoder, params, hidden_BLD, batch):
   return pair_head(encoder).apply({'params': params['pair_head']}, row_BD)
 
 
+def row_head(
+  encoder, kind: str, num_outputs: int, dropout: float = 0.0, input_dropout: float = 0.0
+):
+  """The head that scores a row by its vector. kind: of heads.ROW_HEADS."""
+  return heads.RowHead(
+    kind, num_outputs, encoder.kernel_init, encoder.dtype, dropout, input_dropout
+  )
+
+
+def init_row_head(encoder, key, kind: str, num_outputs: int):
+  """Its parameters. Raises UserError for an unknown kind."""
+  return row_head(encoder, kind, num_outputs).init(key, _vectors(encoder)[0])['params']
+
+
+def row_head_kind(params) -> str:
+  """The kind of a row head, by the names of its parameters."""
+  return next(k for k, layer in heads.ROW_HEADS.items() if layer is None or layer[0] in params)
+
+
+def row_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_dropout=0.0):
+  """logits_BC, float32, of each row.
+
+  Args:
+    encoder: linen module.
+    params: of the network.
+    hidden_BLD: of `encode`.
+    batch: what the encoder read, and row_keys where there is dropout.
+    key: of dropout, as of `encode`, whose draws are others; None without dropout.
+    dropout, input_dropout: rates, as of heads.RowHead.
+  """
+  own = params['row_head']
+  keys_B2 = None
+  if key is not None:
+    keys_B2 = row_keys.fold_in(row_keys.join(batch['row_keys'], key), _ROW_HEAD)
+  num_outputs = own['classifier']['bias'].shape[0]
+  head = row_head(encoder, row_head_kind(own), num_outputs, dropout, input_dropout)
+  return head.apply({'params': own}, encoder.row_vectors(hidden_BLD, batch), keys_B2)
+
+
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The outputs of a network's trained heads, without dropout, float32.
 
-  Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL}. A network that
-  predicts the next token returns {'next': logits_BLV}.
+  Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL, 'row':
+  logits_BC}. A network that predicts the next token returns {'next': logits_BLV}.
   """
   rows, length = batch['input_ids'].shape
   if 'next_head' in params:
@@ -172,6 +214,8 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     out['pair'] = pair_logits(encoder, params, hidden_BLD, batch)
   if 'replaced_head' in params:
     out['replaced'] = replaced_logits(encoder, params, hidden_BLD, batch)
+  if 'row_head' in params:
+    out['row'] = row_logits(encoder, params, hidden_BLD, batch)
   return out
 
 

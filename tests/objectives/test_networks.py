@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 import small_networks as small
 
 from bertzoo_jax.objectives import networks
@@ -26,3 +27,33 @@ def test_v3_s_head_reads_the_first_token_of_its_own_pack():
   x = jax.nn.gelu(x @ head['dense']['kernel'] + head['dense']['bias'], approximate=False)
   score = head['score']['classifier']
   assert small.worst(packed[0, 7:19], (x @ score['kernel'] + score['bias'])[:, 0]) < 1e-4
+
+
+@pytest.mark.parametrize('kind', ['tanh', 'gelu', 'linear'])
+def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kind):
+  encoder, draw = small.encoder(), np.random.default_rng(0)
+  own = small.perturbed(networks.init_row_head(encoder, jax.random.key(0), kind, 3))
+  assert networks.row_head_kind(own) == kind
+  hidden_BLD = draw.normal(size=(64, 2, 48)).astype(np.float32)
+  rows = {'row_keys': draw.integers(0, 2**32, (64, 2), np.uint32)}
+  logits = lambda key=None, *rates: np.asarray(
+    networks.row_logits(encoder, {'row_head': own}, hidden_BLD, rows, key, *rates)
+  )
+  # Devlin et al. 2018 §4.1, He et al. 2021 and Clark et al. 2020, code of the releases.
+  dense = lambda name, x: x @ own[name]['kernel'] + own[name]['bias']
+  x = hidden_BLD[:, 0]
+  if kind == 'tanh':
+    x = np.tanh(dense('pooler', x))
+  elif kind == 'gelu':
+    x = jax.nn.gelu(dense('dense', x), approximate=False)
+  assert small.worst(logits(), dense('classifier', x)) < 1e-5
+  key = jax.random.key(1)
+  np.testing.assert_array_equal(logits(key, 0.0, 0.0), logits())
+  before, after, both = logits(key, 0.0, 0.5), logits(key, 0.5, 0.0), logits(key, 0.5, 0.5)
+  for dropped in (before, after, both):
+    assert np.abs(dropped - logits()).max(axis=1).min() > 1e-3  # every row
+  assert small.worst(before, after) > 0.1 and small.worst(both, after) > 0.1
+  assert small.worst(logits(jax.random.key(2), 0.5), after) > 0.1
+  # What is dropped before the last layer is scaled up to the same mean.
+  many = np.mean([logits(jax.random.key(i), 0.5) for i in range(200)], axis=0)
+  assert np.abs(many - logits()).mean() < 0.15 * np.abs(after - logits()).mean()
