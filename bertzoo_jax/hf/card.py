@@ -81,7 +81,7 @@ def text(
     f'| batch | {_batch(config, step)} |',
     f'| lengths | {", ".join(f"{n} tokens for {steps:,} steps" for n, steps in lengths)} |',
     f'| began with | {_public(init.split(",")) if init else "random weights"} |',
-    *(f'| {word} | {_fields(section)} |' for word, section in sections),
+    *(f'| {word} | {_fields(_without_folders(section))} |' for word, section in sections),
     *([f'| masking | {_masking(config["masking"])} |'] if 'masking' in config else []),
     f'| objective | {_fields(config["objective"])} |',
     f'| optimizer | {_fields(config["optimizer"])} |',
@@ -215,6 +215,13 @@ def _outputs(config: dict[str, Any]) -> list[str]:
   if 'metrics' in config:
     lines.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
   return [' '.join(lines), ''] if lines else []
+
+
+def _without_folders(x):
+  """A section without the folders of absolute paths in its values."""
+  if isinstance(x, dict):
+    return {key: _without_folders(value) for key, value in x.items()}
+  return re.sub(r'^[/~].*/', '', x) if isinstance(x, str) else x
 
 
 def _has_pair_head(a: Architecture) -> bool:

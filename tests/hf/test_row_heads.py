@@ -250,7 +250,7 @@ def _set(**fields):
     ('electra', _turned('classifier.dense.weight')),
     ('deberta', _set(pooler_hidden_act='tanh')),
     ('deberta v2', _set(pooler_hidden_act='gelu_new')),
-    ('xlnet', _set(summary_activation='none')),
+    ('xlnet', _set(summary_activation='linear')),
     ('xlnet', _set(summary_type='first')),
   ],
 )
