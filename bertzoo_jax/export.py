@@ -30,6 +30,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -113,7 +114,8 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   params = _with_placed_heads(network, architecture).of(params)
   aside = {head: x for head, x in whole.items() if head not in params}
   content, special = hf_tokenizer.read(tokenizer)
-  tensors, hf_json = convert(a, weights.flatten(params), encoder, special)
+  task = row_heads.task_of(config['objective'])
+  tensors, hf_json = convert(a, weights.flatten(params), encoder, special, task)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
     weights.save(directory / weights.HEADS, weights.flatten(aside))
@@ -149,7 +151,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       step=step,
       tensors=tensors,
       corpus=workdirs.corpus_record(workdir),
-      metrics=_metrics(workdir, step),
+      metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
       commits=_commits(workdir, step),
       init=workdirs.first_weights(workdir),
       aside=sorted(aside),
@@ -160,15 +162,23 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
 
 
 def convert(
-  a: hf_architecture.Architecture, params: dict, encoder, special: dict[str, int]
+  a: hf_architecture.Architecture,
+  params: dict,
+  encoder,
+  special: dict[str, int],
+  task: row_heads.Task | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
-  special: ids by name.
+  special: ids by name; task: of a head that scores rows.
   """
   known = architectures.ARCHITECTURES
+  row_heads.check(a, params)
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
+  if row_heads.kind_of(params):
+    outputs = len(params[f'{row_heads.CLASSIFIER}/bias'])
+    hf_json |= row_heads.config(a, outputs, task or row_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
@@ -187,7 +197,10 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
     length,
     encoder.type_vocab_size,
     special['pad'],
+    padding=encoder.padding_side,
   )
+  if row_heads.HEAD in params:
+    batch = verify.with_single_texts(batch)
   computed = a.computes(encoder)
   rows = verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),
@@ -264,10 +277,11 @@ def _commits(workdir, step: int) -> list[str]:
   return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
 
 
-def _metrics(workdir, step: int) -> dict:
+def _metrics(workdir, step: int, also=()) -> dict:
   """The newest loss, accuracy, bits and measures of detection up to a step, by name; what was
-  measured of the machine is left out.
+  measured of the machine is left out. also: names of metrics of a task.
   """
+  wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
   newest = {}
   for row in metrics.read(workdir):
     if row['step'] <= step:
@@ -275,7 +289,7 @@ def _metrics(workdir, step: int) -> dict:
         {
           name: value
           for name, value in row.items()
-          if value is not None and re.search('loss|accuracy|bits|rtd', name)
+          if value is not None and re.search(wanted, name)
         }
       )
   return newest

@@ -8,8 +8,9 @@ example is `tests/outside/modern_hf.py`.
 Such a file says six things.
 
 1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
-   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `next_head/`, `pair_head/`
-   or `replaced_head/`. The word table of every encoder is WORD_TABLE:
+   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `next_head/`, `pair_head/`,
+   `replaced_head/` or `row_head/` (`row_heads.rows` makes the rows of the last). The word table of
+   every encoder is WORD_TABLE:
 
        Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
@@ -218,6 +219,8 @@ class Architecture(NamedTuple):
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
     activations: our activations that it has.
+    head_dropouts: keys of config.json for the dropout of its row head: before the classifier, and
+      before the dense layer.
     tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
@@ -245,6 +248,7 @@ class Architecture(NamedTuple):
   segments: int = 1
   head_activation: str | None = None
   activations: Mapping[str, str] = ACTIVATIONS
+  head_dropouts: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -44,6 +45,7 @@ def text(
   """
   computed = architecture.computes(encoder)
   task = architecture.pipeline if computed.pipeline is None else computed.pipeline
+  scores = row_heads.kind(architecture) != ''
   parameters = sum(x.size for x in tensors.values())
   corpus = dict(corpus)
   licence, language = corpus.pop('license', None), corpus.pop('language', None)
@@ -56,18 +58,21 @@ def text(
     'tags:',
     '- bertzoo_jax',
     *(['- masked-language-modeling'] if task == 'fill-mask' else []),
+    *(['- text-classification'] if scores else []),
     '---',
     '',
   ]
   lengths = _lengths(config, step)
+  sections = ((word, config[name]) for name, word in _SECTIONS.items() if name in config)
   lines = [
-    f'# {architecture.name}, pretrained with bertzoo_jax',
+    f'# {architecture.name}, {"fine-tuned" if scores else "pretrained"} with bertzoo_jax',
     '',
     f'{sizes.num_layers} layer{"s" * (sizes.num_layers > 1)} of {encoder.hidden_size}, '
     f'{sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
     '',
     *(_usage(task) if task else []),
+    *(_outputs(config) if scores else []),
     '## Training',
     '',
     '| | |',
@@ -76,8 +81,8 @@ def text(
     f'| batch | {_batch(config, step)} |',
     f'| lengths | {", ".join(f"{n} tokens for {steps:,} steps" for n, steps in lengths)} |',
     f'| began with | {_public(init.split(",")) if init else "random weights"} |',
-    f'| input | {_fields(config["format"])} |',
-    f'| masking | {_masking(config["masking"])} |',
+    *(f'| {word} | {_fields(_without_folders(section))} |' for word, section in sections),
+    *([f'| masking | {_masking(config["masking"])} |'] if 'masking' in config else []),
     f'| objective | {_fields(config["objective"])} |',
     f'| optimizer | {_fields(config["optimizer"])} |',
     f'| schedule | {_fields(config["schedule"])} |',
@@ -95,7 +100,11 @@ def text(
     lines += [
       '## Last measured',
       '',
-      'Losses in nats; `held_out` on text kept out of training.',
+      *(
+        [_OF_TASK]
+        if 'metrics' in config
+        else ['Losses in nats; `held_out` on text kept out of training.']
+      ),
       '',
       '| metric | value |',
       '|---|---|',
@@ -124,14 +133,17 @@ def text(
     ),
     'The state of the optimizer is not part of the export.',
     '',
-    *(_UNUSED if task else []),
+    *(_UNUSED if task and not scores else []),
     checked,
     '',
   ]
   return '\n'.join(head + lines)
 
 
+# Sections that only some configs have, and their names in the table.
+_SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
 _NOT_RECORDED = 'not recorded'
+_OF_TASK = 'Metrics of the dev set; losses in nats.'
 _LAST_PHASE = (
   'The run had several phases. The table has the fields of the last one that was trained, and all '
   'lengths that were trained.'
@@ -187,6 +199,31 @@ def _public(names: list[str]) -> str:
   return _value([re.sub(r'^(hf:)?[/~.].*/', '', name) for name in names])
 
 
+def _outputs(config: dict[str, Any]) -> list[str]:
+  """What the outputs of a head for rows are."""
+  task = row_heads.task_of(config['objective'])
+  labels = ', '.join(f'{i} `{label}`' for i, label in enumerate(task.labels))
+  what = {
+    'regression': 'The output is a number. No function is applied to it.',
+    'multi_label_classification': 'Each output is the logit that its label is true (sigmoid). '
+    'Labels may be true together.',
+    'single_label_classification': 'One label is right (softmax over the outputs).',
+  }
+  lines = [what[task.problem]] if task.problem in what else []
+  if task.labels and task.problem != 'regression':
+    lines.append(f'Labels: {labels}.')
+  if 'metrics' in config:
+    lines.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
+  return [' '.join(lines), ''] if lines else []
+
+
+def _without_folders(x):
+  """A section without the folders of absolute paths in its values."""
+  if isinstance(x, dict):
+    return {key: _without_folders(value) for key, value in x.items()}
+  return re.sub(r'^[/~].*/', '', x) if isinstance(x, str) else x
+
+
 def _has_pair_head(a: Architecture) -> bool:
   return any('pair_head/' in str(row.ours) for row in a.rows)
 
@@ -220,6 +257,8 @@ def _masking(section: dict[str, Any]) -> str:
 
 def _usage(task: str) -> list[str]:
   """How the directory is loaded."""
+  if task == row_heads.PIPELINE:
+    return _usage_of_scores()
   return [
     '```python',
     'from transformers import AutoTokenizer, pipeline',
@@ -229,6 +268,21 @@ def _usage(task: str) -> list[str]:
     '',
     'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put '
     'its own text cleaning in place of this one.',
+    '',
+  ]
+
+
+def _usage_of_scores() -> list[str]:
+  """How a directory whose class scores rows is loaded."""
+  return [
+    '```python',
+    'from transformers import pipeline',
+    f"classify = pipeline('{row_heads.PIPELINE}', model='THIS_DIRECTORY', truncation=True)",
+    "classify('A text.')",
+    "classify({'text': 'A text.', 'text_pair': 'A second text.'})  # for a task of pairs",
+    '```',
+    '',
+    'Add `top_k=None` for the scores of all labels.',
     '',
   ]
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -60,9 +61,14 @@ def missing_packages() -> list[str]:
 
 
 def random_batch(
-  vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0
+  vocab_size: int,
+  max_length: int,
+  segments: int,
+  pad: int,
+  seed: int = 0,
+  padding: str = 'right',
 ) -> dict[str, np.ndarray]:
-  """Rows of random ids, padded at the end: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
+  """Rows of random ids, padded on one side: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
   max_length.
 
   The first row is full, so that every position is tried; rows of more than 128 tokens are two,
@@ -76,21 +82,31 @@ def random_batch(
   ids = rng.choice(np.setdiff1d(np.arange(vocab_size), [pad]), real.shape)
   split = rng.integers(0, max_length + 1, (len(lengths), 1))
   second = (np.arange(max_length) >= split) & (segments > 1)
-  return {
+  batch = {
     'input_ids': np.where(real, ids, pad).astype(np.int32),
     'segment_ids': (second & real).astype(np.int32),
     'pack_ids': real.astype(np.int32),
   }
+  if padding == 'right':
+    return batch
+  turned = (np.arange(max_length) - (max_length - lengths)[:, None]) % max_length
+  return {name: np.take_along_axis(x, turned, axis=1) for name, x in batch.items()}
+
+
+def with_single_texts(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The rows, and each once more as a single text, of segment 0."""
+  single = {**batch, 'segment_ids': np.zeros_like(batch['segment_ids'])}
+  return {name: np.concatenate([x, single[name]]) for name, x in batch.items()}
 
 
 def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The reference's logits in float32, by head.
 
   Returns:
-    'mlm' [B, L, V], 'pair' [B, 2] and 'replaced' [B, L], those that the class has, or other heads
-    by the names of `networks.predict`; 'vectors' [B, L, D] of a class without a head. 'unloaded':
-    names of the tensors that the reference did not find in the file, or found there and did not
-    load.
+    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L] and 'row' [B, C], those that the class has, or
+    other heads by the names of `networks.predict`; 'vectors' [B, L, D] of a class without a head.
+    'unloaded': names of the tensors that the reference did not find in the file, or found there and
+    did not load.
   """
   if a.logits is not None:
     return a.logits(directory, batch)
@@ -98,10 +114,11 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   out = outputs(network, batch)
   alone = getattr(out, 'logits', None)
   dims = 0 if alone is None else alone.ndim
+  flat = 'row' if row_heads.kind(a) else 'replaced'
   found = {
     'mlm': getattr(out, 'prediction_logits', alone if dims == 3 else None),
     'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-    'replaced': alone if dims == 2 else None,
+    flat: alone if dims == 2 else None,
     'vectors': getattr(out, 'last_hidden_state', None),
   }
   return {
@@ -201,7 +218,8 @@ def compare_logits(
   return [*rows, *(_compare_head(head, ours, theirs, pack_ids) for head in heads)]
 
 
-_ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2}
+_ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2, 'row': 3}
+_OF_ROWS = ('pair', 'row')
 
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
@@ -213,7 +231,7 @@ def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
   a, b = np.asarray(ours[head]), np.asarray(theirs[head])
   if a.shape != b.shape:
     return Comparison(what, f'{a.shape} here, {b.shape} there', 'one shape', False)
-  if b.shape[:2] == pack_ids.shape and head != 'pair':
+  if b.shape[:2] == pack_ids.shape and head not in _OF_ROWS:
     a, b = a[pack_ids > 0], b[pack_ids > 0]
   if not b.size:
     return Comparison(what, 'no number to compare', 'one at least', False)

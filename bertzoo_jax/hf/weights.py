@@ -14,6 +14,7 @@ import safetensors.numpy
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
@@ -31,12 +32,16 @@ class Report(NamedTuple):
     architecture: the class that wrote it, where config.json says so.
     encoder: the encoder's fields as config.json has them.
     ignored: tensors that have no place here, with the reason where there is one.
+    model_type: of config.json.
+    labels: names of the outputs of its head for rows; () if it has none or does not tell them.
   """
 
   source: str
   architecture: str
   encoder: dict[str, Any]
   ignored: tuple[str, ...]
+  model_type: str = ''
+  labels: tuple[str, ...] = ()
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
@@ -90,7 +95,12 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   unread = [key for key in unread if not key.endswith(a.buffers)]
   encoder = a.settle_fields(encoder, params)
   return unflatten(params), Report(
-    str(directory), (content.get('architectures') or [a.name])[0], encoder, tuple(unread + notes)
+    str(directory),
+    (content.get('architectures') or [a.name])[0],
+    encoder,
+    tuple(unread + notes),
+    a.model_type,
+    row_heads.labels_of(content) if row_heads.kind_of(params) else (),
   )
 
 
@@ -103,7 +113,9 @@ def merge(
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
   stays for all texts. A position table of another length gives the rows that both have; the rest
-  stay fresh.
+  stay fresh. A head that scores rows takes the pooler of a pair head, and a pair head that of a
+  head that scores rows. Of a head for rows with another number of outputs the last layer is fresh;
+  one of another form is fresh as a whole.
 
   Args:
     fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
@@ -131,6 +143,8 @@ def merge(
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
+  loaded, said = _with_fitting_heads(fresh, loaded)
+  lines += said
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
@@ -154,6 +168,29 @@ def merge(
         f'differs: encoder.{field} is {encoder[field]} in the config and {theirs} in the checkpoint'
       )
   return unflatten(params), lines
+
+
+def _with_fitting_heads(fresh: dict, loaded: dict) -> tuple[dict, list[str]]:
+  """(loaded parameters whose heads of rows are those of `fresh`, lines about what was moved or left
+  out). Both flat.
+  """
+  has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
+  without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
+  heads = (row_heads.HEAD, 'pair_head')
+  for ours, theirs in (heads, heads[::-1]):
+    old, new = f'{theirs}/pooler', f'{ours}/pooler'
+    if has(fresh, new) and has(loaded, old) and not has(fresh, theirs) and not has(loaded, ours):
+      own = {path.replace(old, new): x for path, x in loaded.items() if path.startswith(old)}
+      return {**without(old), **own}, [f'{new}: the pooler of {theirs}']
+  kinds = [row_heads.kind_of(params) for params in (loaded, fresh)]
+  if all(kinds) and kinds[0] != kinds[1]:
+    note = f'{row_heads.HEAD}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
+    return without(row_heads.HEAD), [f'{note} and objective.head is {kinds[1]}']
+  last = f'{row_heads.CLASSIFIER}/bias'
+  if last in fresh and last in loaded and fresh[last].shape[0] != (there := len(loaded[last])):
+    note = f'{row_heads.CLASSIFIER}: fresh, since the checkpoint has {there} outputs'
+    return without(row_heads.CLASSIFIER), [f'{note} and this network {fresh[last].shape[0]}']
+  return loaded, []
 
 
 def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
@@ -82,6 +83,29 @@ def _beside(name: str) -> dict[str, Architecture]:
   return found
 
 
+def classifier_of(name: str) -> tuple[str, str]:
+  """The class that scores rows in the family of a class, and the kind of its head (tanh, gelu or
+  linear). Where the family has none, `name` and 'tanh': export then says what it has no place for.
+
+  Args:
+    name: of a class as of `choose`, or a model_type.
+
+  Raises:
+    UserError: `name` is no class and no model_type.
+  """
+  types = {a.model_type for a in ARCHITECTURES.values()}
+  model_type = name if name in types else choose(name).model_type
+  for other, a in {**_beside(name), **ARCHITECTURES}.items():
+    if a.model_type == model_type and (kind := row_heads.kind(a)):
+      return other, kind
+  return name, 'tanh'
+
+
+def task_head(name: str) -> str:
+  """The kind of head that scores rows in the family of a class. Arguments as of `classifier_of`."""
+  return classifier_of(name)[1]
+
+
 def placed(name: str, params, own_heads) -> dict[str, Any]:
   """`architecture.placed` of a name. Raises UserError if it is no architecture."""
   return architecture.placed(choose(name), params, own_heads)
@@ -117,9 +141,12 @@ def fitting_note(name: str, activation: str, paths) -> str | None:
   """
   a, paths = choose(name), list(paths)
   homeless, empty = architecture.misfits(a, paths)
+  ours, theirs = row_heads.kind_of(paths), row_heads.kind(a)
   if activation not in a.activations:
     return f'Hugging Face has no activation {activation}: export cannot write this model.'
-  if homeless:
+  if ours and theirs and ours != theirs:
+    why = f'has a head of the kind {theirs}, and objective.head is {ours}'
+  elif homeless:
     why = f'cannot hold {homeless[0]}'
   elif empty:
     why = f'needs {empty[0]}, which is not trained here'
@@ -152,5 +179,13 @@ ARCHITECTURES = {
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
     xlnet.MODEL,
+    bert.CLASSIFICATION,
+    ernie.CLASSIFICATION,
+    roberta.CLASSIFICATION,
+    electra.CLASSIFICATION,
+    albert.CLASSIFICATION,
+    deberta.CLASSIFICATION,
+    deberta_v2.CLASSIFICATION,
+    xlnet.CLASSIFICATION,
   )
 }

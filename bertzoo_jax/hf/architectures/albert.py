@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -12,7 +13,7 @@ from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 
 
-def _build(name, *heads, **rest):
+def _build(name, *heads, build=bert_like.build, **rest):
   layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
   rows = (
     *bert_like.embeddings('albert', 2),
@@ -30,21 +31,13 @@ def _build(name, *heads, **rest):
     *dense(f'{layers}/feed_forward/in', f'{layer}.ffn'),
     *dense(f'{layers}/feed_forward/out', f'{layer}.ffn_output'),
     *norm(f'{layers}/feed_forward_norm', f'{layer}.full_layer_layer_norm'),
-    *dense('mlm_head/transform', 'predictions.dense'),
-    *norm('mlm_head/norm', 'predictions.LayerNorm'),
-    Row('mlm_head/bias', 'predictions.bias'),
     *heads,
   )
-  tied = {
-    'predictions.decoder.weight': 'albert.embeddings.word_embeddings.weight',
-    'predictions.decoder.bias': 'predictions.bias',
-  }
-  return bert_like.build(
+  return build(
     name,
     'albert',
     rows,
     segments=2,
-    tied=tied,
     blocks=_blocks,
     more=_more,
     more_fields=_fields,
@@ -91,10 +84,29 @@ def _fields(content) -> dict:
   return {'sharing': 'all', 'num_groups': groups, 'inner_group_num': content['inner_group_num']}
 
 
+_MLM_HEAD = (
+  *dense('mlm_head/transform', 'predictions.dense'),
+  *norm('mlm_head/norm', 'predictions.LayerNorm'),
+  Row('mlm_head/bias', 'predictions.bias'),
+)
+_TIED = {
+  'predictions.decoder.weight': 'albert.embeddings.word_embeddings.weight',
+  'predictions.decoder.bias': 'predictions.bias',
+}
 PRETRAINING = _build(
   'AlbertForPreTraining',
+  *_MLM_HEAD,
   *dense('pair_head/pooler', 'albert.pooler'),
   *dense('pair_head/classifier', 'sop_classifier.classifier'),
+  tied=_TIED,
   heads='The pair head (`sop_classifier`) tells how the second text relates to the first.',
 )
-MASKED_LM = _build('AlbertForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False)
+MASKED_LM = _build(
+  'AlbertForMaskedLM', *_MLM_HEAD, tied=_TIED, heads=bert_like.NO_PAIR_HEAD, reads=False
+)
+CLASSIFICATION = _build(
+  'AlbertForSequenceClassification',
+  *row_heads.rows('tanh', 'albert.pooler', 'classifier'),
+  build=bert_like.classification,
+  head_dropouts=('classifier_dropout_prob',),
+)

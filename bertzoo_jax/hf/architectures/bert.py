@@ -1,5 +1,6 @@
 """BERT (Devlin et al. 2018), and its left-to-right baseline."""
 
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
@@ -43,6 +44,15 @@ def masked_lm(name, model_type, **rest):
   return build(name, model_type, heads=bert_like.NO_PAIR_HEAD, reads=False, **rest)
 
 
+def classification(name, model_type, **rest):
+  """A class with BERT's layers that scores rows. rest: arguments of bert_like.build."""
+  rows = (
+    *bert_like.encoder(model_type, 2),
+    *row_heads.rows('tanh', f'{model_type}.pooler.dense', 'classifier'),
+  )
+  return bert_like.classification(name, model_type, rows, segments=2, **rest)
+
+
 def _next_logits(directory, batch):
   """As verify.logits: logits of the token that follows each token."""
   network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
@@ -62,3 +72,4 @@ LEFT_TO_RIGHT = build(
   pipeline='',
   logits=_next_logits,
 )
+CLASSIFICATION = classification('BertForSequenceClassification', 'bert')

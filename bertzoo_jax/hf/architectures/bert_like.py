@@ -9,6 +9,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -24,6 +25,8 @@ from bertzoo_jax.hf.architecture import Sizes
 PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
+
+SCORES_ROWS = 'The head scores a whole text, or a pair of texts.'
 
 FIELDS = {  # the encoder's field and theirs, where only the name differs
   'num_layers': 'num_hidden_layers',
@@ -218,6 +221,12 @@ def build(
     segments=segments,
     **rest,
   )
+
+
+def classification(name: str, model_type: str, rows: tuple[Row, ...], **rest):
+  """An architecture of BERT's kind that scores rows. Arguments as of `build`."""
+  told = dict(heads=SCORES_ROWS, pipeline=row_heads.PIPELINE, head_dropouts=('classifier_dropout',))
+  return build(name, model_type, rows, **{**told, **rest})
 
 
 def _modern(model_type: str, name: str) -> str:

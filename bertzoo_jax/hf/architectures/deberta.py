@@ -28,51 +28,58 @@ def _apart(y, sizes):
 INTERLEAVED = Transform(_interleaved, _apart)
 
 
-def _more(encoder) -> dict:
-  """No further fields. Raises UserError for settings that only the second version has."""
-  if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
-    raise errors.UserError(
-      'This encoder has buckets or shared projections, and DebertaForMaskedLM has neither: export '
-      'as --architecture=DebertaV2ForMaskedLM.'
-    )
-  return {}
-
-
-MASKED_LM = deberta_like.build(
-  'DebertaForMaskedLM',
-  'deberta',
-  (
-    *deberta_like.encoder(
-      Row(
-        tuple(f'{ATTENTION}/{x}/kernel' for x in ('query', 'key', 'value')),
-        f'{THEIR_ATTENTION}.in_proj.weight',
-        INTERLEAVED,
-      ),
-      Row(f'{ATTENTION}/query/bias', f'{THEIR_ATTENTION}.q_bias', HEADS_BIAS),
-      Row(f'{ATTENTION}/value/bias', f'{THEIR_ATTENTION}.v_bias', HEADS_BIAS),
-      *deberta_like.may_lack(
-        (
-          Row(
-            f'{ATTENTION}/position_key/kernel', f'{THEIR_ATTENTION}.pos_proj.weight', HEADS_KERNEL
-          ),
-          *dense(
-            f'{ATTENTION}/position_query', f'{THEIR_ATTENTION}.pos_q_proj', HEADS_KERNEL, HEADS_BIAS
-          ),
-        )
-      ),
-    ),
-    *deberta_like.MLM_HEAD,
+_BODY = deberta_like.encoder(
+  Row(
+    tuple(f'{ATTENTION}/{x}/kernel' for x in ('query', 'key', 'value')),
+    f'{THEIR_ATTENTION}.in_proj.weight',
+    INTERLEAVED,
   ),
-  more=_more,
-  more_fields=lambda content: {
-    'buckets': 0,
-    'norm_relative': False,
-    'shared_projections': False,
-    'key_bias': False,
-    'convolution_size': 0,
-    'convolution_activation': 'gelu',
-  },
-  defaults={},
+  Row(f'{ATTENTION}/query/bias', f'{THEIR_ATTENTION}.q_bias', HEADS_BIAS),
+  Row(f'{ATTENTION}/value/bias', f'{THEIR_ATTENTION}.v_bias', HEADS_BIAS),
+  *deberta_like.may_lack(
+    (
+      Row(f'{ATTENTION}/position_key/kernel', f'{THEIR_ATTENTION}.pos_proj.weight', HEADS_KERNEL),
+      *dense(
+        f'{ATTENTION}/position_query', f'{THEIR_ATTENTION}.pos_q_proj', HEADS_KERNEL, HEADS_BIAS
+      ),
+    )
+  ),
+)
+
+
+def _build(name, rows, **rest):
+  second = name.replace('Deberta', 'DebertaV2')
+
+  def more(encoder) -> dict:
+    if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
+      raise errors.UserError(
+        f'This encoder has buckets or shared projections, and {name} has neither: export as '
+        f'--architecture={second}.'
+      )
+    return {}
+
+  return deberta_like.build(
+    name,
+    'deberta',
+    rows,
+    more=more,
+    more_fields=lambda content: {
+      'buckets': 0,
+      'norm_relative': False,
+      'shared_projections': False,
+      'key_bias': False,
+      'convolution_size': 0,
+      'convolution_activation': 'gelu',
+    },
+    defaults={},
+    **rest,
+  )
+
+
+MASKED_LM = _build(
+  'DebertaForMaskedLM',
+  (*_BODY, *deberta_like.MLM_HEAD),
   computes=deberta_like.without_decoder,
   heads=deberta_like.NO_POOLER,
 )
+CLASSIFICATION = deberta_like.classification(_build, 'DebertaForSequenceClassification', _BODY)

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -162,6 +163,30 @@ def build(
     settle_fields=_settle_fields,
     **rest,
   )
+
+
+def classification(build, name: str, rows: tuple[Row, ...], **rest):
+  """An architecture that scores rows.
+
+  build: (name, rows, **fields) → an architecture of a version. rows: of the body.
+  """
+  a = build(
+    name,
+    (*rows, *row_heads.rows('gelu', 'pooler.dense', 'classifier')),
+    heads=bert_like.SCORES_ROWS,
+    pipeline=row_heads.PIPELINE,
+    computes=_for_rows,
+    head_dropouts=('cls_dropout', 'pooler_dropout'),
+    **rest,
+  )
+  return a._replace(to_encoder=row_heads.expecting(a.to_encoder, pooler_hidden_act='gelu'))
+
+
+def _for_rows(encoder) -> Computed:
+  """The Computed of an encoder whose vectors score rows: the decoder has no part in them."""
+  computed = without_decoder(encoder)
+  said = f'The enhanced mask decoder has no part in the score, and `{POSITIONS}` is not read.'
+  return computed._replace(said=said if computed.said else '', pipeline=None)
 
 
 def without_decoder(encoder) -> Computed:

@@ -182,3 +182,4 @@ DISCRIMINATOR = _build(
   computes=_without_positions,
   logits=discriminator_logits,
 )
+CLASSIFICATION = deberta_like.classification(_build, 'DebertaV2ForSequenceClassification', _BODY)

@@ -1,12 +1,13 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def _build(name, *heads, **rest):
+def _build(name, *heads, build=bert_like.build, **rest):
   none = lambda sizes: None
-  return bert_like.build(
+  return build(
     name,
     'electra',
     (
@@ -41,4 +42,9 @@ MASKED_LM = _build(
   tied={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'},
   heads='This network fills masks. Where it was a generator, its tokens are what a discriminator '
   'learned to tell; to fine-tune, take the discriminator.',
+)
+CLASSIFICATION = _build(
+  'ElectraForSequenceClassification',
+  *row_heads.rows('gelu', 'classifier.dense', 'classifier.out_proj'),
+  build=bert_like.classification,
 )

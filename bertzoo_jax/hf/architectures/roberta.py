@@ -1,9 +1,20 @@
 """RoBERTa (Liu et al. 2019)."""
 
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
+_FIELDS = dict(
+  segments=1,
+  positions_after_padding=True,
+  more=lambda encoder, special, sizes: {
+    'bos_token_id': special['cls'],
+    'eos_token_id': special['sep'],
+  },
+  tokens=tokenizer.Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
+)
+_ZEROS = 'Position and segment rows that the class demands and training had no use for are zeros.'
 MASKED_LM = bert_like.build(
   'RobertaForMaskedLM',
   'roberta',
@@ -13,18 +24,21 @@ MASKED_LM = bert_like.build(
     *bert_like.norm('mlm_head/norm', 'lm_head.layer_norm'),
     Row('mlm_head/bias', 'lm_head.bias'),
   ),
-  segments=1,
-  positions_after_padding=True,
-  more=lambda encoder, special, sizes: {
-    'bos_token_id': special['cls'],
-    'eos_token_id': special['sep'],
-  },
   head_activation='gelu',
   tied={
     'lm_head.decoder.weight': 'roberta.embeddings.word_embeddings.weight',
     'lm_head.decoder.bias': 'lm_head.bias',
   },
-  tokens=tokenizer.Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
-  heads='Position and segment rows that the class demands and training had no use for are zeros. '
-  'There is no pooler: transformers starts one at random if asked.',
+  heads=f'{_ZEROS} There is no pooler: transformers starts one at random if asked.',
+  **_FIELDS,
+)
+CLASSIFICATION = bert_like.classification(
+  'RobertaForSequenceClassification',
+  'roberta',
+  (
+    *bert_like.encoder('roberta', 1),
+    *row_heads.rows('tanh', 'classifier.dense', 'classifier.out_proj'),
+  ),
+  heads=f'{bert_like.SCORES_ROWS} {_ZEROS}',
+  **_FIELDS,
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -146,6 +147,20 @@ def _vectors(directory, batch):
   return {'vectors': out.last_hidden_state.numpy(), 'unloaded': unloaded}
 
 
+def _row_logits(directory, batch):
+  """The same of a class that scores rows by their last token."""
+  network, unloaded = verify.reloaded(directory, 'XLNetForSequenceClassification')
+  out = verify.outputs(network, batch, segments=True)
+  return {'row': out.logits.numpy(), 'unloaded': unloaded}
+
+
+# How the class makes a row's vector of its tokens, and what an encoder and a head here do.
+_SUMMARY = {
+  'summary_type': 'last',
+  'summary_use_proj': True,
+  'summary_activation': 'tanh',
+  'summary_proj_to_labels': False,
+}
 _NO_SUMMARY = (
   'There is no summary of the row and no head for pairs (`objective.pair_weight`): transformers '
   'starts them at random if asked.'
@@ -177,4 +192,20 @@ MODEL = LM._replace(
   tied={},
   reads=False,
   logits=_vectors,
+)
+CLASSIFICATION = LM._replace(
+  name='XLNetForSequenceClassification',
+  rows=(*_body(), *row_heads.rows('tanh', 'sequence_summary.summary', 'logits_proj')),
+  to_config=lambda *of: {
+    **_to_config(*of),
+    'architectures': ['XLNetForSequenceClassification'],
+    **_SUMMARY,
+  },
+  to_encoder=row_heads.expecting(_to_encoder, **_SUMMARY),
+  heads='The head scores a whole text, or a pair of texts, by the vector of its last token: pad on '
+  'the left.',
+  pipeline=row_heads.PIPELINE,
+  tied={},
+  logits=_row_logits,
+  head_dropouts=('summary_last_dropout', 'summary_first_dropout'),
 )
