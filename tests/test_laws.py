@@ -7,6 +7,7 @@ import inspect
 import pathlib
 import re
 
+import ml_collections
 import pytest
 
 from bertzoo_jax.common import config as configuration
@@ -19,7 +20,7 @@ PACKAGE = ROOT / 'bertzoo_jax'
 
 # Law 3: the folders of each program, and what it may not import (anywhere, also not inside a
 # function).
-HOST = ('text', 'words', 'tokenizers', 'corpus', 'batches')
+HOST = ('text', 'words', 'tokenizers', 'corpus', 'batches', 'tasks')
 DEVICE = ('model', 'kernels', 'objectives', 'training', 'tpu')
 NOT_ON_HOST = (
   'jax',
@@ -46,6 +47,11 @@ PARTS = {
   'objective': ('bertzoo_jax.objectives', {'encoder', 'ops', 'labels'}),
   'optimizer': ('bertzoo_jax.training.optimizers', set()),
   'schedule': ('bertzoo_jax.training.schedules', set()),
+}
+# Those of configs/tasks/parts.py.
+TASK_PARTS = {
+  'source': ('bertzoo_jax.tasks.files', set()),
+  'features': ('bertzoo_jax.tasks.features', set()),
 }
 
 
@@ -131,16 +137,17 @@ def test_no_system_is_named_outside_configs_and_hf():
 
 
 def test_no_config_is_asked_with_a_default():
-  for path in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').glob('*.py')]:
+  for path in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').rglob('*.py')]:
     assert not re.search(r'config(\.\w+)*\.get\(', path.read_text()), (
       f'{path}: a misspelt key would become a silent default'
     )
 
 
 def test_every_constructor_has_the_arguments_of_its_part():
-  for section, constructors in parts.SECTIONS.items():
-    module, handed_over = PARTS[section]
-    if section == 'objective':
+  sections = [(name, parts.SECTIONS[name], *PARTS[name]) for name in parts.SECTIONS]
+  sections += [(name, task_parts.SECTIONS[name], *TASK_PARTS[name]) for name in TASK_PARTS]
+  for section, constructors, module, handed_over in sections:
+    if section == 'objective':  # one table for pretraining and fine-tuning
       constructors += task_parts.SECTIONS['objective']
     by_name = importlib.import_module(module).BY_NAME
     assert set(by_name) == {c.__name__ for c in constructors}, (
@@ -148,8 +155,8 @@ def test_every_constructor_has_the_arguments_of_its_part():
     )
     for constructor in constructors:
       part = by_name[constructor.__name__]
-      wanted = (
-        set(constructor()) - {'name'} - ({'across_phases'} if section == 'schedule' else set())
+      wanted = set(inspect.signature(constructor).parameters) - (
+        {'across_phases'} if section == 'schedule' else set()
       )
       if inspect.isclass(part):
         has = {n for n in part.__dataclass_fields__ if n not in ('parent', 'name')} - handed_over
@@ -197,6 +204,30 @@ def test_the_readmes_table_has_every_config_and_no_other():
     assert '**works**' in row, row
     for size in re.search(r'py:\{?([\w,]+)', row)[1].split(','):
       assert size in found.module(system).SIZES, row
+
+
+@pytest.mark.parametrize('file, task', found.TASKS)
+def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(file, task):
+  module = importlib.import_module(f'configs.tasks.{file}')
+  assert module.__doc__ and inspect.signature(module.get_config).parameters['argument'].default
+  config = ml_collections.ConfigDict(module.get_config(task)).lock()
+  wanted = inspect.signature(task_parts.fine_tuning).parameters
+  assert set(config) == set(wanted) and config.name == task
+  for name, fields in (('source', config.source), ('features', config.features)):
+    known = {c.__name__: c for c in task_parts.SECTIONS[name]}[fields.name]
+    assert set(fields) - {'name'} == set(inspect.signature(known).parameters)
+  assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
+  again = configuration.from_json(configuration.to_json(config))
+  assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
+
+
+@pytest.mark.parametrize('file', found.SUITES)
+def test_a_suite_has_the_config_of_each_of_its_tasks(file):
+  module = importlib.import_module(f'configs.tasks.{file}')
+  suite = module.get_config('all').suite
+  assert set(suite) == set(module.TASKS)
+  for task, config in suite.items():
+    assert configuration.to_json(config) == configuration.to_json(module.get_config(task))
 
 
 @pytest.mark.parametrize('system, size', found.SIZES)

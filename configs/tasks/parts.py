@@ -20,36 +20,57 @@ def table(
   label='label',
   example='',
   header=True,
+  columns=(),
   separator='auto',
   quotes='auto',
   labels=(),
   leave_out=(),
+  where=(),
   dev_share=0.1,
 ):
-  """Rows of a table: tsv, csv, jsonl, json or parquet, by the end of the file's name.
+  """Rows of a table: tsv, txt, csv, jsonl, json or parquet, by the end of the file's name.
+
+  'NAME|NAME' is the first of these that exists, of files and of columns. 'NAME?' may be absent, of
+  files, of `example` and of the columns of `where`.
 
   files: {split: file name in --task_dir}. `train` is learned. Splits whose name begins with `dev`
-    are scored, those whose name begins with `test` are predicted.
+    are scored, those whose name begins with `test` are predicted. '' for none.
   text_a, text_b, label, example: names of columns, or their numbers from 0 for a table without a
     header; '' for none. label may be several names by comma (multilabel). example: the number of an
-    example in a submission.
+    example in a submission. JSON keys have dots between levels.
   header: whether the first line names the columns.
+  columns: their names in files that have no such line; one that begins with a header is then read
+    by its own names.
   separator: auto (tab for tsv and txt, comma for csv) | the character.
   quotes: auto (csv has them, tsv has none) | double | none.
-  labels: the labels in the order of their classes; () for those of the train split, sorted.
+  labels: the labels in the order of their classes, 'NAME|NAME' if one has several spellings; () for
+    those of the train split, sorted (by number if all are numbers).
   leave_out: labels whose rows are left out ('-' in OCNLI and SNLI).
+  where: ((column, value), …): of a file that has the column, only rows with this value are read.
   dev_share: of the train split, which becomes `dev` where there is no such file.
   """
   return _part('table', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
 
 
 def tfds(
-  *, dataset, splits, text_a, text_b='', label='label', example='idx', labels=(), leave_out=()
+  *,
+  dataset,
+  splits,
+  text_a,
+  text_b='',
+  label='label',
+  example='',
+  labels=(),
+  leave_out=(),
+  dev_share=0.1,
 ):
   """A dataset of tensorflow-datasets, from --task_dir or its own folder.
 
-  dataset: name ('glue/rte'). splits: {split: split of the dataset}. text_a, text_b, label, example:
-  names of features. labels, leave_out: as of table.
+  dataset: name ('glue/rte').
+  splits: {split: split of the dataset, or DATASET:SPLIT of another one}; '' for none.
+  text_a, text_b, label, example: names of features.
+  labels: names of the dataset's classes 0, 1, …; () for those that it has.
+  leave_out, dev_share: as of table.
   """
   return _part('tfds', {**locals(), 'splits': ml_collections.ConfigDict(dict(splits))})
 
@@ -103,6 +124,7 @@ def fine_tuning(
   *,
   source,
   metrics,
+  name='',
   features=None,
   objective=None,
   optimizer=None,
@@ -119,10 +141,12 @@ def fine_tuning(
   seeds=(),
   grid=(),
   init='',
+  submission=None,
   run=None,
 ):
   """The complete config of one task's fine-tuning.
 
+  name: of the task, for tables and messages.
   metrics: names; the first is the dev score, by which the best of a grid is chosen.
   length: most tokens of a row.
   epochs, steps: how long; steps 0 means by epochs.
@@ -134,9 +158,11 @@ def fine_tuning(
   seed: of a run without `seeds`. seeds: one run each; () for `seed` alone.
   grid: ((key, (values, …)), …); every combination is run with every seed.
   init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
+  submission: {test split: name of its file for the benchmark}.
   """
   return ml_collections.ConfigDict(
     dict(
+      name=name,
       seed=seed,
       length=length,
       batch_size=batch_size,
@@ -148,6 +174,7 @@ def fine_tuning(
       seeds=seeds,
       grid=grid,
       init=init,
+      submission=ml_collections.ConfigDict(dict(submission or {})),
       metrics=metrics,
       source=source,
       features=features or texts(),

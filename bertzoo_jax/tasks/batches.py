@@ -1,0 +1,105 @@
+"""Batches of a task: numpy arrays, a function of (seed, step).
+
+B rows, L tokens per row; L is the smallest of the bucket lengths that holds the longest row.
+"""
+
+import numpy as np
+
+from bertzoo_jax.common import hashing
+
+_BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+
+
+def buckets(length: int) -> tuple[int, ...]:
+  """The lengths that batches of rows of at most `length` tokens may have, ascending."""
+  return (*(b for b in _BUCKETS if b < length), length)
+
+
+def rows_of(count: int, step: int, *, batch_size: int, seed: int) -> np.ndarray:
+  """The rows of a train batch, int64 [B].
+
+  Example n = step·B + i lies in epoch n div N and is row permutation(seed, epoch)(n mod N). Batches
+  cross the borders of epochs.
+
+  Args:
+    count: N, rows of the split.
+  """
+  n = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
+  epochs, places = np.divmod(n, count)
+  out = np.empty(batch_size, np.int64)
+  root = hashing.fold(hashing.new_key(seed), hashing.SHUFFLE)
+  for epoch in np.unique(epochs):
+    here = epochs == epoch
+    out[here] = hashing.permute(hashing.fold(root, int(epoch)), count, places[here])
+  return out
+
+
+def train_batch(
+  split,
+  step: int,
+  *,
+  batch_size: int,
+  seed: int,
+  length_buckets,
+  padding: str,
+  pad: int,
+  part: slice = slice(None),
+) -> dict[str, np.ndarray]:
+  """The batch of a train step.
+
+  Args:
+    split: Split with labels.
+    step: from 0.
+    length_buckets: ascending lengths (`buckets`).
+    padding: left | right.
+    pad: id of the padding token.
+    part: of the batch's rows; L is still that of the whole batch, so hosts may take a part each.
+
+  Returns:
+    input_ids, segment_ids, pack_ids (1 token, 0 padding) int32 [B, L]; labels as the split has
+    them, [B] or [B, C]; label_weights float32 [B], all 1.
+  """
+  rows = rows_of(len(split), step, batch_size=batch_size, seed=seed)
+  length = _length(split, rows, length_buckets)
+  return gathered(split, rows[part], length=length, padding=padding, pad=pad)
+
+
+def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad: int):
+  """Yields (rows, batch) over all rows of a split once, shortest rows first.
+
+  Args: as of train_batch.
+
+  Returns:
+    rows: int64 [number of real rows], so that `out[rows] = predictions[:len(rows)]` restores the
+      order. batch: as of train_batch. The last one is filled with copies of a row whose
+      label_weights are 0. A split without labels has labels 0.
+  """
+  order = np.argsort(split.lengths, kind='stable')
+  for start in range(0, len(order), batch_size):
+    rows = order[start : start + batch_size]
+    filled = np.concatenate([rows, np.repeat(rows[:1], batch_size - len(rows))])
+    length = _length(split, rows, length_buckets)
+    batch = gathered(split, filled, length=length, padding=padding, pad=pad)
+    batch['label_weights'][len(rows) :] = 0
+    yield rows, batch
+
+
+def gathered(split, rows, *, length: int, padding: str, pad: int) -> dict[str, np.ndarray]:
+  """The batch of these rows (int64 [B]), padded to `length`."""
+  starts, sizes = split.offsets[rows], split.lengths[rows]
+  places = np.arange(length) - (length - sizes[:, None] if padding == 'left' else 0)
+  real = (places >= 0) & (places < sizes[:, None])
+  at = np.where(real, starts[:, None] + places, 0)
+  labels = split.labels
+  return {
+    'input_ids': np.where(real, split.ids[at], pad).astype(np.int32),
+    'segment_ids': np.where(real, split.segments[at], 0).astype(np.int32),
+    'pack_ids': real.astype(np.int32),
+    'labels': split.no_labels(len(rows)) if labels is None else labels[rows],
+    'label_weights': np.ones(len(rows), np.float32),
+  }
+
+
+def _length(split, rows, length_buckets) -> int:
+  longest = int(split.lengths[rows].max())
+  return next(b for b in length_buckets if b >= longest)

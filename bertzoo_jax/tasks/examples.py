@@ -1,0 +1,65 @@
+"""The examples of a task as they are read, before tokens and class numbers."""
+
+import dataclasses
+from collections.abc import Callable
+
+TRAIN = 'train'
+PREFIXES = (TRAIN, 'dev', 'test')
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """The examples of one split, as read.
+
+  Attributes:
+    a: first texts.
+    b: second texts; None for a task of single texts.
+    labels: as written, a tuple of texts per example (one, or one per label column); None if the
+      split has none.
+    ids: how a submission calls each example: the value of its column, or its number from 0.
+    places: where each example is, for messages ('FILE, line 7').
+  """
+
+  a: list[str]
+  b: list[str] | None
+  labels: list[tuple[str, ...]] | None
+  ids: list[str]
+  places: list[str]
+
+  def __len__(self):
+    return len(self.a)
+
+  def take(self, indices) -> 'Examples':
+    """The examples with these indices."""
+    kept = {
+      field.name: values and [values[i] for i in indices]
+      for field in dataclasses.fields(self)
+      for values in [getattr(self, field.name)]
+    }
+    return Examples(**kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What a task reads.
+
+  Attributes:
+    splits: {name: Examples}: `train`, and names that begin with `dev` or `test`.
+    labels: the labels in the order of their classes, 'a|b' where b is another spelling of a; ()
+      for those of train, sorted.
+    label_columns: their names, with several columns one label each.
+    leave_out: labels whose examples are left out.
+    dev_share: of train, which becomes `dev` where there is no such split.
+    digest: SHA-256 of all bytes that were read.
+    notes: sentences about files and rows for the user.
+    read: function path of a table → Examples without labels, for predictions.
+  """
+
+  splits: dict[str, Examples]
+  labels: tuple[str, ...] = ()
+  label_columns: tuple[str, ...] = ()
+  leave_out: tuple[str, ...] = ()
+  dev_share: float = 0.1
+  digest: str = ''
+  notes: tuple[str, ...] = ()
+  read: Callable | None = None

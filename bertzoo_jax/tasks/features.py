@@ -1,0 +1,162 @@
+"""Examples as rows of tokens: cut to the length, and framed by special tokens.
+
+A part is a function in BY_NAME. It is called with the examples, the tokenizer and the frame, with
+the fields of `config.features` by name, and returns `Rows`.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.examples import Examples
+
+_CHUNK = 8192  # texts that are tokens at a time, so that few objects of the tokenizer live
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+  """How an encoder wants its rows.
+
+  Attributes:
+    single, pair: words ROLE:SEGMENT; the role A or B is a text, others are special tokens.
+    special: {role: id}.
+    segments: how many the encoder tells apart; a larger number becomes 0.
+    max_length: tokens of a row, at most.
+  """
+
+  single: str
+  pair: str
+  special: dict[str, int]
+  segments: int
+  max_length: int
+
+  def words(self, is_pair: bool) -> list[tuple[str, int]]:
+    """[(role, segment), …] of a row."""
+    template = (self.pair if is_pair else self.single).replace('{}', '1')
+    numbers = [
+      int(n) for n in re.findall(r':(\d+)', self.single + ' ' + self.pair.replace('{}', '1'))
+    ]
+    # an encoder with a segment above 1 computes it, and has no table that could be too short
+    segments = max(numbers) + 1 if max(numbers) > 1 else self.segments
+    words = [word.split(':') for word in template.split()]
+    return [(role, int(n) if int(n) < segments else 0) for role, n in words]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Rows of tokens behind one another.
+
+  Attributes:
+    ids, segments: int32 [sum of lengths].
+    offsets: int64 [N + 1]: row i is ids[offsets[i]:offsets[i + 1]].
+    uncut: int64 [N]: lengths of the rows before they were cut.
+  """
+
+  ids: np.ndarray
+  segments: np.ndarray
+  offsets: np.ndarray
+  uncut: np.ndarray
+
+
+def texts(examples: Examples, encode, frame: Frame, *, truncation) -> Rows:
+  """One text or two in one row.
+
+  Args:
+    examples: N of them.
+    encode: function list of texts → list of int32 arrays.
+    frame: of the rows.
+    truncation: as configs/tasks/parts.py:texts has it; all three cut the ends of texts, as the
+      `tokenizers` library does.
+
+  Raises:
+    UserError: no room for a token, or the text to cut is too short.
+  """
+  is_pair = examples.b is not None
+  words = frame.words(is_pair)
+  room = frame.max_length - sum(role not in 'AB' for role, _ in words)
+  if room < 1 + is_pair:
+    raise errors.UserError(
+      f'config.length={frame.max_length} leaves no room for text beside the special tokens: set '
+      f'--config.length={frame.max_length - room + 1 + is_pair} or more.'
+    )
+  tokens = {'A': _encoded(encode, examples.a)}
+  if is_pair:
+    tokens['B'] = _encoded(encode, examples.b)
+  lengths = {role: np.array([len(t) for t in text], np.int64) for role, text in tokens.items()}
+  kept = _kept(truncation, lengths, room, examples)
+  return _framed(words, frame.special, tokens, kept, lengths)
+
+
+def longest_first(first, second, room):
+  """How many tokens of each of two texts stay if the longer one is cut first (int64 [N] each).
+
+  If both have to be cut they share the room; of an odd room, the longer text has the larger half,
+  and the second where they are equally long.
+  """
+  short, long = np.minimum(first, second), np.maximum(first, second)
+  longer = np.where(short > room, short, np.maximum(short, room - short))
+  longer = np.minimum(longer, long)
+  both = short + longer > room
+  short, longer = np.where(both, room // 2, short), np.where(both, room - room // 2, longer)
+  swapped = first > second
+  return np.where(swapped, longer, short), np.where(swapped, short, longer)
+
+
+def _kept(truncation, lengths, room, examples):
+  """{role: tokens that stay, int64 [N]}."""
+  if truncation not in ('longest_first', 'only_first', 'only_second'):
+    raise errors.UserError(
+      f'config.features.truncation={truncation!r}: it is longest_first, only_first or only_second.'
+    )
+  if 'B' not in lengths:
+    if truncation == 'only_second':
+      raise errors.UserError(
+        'config.features.truncation=only_second needs pairs of texts: set only_first.'
+      )
+    return {'A': np.minimum(lengths['A'], room)}
+  first, second = lengths['A'], lengths['B']
+  if truncation == 'longest_first':
+    first, second = longest_first(first, second, room)
+    return {'A': first, 'B': second}
+  role, other = ('A', second) if truncation == 'only_first' else ('B', first)
+  over = first + second > room
+  kept = np.where(over, room - other, lengths[role])
+  if (kept[over] < 1).any():
+    i = int(np.flatnonzero(over & (kept < 1))[0])
+    raise errors.UserError(
+      f'{examples.places[i]}: its other text alone has {int(other[i])} tokens, so '
+      f'config.features.truncation={truncation} leaves none of the text to cut: set longest_first '
+      'or a larger --config.length.'
+    )
+  return {**lengths, role: kept}
+
+
+def _framed(words, special, tokens, kept, lengths) -> Rows:
+  count = len(tokens['A'])
+  fixed = {role: np.array([special[role]], np.int32) for role, _ in words if role not in 'AB'}
+  pieces, sizes = [], np.ones((count, len(words)), np.int64)
+  for j, (role, _) in enumerate(words):
+    if role in 'AB':
+      sizes[:, j] = kept[role]
+  for i in range(count):
+    for role, _ in words:
+      pieces.append(fixed[role] if role in fixed else tokens[role][i][: kept[role][i]])
+  segments = np.tile(np.array([segment for _, segment in words], np.int32), count)
+  return Rows(
+    ids=np.concatenate(pieces or [np.zeros(0, np.int32)]).astype(np.int32),
+    segments=np.repeat(segments, sizes.reshape(-1)),
+    offsets=np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).astype(np.int64),
+    uncut=sizes.sum(axis=1) + sum(lengths[role] - kept[role] for role in lengths),
+  )
+
+
+def _encoded(encode, texts_):
+  out = []
+  for start in range(0, len(texts_), _CHUNK):
+    out += encode(texts_[start : start + _CHUNK])
+  return out
+
+
+BY_NAME = {'texts': texts}

@@ -1,0 +1,217 @@
+"""Labels as numbers: the classes of a task, the split of a train file that has no dev file."""
+
+import hashlib
+import math
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Source
+
+KINDS = ('classification', 'regression', 'multilabel')
+_MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
+_TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
+
+
+def kind_of(objective: str) -> str:
+  """What the labels of an objective are: one of KINDS. An objective of one's own
+  (package.module:name) has the kind that its name ends in, else classes.
+  """
+  return next((k for k in KINDS if objective.lower().endswith(k)), 'classification')
+
+
+def numbered(source: Source, kind: str):
+  """The labels of all splits as numbers.
+
+  Args:
+    source: of files.BY_NAME.
+    kind: classification | regression | multilabel.
+
+  Returns:
+    (names, splits, notes). names: tuple of labels in the order of their classes, () for scores.
+    splits: {name: (Examples, array or None)}; the array is int32 [N] of classes, float32 [N] of
+    scores, float32 [N, C] of several labels, None for a split without labels. `dev` is part of
+    train where the source has no dev split. notes: sentences for the user.
+
+  Raises:
+    UserError: a label that is unknown, missing or no number; only one class.
+  """
+  notes, splits = [], {}
+  several = len(source.label_columns) > 1
+  if several != (kind == 'multilabel') and source.splits[TRAIN].labels is not None:
+    raise errors.UserError(
+      f'config.source.label names {len(source.label_columns)} column'
+      f'{"s" if several else ""} ({", ".join(source.label_columns)}), and config.objective is '
+      f'{kind}: '
+      + (
+        'several columns are for configs/tasks/own.py:multilabel.'
+        if several
+        else 'several labels per text need several columns of 0 and 1, with commas between.'
+      )
+    )
+  for name, examples in source.splits.items():
+    if examples.labels is None and not name.startswith('test'):
+      raise errors.UserError(
+        'config.source.label is empty: name the column of the label, --config.source.label=NAME.'
+      )
+    splits[name], more = _without(examples, source.leave_out, name)
+    notes += more
+  if not any(name.startswith('dev') for name in splits):
+    splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], source.dev_share)
+    notes.append(
+      f'No dev file: {len(splits["dev"]):,} of the {len(splits[TRAIN]) + len(splits["dev"]):,} '
+      'train examples are dev, chosen by a hash of their texts (config.source.dev_share).'
+    )
+  if kind == 'regression':
+    return (), {n: (e, _scores(e, n)) for n, e in splits.items()}, notes
+  if kind == 'multilabel':
+    names = source.label_columns
+    return names, {n: (e, _marks(e, n, names)) for n, e in splits.items()}, notes
+  names, spellings = _classes(splits[TRAIN], source.labels)
+  out = {}
+  for name, examples in splits.items():
+    out[name] = (examples, None)
+    if examples.labels is not None:
+      array, unknown = _class_numbers(examples, spellings)
+      if unknown is None:
+        out[name] = (examples, array)
+      elif name.startswith('test'):
+        if examples.labels[unknown][0]:
+          notes.append(
+            f'{name}: its labels are not used, {examples.labels[unknown][0]!r} is none of train.'
+          )
+      else:
+        raise _unknown(examples, unknown, names)
+  return names, out, notes
+
+
+def held_out(examples: Examples, share: float) -> tuple[Examples, Examples]:
+  """(the rest, a share of the examples), chosen by a hash of the texts.
+
+  Equal texts go to the same side. The choice does not depend on the order of the examples or on a
+  seed.
+
+  Raises:
+    UserError: the share leaves one side without examples.
+  """
+  if not 0 < share < 1:
+    raise errors.UserError(
+      f'config.source.dev_share={share}: without a dev file a share between 0 and 1 is needed.'
+    )
+  texts = zip(examples.a, examples.b or [''] * len(examples))
+  hashes = [hashlib.sha256(f'{a}\x1f{b}'.encode()).digest() for a, b in texts]
+  count = max(round(share * len(hashes)), 1)
+  last = sorted(hashes)[count - 1]
+  sides = (
+    [i for i, h in enumerate(hashes) if h > last],
+    [i for i, h in enumerate(hashes) if h <= last],
+  )
+  if not sides[0]:
+    raise errors.UserError(
+      f'The train file has {len(hashes)} examples, too few to take a dev split from: name a dev '
+      'file, --config.source.files.dev=FILE.'
+    )
+  return examples.take(sides[0]), examples.take(sides[1])
+
+
+def _without(examples, leave_out, split):
+  if not leave_out or examples.labels is None:
+    return examples, []
+  kept = [i for i, label in enumerate(examples.labels) if label[0] not in leave_out]
+  lost = len(examples) - len(kept)
+  if not lost:
+    return examples, []
+  if not kept:
+    return Examples(**{**vars(examples), 'labels': None}), []  # a test file whose labels are hidden
+  listed = ' or '.join(map(repr, leave_out))
+  return examples.take(kept), [f'{split}: {lost:,} examples with the label {listed} left out.']
+
+
+def _classes(train, given):
+  """(names, {spelling: class}) of config.source.labels, or of the train split."""
+  if given:
+    spellings = {s: i for i, names in enumerate(given) for s in names.split('|')}
+    return tuple(names.split('|')[0] for names in given), spellings
+  found = {label[0] for label in train.labels}
+  if '' in found:
+    place = train.places[train.labels.index(('',))]
+    raise errors.UserError(
+      f'{place} has no label: write one, or leave such rows out with '
+      '--config.source.leave_out="(\'\',)".'
+    )
+  if len(found) > max(_MANY, len(train) / 2):
+    raise errors.UserError(
+      f'The label column has {len(found):,} different values in {len(train):,} examples '
+      f'({", ".join(map(repr, sorted(found)[:3]))}, …): name another column with '
+      '--config.source.label, or take configs/tasks/own.py:regress for numbers.'
+    )
+  if len(found) == 1:
+    raise errors.UserError(
+      f'All {len(train):,} train examples have the label {min(found)!r}: there is nothing to '
+      'learn; name another column with --config.source.label.'
+    )
+  names = tuple(sorted(found, key=_number if all(_number(n) is not None for n in found) else str))
+  return names, {name: i for i, name in enumerate(names)}
+
+
+def _class_numbers(examples, spellings):
+  """(int32 [N], index of the first example with an unknown label or None)."""
+  out = np.zeros(len(examples), np.int32)
+  for i, (label,) in enumerate(examples.labels):
+    if label not in spellings:
+      return out, i
+    out[i] = spellings[label]
+  return out, None
+
+
+def _unknown(examples, i, names):
+  label = examples.labels[i][0]
+  return errors.UserError(
+    f'{examples.places[i]} has the label {label!r}, and the labels are '
+    f'{", ".join(map(repr, names[:50]))}{", …" if len(names) > 50 else ""}: mend the row, leave '
+    f'such rows out (--config.source.leave_out="({label!r},)") or give all labels '
+    '(--config.source.labels).'
+  )
+
+
+def _number(text):
+  """A text as a number; None if it is none."""
+  try:
+    value = float(text)
+  except ValueError:
+    return None
+  return value if math.isfinite(value) else None
+
+
+def _scores(examples, split):
+  """float32 [N]; None for a test split without scores."""
+  if examples.labels is None:
+    return None
+  values = [_number(label) for (label,) in examples.labels]
+  if None in values:
+    i = values.index(None)
+    if split.startswith('test'):
+      return None
+    raise errors.UserError(
+      f'{examples.places[i]} has the score {examples.labels[i][0]!r}, which is no number: mend the '
+      'row, or take configs/tasks/own.py:classify for labels that are words.'
+    )
+  return np.array(values, np.float32)
+
+
+def _marks(examples, split, names):
+  """float32 [N, C] of 0 and 1; None for a test split without labels."""
+  if examples.labels is None:
+    return None
+  out = np.zeros((len(examples), len(names)), np.float32)
+  for i, labels in enumerate(examples.labels):
+    for j, label in enumerate(labels):
+      if label.lower() not in (*_TRUE, *_FALSE):
+        raise errors.UserError(
+          f'{examples.places[i]} has {label!r} in the column {names[j]!r}: a label of several is 1 '
+          'or 0 (true, false, yes, no).'
+        )
+      out[i, j] = label.lower() in _TRUE
+  return out

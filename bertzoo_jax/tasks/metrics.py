@@ -1,0 +1,149 @@
+"""Scores of predictions. A metric is a function (labels, logits) → float in BY_NAME.
+
+labels: int [N] classes, float [N] scores or float [N, C] of 0 and 1; logits: [N, C], of scores
+[N, 1]. The definitions are those of scikit-learn and scipy. What they leave undefined is 0 here: a
+correlation with a constant, F1 without a positive example.
+"""
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
+
+
+def score(names, labels, logits) -> dict[str, float]:
+  """{metric: value}; all are nan if a logit is not finite (a run that diverged).
+
+  Args:
+    names: metrics, of BY_NAME or package.module:name.
+    labels, logits: numpy arrays, see above.
+  """
+  labels, logits = np.asarray(labels), np.asarray(logits, np.float64)
+  if not np.isfinite(logits).all():
+    return {name: float('nan') for name in names}
+  return {n: float(parts.resolve(n, BY_NAME, 'metrics')(labels, logits)) for n in names}
+
+
+def check(names, kind: str, classes: int) -> None:
+  """Raises UserError if a metric does not exist or does not fit the labels.
+
+  Args:
+    kind: classification | regression | multilabel.
+    classes: how many.
+  """
+  if not names:
+    raise errors.UserError("config.metrics is empty: name at least one, as in ('accuracy',).")
+  for name in names:
+    parts.resolve(name, BY_NAME, 'metrics')
+    if name in BY_NAME and kind not in _FITS[name]:
+      fitting = [n for n, kinds in _FITS.items() if kind in kinds]
+      raise errors.UserError(
+        f'config.metrics has {name!r}, which is not for {kind}: take {", ".join(fitting)}.'
+      )
+    if name == 'f1' and classes != 2:
+      raise errors.UserError(
+        f"config.metrics has 'f1', which is of two classes, and there are {classes}: take macro_f1."
+      )
+
+
+def accuracy(labels, logits):
+  """Share of the rows that are right; of several labels, those with every label right."""
+  if labels.ndim == 2:
+    return np.mean(np.all(_marks(logits) == (labels > 0.5), axis=1))
+  return np.mean(_classes(logits) == labels)
+
+
+def f1(labels, logits):
+  """F1 of class 1 of two."""
+  return _f1(labels == 1, _classes(logits) == 1)
+
+
+def macro_f1(labels, logits):
+  """Mean F1 of the classes that occur in labels or predictions; of several labels, of all."""
+  if labels.ndim == 2:
+    marks = _marks(logits)
+    return np.mean([_f1(labels[:, c] > 0.5, marks[:, c]) for c in range(labels.shape[1])])
+  predicted = _classes(logits)
+  there = np.union1d(labels, predicted)
+  return np.mean([_f1(labels == c, predicted == c) for c in there])
+
+
+def micro_f1(labels, logits):
+  """F1 over all labels of all rows; of one class per row, the accuracy."""
+  if labels.ndim == 2:
+    return _f1(labels > 0.5, _marks(logits))
+  return accuracy(labels, logits)
+
+
+def matthews(labels, logits):
+  """Matthews' correlation (Gorodkin 2004 for more than two classes); 0 if either is constant."""
+  predicted = _classes(logits)
+  count = int(max(labels.max(), predicted.max())) + 1
+  true = np.bincount(labels, minlength=count).astype(np.float64)
+  guessed = np.bincount(predicted, minlength=count).astype(np.float64)
+  n = len(labels)
+  covariance = np.sum(labels == predicted) * n - true @ guessed
+  spread = (n * n - guessed @ guessed) * (n * n - true @ true)
+  return covariance / np.sqrt(spread) if spread else 0.0
+
+
+def pearson(labels, logits):
+  """Pearson's correlation of scores; 0 if either is constant."""
+  return _correlation(np.asarray(labels, np.float64), _scores(logits))
+
+
+def spearman(labels, logits):
+  """Spearman's correlation of scores: Pearson's of their ranks, equal ones sharing a rank."""
+  return _correlation(_ranks(labels), _ranks(_scores(logits)))
+
+
+def _classes(logits):
+  return np.argmax(logits, axis=-1)
+
+
+def _marks(logits):
+  return logits > 0
+
+
+def _scores(logits):
+  return logits.reshape(len(logits))
+
+
+def _f1(true, guessed):
+  both, either = np.sum(true & guessed), np.sum(true) + np.sum(guessed)
+  return 2 * both / either if either else 0.0
+
+
+def _correlation(x, y):
+  if len(x) < 2 or np.all(x == x[0]) or np.all(y == y[0]):
+    return 0.0
+  # to the length 1 in two steps, so that squares of very small numbers do not vanish
+  x, y = x - x.mean(), y - y.mean()
+  x, y = x / np.abs(x).max(), y / np.abs(y).max()
+  return np.clip(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)), -1, 1)
+
+
+def _ranks(x):
+  _, place, many = np.unique(x, return_inverse=True, return_counts=True)
+  return (np.cumsum(many) - (many - 1) / 2)[place]
+
+
+BY_NAME = {
+  'accuracy': accuracy,
+  'f1': f1,
+  'macro_f1': macro_f1,
+  'micro_f1': micro_f1,
+  'matthews': matthews,
+  'pearson': pearson,
+  'spearman': spearman,
+}
+_CLASSES = ('classification',)
+_FITS = {
+  'accuracy': ('classification', 'multilabel'),
+  'f1': _CLASSES,
+  'macro_f1': ('classification', 'multilabel'),
+  'micro_f1': ('classification', 'multilabel'),
+  'matthews': _CLASSES,
+  'pearson': ('regression',),
+  'spearman': ('regression',),
+}

@@ -1,0 +1,109 @@
+"""The argument of a file of tasks: `TASK[,recipe=NAME][,source=table|tfds][,section=part]`.
+
+A file has TASKS: {task: fields of parts.fine_tuning}, with `sources` {name: function that returns a
+source section} in place of `source`. Sections are functions without arguments, so that each config
+has its own.
+"""
+
+import difflib
+import importlib
+
+import ml_collections
+
+from configs.tasks import parts
+
+ALL = 'all'
+_RECIPES = 'configs.tasks.recipes'
+
+
+def config(argument, tasks, suite=()):
+  """The config of one task, or of a suite.
+
+  Args:
+    argument: see above; `all` is the suite.
+    tasks: TASKS of the file.
+    suite: names of the tasks of `all`, in the order in which they are run; () for no suite.
+
+  Returns:
+    A fine-tuning config; of `all`, ConfigDict({'suite': {task: config}}).
+
+  Raises:
+    ValueError: an unknown task, recipe, source or part; the message lists those that exist.
+  """
+  task, *changes = (argument or '').split(',')
+  changes = _changes(changes, argument)
+  if task == ALL and suite:
+    return ml_collections.ConfigDict(
+      {'suite': {name: _one(name, tasks, changes) for name in suite}}
+    )
+  known = (*tasks, ALL) if suite else tuple(tasks)
+  if task not in tasks:
+    raise ValueError(
+      f'no task {task!r}: write FILE.py:TASK with TASK one of {", ".join(known)}.'
+      f'{_near(task, known)}'
+    )
+  return _one(task, tasks, changes)
+
+
+def _one(task, tasks, changes):
+  fields = {'name': task, **_built(tasks[task])}
+  changes = dict(changes)
+  source = _pick(
+    changes.pop('source', next(iter(fields['sources']))), fields.pop('sources'), 'source'
+  )
+  fields['source'] = source()
+  fields.update(_recipe(changes.pop('recipe', ''), task))
+  for key, value in changes.items():
+    if key not in parts.SECTIONS:
+      known = ('recipe', 'source', *parts.SECTIONS)
+      raise ValueError(
+        f'{key}={value} changes nothing: write KEY=VALUE with KEY one of {", ".join(known)}.'
+        f'{_near(key, known)}'
+      )
+    fields[key] = _pick(value, {f.__name__: f for f in parts.SECTIONS[key]}, key)()
+  return parts.fine_tuning(**fields)
+
+
+def _built(fields):
+  """The fields of a task, sections made."""
+  made = {k: v() if callable(v) else v for k, v in fields.items()}
+  return made
+
+
+def _changes(texts, argument):
+  out = {}
+  for text in texts:
+    key, _, value = text.partition('=')
+    if key in out:
+      raise ValueError(f'{key} is set twice in {argument!r}: write it once.')
+    out[key] = value
+  return out
+
+
+def _recipe(name, task) -> dict:
+  """The fields that a paper's recipe sets for a task."""
+  if not name:
+    return {}
+  try:
+    recipes = importlib.import_module(_RECIPES).RECIPES
+  except ModuleNotFoundError as e:
+    raise ValueError(f'recipe={name}: there is no {_RECIPES}.') from e
+  recipe = _pick(name, recipes, 'recipe')
+  fields = {**recipe['default'], **(recipe[task] if task in recipe else {})}
+  # a section belongs to one config
+  return {
+    k: v.copy_and_resolve_references() if hasattr(v, 'lock') else v for k, v in fields.items()
+  }
+
+
+def _pick(name, table, what):
+  if name not in table:
+    raise ValueError(
+      f'no {what} is called {name!r}; there is {", ".join(table)}.{_near(name, table)}'
+    )
+  return table[name]
+
+
+def _near(word, known):
+  near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+  return f' Did you mean {near[0]!r}?' if near else ''

@@ -1,0 +1,53 @@
+"""Fine-tuning on your own labels: one config per shape of data.
+
+    python -m bertzoo_jax.finetune --config configs/tasks/own.py:classify --init I --workdir F \\
+      --config.source.files.train=reviews.csv --config.source.text_a=review \\
+      --config.source.label=stars
+
+| argument | a row has |
+|---|---|
+| classify | a text and one of several labels |
+| pairs | two texts (text_a, text_b) and one of several labels |
+| regress | a text and a number; two texts with --config.source.text_b=NAME |
+| multilabel | a text and several columns of 0 and 1: --config.source.label=toxic,insult,threat |
+
+Files: tsv, csv, jsonl, json or parquet, by the end of the name; a path, or a name in --task_dir.
+`files.dev` is scored; without one, `dev_share` of the train file is. `files.test` is predicted.
+Columns are called text (text_a and text_b of pairs), label or score unless you name others. The
+labels are those of the train file. `,source=tfds` reads a dataset of tensorflow-datasets
+(--config.source.dataset=imdb_reviews).
+"""
+
+from configs.tasks import arguments
+from configs.tasks import parts
+
+_FILES = dict(train='', dev='', test='')
+
+
+def _columns(text_a='text', text_b='', label='label'):
+  """{source: function that returns its section} with these columns."""
+  names = dict(text_a=text_a, text_b=text_b, label=label)
+  return {
+    'table': lambda: parts.table(files=_FILES, **names),
+    'tfds': lambda: parts.tfds(dataset='', splits={**_FILES, 'train': 'train'}, **names),
+  }
+
+
+TASKS = {
+  'classify': dict(sources=_columns(), metrics=('accuracy', 'macro_f1')),
+  'pairs': dict(sources=_columns('text_a', 'text_b'), metrics=('accuracy', 'macro_f1')),
+  'regress': dict(
+    sources=_columns(label='score'),
+    objective=parts.regression,
+    metrics=('spearman', 'pearson'),
+  ),
+  'multilabel': dict(
+    sources=_columns(),
+    objective=parts.multilabel,
+    metrics=('micro_f1', 'macro_f1', 'accuracy'),
+  ),
+}
+
+
+def get_config(argument='classify'):
+  return arguments.config(argument, TASKS)
