@@ -35,6 +35,7 @@ from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.tasks import submission
+from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import lock
 from bertzoo_jax.training import preemption
@@ -85,11 +86,11 @@ def finetune(
           return None
         chosen = runs[work.best(results)]
         best[name] = f'{chosen.folder}@{results[work.best(results)]["step"]}'
-        majority[name] = task.majority(own.metrics[0])
+        majority[name] = work.majority(task, own.metrics[0])
         found += table.lines(name, own.metrics, results)
         _write(name, own, task, chosen, results, begun, workdir)
         if predict is not None:
-          _predict(predict, own, task, chosen, by_address[chosen.init], tokenizer, workdir)
+          _predict(predict, task, chosen, workdir)
       if not found:
         raise errors.UserError(
           f'No task of the config has its files in --task_dir {task_dir}: give the folder that '
@@ -105,20 +106,17 @@ def finetune(
 
 def _opened(name, config, task_dir, tokenizer, weights, may_lack):
   """The task; None where its files are not there, if it may lack."""
-  try:
-    return tasks.open(
-      config,
-      task_dir,
-      tokenizer,
-      weights.shape,
-      segments=weights.section.get('type_vocab_size', 0),
-      max_length=config.length,
-    )
-  except tasks.NotThere as e:
-    if not may_lack:
-      raise
-    _say(f'{name} is left out. {e}')
+  if may_lack and (why := tasks.missing(config, task_dir)):
+    _say(f'{name} is left out. {why}')
     return None
+  return tasks.open(
+    config,
+    task_dir,
+    tokenizer,
+    weights.shape,
+    segments=weights.section['type_vocab_size'] if 'type_vocab_size' in weights.section else 0,
+    max_length=config.length,
+  )
 
 
 def _write(name, config, task, chosen, results, begun, workdir):
@@ -130,22 +128,24 @@ def _write(name, config, task, chosen, results, begun, workdir):
     points = [
       (one.step, max(r['score'] for r in results if r['init'] == one.address)) for one in begun
     ]
-    level = task.majority(config.metrics[0])
+    level = work.majority(task, config.metrics[0])
     _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
+  said = work.predictions(chosen.folder)
   for split in (s for s in task.splits if s.startswith('test')):
-    said = work.predictions(chosen.folder)[split]
-    submission.write(storage.path(workdir) / 'submission', task, split, said)
+    submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
+    if split in config.submission:
+      file = storage.path(workdir) / 'submission' / config.submission[split]
+      submission.benchmark(file, task, task.splits[split], said[split])
 
 
-def _predict(file, config, task, chosen, weights, tokenizer, workdir):
+def _predict(file, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels."""
   split = task.read(file)
-  said = work.logits(
-    chosen.experiment, work.parameters(chosen.folder), split, work.scoring(weights)
-  )
+  params, _, _ = checkpoint.load_params(str(chosen.folder))
+  said = work.logits(chosen.experiment, params, split, work.scoring(task))
   out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'
-  submission.write_jsonl(out, task, split, said)
+  submission.predictions(out, task, split, said)
   _say(f'{len(split):,} predictions are in {out}')
 
 
@@ -154,7 +154,8 @@ def _json(found, majority):
 
 
 def _folders(suite):
-  return dict.fromkeys(str(next(iter(c.source.files.values()))) for c in suite.values())
+  names = (c.source.files.train for c in suite.values() if 'files' in c.source)
+  return dict.fromkeys(name.split('|')[0] for name in names)
 
 
 def _say(text):

@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 import ml_collections
 
+from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import step_folders
 
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
@@ -26,6 +29,7 @@ _PLANS = (
   'seeds',
   'grid',
   'encoder',
+  'submission',
 )
 _ALL = '@all'
 
@@ -60,7 +64,12 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
 
   Raises UserError for a config that is no fine-tuning.
   """
-  suite = dict(config.suite) if 'suite' in config else {config.task: config}
+  if 'suite' not in config and 'name' not in config:
+    raise errors.UserError(
+      'The config is no fine-tuning: give a file of configs/tasks/, or one whose get_config() '
+      'returns fine_tuning(…) of configs/tasks/parts.py.'
+    )
+  suite = dict(config.suite) if 'suite' in config else {config.name or 'task': config}
   for name, one in suite.items():
     if lacking := [field for field in FIELDS if field not in one]:
       raise errors.UserError(
@@ -134,25 +143,15 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
     raise errors.UserError(
       f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
     )
-  resolved = {k: v for k, v in config.items() if k not in (*_PLANS, 'task', 'suite')}
+  resolved = {k: v for k, v in config.items() if k not in _PLANS}
   encoder = {**weights.section, **_fields(config.encoder, weights.section)}
-  architecture, head = hf.row_classifier(weights.hf)
+  architecture, head = hf.classifier_of(weights.hf)
   objective = dict(config.objective)
   if objective['head'] == 'auto':
     objective['head'] = head
   if objective['name'] != 'regression':
     objective['labels'] = tuple(task.labels)
   schedule = {**config.schedule, 'warmup': _warmup(config.warmup, steps)}
-  optimizer = dict(config.optimizer)
-  if config.layer_decay != 1.0:
-    if optimizer['rates']:
-      raise errors.UserError(
-        'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; '
-        'leave one as it is.'
-      )
-    optimizer['rates'] = optimizers.layerwise_rates(
-      encoder['num_layers'], config.layer_decay, config.layer_decay_form
-    )
   run = dict(config.run)
   if not run['eval_every']:
     run['eval_every'] = max(1, min(steps, math.ceil(rows / config.batch_size)))
@@ -162,17 +161,41 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
       'batch_tokens': 0,
       'init': weights.address,
       'phases': ((steps, {}),),
-      'tokenizer': weights.tokenizer_section,
+      'tokenizer': weights.tokenizer_section or _tokenizer(weights),
       'encoder': encoder,
       'objective': objective,
-      'optimizer': optimizer,
       'schedule': schedule,
       'hf': architecture,
       'run': run,
     }
-  ).lock()
-  ranges.check(experiment)
+  )
+  if config.layer_decay != 1.0:
+    experiment.optimizer.rates = _rates(config, experiment, weights.vocab_size)
+  ranges.check(experiment.lock())
   return experiment
+
+
+def _rates(config, experiment, vocab_size):
+  """The optimizer's `rates` by layer."""
+  if config.optimizer.rates:
+    raise errors.UserError(
+      'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; leave '
+      'one as it is.'
+    )
+  encoder = assembly.encoder(experiment, vocab_size)
+  objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)
+  return layer_decay.rates(
+    assembly.paths(objective),
+    encoder.num_layers,
+    config.layer_decay,
+    config.layer_decay_form,
+    experiment.encoder.inner_group_num if 'inner_group_num' in experiment.encoder else 1,
+  )
+
+
+def _tokenizer(weights) -> dict:
+  """Stands for the tokenizer of a Hugging Face directory, whose files are its own."""
+  return {'name': 'of_weights', 'vocab_size': weights.vocab_size}
 
 
 def _at(config, point, seed):

@@ -11,9 +11,9 @@ import threading
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import objectives
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import storage
 from bertzoo_jax.objectives import networks
@@ -94,8 +94,7 @@ def logits(experiment, params, split, task_batches) -> np.ndarray:
     split: tasks.Split.
     task_batches: split → iterator of (row numbers, batch).
   """
-  vocab_size = params['encoder']['embeddings']['word']['embedding'].shape[0]
-  encoder = objectives.networks_of(experiment, vocab_size)[0].encoder
+  encoder = assembly.encoder(experiment, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
   read = jax.jit(lambda params, batch: networks.predict(encoder, params, batch)['row'])
   params, out = jax.device_put(params), None
   with jax.default_matmul_precision('highest'):
@@ -129,7 +128,7 @@ def _one(run, task, weights, notice, devices, show) -> dict | None:
   for name, split in task.splits.items():
     if name == 'train':
       continue
-    said[name] = logits(run.experiment, params, split, scoring(weights))
+    said[name] = logits(run.experiment, params, split, scoring(task))
     if split.labels is not None:
       scored[name] = metrics.score(run.experiment.metrics, split.labels, said[name])
   if trainings.first_process():
@@ -150,20 +149,45 @@ def _one(run, task, weights, notice, devices, show) -> dict | None:
   return storage.read_json(file)
 
 
+def predictions(folder) -> dict[str, np.ndarray]:
+  """{split: logits [N, C]} of a finished run, but for the train split."""
+  with storage.path(folder / PREDICTIONS).open('rb') as f, np.load(f) as found:
+    return {name: found[name] for name in found.files}
+
+
+def majority(task, metric: str) -> float:
+  """The dev score of a prediction that is the same for all rows: the most frequent class of the
+  train split, its mean score, or for each label what most rows have. nan without dev rows.
+  """
+  train = task.splits['train'].labels
+  dev = next((s for n, s in task.splits.items() if n.startswith('dev')), None)
+  if dev is None or dev.labels is None:
+    return float('nan')
+  if task.kind == 'classification':
+    said = np.bincount(train, minlength=len(task.labels)).astype(np.float32)
+  else:
+    said = np.atleast_1d(np.mean(train, axis=0) - (0.5 if task.kind == 'multilabel' else 0.0))
+  logits_NC = np.broadcast_to(said.astype(np.float32), (len(dev), len(said)))
+  return metrics.score((metric,), dev.labels, logits_NC)[metric]
+
+
 def data_of(experiment, task, weights) -> training_data.Data:
   """The rows of a task as what a run trains on."""
   train, size = task.splits['train'], experiment.batch_size
   lengths = batches.buckets(experiment.length)
-  padding = dict(padding=weights.shape.padding, pad=weights.pad)
+  padding = dict(padding=task.padding, pad=task.pad)
   rows_here = size // jax.process_count()
   mine = slice(jax.process_index() * rows_here, (jax.process_index() + 1) * rows_here)
 
-  def of_host(batch):
-    return {name: x[mine] for name, x in batch.items()}
-
-  def make(step):
+  def make(step, part=mine):
     return batches.train_batch(
-      train, step, batch_size=size, seed=experiment.seed, length_buckets=lengths, **padding
+      train,
+      step,
+      batch_size=size,
+      seed=experiment.seed,
+      length_buckets=lengths,
+      part=part,
+      **padding,
     )
 
   def held_out():
@@ -173,9 +197,9 @@ def data_of(experiment, task, weights) -> training_data.Data:
     for _, batch in batches.ordered_batches(
       task.splits[name], size, length_buckets=lengths, **padding
     ):
-      yield of_host(batch)
+      yield {feature: x[mine] for feature, x in batch.items()}
 
-  first = make(0)
+  first = make(0, slice(None))
   features = {
     name: ((size, experiment.length) if x.ndim == 2 and name != 'labels' else x.shape, x.dtype)
     for name, x in first.items()
@@ -184,7 +208,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
   def phase(phase):
     del phase
     return training_data.PhaseData(
-      features, lambda a, b: (of_host(make(step)) for step in range(a, b)), held_out, len(train)
+      features, lambda a, b: (make(step) for step in range(a, b)), held_out, len(train)
     )
 
   def save_tokenizer(folder):
@@ -206,7 +230,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
   )
 
 
-def scoring(weights):
+def scoring(task):
   """split → iterator of (row numbers, batch) for `logits`."""
 
   def of(split):
@@ -215,8 +239,8 @@ def scoring(weights):
       split,
       _SCORED_ROWS,
       length_buckets=batches.buckets(longest),
-      padding=weights.shape.padding,
-      pad=weights.pad,
+      padding=task.padding,
+      pad=task.pad,
     )
 
   return of
