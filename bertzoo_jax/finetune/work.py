@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax import assembly
+from bertzoo_jax import hf
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import storage
 from bertzoo_jax.objectives import networks
