@@ -91,7 +91,7 @@ def _examples(builder, part, split, names, labels) -> Examples:
   import tensorflow_datasets
 
   features, where = builder.info.features, f'{builder.info.full_name}:{part}'
-  if part.partition('[')[0] not in builder.info.splits:
+  if builder.info.splits and part.partition('[')[0] not in builder.info.splits:
     raise errors.UserError(
       f'{builder.info.full_name} has no split {part!r}.'
       f'{errors.did_you_mean(part, builder.info.splits)}'

@@ -37,8 +37,9 @@ def examples(data, path, split, names, form):
     form: how a text file is read (rows.read).
   """
   read = rows.read(data, path, lambda known: names.wanted(known, path, split), **form)
-  found, n = names.found(split), len(read.numbers)
-  kept = range(n)
+  if not read.numbers:
+    raise errors.UserError(f'{path} has no examples: copy the file again.')
+  found, kept = names.found(split), range(len(read.numbers))
   if found.where:
     kept = [
       i
@@ -52,8 +53,6 @@ def examples(data, path, split, names, form):
     f'the first is {read.unit} {place}.'
     for reason, (many, place) in read.left_out.items()
   ]
-  if n == 0:
-    raise errors.UserError(f'{path} has no examples: copy the file again.')
   column = read.values
   return Examples(
     a=[column[found.a][i] for i in kept],

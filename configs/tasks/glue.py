@@ -12,8 +12,7 @@ first, since some recipes begin RTE, STS-B and MRPC with its run.
 The dev score, by which a grid's best run is chosen, is Matthews' correlation for CoLA, Spearman's
 for STS-B, else accuracy; F1 is beside it for MRPC and QQP, Pearson's correlation for STS-B. AX has
 no training data: MNLI's model predicts it, as the split test_ax. WNLI's dev sentences repeat those
-of train with the other label, so a model that learns does worse than chance 
-(gluebenchmark.com/faq).
+of train with the other label, so a model that learns does worse than chance (the benchmark's FAQ).
 
 Layouts. Read from real files: train and dev of CoLA, SST-2, MRPC, WNLI. Never read from a real
 file: test of any task; STS-B, QQP, MNLI, QNLI, RTE, AX; the dataset of tensorflow-datasets.

@@ -1,0 +1,52 @@
+"""Small tasks that tests make: files, a tokenizer of characters, a frame."""
+
+import types
+
+import ml_collections
+import numpy as np
+
+from bertzoo_jax import tasks
+from configs.tasks import own
+
+SHAPE = types.SimpleNamespace(
+  single='cls:0 A:0 sep:0', pair='cls:0 A:0 sep:0 B:{} sep:{}', padding='right'
+)
+
+
+class Characters:
+  """One token per character that is no blank; ids from 10 on."""
+
+  special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  pieces = [chr(i) for i in range(256)]
+
+  def encode_as_transformers(self, texts):
+    return [np.array([10 + ord(c) for c in t if not c.isspace()], np.int32) for t in texts]
+
+
+def config(argument='classify', files=None, **source):
+  """A config of configs/tasks/own.py with fields of its source."""
+  out = own.get_config(argument)
+  for split, name in (files or {}).items():
+    out.source.files[split] = name
+  for key, value in source.items():
+    out.source[key] = value
+  return ml_collections.ConfigDict(out).lock()
+
+
+def write(folder, **contents):
+  """Writes files; a name has _ in place of its dot: train_tsv=b'…'."""
+  for name, content in contents.items():
+    name = '.'.join(name.rsplit('_', 1))
+    data = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(data)
+
+
+def opened(folder, argument='classify', files=None, shape=SHAPE, length=16, segments=2, **source):
+  return tasks.open(
+    config(argument, files, **source),
+    str(folder),
+    Characters(),
+    shape,
+    segments=segments,
+    max_length=length,
+  )

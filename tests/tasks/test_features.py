@@ -1,0 +1,154 @@
+"""Rows of tokens: frames and truncation, against the `tokenizers` library."""
+
+import types
+
+import made
+import numpy as np
+import pytest
+import tokenizers
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks.examples import Examples
+
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+PAIR = 'cls:0 A:0 sep:0 B:{} sep:{}'
+LAST = ('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2')
+
+
+def frame(length, segments=2, single='cls:0 A:0 sep:0', pair=PAIR):
+  return features.Frame(single, pair, SPECIAL, segments, length)
+
+
+def encode(texts):
+  return [np.array([int(word) for word in text.split()], np.int32) for text in texts]
+
+
+def made_examples(rng, count, is_pair, longest):
+  text = lambda: ' '.join(str(i) for i in rng.integers(5, 40, rng.integers(0, longest)))
+  a, b = [text() for _ in range(count)], [text() for _ in range(count)]
+  return Examples(a, b if is_pair else None, None, [''] * count, [f'row {i}' for i in range(count)])
+
+
+def library(length, truncation, pair):
+  """A tokenizer of the library with the same words and frame."""
+  vocabulary = {f'[{i}]': i for i in range(5)} | {str(i): i for i in range(5, 40)}
+  out = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='[1]'))
+  out.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  frames = [
+    ' '.join(
+      f'{"$" + role if role in "AB" else f"[{SPECIAL[role]}]"}:{segment}'
+      for role, segment in frame(length, pair=pair, single=single).words(is_pair)
+    )
+    for is_pair, single in (
+      (False, LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'),
+      (True, LAST[0]),
+    )
+  ]
+  out.post_processor = tokenizers.processors.TemplateProcessing(
+    single=frames[0], pair=frames[1], special_tokens=[('[2]', 2), ('[3]', 3)]
+  )
+  out.enable_truncation(length, strategy=truncation)
+  return out
+
+
+@pytest.mark.parametrize('pair', [PAIR, LAST[1]])
+@pytest.mark.parametrize('is_pair', [True, False])
+@pytest.mark.parametrize('length', [5, 6, 7, 8, 13, 24, 100])
+def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_pair, pair):
+  examples = made_examples(np.random.default_rng(length), 400, is_pair, 30)
+  single = LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'
+  rows = features.texts(
+    examples, encode, frame(length, pair=pair, single=single), truncation='longest_first'
+  )
+  theirs = library(length, 'longest_first', pair)
+  texts = list(zip(examples.a, examples.b)) if is_pair else examples.a
+  for i, wanted in enumerate(theirs.encode_batch(texts)):
+    here = slice(rows.offsets[i], rows.offsets[i + 1])
+    assert rows.ids[here].tolist() == wanted.ids, (i, texts[i])
+    assert rows.segments[here].tolist() == wanted.type_ids, (i, texts[i])
+    cut = wanted.overflowing != [] or len(wanted.ids) < rows.uncut[i]
+    assert cut == (rows.uncut[i] > length)
+
+
+@pytest.mark.parametrize('truncation', ['only_first', 'only_second'])
+def test_truncation_of_one_text_equals_the_librarys_and_is_refused_where_it_cannot_suffice(
+  truncation,
+):
+  rng = np.random.default_rng(0)
+  refused = 0
+  for _ in range(200):
+    examples = made_examples(rng, 1, True, 20)
+    try:
+      wanted = library(16, truncation, PAIR).encode(examples.a[0], examples.b[0]).ids
+    except Exception:
+      wanted = None
+    if wanted is None:
+      refused += 1
+      with pytest.raises(errors.UserError, match='set longest_first'):
+        features.texts(examples, encode, frame(16), truncation=truncation)
+    else:
+      rows = features.texts(examples, encode, frame(16), truncation=truncation)
+      assert rows.ids.tolist() == wanted
+  assert 10 < refused < 190
+
+
+def test_longest_first_shares_an_odd_room_as_the_library_does():
+  first, second = (np.array(v) for v in zip(*((a, b) for a in range(14) for b in range(14))))
+  for room in range(1, 20):
+    n1, n2 = features.longest_first(first, second, room)
+    assert np.all(n1 + n2 == np.minimum(first + second, room))
+    assert np.all((n1 <= first) & (n2 <= second))
+
+
+@pytest.mark.parametrize(
+  'segments, shape, wanted',
+  [
+    (2, (None, PAIR), [0, 0, 0, 0, 1, 1]),
+    (1, (None, PAIR), [0, 0, 0, 0, 0, 0]),
+    (0, (None, PAIR), [0, 0, 0, 0, 0, 0]),
+    (0, LAST, [0, 0, 0, 1, 1, 2]),  # computed segments have no table
+    (2, ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'), [0] * 7),
+  ],
+)
+def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
+  examples = Examples(['5 6'], ['7'], None, [''], [''])
+  single, pair = shape
+  given = frame(16, segments, single=single or 'cls:0 A:0 sep:0', pair=pair)
+  rows = features.texts(examples, encode, given, truncation='longest_first')
+  assert rows.segments.tolist() == wanted
+
+
+def test_a_length_without_room_for_text_is_refused():
+  examples = Examples(['5'], ['7'], None, [''], [''])
+  with pytest.raises(errors.UserError, match='--config.length=5 or more'):
+    features.texts(examples, encode, frame(4), truncation='longest_first')
+  features.texts(examples, encode, frame(5), truncation='longest_first')
+  with pytest.raises(errors.UserError, match='it is longest_first'):
+    features.texts(examples, encode, frame(9), truncation='longest')
+
+
+def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
+  made.write(tmp_path, train_tsv='text_a\ttext_b\tlabel\nab\tc\tx\n\td\ty\nabcdefghijkl\tc\ty\n')
+  shape = types.SimpleNamespace(single=LAST[0], pair=LAST[1], padding='left')
+  task = made.opened(
+    tmp_path, 'pairs', dict(train='train.tsv', dev='train.tsv'), shape=shape, length=10
+  )
+  a = 10 + ord('a')
+  train = task.splits['train']
+  assert train.row(0).tolist() == [a, a + 1, 3, a + 2, 3, 2]
+  assert train.row(1).tolist() == [3, a + 3, 3, 2]
+  assert train.lengths.tolist() == [6, 4, 10] and train.truncated.tolist() == [False, False, True]
+  assert task.padding == 'left' and task.pad == 0 and task.num_outputs == 2
+  assert train.texts[1] == '' and train.second[1] == 'd'
+  report = task.report()
+  assert 'longest 16; 33.3% cut to 10' in report and 'dev: 3 of 3 examples are in train' in report
+
+
+def test_the_hash_of_a_task_changes_with_its_rows_and_only_with_them(tmp_path):
+  made.write(tmp_path, train_tsv='text\tlabel\nab\tx\ncd\ty\n')
+  files = dict(train='train.tsv', dev='train.tsv')
+  before = made.opened(tmp_path, files=files).hash
+  assert made.opened(tmp_path, files=files).hash == before
+  assert made.opened(tmp_path, files=files, length=3).hash != before
+  assert made.opened(tmp_path, files=files, labels=('y', 'x')).hash != before

@@ -1,0 +1,263 @@
+"""Readers of task files, on small files with one trap each."""
+
+import json
+import os
+import pathlib
+
+import made
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import files
+from configs.tasks import chinese
+from configs.tasks import glue
+
+DATA = os.environ.get('BERTZOO_DATA')
+real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
+TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
+
+
+def read(folder, name='train.tsv', dev='', argument='classify', **source):
+  source = made.config(argument, dict(train=name, dev=dev), **source).source
+  fields = {k: v for k, v in source.items() if k != 'name'}
+  return files.table(str(folder), **fields)
+
+
+def pairs(examples):
+  return [(a, label) for a, (label,) in zip(examples.a, examples.labels)]
+
+
+@pytest.mark.parametrize(
+  'name, content',
+  [
+    ('train.tsv', TSV),
+    ('train.tsv', '\ufeff' + TSV),
+    ('train.tsv', TSV.replace('\n', '\r\n')),
+    ('train.tsv', TSV.replace('\n', '\r')),
+    ('train.tsv', '\ufeff' + TSV.replace('\n', '\r')),
+    ('train.tsv', TSV.rstrip('\n')),
+    ('train.tsv', TSV + '\n\n'),
+    ('train.tsv', TSV.replace('text\t', ' text \t')),
+    ('train.txt', TSV),
+    ('train.csv', TSV.replace('\t', ',')),
+    ('train.csv', '\ufeff' + TSV.replace('\t', ',').replace('\n', '\r\n')),
+    ('train.csv', TSV.replace('\t', ',').replace('\n', '\r')),
+    ('train.jsonl', ''.join(json.dumps(dict(text=a, label=b)) + '\n' for a, b in ROWS)),
+    ('train.json', json.dumps([dict(text=a, label=b) for a, b in ROWS], indent=1)),
+    ('train.json', '\n'.join(json.dumps(dict(text=a, label=b)) for a, b in ROWS)),
+  ],
+)
+def test_the_same_rows_are_read_from_every_format_line_end_and_with_a_byte_order_mark(
+  tmp_path, name, content
+):
+  (tmp_path / name).write_bytes(content.encode())
+  source = read(tmp_path, name)
+  assert pairs(source.splits['train']) == ROWS
+  assert source.splits['train'].ids == ['0', '1', '2', '3']
+  assert not source.notes
+
+
+def test_parquet_is_read_with_the_types_that_its_columns_have(tmp_path):
+  table = pyarrow.table(
+    {
+      'text': pyarrow.array([a for a, _ in ROWS]).dictionary_encode(),
+      'label': pyarrow.array([3, 1, 3, 1], pyarrow.int8()),
+    }
+  )
+  parquet.write_table(table, tmp_path / 'train.parquet')
+  source = read(tmp_path, 'train.parquet')
+  assert pairs(source.splits['train']) == [(a, '3' if b == 'yes' else '1') for a, b in ROWS]
+  (tmp_path / 'train.parquet').write_bytes((tmp_path / 'train.parquet').read_bytes()[:-20])
+  with pytest.raises(errors.UserError, match='no whole parquet'):
+    read(tmp_path, 'train.parquet')
+
+
+def test_quotes_of_a_tsv_are_text_and_those_of_a_csv_enclose_fields(tmp_path):
+  made.write(tmp_path, train_tsv='text\tlabel\n"so" he said\ta\nthe "end\tb\n"\ta\n')
+  assert read(tmp_path).splits['train'].a == ['"so" he said', 'the "end', '"']
+  made.write(
+    tmp_path, train_csv='text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
+  )
+  source = read(tmp_path, 'train.csv')
+  assert source.splits['train'].a == ['one, "two"\nthree', 'four\u2028five\x0bsix', '']
+  assert [p.rpartition(' ')[2] for p in source.splits['train'].places] == ['2', '4', '5']
+  made.write(tmp_path, train_csv='text,label\nfine,a\n"never closed,a\nmore,b\n')
+  with pytest.raises(errors.UserError, match='line 3: a quoted field is broken.*quotes=none'):
+    read(tmp_path, 'train.csv')
+
+
+def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(tmp_path):
+  made.write(
+    tmp_path, train_tsv='text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
+  )
+  source = read(tmp_path)
+  assert source.splits['train'].a == ['a', 'b', 'e', 'f']
+  assert source.splits['train'].ids == ['0', '2', '6', '7']  # numbers in the file
+  assert source.notes == (
+    'train: 2 lines of train.tsv with fewer fields than 2 left out, the first is line 3.',
+    'train: 1 line of train.tsv with more fields than 2 left out, the first is line 5.',
+    'train: 1 line of train.tsv with a NUL left out, the first is line 7.',
+  )
+  made.write(tmp_path, train_tsv='text,label\ta\n1,2\n3,4\n')
+  with pytest.raises(errors.UserError, match='2 of 2 rows.*line 2.*separator'):
+    read(tmp_path, text_a='text,label', label='a')
+  made.write(tmp_path, train_jsonl='{"text": "a", "label": 1}\n\n{"text": \nx\n')
+  with pytest.raises(errors.UserError, match='most of its 3 lines hold no JSON.* line 3'):
+    read(tmp_path, 'train.jsonl')
+  made.write(tmp_path, train_jsonl='{"text": "a", "label": 1}\n{"text": \n{"text": "b"}\n')
+  assert read(tmp_path, 'train.jsonl').notes == (
+    'train: 1 line of train.jsonl without a JSON object left out, the first is line 2.',
+    "train: 1 line of train.jsonl without the key 'label' left out, the first is line 3.",
+  )
+
+
+@pytest.mark.parametrize(
+  'data, told',
+  [
+    ('text\tlabel\nétait\tx\n'.encode('latin1'), 'line 2, is not UTF-8.*LATIN1'),
+    ('text\tlabel\n很好的电影，我喜欢\tx\n'.encode('gb18030'), 'line 2, is not UTF-8.*GB18030'),
+    (TSV.encode('utf-16'), 'UTF-16: convert'),
+    (TSV.encode('utf-16-le'), 'UTF-16 without'),
+    (b'\x1f\x8b\x08\x00' + b'0' * 99, 'gzip'),
+    (b'PK\x03\x04' + b'0' * 99, 'zip'),
+    (b'', 'no examples'),
+    (b'text\tlabel\n', 'no examples'),
+  ],
+)
+def test_other_encodings_and_packed_or_empty_files_are_refused_with_the_remedy(
+  tmp_path, data, told
+):
+  (tmp_path / 'train.tsv').write_bytes(data)
+  with pytest.raises(errors.UserError, match=told):
+    read(tmp_path)
+
+
+def test_a_wrong_column_name_lists_the_columns_and_a_missing_header_is_guessed(tmp_path):
+  made.write(tmp_path, train_csv='review,stars\ngood,5\n')
+  with pytest.raises(errors.UserError, match=r"'reviews'.*'review', 'stars'.*mean 'review'"):
+    read(tmp_path, 'train.csv', text_a='reviews', label='stars')
+  with pytest.raises(errors.UserError, match=r"label names the column 'star'.*mean 'stars'"):
+    read(tmp_path, 'train.csv', text_a='review', label='star')
+  with pytest.raises(errors.UserError, match=r"example names the column 'nr'"):
+    read(tmp_path, 'train.csv', text_a='review', label='stars', example='nr')
+  with pytest.raises(errors.UserError, match='text_a is empty'):
+    read(tmp_path, 'train.csv', text_a='')
+  made.write(tmp_path, train_tsv='gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n')
+  with pytest.raises(errors.UserError, match='header=False'):
+    read(tmp_path, text_a='sentence')
+  source = read(tmp_path, text_a='3', label='1', header=False)
+  assert pairs(source.splits['train']) == [('One more text', '1'), ('Another text', '0')]
+  names = ('source', 'label', 'star', 'sentence')
+  made.write(tmp_path, dev_tsv='label\tsentence\n1\tA dev text\n')
+  source = read(tmp_path, dev='dev.tsv', text_a='sentence', columns=names)
+  assert pairs(source.splits['train'])[0] == ('One more text', '1')
+  assert pairs(source.splits['dev']) == [('A dev text', '1')]
+  made.write(tmp_path, train_tsv='text\ttext\tlabel\na\tb\tc\n')
+  with pytest.raises(errors.UserError, match="2 columns 'text'"):
+    read(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path):
+  with pytest.raises(
+    errors.UserError, match=r'The train file .*train\.tsv does not exist.*task_dir'
+  ):
+    read(tmp_path)
+  config = made.config(files=dict(train='train.tsv'))
+  assert 'train.tsv does not exist' in tasks.missing(config, str(tmp_path))
+  made.write(tmp_path, train_tsv=TSV)
+  assert tasks.missing(config, str(tmp_path)) == ''
+  with pytest.raises(errors.UserError, match="The dev file .*files.dev=''"):
+    read(tmp_path, dev='dev.tsv')
+  assert read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes == (
+    f'dev: none of its files is in {tmp_path}.',
+  )
+  assert pairs(read(tmp_path, name='x/train.tsv|train.tsv').splits['train']) == ROWS
+  assert pairs(read('', name=str(tmp_path / 'train.tsv')).splits['train']) == ROWS
+  with pytest.raises(errors.UserError, match='files.train is empty'):
+    read(tmp_path, name='')
+  made.write(tmp_path, train_xlsx='x')
+  with pytest.raises(errors.UserError, match='by the end of its name'):
+    read(tmp_path, name='train.xlsx')
+
+
+def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):
+  rows = [
+    dict(words=['two', 'words'], meta=dict(label=1)),
+    dict(words='\ud800x', meta=dict(label=2.5)),
+    dict(words=None, meta=dict(label=True)),
+  ]
+  made.write(tmp_path, train_jsonl='\n'.join(map(json.dumps, rows)))
+  source = read(tmp_path, 'train.jsonl', text_a='words', label='meta.label')
+  assert pairs(source.splits['train']) == [('two words', '1'), ('?x', '2.5'), ('', 'true')]
+  with pytest.raises(errors.UserError, match="line 1, key 'meta' holds a dict"):
+    read(tmp_path, 'train.jsonl', text_a='meta', label='meta.label')
+
+
+def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tmp_path):
+  lines = 'language\ttext\tlabel\nzh\tone\ta\nen\ttwo\tb\nzh\tthree\tb\n'
+  made.write(tmp_path, train_tsv=TSV, dev_tsv=lines, test_tsv='index\ttext\n7\tx\n9\ty\n')
+  config = made.config(
+    files=dict(train='train.tsv', dev='dev.tsv', test='test.tsv'),
+    where=(('language', 'zh'),),
+    example='index',
+  )
+  source = files.table(str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'})
+  assert pairs(source.splits['dev']) == [('one', 'a'), ('three', 'b')]
+  assert source.splits['dev'].places[1] == 'dev.tsv, line 4'
+  assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
+
+
+def test_the_digest_changes_with_every_byte_that_is_read(tmp_path):
+  made.write(tmp_path, train_tsv=TSV)
+  before = read(tmp_path).digest
+  assert read(tmp_path).digest == before
+  made.write(tmp_path, train_tsv=TSV + ' ')
+  assert read(tmp_path).digest != before
+
+
+def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_them():
+  tfds = pytest.importorskip('tensorflow_datasets')
+  config = glue.get_config('mrpc,source=tfds')
+  with tfds.testing.mock_data(num_examples=7):
+    task = tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=64)
+  assert {name: len(s) for name, s in task.splits.items()} == dict(train=7, dev=7, test=7)
+  assert task.labels == ('0', '1') and task.splits['train'].labels.max() < 2
+  assert task.splits['dev'].second is not None
+
+
+@real
+@pytest.mark.parametrize(
+  'config, folder, sizes',
+  [
+    (glue.get_config('cola'), 'glue', dict(train=8551, dev=1043)),
+    (glue.get_config('cola'), 'glue/CoLA', dict(train=8551, dev=1043)),
+    (glue.get_config('sst2'), 'glue', dict(train=67349, dev=872)),
+    # one row of 3,668 is missing in this copy
+    (glue.get_config('mrpc'), 'glue', dict(train=3667, dev=408)),
+    (glue.get_config('wnli'), 'glue', dict(train=635, dev=71)),
+    (
+      chinese.get_config('chnsenticorp'),
+      'zh_tasks/chnsenticorp',
+      dict(train=9600, dev=1200, test=1200),
+    ),
+  ],
+  ids=lambda value: value.name if hasattr(value, 'source') else None,
+)
+def test_public_files_have_their_published_sizes(config, folder, sizes):
+  task = tasks.open(
+    config,
+    str(pathlib.Path(DATA) / folder),
+    made.Characters(),
+    made.SHAPE,
+    segments=2,
+    max_length=99,
+  )
+  assert {name: len(split) for name, split in task.splits.items()} == sizes
+  assert not [note for note in task.notes if 'left out' in note]
+  assert task.labels == ('0', '1')
+  assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())

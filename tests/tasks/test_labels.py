@@ -1,0 +1,124 @@
+"""Labels as numbers, and the dev split of a task without one."""
+
+import made
+import numpy as np
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import labels
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Source
+
+
+def examples(*given, texts=None):
+  given = [g if isinstance(g, tuple) else (g,) for g in given]
+  texts = texts or [f'text {i}' for i in range(len(given))]
+  return Examples(texts, None, given, [str(i) for i in range(len(given))], texts)
+
+
+def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 'b'), **fields):
+  splits = dict(train=examples(*train), dev=examples(*dev))
+  return labels.numbered(Source(splits, label_columns=columns, **fields), kind)
+
+
+@pytest.mark.parametrize(
+  'train, names',
+  [
+    (('b', 'a', 'c', 'a'), ('a', 'b', 'c')),
+    (('10', '9', '-1', '9'), ('-1', '9', '10')),
+    (('10', '9', 'x'), ('10', '9', 'x')),
+  ],
+)
+def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers(train, names):
+  found, splits, _ = numbered(train=train, dev=train[:1])
+  assert found == names
+  assert [names[i] for i in splits['train'][1]] == list(train)
+  assert splits['train'][1].dtype == np.int32
+
+
+def test_given_labels_have_their_order_and_spellings():
+  names, splits, _ = numbered(train=('yes', 'no', 'nope'), dev=('no',), labels=('yes', 'no|nope'))
+  assert names == ('yes', 'no') and list(splits['train'][1]) == [0, 1, 1]
+
+
+def test_an_unknown_missing_or_lonely_label_is_refused_and_the_labels_are_listed():
+  with pytest.raises(
+    errors.UserError, match="text 0 has the label 'z', and the labels are 'a', 'b'"
+  ):
+    numbered(dev=('z',))
+  with pytest.raises(errors.UserError, match="text 1 has the label 'b', and the labels are 'a':"):
+    numbered(labels=('a',))
+  with pytest.raises(errors.UserError, match='text 1 has no label'):
+    numbered(train=('a', '', 'b'))
+  with pytest.raises(errors.UserError, match="All 2 train examples have the label 'a'"):
+    numbered(train=('a', 'a'))
+  with pytest.raises(errors.UserError, match='50 different values in 50 examples'):
+    numbered(train=tuple(f'{i}.5' for i in range(50)), dev=('1.5',))
+  with pytest.raises(errors.UserError, match='label is empty'):
+    labels.numbered(Source({'train': Examples(['x'], None, None, ['0'], [''])}), 'classification')
+
+
+def test_examples_of_labels_to_leave_out_are_counted():
+  _, splits, notes = numbered(train=('a', '-', 'b'), dev=('-', 'a'), leave_out=('-',))
+  assert splits['train'][0].a == ['text 0', 'text 2'] and list(splits['train'][1]) == [0, 1]
+  assert notes == [
+    "train: 1 examples with the label '-' left out.",
+    "dev: 1 examples with the label '-' left out.",
+  ]
+
+
+def test_a_test_split_with_unknown_labels_has_none():
+  splits = dict(train=examples('a', 'b'), dev=examples('a'), test=examples('', ''))
+  source = Source(splits, label_columns=('label',))
+  assert labels.numbered(source, 'classification')[1]['test'][1] is None
+  splits['test'] = examples('b', 'a')
+  assert list(labels.numbered(source, 'classification')[1]['test'][1]) == [1, 0]
+  # what is left out of train must not empty a test file whose labels are hidden by the same mark
+  splits['test'] = examples('-', '-')
+  source = Source(splits, label_columns=('label',), leave_out=('-',))
+  assert len(labels.numbered(source, 'classification')[1]['test'][0]) == 2
+
+
+def test_scores_are_numbers_and_nothing_else():
+  names, splits, _ = numbered('regression', train=('1', '2.5', '-3e1'), dev=('0',))
+  assert names == () and splits['train'][1].tolist() == [1, 2.5, -30]
+  assert splits['train'][1].dtype == np.float32
+  for wrong in ('nan', 'inf', '', 'good', '1,5'):
+    with pytest.raises(errors.UserError, match='which is no number'):
+      numbered('regression', dev=(wrong,), train=('1', '2'))
+
+
+def test_several_labels_are_columns_of_0_and_1():
+  columns = ('mad', 'sad')
+  names, splits, _ = numbered(
+    'multilabel', columns, train=(('1', '0'), ('true', 'Yes'), ('', '0.0')), dev=(('0', '1'),)
+  )
+  assert names == columns and splits['train'][1].tolist() == [[1, 0], [1, 1], [0, 0]]
+  with pytest.raises(errors.UserError, match="'2' in the column 'sad'"):
+    numbered('multilabel', columns, dev=(('0', '2'),), train=(('0', '1'),))
+  with pytest.raises(errors.UserError, match='own.py:multilabel'):
+    numbered('classification', columns, dev=(('0', '1'),), train=(('0', '1'),))
+  with pytest.raises(errors.UserError, match='several columns of 0 and 1'):
+    numbered('multilabel')
+
+
+def test_without_a_dev_file_a_share_is_held_out_whatever_the_order_and_equal_texts_stay_together():
+  texts = [f'text {i % 90}' for i in range(100)]
+  rest, dev = labels.held_out(examples(*'ab' * 50, texts=texts), 0.2)
+  assert len(rest) + len(dev) == 100 and 20 <= len(dev) <= 30
+  assert not set(rest.a) & set(dev.a)
+  again = labels.held_out(examples(*'ab' * 50, texts=texts[::-1]), 0.2)
+  assert set(again[1].a) == set(dev.a)
+  assert set(labels.held_out(examples(*'ab' * 45, texts=texts[:90]), 0.2)[1].a) <= set(dev.a)
+  with pytest.raises(errors.UserError, match='too few'):
+    labels.held_out(examples('a', 'b', texts=['x', 'x']), 0.2)
+  with pytest.raises(errors.UserError, match='between 0 and 1'):
+    labels.held_out(examples('a', 'b'), 0)
+
+
+def test_a_task_without_a_dev_file_says_how_it_was_split(tmp_path):
+  lines = ''.join(f'text {i}\t{"ab"[i % 2]}\n' for i in range(40))
+  made.write(tmp_path, train_tsv='text\tlabel\n' + lines)
+  task = made.opened(tmp_path, files=dict(train='train.tsv'))
+  assert len(task.splits['dev']) == 4 and len(task.splits['train']) == 36
+  assert 'No dev file: 4 of the 40 train examples are dev' in task.report()

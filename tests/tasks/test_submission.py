@@ -1,0 +1,127 @@
+"""Files of predictions."""
+
+import json
+
+import made
+import numpy as np
+import pytest
+
+from bertzoo_jax import tasks
+from bertzoo_jax.tasks import submission
+from configs.tasks import arguments
+from configs.tasks import glue
+from configs.tasks import own
+
+
+def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
+  made.write(
+    tmp_path,
+    train_tsv='index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n1\tc\td\tentailment\n',
+    dev_tsv='index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n',
+    test_tsv='index\tsentence1\tsentence2\n0\ta\tb\n1\t"c\td\n',
+  )
+  task = tasks.open(
+    glue.get_config('rte'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
+  )
+  path = tmp_path / 'RTE.tsv'
+  submission.benchmark(path, task, task.splits['test'], np.array([[0, 1.0], [2, 1]]))
+  assert path.read_text() == 'index\tprediction\n0\tnot_entailment\n1\tentailment\n'
+  assert task.splits['test'].labels is None
+  with pytest.raises(ValueError):
+    submission.benchmark(path, task, task.splits['test'], np.zeros((3, 2)))
+
+
+def test_every_file_of_a_glue_submission_has_a_split(tmp_path):
+  names = [n for t in glue.TASKS.values() for n in t['submission'].values()]
+  assert sorted(names) == sorted(
+    f'{n}.tsv' for n in 'AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI'.split()
+  )
+
+
+def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_and_ax(tmp_path):
+  cola, mnli, ax = (tmp_path / name for name in ('CoLA', 'MNLI', 'diagnostic'))
+  for folder in (cola, mnli, ax):
+    folder.mkdir()
+  lines = 'gj04\t1\t\tOne.\ngj04\t0\t*\tTwo "one.\n'
+  made.write(cola, train_tsv=lines, dev_tsv=lines, test_tsv='index\tsentence\n5\tThree.\n')
+  task = tasks.open(
+    glue.get_config('cola'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
+  )
+  assert task.splits['train'].texts == ['One.', 'Two "one.']
+  assert task.splits['train'].labels.tolist() == [1, 0]
+  assert task.splits['test'].texts == ['Three.'] and task.splits['test'].examples == ['5']
+  head = 'index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n'
+  rows = '0\tx\ta\tb\tneutral\tneutral\n1\tx\tc\td\t-\t-\n2\tx\ta\tb\tx\tentailment\n'
+  made.write(
+    mnli, train_tsv=head + rows, dev_matched_tsv=head + rows, dev_mismatched_tsv=head + rows
+  )
+  made.write(ax, diagnostic_tsv='index\tsentence1\tsentence2\n0\ta\tb\n')
+  config = glue.get_config('mnli')
+  task = tasks.open(config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9)
+  assert list(task.splits) == ['train', 'dev', 'dev_mismatched', 'test_ax']
+  assert task.labels == ('entailment', 'neutral') and len(task.splits['dev_mismatched']) == 2
+  assert "dev: 1 examples with the label '-' left out." in task.report()
+  # the folder of the task alone will do, too
+  again = tasks.open(config, str(mnli), made.Characters(), made.SHAPE, segments=2, max_length=9)
+  assert again.splits['train'].ids.tolist() == task.splits['train'].ids.tolist()
+
+
+@pytest.mark.parametrize('argument', own.TASKS)
+def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(tmp_path, argument):
+  label = {'multilabel': 'mad,sad', 'regress': 'score'}.get(argument, 'label')
+  text = {'text_a': 'premise', 'text_b': 'claim'} if argument == 'pairs' else {'text_a': 'text'}
+  values = {'multilabel': ('1,0', '0,1'), 'regress': ('0.5', '2')}.get(argument, ('no', 'yes'))
+  head = ','.join([*text.values(), label])
+  cells = ','.join(['a'] * len(text))
+  lines = f'{head}\n{cells},{values[0]}\n{cells},{values[1]}\n'
+  made.write(
+    tmp_path, train_csv=lines, more_tsv='\t'.join(text.values()) + '\né x' + '\ty' * (len(text) - 1)
+  )
+  task = made.opened(
+    tmp_path, argument, dict(train='train.csv', dev='train.csv'), label=label, **text
+  )
+  assert task.report()
+  split = task.read(tmp_path / 'more.tsv')
+  assert split.labels is None and len(split) == 1
+  assert split.no_labels(3).shape == ((3, 2) if argument == 'multilabel' else (3,))
+  logits = np.array([[0.0, 3.0]])[:, : task.num_outputs]
+  submission.predictions(tmp_path / 'out.jsonl', task, split, logits)
+  line = json.loads((tmp_path / 'out.jsonl').read_text())
+  assert line['example'] == '0' and line['text_a'] == 'é x'
+  assert ('text_b' in line) == (argument == 'pairs')
+  if argument == 'regress':
+    assert line['score'] == 0
+  elif argument == 'multilabel':
+    assert line['labels'] == ['sad'] and line['probabilities'] == {'mad': 0.5, 'sad': 0.952574}
+  else:
+    assert line['label'] == 'yes'
+    assert line['probabilities'] == {'no': 0.047426, 'yes': 0.952574}
+
+
+def test_the_argument_of_a_task_names_task_source_recipe_and_sections():
+  assert glue.get_config('rte,source=tfds').source.dataset == 'glue/rte'
+  assert glue.get_config('rte,optimizer=lamb').optimizer.name == 'lamb'
+  wrong = {
+    'rtee': "Did you mean 'rte'",
+    'rte,source=csv': 'table, tfds',
+    'rte,recipee=x': "Did you mean 'recipe'",
+    'rte,source=tfds,source=table': 'set twice',
+    'ax': 'mnli',
+  }
+  for argument, told in wrong.items():
+    with pytest.raises(ValueError, match=told):
+      glue.get_config(argument)
+  with pytest.raises(ValueError, match='no task'):
+    own.get_config('all')
+
+
+def test_a_recipe_sets_fields_for_all_tasks_and_for_one(monkeypatch):
+  recipes = {'some': {'default': {'epochs': 10.0, 'length': 64}, 'rte': {'length': 99}}}
+  module = type('Module', (), {'RECIPES': recipes})
+  monkeypatch.setattr(arguments.importlib, 'import_module', lambda name: module)
+  config = glue.get_config('rte,recipe=some')
+  assert (config.epochs, config.length, config.name) == (10.0, 99, 'rte')
+  suite = glue.get_config('all,recipe=some').suite
+  assert suite.cola.length == 64 and suite.rte.length == 99
+  with pytest.raises(ValueError, match='some'):
+    glue.get_config('rte,recipe=other')
