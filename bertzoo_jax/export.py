@@ -296,12 +296,14 @@ def _metrics(workdir, step: int, also=()) -> dict:
 
 
 @contextlib.contextmanager
-def scratch(out):
+def scratch(out, what: str = 'an export'):
   """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
   folder for gs://. Those that killed exports to `out` left there are removed.
 
   An export holds a lock on its folder as long as it lives. The folder above is locked while folders
   are looked at and made, so none is seen before its lock.
+
+  what: the command that builds, for the line about folders that are removed.
   """
   parent = pathlib.Path(tempfile.gettempdir() if storage.is_remote(out) else str(out.parent))
   parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +314,7 @@ def scratch(out):
       for left in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
         with contextlib.ExitStack() as dead:
           if _lock(left, dead, fcntl.LOCK_NB):
-            print(f'removed: {left}, which an export that was killed left there')
+            print(f'removed: {left}, which {what} that was killed left there')
             shutil.rmtree(left, ignore_errors=True)
       folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
       _lock(folder, held)

@@ -77,7 +77,7 @@ _LARGEST = 1 << 31  # above all numbers of a config.json
 UNSAID = {
   'transformer': dict(initializer='truncated_normal'),
   'disentangled': dict(initializer='normal', vocab_multiple=1),
-  'two_stream': dict(initializer='normal', memory_length=0, reuse_length=0),
+  'two_stream': dict(initializer='normal', memory_length=0, reuse_length=1),
 }
 
 # Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's

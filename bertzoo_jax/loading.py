@@ -1,0 +1,226 @@
+"""A trained network in Python: its config, parameters, tokenizer and vectors.
+
+    import bertzoo_jax
+    model = bertzoo_jax.load('run')
+    vectors = model.encode(['A sentence.', 'Another one.'])
+
+Legend: B batch, L length, T tokens of a text, D width, N texts.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax import assembly
+from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.common import errors
+from bertzoo_jax.objectives import networks
+
+POOLING = ('mean', 'first', 'none')
+# Lengths of rows: each one that occurs is a program to compile.
+_BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_LONGEST = 512  # tokens of a row of an encoder that takes any number
+_CHUNK = 64  # batches of texts that are sorted by length together
+
+
+class Row(NamedTuple):
+  """A text as the encoder reads it.
+
+  Attributes:
+    ids, segments: int32 [T], special tokens included.
+    starts, ends: int32 [T]: the characters of the text that a token stands for; −1 of special
+      tokens around the text.
+    cut: whether tokens at the end of the text were left out.
+  """
+
+  ids: np.ndarray
+  segments: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+  cut: bool
+
+
+class Loaded:
+  """A trained network.
+
+  Attributes:
+    found: pretrained.Pretrained.
+    config: {'encoder': section, 'tokenizer': section or None, 'hf': name of the class}.
+    encoder: linen module.
+    params: {'encoder': …} and the heads, as arrays on the device.
+    max_length: longest row that the encoder takes; None for any length.
+  """
+
+  def __init__(self, found: pretrained.Pretrained, dtype: str = 'float32'):
+    """found: of `pretrained.open`. dtype: of matrix products, float32 or bfloat16."""
+    self.found = found
+    self.config = dict(encoder=found.section, tokenizer=found.tokenizer_section, hf=found.hf)
+    self.encoder = pretrained.encoder(found, errors.choose(dtype, assembly.DTYPES, 'dtype'))
+    self.params = jax.device_put(found.params)
+    self.max_length = self.encoder.max_positions
+    self._compiled = {
+      pooling: jax.jit(functools.partial(self._pooled, pooling)) for pooling in POOLING
+    }
+
+  @functools.cached_property
+  def tokenizer(self) -> tokenizers.Tokenizer | tokenizers.published.Published:
+    """The tokenizer. Raises UserError without its files, or if they belong to other weights."""
+    folder = self.found.tokenizer_folder
+    tokenizer = tokenizers.of_folder(folder)
+    if tokenizer.vocab_size > self.found.vocab_size:
+      raise errors.UserError(
+        f'The tokenizer in {folder} has {tokenizer.vocab_size:,} pieces and the word table of '
+        f'{self.found.address} {self.found.vocab_size:,} rows: they do not belong together; copy '
+        'the folder again.'
+      )
+    return tokenizer
+
+  def apply(self, params, batch) -> dict[str, jax.Array]:
+    """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
+    jitted and differentiated.
+
+    Args:
+      params: as `self.params`.
+      batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
+        padding; 1 if left out) likewise.
+
+    Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
+    'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C].
+    """
+    return networks.outputs(self.encoder, params, self._completed(batch))
+
+  def encode(
+    self,
+    texts: list[str],
+    pooling: str = 'mean',
+    batch_size: int = 32,
+    max_length: int | None = None,
+  ) -> np.ndarray | list[np.ndarray]:
+    """Vectors of texts, float32, in their order.
+
+    Args:
+      texts: N texts.
+      pooling: mean (of all tokens of the row, special ones included, [N, D]) | first (the vector
+        that classifies a row: its first token's, or its last token's where rows are padded on the
+        left, [N, D]) | none (a list of arrays [T, D], special tokens included).
+      batch_size: rows that go through the network together.
+      max_length: tokens per row; the ends of longer texts are cut. None: as many as the encoder
+        takes, or 512 if it takes any number.
+
+    Raises UserError for an unknown pooling and a length that the encoder does not take.
+    """
+    if isinstance(texts, str):
+      raise errors.UserError('encode() takes a list of texts: write encode([text]).')
+    rows = self.rows(texts, max_length)
+    out = [None] * len(rows)
+    for index, x in self.vectors(rows, pooling, batch_size):
+      out[index] = x
+    if pooling == 'none':
+      return out
+    return np.stack(out) if out else np.zeros((0, self.encoder.hidden_size), np.float32)
+
+  def rows(self, texts: list[str], max_length: int | None = None) -> list[Row]:
+    """Texts as rows, with special tokens around them. Arguments and errors as of `encode`."""
+    words = [word.split(':') for word in self.found.shape.single.split()]
+    limit = self._limit(max_length, sum(role != 'A' for role, _ in words))
+    # of roles around the text: id, start and end
+    around = {role: np.array([[i], [-1], [-1]]) for role, i in self.tokenizer.special.items()}
+    known, out = max(1, self.encoder.type_vocab_size), []
+    for encoded in self.tokenizer.encode_with_offsets(list(texts), special_text=True):
+      parts = {**around, 'A': np.stack(encoded)[:, :limit]}
+      columns = np.concatenate([parts[role] for role, _ in words], axis=1).astype(np.int32)
+      segments = [int(n) if int(n) < known else 0 for _, n in words]
+      sizes = [parts[role].shape[1] for role, _ in words]
+      segments = np.repeat(np.asarray(segments, np.int32), sizes)
+      out.append(Row(columns[0], segments, columns[1], columns[2], len(encoded[0]) > limit))
+    return out
+
+  def vectors(
+    self, rows: list[Row], pooling: str = 'mean', batch_size: int = 32
+  ) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (number of a row, its vectors as of `encode`), each row once, in any order.
+
+    Rows of like length share a batch. They are padded to one of few lengths, so that few programs
+    are compiled.
+    """
+    compiled = errors.choose(pooling, self._compiled, 'pooling')
+    if batch_size < 1:
+      raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
+    order = np.argsort([len(row.ids) for row in rows], kind='stable')
+    for start in range(0, len(rows), batch_size):
+      numbers = order[start : start + batch_size]
+      batch = self._batch([rows[n] for n in numbers], batch_size)
+      with jax.default_matmul_precision('highest'):
+        got = np.asarray(compiled(self.params, batch))
+      for n, x, real in zip(numbers, got, batch['pack_ids'] > 0):
+        yield int(n), x[real] if pooling == 'none' else x
+
+  def _batch(self, rows, batch_size):
+    """The rows, padded; their number is filled up with copies of the last one."""
+    longest = max(len(row.ids) for row in rows)
+    limit = self.max_length or max(_BUCKETS[-1], longest)
+    length = min([bucket for bucket in _BUCKETS if longest <= bucket <= limit] or [limit])
+    size = min(batch_size, 1 << (len(rows) - 1).bit_length())
+    rows = [*rows, *[rows[-1]] * (size - len(rows))]
+    names = ('input_ids', 'segment_ids', 'pack_ids')
+    batch = {name: np.zeros((size, length), np.int32) for name in names}
+    batch['input_ids'][:] = self.tokenizer.special['pad']
+    for i, row in enumerate(rows):
+      first = length - len(row.ids) if self.found.shape.padding == 'left' else 0
+      place = slice(first, first + len(row.ids))
+      batch['input_ids'][i, place], batch['segment_ids'][i, place] = row.ids, row.segments
+      batch['pack_ids'][i, place] = 1
+    return batch
+
+  def _pooled(self, pooling, params, batch):
+    """[B, D], or [B, L, D] for 'none', float32."""
+    batch = self._completed(batch)
+    if 'next_head' in params:
+      batch = networks.from_left_to_right(batch)
+    hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
+    if pooling == 'first':
+      return self.encoder.row_vectors(hidden_BLD, batch).astype(jnp.float32)
+    hidden_BLD = hidden_BLD.astype(jnp.float32)
+    if pooling == 'none':
+      return hidden_BLD
+    real_BL1 = (batch['pack_ids'] > 0)[:, :, None].astype(jnp.float32)
+    return jnp.sum(hidden_BLD * real_BL1, axis=1) / jnp.maximum(jnp.sum(real_BL1, axis=1), 1.0)
+
+  def _completed(self, batch):
+    """The batch with the features that were left out, and no segment that the encoder lacks."""
+    ids_BL = jnp.asarray(batch['input_ids'])
+    batch = {'segment_ids': jnp.zeros_like(ids_BL), 'pack_ids': jnp.ones_like(ids_BL), **batch}
+    if segments := self.encoder.type_vocab_size:
+      batch['segment_ids'] = jnp.minimum(batch['segment_ids'], segments - 1)
+    return batch
+
+  def _limit(self, max_length, around) -> int:
+    """Tokens of a text that a row has room for beside the special ones around it."""
+    if max_length is None:
+      max_length = self.max_length or _LONGEST
+    if self.max_length is not None and max_length > self.max_length:
+      raise errors.UserError(
+        f'Rows of {max_length} tokens are wished, and the encoder of {self.found.address} takes '
+        f'{self.max_length}: ask for {self.max_length} or less.'
+      )
+    if max_length <= around:
+      raise errors.UserError(
+        f'Rows of {max_length} tokens have no room beside the {around} special ones: ask for '
+        f'{around + 1} or more.'
+      )
+    return max_length - around
+
+
+def load(address: str, dtype: str = 'float32') -> Loaded:
+  """The network at an address, as of `bertzoo_jax.load`."""
+  return Loaded(pretrained.open(address), dtype)
+
+
+def chunk_size(batch_size: int) -> int:
+  """Texts to hand to `Loaded.vectors` at a time: enough to sort them by length."""
+  return _CHUNK * batch_size

@@ -1,0 +1,327 @@
+"""load: every address of --init opens with all that is needed to go on with it."""
+
+import json
+import pathlib
+import shutil
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+import bertzoo_jax
+from bertzoo_jax import export
+from bertzoo_jax import loading
+from bertzoo_jax import objectives
+from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import networks
+from configs import albert
+from configs import bert
+from configs import deberta
+from configs import deberta_v3
+from configs import electra
+from configs import roberta
+from configs import xlnet
+from tests import test_export as made
+
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48)
+SIZED = {**SIZES, 'max_positions': 32}
+FAMILIES = {  # config, sizes of the encoder
+  'bert': (bert, SIZED),
+  'roberta': (roberta, SIZED),
+  'albert': (albert, SIZED),
+  'electra': (electra, SIZED),
+  'deberta': (deberta, {**SIZED, 'max_distance': 16}),
+  'deberta_v3': (deberta_v3, {**SIZED, 'max_distance': 32, 'buckets': 8}),
+  'xlnet': (xlnet, {**SIZES, 'memory_length': 8, 'reuse_length': 8}),
+  'left to right': (
+    types.SimpleNamespace(
+      get_config=lambda size: bert.get_config(f'{size},objective=left_to_right,masking=in_order')
+    ),
+    SIZED,
+  ),
+}
+PAIRS = ('electra', 'deberta_v3')
+TEXTS = ['The time machine stood there.', '', ' '.join(['I looked at the traveller.'] * 3), 'Yes']
+
+
+def make_run(folder, family):
+  """A run of a family in `folder`; returns its parameters."""
+  module, sizes = FAMILIES[family]
+  config = module.get_config('tiny')
+  config.unlock()
+  config.phases = ((1000, {}),)
+  config.tokenizer.vocab_size = 600
+  if 'num_offsets' in config.objective:
+    config.objective.num_offsets = 8
+  return made.make_workdir(folder, config, sizes)
+
+
+def written(run, out):
+  """The export of a run without torch's comparison."""
+  verified = export._verify
+  export._verify = lambda *_: None
+  try:
+    export.export(str(run), out)
+  finally:
+    export._verify = verified
+  return out
+
+
+@pytest.fixture(scope='module')
+def places(tmp_path_factory):
+  """family → (run, export), each made once."""
+  known = {}
+
+  def of(family):
+    if family not in known:
+      folder = tmp_path_factory.mktemp(family)
+      (folder / 'run').mkdir()
+      make_run(folder / 'run', family)
+      known[family] = folder / 'run', written(folder / 'run', folder / 'hf')
+    return known[family]
+
+  return of
+
+
+def addresses(run, directory, family):
+  yield from (str(run), f'{run}@7', f'hf:{directory}')
+  if family in PAIRS:
+    yield f'hf:{directory}/discriminator'
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_every_address_of_a_family_opens_to_the_same_network(places, family):
+  run, directory = places(family)
+  first = pretrained.open(str(run))
+  kept = weights.flatten(first.params)
+  assert first.step == 7 and first.corpus_hash == 'c0ffee'
+  assert first.tokenizer_section['vocab_size'] == 600 and first.tokenizer_section['name']
+  for address in addresses(run, directory, family):
+    found = pretrained.open(address)
+    flat = weights.flatten(found.params)
+    lost = {path for path in kept.keys() - flat.keys() if path.split('/')[0] == 'encoder'}
+    assert not lost and found.vocab_size == first.vocab_size == len(kept[weights.WORD_TABLE])
+    for path in flat.keys() & kept.keys():
+      np.testing.assert_array_equal(flat[path], kept[path], err_msg=path)
+    assert found.section.keys() == first.section.keys() and found.shape == first.shape
+    trained = {'dropout', 'attention_dropout', 'initializer', 'vocab_multiple'}
+    trained |= {'memory_length', 'reuse_length'}
+    differing = {k for k in found.section if found.section[k] != first.section[k]}
+    assert differing <= trained, differing
+    assert (found.step is None) == address.startswith('hf:')
+    assert architectures.choose(found.hf).model_type == architectures.choose(first.hf).model_type
+    assert pretrained.encoder(found, dropout=0.0).num_layers == SIZES['num_layers']
+    assert found.shape.padding == pretrained.encoder(found).padding_side
+
+
+@pytest.mark.parametrize('family', PAIRS)
+def test_of_a_pair_the_discriminator_is_opened(places, family):
+  for address in (str(places(family)[0]), f'hf:{places(family)[1]}'):
+    params = pretrained.open(address).params
+    assert 'replaced_head' in params and 'mlm_head' not in params
+
+
+def test_an_address_by_revision_is_fetched_with_its_tokenizer(places, monkeypatch):
+  hub = pytest.importorskip('huggingface_hub')
+  asked = {}
+
+  def fetch(name, revision, allow_patterns):
+    asked.update(name=name, revision=revision, patterns=allow_patterns)
+    return str(places('bert')[1])
+
+  monkeypatch.setattr(hub, 'snapshot_download', fetch)
+  found = pretrained.open('hf:someone/something@v2')
+  assert (asked['name'], asked['revision']) == ('someone/something', 'v2')
+  assert {'*.json', '*.safetensors', '*.model', '*.txt'} <= set(asked['patterns'])
+  assert found.params.keys() == {'encoder', 'mlm_head', 'pair_head'}
+
+
+@pytest.mark.parametrize(
+  'address, said',
+  [
+    ('nowhere', 'has no checkpoint'),
+    ('hf:no/where/at/all', 'no folder here'),
+    ('a,b', 'several addresses'),
+    ('run@x', 'no checkpoint address'),
+  ],
+)
+def test_an_address_without_a_network_is_one_sentence(address, said, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(errors.UserError, match=said):
+    bertzoo_jax.load(address)
+
+
+def fine_tuned(places, folder, family='bert'):
+  """A run of fine-tuning: the encoder's section, the tokenizer's and hf in config.json, and a head
+  for rows.
+  """
+  run, _ = places(family)
+  found = pretrained.open(str(run))
+  shutil.copytree(run, folder)
+  shutil.rmtree(folder / 'checkpoints')
+  config = json.loads((run / 'config.json').read_text())
+  config['objective'] = {'name': 'classification', 'head': 'auto'}
+  for key in ('phases', 'format', 'masking'):
+    config.pop(key)
+  (folder / 'config.json').write_text(json.dumps(config))
+  encoder = pretrained.encoder(found)
+  head = networks.init_row_head(encoder, jax.random.key(0), 'tanh', 3)
+  params = {'encoder': found.params['encoder'], 'row_head': jax.tree.map(np.asarray, head)}
+  save(folder, params)
+  return params
+
+
+def save(folder, params):
+  zero = jnp.zeros((), jnp.int32)
+  state = made.steps.TrainState(
+    zero + 9,
+    jax.tree.map(jnp.asarray, params),
+    {'m': jnp.zeros(2)},
+    (),
+    {'total': zero, 'consecutive': zero, 'last': zero},
+    made.spikes.fresh(),
+  )
+  saver = made.checkpoint.Checkpoints(folder, keep=1, keep_every=0)
+  saver.save(state)
+  saver.close()
+
+
+def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp_path):
+  params = fine_tuned(places, tmp_path / 'F')
+  model = bertzoo_jax.load(str(tmp_path / 'F'))
+  assert model.found.step == 9 and small.worst(model.params, params) == 0
+  batch = {'input_ids': np.arange(12).reshape(2, 6)}
+  assert model.apply(model.params, batch)['row'].shape == (2, 3)
+  config = configuration.from_json((places('bert')[0] / 'config.json').read_text())
+  objective = objectives.of(config, model.found.vocab_size)
+  fresh = small.parameters(objective, seed=5)
+  merged, lines = initial_weights.parameters(fresh, str(tmp_path / 'F'), objective, None)
+  assert small.worst(merged['encoder'], params['encoder']) == 0
+  assert any(line.startswith('ignored: row_head') for line in lines)
+
+
+@pytest.mark.parametrize('family', ['bert', 'electra', 'deberta_v3', 'xlnet', 'left to right'])
+def test_apply_gives_the_vectors_and_what_the_heads_say(places, family):
+  model = bertzoo_jax.load(str(places(family)[0]))
+  batch = verify.random_batch(600, 24, model.encoder.type_vocab_size, 0)
+  out = jax.jit(model.apply)(model.params, batch)
+  assert out['vectors'].shape == (4, 24, 32) and out['vectors'].dtype == jnp.float32
+  heads = networks.predict(model.encoder, model.params, batch)
+  assert out.keys() == {'vectors', *heads} and heads
+  for name, x in heads.items():
+    np.testing.assert_allclose(out[name], x, atol=2e-5)
+  alone = model._compiled['none'](model.params, batch)
+  np.testing.assert_allclose(out['vectors'], alone, atol=1e-5)
+
+
+def test_features_that_are_left_out_of_a_batch_are_those_of_one_text(places):
+  model = bertzoo_jax.load(str(places('bert')[0]))
+  ids = np.arange(20).reshape(2, 10)
+  zeros, ones = np.zeros_like(ids), np.ones_like(ids)
+  whole = model.apply(model.params, dict(input_ids=ids, segment_ids=zeros, pack_ids=ones))
+  assert small.worst(model.apply(model.params, dict(input_ids=ids)), whole) == 0
+
+
+def test_three_lines_of_python_give_vectors(places):
+  model = bertzoo_jax.load(f'hf:{places("bert")[1]}')
+  vectors = model.encode(TEXTS)
+  assert vectors.shape == (4, 32) and vectors.dtype == np.float32
+  assert model.config['encoder']['num_layers'] == 2 and model.config['hf'] == 'BertForPreTraining'
+  assert isinstance(model.tokenizer, tokenizers.published.Published)
+  assert model.encode([]).shape == (0, 32) and model.encode([], 'none') == []
+
+
+@pytest.mark.parametrize('family', ['bert', 'xlnet'])
+def test_vectors_do_not_depend_on_the_batch_and_keep_the_order(places, family):
+  model = bertzoo_jax.load(str(places(family)[0]))
+  texts = [*TEXTS, *TEXTS[::-1]]
+  for pooling in loading.POOLING:
+    whole = model.encode(texts, pooling)
+    for text, x in zip(texts, whole):
+      [alone] = model.encode([text], pooling, batch_size=1)
+      np.testing.assert_allclose(x, alone, atol=1e-5)
+    assert np.ptp([x.mean() for x in whole[:4]]) > 1e-3
+
+
+@pytest.mark.parametrize('family, first', [('bert', 0), ('xlnet', -1)])
+def test_the_poolings_are_of_the_same_vectors(places, family, first):
+  model = bertzoo_jax.load(str(places(family)[0]))
+  tokens = model.encode(TEXTS, 'none')
+  rows = model.rows(TEXTS)
+  assert [len(x) for x in tokens] == [len(row.ids) for row in rows]
+  assert rows[0].ids[first] == model.tokenizer.special['cls']
+  for pooling, of in (('mean', lambda x: x.mean(0)), ('first', lambda x: x[first])):
+    wanted = np.stack([of(x) for x in tokens])
+    np.testing.assert_allclose(model.encode(TEXTS, pooling), wanted, atol=1e-5)
+
+
+def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
+  model = bertzoo_jax.load(str(places('bert')[0]))
+  rows = model.rows(TEXTS, 8)
+  assert [len(row.ids) for row in rows] == [8, 2, 8, 4] and rows[0].cut and not rows[3].cut
+  assert [row.ids[-1] for row in rows] == [model.tokenizer.special['sep']] * 4
+  assert max(len(row.ids) for row in model.rows(['a b ' * 99])) == model.max_length == 32
+  for length, said in ((33, 'takes 32'), (2, 'no room beside the 2 special')):
+    with pytest.raises(errors.UserError, match=said):
+      model.encode(TEXTS, max_length=length)
+  with pytest.raises(errors.UserError, match='No pooling'):
+    model.encode(TEXTS, 'max')
+  with pytest.raises(errors.UserError, match='list of texts'):
+    model.encode('a text')
+
+
+def test_few_programs_are_compiled_for_texts_of_many_lengths(places):
+  model = bertzoo_jax.load(str(places('bert')[0]))
+  model.encode(['time ' * n for n in range(1, 29)] * 4, batch_size=4)
+  assert model._compiled['mean']._cache_size() <= 2  # 16 and 32 tokens
+
+
+def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
+  run, directory = places('bert')
+  shutil.copytree(directory, tmp_path / 'hf')
+  tokenizer = json.loads((tmp_path / 'hf' / 'tokenizer.json').read_text())
+  tokenizer['added_tokens'].append({**tokenizer['added_tokens'][0], 'id': 600, 'content': '[NEW]'})
+  (tmp_path / 'hf' / 'tokenizer.json').write_text(json.dumps(tokenizer))
+  model = bertzoo_jax.load(f'hf:{tmp_path}/hf')
+  with pytest.raises(errors.UserError, match='601 pieces and the word table'):
+    model.encode(TEXTS)
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_vectors_are_those_of_transformers(places, family):
+  """Of the base model of an export, at tokens that are no padding."""
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  torch = pytest.importorskip('torch', reason='parity needs torch')
+  run, directory = places(family)
+  directory = directory / 'discriminator' if family in PAIRS else directory
+  transformers.utils.logging.set_verbosity_error()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
+  network = transformers.AutoModel.from_pretrained(str(directory)).float().eval()
+  inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=32, return_tensors='pt')
+  with torch.no_grad():
+    hidden = network(**inputs).last_hidden_state
+  mask = inputs['attention_mask'][..., None].float()
+  wanted = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+  for address in (str(run), f'hf:{directory}'):
+    model = bertzoo_jax.load(address)
+    np.testing.assert_allclose(model.encode(TEXTS, max_length=32), wanted, atol=1e-5)
+    for x, real, theirs in zip(
+      model.encode(TEXTS, 'none', max_length=32), inputs['attention_mask'].bool(), hidden
+    ):
+      np.testing.assert_allclose(x, theirs[real].numpy(), atol=2e-5)
+
+
+def test_the_docstring_shows_the_example():
+  text = pathlib.Path(bertzoo_jax.__file__).read_text()
+  for line in ("model = bertzoo_jax.load('run')", "vectors = model.encode(['A sentence."):
+    assert line in text
