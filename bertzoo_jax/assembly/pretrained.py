@@ -55,7 +55,7 @@ class Pretrained(NamedTuple):
   """One network that was trained, and what is needed to go on with it.
 
   Attributes:
-    address: as it was given.
+    address: as it was given, of a run with the step, of a pair that of the discriminator.
     section: complete config section of the encoder: 'name' and every field.
     params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
     step: of the checkpoint; None of a Hugging Face directory.
@@ -134,7 +134,7 @@ def _of_run(address):
   folder = storage.path(run.workdir) / 'tokenizer'
   record = workdirs.corpus_record(run.workdir)
   return Pretrained(
-    address=address,
+    address=f'{run.workdir}@{run.step}',
     section=_section(run.config.encoder.name, network.encoder),
     params=params,
     step=run.step,
@@ -150,7 +150,7 @@ def _of_run(address):
 def _directory(address, wished):
   folder = hub.folder(address.removeprefix('hf:'), FILES)
   if not (folder / 'config.json').exists() and all((folder / name).is_dir() for name in _PAIR):
-    folder = folder / _PAIR[0]
+    folder, address = folder / _PAIR[0], f'hf:{folder / _PAIR[0]}'
   params, report = hf.load(folder, wished)
   a = architectures.reader(weights.read_json(storage.path(folder) / 'config.json'), wished)
   words = hf.vocabulary_size(params)

@@ -49,6 +49,7 @@ def finetune(
   init: str,
   task_dir: str = '.',
   predict: str | None = None,
+  devices=None,
 ) -> list[table.Line] | None:
   """Fine-tunes all tasks of a config; the lines of the table, or None if it was asked to stop.
 
@@ -58,6 +59,7 @@ def finetune(
     init: address of the weights.
     task_dir: folder of the tasks' files.
     predict: a further file without labels; the best run of each task predicts it.
+    devices: to run on; None for all.
 
   Raises:
     UserError: anything that does not fit, before anything is written.
@@ -76,11 +78,13 @@ def finetune(
         task = _opened(name, own, task_dir, tokenizer, weights[0], len(suite) > 1)
         if task is None:
           continue
+        if own.init and own.init not in suite:
+          _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
         begun = [pretrained.open(best[own.init])] if own.init in best else weights
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         runs = plan.runs(name, own, task, begun, workdir)
         by_address = {w.address: w for w in begun}
-        results = work.all_of(runs, task, by_address, notice, jax.devices(), _say)
+        results = work.all_of(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:
           _say('stopped: run the same line to resume')
           return None

@@ -74,15 +74,17 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
 def markdown(found: list[Line], majority: dict[str, float]) -> str:
   """A table of all lines. majority: {task: score of always saying the most frequent class}."""
   head = ('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')
-  several = len({line.init for line in found}) > 1
+  inits = {task: {x.init for x in found if x.task == task} for task in (y.task for y in found)}
   rows = [head]
   for line in found:
-    point = ' · '.join(filter(None, [line.init if several else '', line.point])) or '–'
+    point = (
+      ' · '.join(filter(None, [line.init if len(inits[line.task]) > 1 else '', line.point])) or '–'
+    )
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
     rows.append(
       (
         line.task,
-        point + (' ←' if line.chosen and len(found) > 1 else ''),
+        point + (' ←' if line.chosen and [x.task for x in found].count(line.task) > 1 else ''),
         f'{line.split} {line.metric}',
         str(line.seeds),
         *map(_shown, (line.median, line.best, line.lowest, majority[line.task])),

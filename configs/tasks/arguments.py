@@ -6,14 +6,13 @@ has its own.
 """
 
 import difflib
-import importlib
 
 import ml_collections
 
 from configs.tasks import parts
+from configs.tasks import recipes
 
 ALL = 'all'
-_RECIPES = 'configs.tasks.recipes'
 
 
 def config(argument, tasks, suite=()):
@@ -52,7 +51,9 @@ def _one(task, tasks, changes):
     changes.pop('source', next(iter(fields['sources']))), fields.pop('sources'), 'source'
   )
   fields['source'] = source()
-  fields.update(_recipe(changes.pop('recipe', ''), task))
+  if 'recipe' in changes:
+    make = tasks[task]['objective'] if 'objective' in tasks[task] else None
+    fields.update(recipes.recipe(changes.pop('recipe'), task, make))
   for key, value in changes.items():
     if key not in parts.SECTIONS:
       known = ('recipe', 'source', *parts.SECTIONS)
@@ -78,22 +79,6 @@ def _changes(texts, argument):
       raise ValueError(f'{key} is set twice in {argument!r}: write it once.')
     out[key] = value
   return out
-
-
-def _recipe(name, task) -> dict:
-  """The fields that a paper's recipe sets for a task."""
-  if not name:
-    return {}
-  try:
-    recipes = importlib.import_module(_RECIPES).RECIPES
-  except ModuleNotFoundError as e:
-    raise ValueError(f'recipe={name}: there is no {_RECIPES}.') from e
-  recipe = _pick(name, recipes, 'recipe')
-  fields = {**recipe['default'], **(recipe[task] if task in recipe else {})}
-  # a section belongs to one config
-  return {
-    k: v.copy_and_resolve_references() if hasattr(v, 'lock') else v for k, v in fields.items()
-  }
 
 
 def _pick(name, table, what):

@@ -1,0 +1,225 @@
+"""finetune from the outside: what a run leaves, resuming, grids, order of tasks, predictions."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import __main__ as command
+from bertzoo_jax.finetune import plan
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step_folders
+from configs import parts
+from configs.tasks import own
+from tests import test_load as made
+
+ROOT = pathlib.Path(__file__).parents[1]
+WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
+STEPS = 12
+SECONDS = 200  # for a machine that is busy
+
+
+def rows(count, seed):
+  """(label, text): a text is 'good' if it has the word traveller."""
+  draw = random.Random(seed)
+  for _ in range(count):
+    label = draw.choice(('good', 'bad'))
+    words = [draw.choice(WORDS) for _ in range(draw.randint(2, 8))]
+    words.insert(draw.randrange(len(words)), 'traveller' if label == 'good' else 'garden')
+    yield label, ' '.join(words)
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+  """A folder with a pretrained run and a task's files."""
+  folder = tmp_path_factory.mktemp('world')
+  (folder / 'run').mkdir()
+  made.make_run(folder / 'run', 'bert')
+  for name, count in (('train', 96), ('dev', 40), ('test', 6)):
+    lines = [f'{label}\t{text}' for label, text in rows(count, len(name))]
+    (folder / f'{name}.tsv').write_text('\n'.join(['label\ttext', *lines]) + '\n')
+  return folder
+
+
+def config(**changes):
+  """A fine-tuning of own.classify on one device's batches. changes: 'a__b' is the field a.b."""
+  out = own.get_config('classify')
+  out.source.files = ml_collections.ConfigDict({s: f'{s}.tsv' for s in ('train', 'dev', 'test')})
+  out.length, out.batch_size, out.steps = 16, 16, STEPS
+  out.schedule.learning_rate = 2e-3
+  out.run = parts.run(
+    dtype='float32', log_every=1, tensorboard=False, compile_cache='', kernels='xla'
+  )
+  for key, value in changes.items():
+    *sections, field = key.split('__')
+    at = out
+    for section in sections:
+      at = at[section]
+    at[field] = value
+  return ml_collections.ConfigDict(out).lock()
+
+
+def finetune(world, workdir, made_config, **kw):
+  kw = {'init': str(world / 'run'), 'devices': jax.devices()[:1], **kw}
+  return command.finetune(made_config, str(workdir), task_dir=str(world), **kw)
+
+
+def test_a_run_learns_and_leaves_its_table_and_predictions(world, tmp_path, capsys):
+  found = finetune(world, tmp_path / 'f', config(steps=40), predict=str(world / 'test.tsv'))
+  assert (
+    found[0].median > 0.9 > 0.6 > json.loads((tmp_path / 'f/table.json').read_text())[0]['majority']
+  )
+  said = capsys.readouterr().out
+  assert 'Majority baseline' in said and 'loaded: ' in said and 'best of classify' in said
+  folder = tmp_path / 'f' / 'classify'
+  predicted = [json.loads(line) for line in (folder / 'test.jsonl').read_text().splitlines()]
+  assert len(predicted) == 6
+  for line in predicted:
+    assert abs(sum(line['probabilities'].values()) - 1) < 1e-5
+    assert line['label'] == ('good' if 'traveller' in line['text_a'] else 'bad')
+  again = (folder / 'test.tsv.predictions.jsonl').read_text().splitlines()
+  key = lambda line: (line['text_a'], line['label'], line['probabilities'])
+  assert [key(json.loads(line)) for line in again] == [key(line) for line in predicted]
+
+
+GRID = dict(grid=(('schedule.learning_rate', (1e-3, 3e-3)),), seeds=(0, 1))
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(world, tmp_path_factory):
+  """The workdir of a grid of four runs."""
+  workdir = tmp_path_factory.mktemp('grid') / 'f'
+  finetune(world, workdir, config(**GRID))
+  return workdir
+
+
+def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(uninterrupted):
+  names = sorted(p.name for p in (uninterrupted / 'classify').iterdir() if p.is_dir())
+  assert names == [f'learning_rate={r},seed={s}' for r in (0.001, 0.003) for s in (0, 1)]
+  found = {
+    n: json.loads((uninterrupted / 'classify' / n / 'result.json').read_text()) for n in names
+  }
+  kept = [n for n in names if (uninterrupted / 'classify' / n / step_folders.FOLDER).exists()]
+  assert len(kept) == 1
+  assert found[kept[0]]['score'] == max(r['score'] for r in found.values())
+  table = json.loads((uninterrupted / 'table.json').read_text())
+  assert [line['seeds'] for line in table] == [2, 2] and sum(line['chosen'] for line in table) == 1
+  for line, rate in zip(table, (0.001, 0.003)):
+    scores = [found[f'learning_rate={rate},seed={s}']['score'] for s in (0, 1)]
+    assert line['best'] == max(scores) and line['lowest'] == min(scores)
+    assert line['median'] == np.median(scores)
+
+
+def test_runs_on_several_devices_at_once_have_the_results_of_one(world, uninterrupted, tmp_path):
+  finetune(world, tmp_path / 'f', config(**GRID), devices=jax.devices()[:2])
+  same_bytes(uninterrupted, tmp_path / 'f')
+
+
+def same_bytes(a, b):
+  """Tables, results and predictions of two workdirs, but for what names the folder."""
+  assert (a / 'table.md').read_text() == (b / 'table.md').read_text()
+  for file in sorted((a / 'classify').glob('*/predictions.npz')):
+    other = b / file.relative_to(a)
+    with np.load(file) as x, np.load(other) as y:
+      assert x.files == y.files
+      for name in x.files:
+        np.testing.assert_array_equal(x[name], y[name])
+
+
+def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupted, tmp_path):
+  (tmp_path / 'config.py').write_text(
+    'from tests import test_finetune\n'
+    'def get_config(argument=None):\n'
+    '  return test_finetune.config(**test_finetune.GRID).unlock()\n'
+  )
+  flags = [f'--config={tmp_path / "config.py"}', f'--init={world / "run"}']
+  flags += [f'--task_dir={world}', f'--workdir={tmp_path / "f"}']
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags]
+  xla = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  path = f'{ROOT}:{ROOT / "tests"}'
+  env = {**os.environ, 'XLA_FLAGS': xla, 'PYTHONPATH': path}
+  begin = lambda: subprocess.Popen(
+    line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+  )
+  folder = tmp_path / 'f' / 'classify'
+  for run, step in (('learning_rate=0.001,seed=0', 5), ('learning_rate=0.003,seed=0', 3)):
+    process, until = begin(), time.monotonic() + SECONDS
+    while time.monotonic() < until and process.poll() is None:
+      if any(row['step'] >= step for row in metrics.read(folder / run)):
+        break
+      time.sleep(0.05)
+    assert process.poll() is None, process.stdout.read()[-2000:]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / 'f' / 'table.md').exists()
+  last = begin()
+  said, _ = last.communicate(timeout=2 * SECONDS)
+  assert last.returncode == 0, said[-2000:]
+  same_bytes(uninterrupted, tmp_path / 'f')
+
+
+def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
+  first = config(name='first', steps=40)
+  second = config(name='second', init='first', steps=2, schedule__learning_rate=1e-9)
+  suite = ml_collections.ConfigDict({'suite': {'second': second, 'first': first}}).lock()
+  found = finetune(world, tmp_path / 'f', suite)
+  assert [line.task for line in found] == ['first', 'second']
+  # It begins where the first one ended, head included.
+  assert found[1].median == found[0].median > 0.7
+  assert f'second · begins with {tmp_path / "f" / "first"}' in capsys.readouterr().out
+
+
+def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, tmp_path, capsys):
+  kept = config(steps=4, run__keep_every=2, run__keep=9)
+  finetune(world, tmp_path / 'w', kept)
+  finetune(
+    world, tmp_path / 'f', config(steps=1), init=f'{tmp_path / "w" / "classify" / "run"}@all'
+  )
+  steps = json.loads((tmp_path / 'f/classify/steps.json').read_text())
+  assert [step for step, _ in steps] == [2, 4]
+  assert '*' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'changes, kw, words',
+  [
+    (dict(grid=(('schedule.learning_rat', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
+    (dict(grid=(('seed', (1,)), ('seed', (2,)))), {}, "has 'seed' twice"),
+    (dict(encoder={'dropuot': 0.1}), {}, "Did you mean 'dropout'"),
+    (dict(epochs=0.0, steps=0), {}, 'raise config.epochs'),
+    (dict(metrics=('acuracy',)), {}, "'accuracy'"),
+    (dict(objective__head='thanh'), {}, "'tanh'"),
+    ({}, dict(init='nowhere'), 'nowhere'),
+    ({}, dict(init='nowhere@all'), 'has no checkpoint'),
+    (dict(layer_decay=1.5), {}, 'layer_decay'),
+    (dict(layer_decay=0.5, optimizer__rates=((r'encoder', 0.1),)), {}, 'both set'),
+  ],
+)
+def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, kw, words):
+  with pytest.raises(errors.UserError, match=words) as e:
+    finetune(world, tmp_path / 'f', config(**changes), **kw)
+  assert '\n' not in str(e.value)
+  assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path):
+  finetune(world, tmp_path / 'f', config(steps=1))
+  with pytest.raises(errors.UserError, match='schedule.learning_rate'):
+    finetune(world, tmp_path / 'f', config(steps=1, schedule__learning_rate=1e-5))
+  start = f'{tmp_path / "f" / "classify" / "run"}'
+  with pytest.raises(errors.UserError, match='init: .* → '):
+    finetune(world, tmp_path / 'f', config(steps=1), init=start)
+
+
+def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():
+  assert plan._warmup(0.1, 57) == 5 and plan._warmup(20, 57) == 20
