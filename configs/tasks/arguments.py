@@ -46,13 +46,14 @@ def config(argument, tasks, suite=()):
 
 
 def _one(task, tasks, changes):
-  fields = {'name': task, **_built(tasks[task])}
+  fields = {'name': task, **{k: v() if callable(v) else v for k, v in tasks[task].items()}}
   changes = dict(changes)
   source = _pick(
     changes.pop('source', next(iter(fields['sources']))), fields.pop('sources'), 'source'
   )
   fields['source'] = source()
-  fields.update(_recipe(changes.pop('recipe', ''), task))
+  objective = tasks[task]['objective'] if 'objective' in tasks[task] else parts.classification
+  fields.update(_recipe(changes.pop('recipe', ''), task, objective))
   for key, value in changes.items():
     if key not in parts.SECTIONS:
       known = ('recipe', 'source', *parts.SECTIONS)
@@ -62,12 +63,6 @@ def _one(task, tasks, changes):
       )
     fields[key] = _pick(value, {f.__name__: f for f in parts.SECTIONS[key]}, key)()
   return parts.fine_tuning(**fields)
-
-
-def _built(fields):
-  """The fields of a task, sections made."""
-  made = {k: v() if callable(v) else v for k, v in fields.items()}
-  return made
 
 
 def _changes(texts, argument):
@@ -80,20 +75,11 @@ def _changes(texts, argument):
   return out
 
 
-def _recipe(name, task) -> dict:
-  """The fields that a paper's recipe sets for a task."""
+def _recipe(name, task, objective) -> dict:
+  """The fields that a paper's recipe sets for a task. objective: constructor of its section."""
   if not name:
     return {}
-  try:
-    recipes = importlib.import_module(_RECIPES).RECIPES
-  except ModuleNotFoundError as e:
-    raise ValueError(f'recipe={name}: there is no {_RECIPES}.') from e
-  recipe = _pick(name, recipes, 'recipe')
-  fields = {**recipe['default'], **(recipe[task] if task in recipe else {})}
-  # a section belongs to one config
-  return {
-    k: v.copy_and_resolve_references() if hasattr(v, 'lock') else v for k, v in fields.items()
-  }
+  return importlib.import_module(_RECIPES).recipe(name, task, objective)
 
 
 def _pick(name, table, what):
