@@ -1,6 +1,7 @@
 """A task ready for training: its splits as rows of tokens, and what is said of it at the start."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -39,7 +40,7 @@ class Split:
   def __len__(self):
     return len(self.offsets) - 1
 
-  @property
+  @functools.cached_property
   def lengths(self) -> np.ndarray:
     """Tokens of each row, int64 [N]."""
     return np.diff(self.offsets)

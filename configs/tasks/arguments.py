@@ -6,13 +6,14 @@ has its own.
 """
 
 import difflib
+import importlib
 
 import ml_collections
 
 from configs.tasks import parts
-from configs.tasks import recipes
 
 ALL = 'all'
+_RECIPES = 'configs.tasks.recipes'
 
 
 def config(argument, tasks, suite=()):
@@ -45,15 +46,14 @@ def config(argument, tasks, suite=()):
 
 
 def _one(task, tasks, changes):
-  fields = {'name': task, **_built(tasks[task])}
+  fields = {'name': task, **{k: v() if callable(v) else v for k, v in tasks[task].items()}}
   changes = dict(changes)
   source = _pick(
     changes.pop('source', next(iter(fields['sources']))), fields.pop('sources'), 'source'
   )
   fields['source'] = source()
-  if 'recipe' in changes:
-    make = tasks[task]['objective'] if 'objective' in tasks[task] else None
-    fields.update(recipes.recipe(changes.pop('recipe'), task, make))
+  objective = tasks[task]['objective'] if 'objective' in tasks[task] else parts.classification
+  fields.update(_recipe(changes.pop('recipe', ''), task, objective))
   for key, value in changes.items():
     if key not in parts.SECTIONS:
       known = ('recipe', 'source', *parts.SECTIONS)
@@ -65,12 +65,6 @@ def _one(task, tasks, changes):
   return parts.fine_tuning(**fields)
 
 
-def _built(fields):
-  """The fields of a task, sections made."""
-  made = {k: v() if callable(v) else v for k, v in fields.items()}
-  return made
-
-
 def _changes(texts, argument):
   out = {}
   for text in texts:
@@ -79,6 +73,13 @@ def _changes(texts, argument):
       raise ValueError(f'{key} is set twice in {argument!r}: write it once.')
     out[key] = value
   return out
+
+
+def _recipe(name, task, objective) -> dict:
+  """The fields that a paper's recipe sets for a task. objective: constructor of its section."""
+  if not name:
+    return {}
+  return importlib.import_module(_RECIPES).recipe(name, task, objective)
 
 
 def _pick(name, table, what):

@@ -62,6 +62,14 @@ def test_the_same_rows_are_read_from_every_format_line_end_and_with_a_byte_order
   assert not source.notes
 
 
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r\r\n', '\r'])
+@pytest.mark.parametrize('name, separator', [('train.tsv', '\t'), ('train.csv', ',')])
+def test_no_text_keeps_the_end_of_its_line(tmp_path, name, separator, end):
+  lines = [separator.join(row[::-1]) for row in [('text', 'label'), *ROWS]]
+  (tmp_path / name).write_bytes(''.join(line + end for line in lines).encode())
+  assert pairs(read(tmp_path, name).splits['train']) == ROWS
+
+
 def test_parquet_is_read_with_the_types_that_its_columns_have(tmp_path):
   table = pyarrow.table(
     {

@@ -116,12 +116,15 @@ def test_the_argument_of_a_task_names_task_source_recipe_and_sections():
 
 
 def test_a_recipe_sets_fields_for_all_tasks_and_for_one(monkeypatch):
-  recipes = {'some': {'default': {'epochs': 10.0, 'length': 64}, 'rte': {'length': 99}}}
-  module = type('Module', (), {'RECIPES': recipes})
+  def recipe(name, task, objective):
+    fields = {'length': 99} if task == 'rte' else {'length': 64}
+    return {'epochs': 10.0, 'objective': objective(dropout=0.3), **fields}
+
+  module = type('Module', (), {'recipe': recipe})
   monkeypatch.setattr(arguments.importlib, 'import_module', lambda name: module)
   config = glue.get_config('rte,recipe=some')
   assert (config.epochs, config.length, config.name) == (10.0, 99, 'rte')
   suite = glue.get_config('all,recipe=some').suite
   assert suite.cola.length == 64 and suite.rte.length == 99
-  with pytest.raises(ValueError, match='some'):
-    glue.get_config('rte,recipe=other')
+  assert suite.cola.objective.name == 'classification' and suite.stsb.objective.name == 'regression'
+  assert suite.stsb.objective.dropout == 0.3
