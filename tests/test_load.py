@@ -253,6 +253,18 @@ def test_vectors_do_not_depend_on_the_batch_and_keep_the_order(places, family):
     assert np.ptp([x.mean() for x in whole[:4]]) > 1e-3
 
 
+@pytest.mark.parametrize('family, side', [('bert', 'right'), ('xlnet', 'left')])
+def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
+  model = bertzoo_jax.load(str(places(family)[0]))
+  batch = model._batch(model.rows(['The time machine', 'Yes']), 2)
+  real = batch['pack_ids'] > 0
+  assert (batch['input_ids'][~real] == model.tokenizer.special['pad']).all() and (~real).any()
+  sides = {'left': real[:, -1], 'right': real[:, 0]}
+  assert sides[side].all() and model.found.shape.padding == side
+  segments = batch['segment_ids'][real]
+  assert segments.max() == (2 if family == 'xlnet' else 0)
+
+
 @pytest.mark.parametrize('family, first', [('bert', 0), ('xlnet', -1)])
 def test_the_poolings_are_of_the_same_vectors(places, family, first):
   model = bertzoo_jax.load(str(places(family)[0]))

@@ -42,11 +42,11 @@ class Published:
     """
     self._folder = folder = storage.path(folder)
     self._json = kinds.read_json(folder / 'tokenizer.json')
-    config = optional_json(folder / 'tokenizer_config.json')
-    _set_normalizer(self._json, config)
+    said = optional_json(folder / 'tokenizer_config.json')
+    _set_normalizer(self._json, said)
     self._parsing, self._plain = _engine(folder, self._json), None
-    named = {**optional_json(folder / 'special_tokens_map.json'), **config}
-    _add_tokens(self._parsing, config, named)
+    named = {**optional_json(folder / 'special_tokens_map.json'), **said}
+    _add_tokens(self._parsing, said, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
     self.pieces = [''] * (max(ids.values(), default=-1) + 1)
     for piece, i in ids.items():
@@ -95,16 +95,16 @@ def section_of(folder) -> dict | None:
   """The config section of the tokenizer of a directory without a tokenizer.json; None where its
   files do not say how text is split.
   """
-  config = optional_json(folder / 'tokenizer_config.json')
-  if (folder / 'vocab.txt').exists() and 'do_lower_case' in config:
-    lowercase = bool(config['do_lower_case'])
-    said = {key: config[key] for key in _NORMALIZER if config.get(key) is not None}
+  said = optional_json(folder / 'tokenizer_config.json')
+  if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
+    lowercase = bool(said['do_lower_case'])
+    given = {key: said[key] for key in _NORMALIZER if said.get(key) is not None}
     return dict(
       name='wordpiece',
       vocab_size='auto',
       lowercase=lowercase,
-      strip_accents=said.get('strip_accents', lowercase),
-      split_chinese=said.get('tokenize_chinese_chars', True),
+      strip_accents=given.get('strip_accents', lowercase),
+      split_chinese=given.get('tokenize_chinese_chars', True),
       normalization='none',
       max_word_chars=100,
       min_frequency=2,
@@ -116,7 +116,7 @@ def section_of(folder) -> dict | None:
       vocab_size='auto',
       lowercase=False,
       normalization='none',
-      add_prefix_space=bool(config.get('add_prefix_space', False)),
+      add_prefix_space=bool(said.get('add_prefix_space', False)),
       min_frequency=2,
     )
   return None
@@ -151,21 +151,21 @@ def _engine(folder, content):
   return engine
 
 
-def _set_normalizer(content, config):
+def _set_normalizer(tokenizer, said):
   """Sets lower-casing and the like as the class named in tokenizer_config.json does."""
-  normalizer = content.get('normalizer')
+  normalizer = tokenizer.get('normalizer')
   if not isinstance(normalizer, dict) or normalizer.get('type') != 'BertNormalizer':
     return
-  if config.get('tokenizer_class') not in _AS_IT_IS:
-    normalizer |= {ours: config[key] for key, ours in _NORMALIZER.items() if key in config}
+  if said.get('tokenizer_class') not in _AS_IT_IS:
+    normalizer |= {ours: said[key] for key, ours in _NORMALIZER.items() if key in said}
 
 
-def _add_tokens(engine, config, named):
+def _add_tokens(engine, said, named):
   """Adds the tokens that only tokenizer_config.json knows, and makes special ones of those that it
   names.
   """
   added = {token.content for token in engine.get_added_tokens_decoder().values()}
-  later = config.get('added_tokens_decoder')
+  later = said.get('added_tokens_decoder')
   for _, token in sorted((later or {}).items(), key=lambda item: int(item[0])):
     if token['content'] not in added:
       kept = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
