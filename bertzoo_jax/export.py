@@ -113,7 +113,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   a, encoder, whole = architectures.choose(architecture), network.encoder, network.of(params)
   params = _with_placed_heads(network, architecture).of(params)
   aside = {head: x for head, x in whole.items() if head not in params}
-  content, special = hf_tokenizer.read(tokenizer)
+  special, files, own = _tokenizer(tokenizer, config, a, encoder)
   task = row_heads.task_of(config['objective'])
   tensors, hf_json = convert(a, weights.flatten(params), encoder, special, task)
   weights.save(directory / 'model.safetensors', tensors)
@@ -121,14 +121,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     weights.save(directory / weights.HEADS, weights.flatten(aside))
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
   if a.tokens is not None:
-    for name, text in hf_tokenizer.files(
-      content,
-      special,
-      shape=a.tokens._replace(padding=encoder.padding_side),
-      max_length=encoder.max_positions or 0,
-      segments=encoder.type_vocab_size or a.segments,
-      model=hf_tokenizer.sentencepiece_model(tokenizer),
-    ).items():
+    for name, text in files.items():
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
@@ -138,7 +131,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     encoder,
     params,
     special,
-    tokenizers.load(tokenizer, config['tokenizer']),
+    own,
     encoder.max_positions or config['length'],
   )
   _write(
@@ -180,6 +173,26 @@ def convert(
     outputs = len(params[f'{row_heads.CLASSIFIER}/bias'])
     hf_json |= row_heads.config(a, outputs, task or row_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
+
+
+def _tokenizer(folder, config, a, encoder):
+  """(ids of special pieces, {file name: content}, the tokenizer itself). Fine-tuning that began
+  with a Hugging Face directory keeps the tokenizer files of that directory.
+  """
+  if not hf_tokenizer.made_here(folder):
+    own = tokenizers.of_folder(folder)
+    return own.special, hf_tokenizer.published(folder), own
+  content, special = hf_tokenizer.read(folder)
+  shape = a.tokens or hf_tokenizer.Shape()
+  files = hf_tokenizer.files(
+    content,
+    special,
+    shape=shape._replace(padding=encoder.padding_side),
+    max_length=encoder.max_positions or 0,
+    segments=encoder.type_vocab_size or a.segments,
+    model=hf_tokenizer.sentencepiece_model(folder),
+  )
+  return special, files, tokenizers.load(folder, config['tokenizer'])
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):

@@ -18,6 +18,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import storage
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import metrics
@@ -215,9 +216,14 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for path in storage.path(weights.tokenizer_folder).iterdir():
-      if path.is_file() and not path.name.endswith(('.safetensors', '.bin', '.msgpack', '.h5')):
-        storage.write_bytes(folder / path.name, path.read_bytes())
+    source = storage.path(weights.tokenizer_folder)
+    files = (
+      {p.name: p.read_bytes() for p in source.iterdir()}
+      if hf_tokenizer.made_here(source)
+      else hf_tokenizer.published(source)
+    )
+    for name, content in files.items():
+      storage.write_bytes(folder / name, content)
 
   return training_data.Data(
     corpus={'hash': task.hash, 'documents': len(train), 'tokens': int(len(train.ids))},

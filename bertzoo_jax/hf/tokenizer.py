@@ -23,6 +23,15 @@ _ROLES = {
   'sep': 'sep_token',
   'mask': 'mask_token',
 }
+_PUBLISHED = (
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.txt',
+  'vocab.json',
+  'merges.txt',
+)
 _MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
 
 
@@ -131,6 +140,19 @@ def files(
   if model:
     out[shape.model] = model
   return out
+
+
+def made_here(directory) -> bool:
+  """Whether a folder has the tokenizer files that prepare writes, and not those of a Hugging Face
+  directory.
+  """
+  return (pathlib.Path(directory) / 'bertzoo.json').exists()
+
+
+def published(directory) -> dict[str, bytes]:
+  """{file name: content} of the tokenizer's files in a local Hugging Face directory."""
+  found = sorted(p for p in pathlib.Path(directory).iterdir() if p.is_file())
+  return {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
 
 
 def sentencepiece_model(directory) -> bytes:
