@@ -14,6 +14,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
@@ -223,3 +224,24 @@ def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path)
 
 def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():
   assert plan._warmup(0.1, 57) == 5 and plan._warmup(20, 57) == 20
+
+
+def test_a_fine_tuned_run_and_one_from_a_directory_are_exported_with_equal_predictions(
+  world, tmp_path
+):
+  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
+  torch = pytest.importorskip('torch', reason='the comparison needs torch')
+  finetune(world, tmp_path / 'f', config(steps=3))
+  export.export(str(tmp_path / 'f/classify/run'), str(tmp_path / 'hf'))
+  # The export is fine-tuned on and exported again, with the tokenizer files that it had.
+  finetune(world, tmp_path / 'g', config(steps=2), init=f'hf:{tmp_path / "hf"}')
+  export.export(str(tmp_path / 'g/classify/run'), str(tmp_path / 'hf2'))
+  for run, directory in (('f', 'hf'), ('g', 'hf2')):
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / directory)
+    assert network.config.id2label == {0: 'bad', 1: 'good'}
+    texts = [text for _, text in rows(6, len('test'))]
+    with torch.no_grad():
+      theirs = network.eval()(**tokenizer(texts, padding=True, return_tensors='pt')).logits.numpy()
+    with np.load(tmp_path / run / 'classify/run/predictions.npz') as found:
+      np.testing.assert_allclose(found['test'], theirs, atol=1e-5)
