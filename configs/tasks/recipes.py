@@ -1,0 +1,452 @@
+"""How the papers fine-tune: rates, batches, epochs and dropout per system, size and task.
+
+    fine_tuning(source=…, metrics=…, **recipe('electra_base', 'rte'))
+
+A recipe is a dict {'default': fields, task: fields}. Fields are arguments of
+`configs.tasks.parts.fine_tuning`; a task's fields override the default ones. `objective` holds the
+fields of an objective's constructor, not a section: the same recipe serves classes and scores.
+
+Each recipe names its source. [code]: file of the release. [3rd]: read in someone's notes on the
+paper. [mem]: from memory, not checked. "Chosen here": nothing is published.
+
+Not in any recipe: ELECTRA doubles the training rows of MRPC and STS-B by swapping the two
+sentences, and RoBERTa and ALBERT stop at the best score on dev.
+"""
+
+import copy
+
+from configs import parts
+from configs.parts import _near
+from configs.tasks import parts as task_parts
+
+_RATE = 'schedule.learning_rate'
+
+
+def recipe(name, task, objective=None) -> dict:
+  """Fields for `configs.tasks.parts.fine_tuning`: all but source and metrics.
+
+  Args:
+    name: of a recipe in RECIPES.
+    task: name of a task ('rte'); a task that the recipe does not have gets its default.
+    objective: constructor (`task_parts.classification`, `regression`, `multilabel`); None for
+      regression for stsb, else classification.
+
+  Raises:
+    ValueError: no such recipe; the message lists those that exist.
+  """
+  if name not in RECIPES:
+    raise ValueError(
+      f'no recipe is called {name!r}; there is {", ".join(RECIPES)}.{_near(name, RECIPES)}'
+    )
+  own = RECIPES[name]
+  fields = copy.deepcopy({**own['default'], **(own[task] if task in own else {})})
+  make = objective or (task_parts.regression if task == 'stsb' else task_parts.classification)
+  return {**fields, 'objective': make(**fields['objective'])}
+
+
+def _encoder(dropout):
+  return dict(dropout=dropout, attention_dropout=dropout)
+
+
+def _rates(*rates):
+  return ((_RATE, rates),)
+
+
+# --- BERT: Devlin et al. 2018 §4.1, A.3; README and code of the release ---
+
+# The grid and 3 epochs of 32 rows: §4.1. Length and warmup: the README's command for MRPC, [code]
+# run_classifier.py.
+_BERT = dict(
+  optimizer=parts.adamw_uncorrected(),
+  schedule=parts.linear_from_start(learning_rate=3e-5, warmup=0),
+  grid=_rates(5e-5, 4e-5, 3e-5, 2e-5),
+  batch_size=32,
+  epochs=3.0,
+  warmup=0.1,
+  length=128,
+  encoder=_encoder(0.1),
+  objective=dict(dropout=0.1),
+)
+# §4.1: several restarts, with other row orders and heads. Five: chosen here.
+_BERT_LARGE = {**_BERT, 'seeds': tuple(range(5))}
+# README of the release, on the 24 smaller models.
+_BERT_COMPACT = {
+  **_BERT,
+  'grid': (('batch_size', (8, 16, 32, 64, 128)), (_RATE, (3e-4, 1e-4, 5e-5, 3e-5))),
+  'epochs': 4.0,
+}
+
+# --- RoBERTa: Liu et al. 2019, Table 10 and §5.1; configurations of fairseq's examples ---
+
+# Table 10. Classifier without dropout: pooler_dropout is 0 [code].
+_ROBERTA = dict(
+  optimizer=parts.adamw(b2=0.98, eps=1e-6, weight_decay=0.1),
+  schedule=parts.linear_after_warmup(learning_rate=2e-5, warmup=0),
+  grid=(*_rates(1e-5, 2e-5, 3e-5), ('batch_size', (16, 32))),
+  seeds=tuple(range(5)),
+  batch_size=16,
+  epochs=10.0,
+  warmup=0.06,
+  length=512,
+  encoder=_encoder(0.1),
+  objective=dict(dropout=0.0),
+)
+
+
+def _roberta_release(batch_size, rate, warmup, steps):
+  return dict(
+    batch_size=batch_size,
+    steps=steps,
+    warmup=warmup,
+    schedule=parts.linear_after_warmup(learning_rate=rate, warmup=0),
+  )
+
+
+# examples/roberta/config/finetuning/*.yaml [code]: rows, rate, warmup, steps.
+_ROBERTA_RELEASE = {
+  'default': {**_ROBERTA, 'grid': (), 'seeds': ()},
+  'mnli': _roberta_release(32, 1e-5, 7432, 123873),
+  'qnli': _roberta_release(32, 1e-5, 1986, 33112),
+  'qqp': _roberta_release(32, 1e-5, 28318, 113272),
+  'rte': _roberta_release(16, 2e-5, 122, 2036),
+  'sst2': _roberta_release(32, 1e-5, 1256, 20935),
+  'mrpc': _roberta_release(16, 1e-5, 137, 2296),
+  'cola': _roberta_release(16, 1e-5, 320, 5336),
+  'stsb': _roberta_release(16, 2e-5, 214, 3598),
+}
+
+# --- ALBERT: Lan et al. 2019, Table 14 ---
+
+
+def _albert_task(rate, batch_size, dropout, steps, warmup, init=''):
+  return dict(
+    schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
+    batch_size=batch_size,
+    encoder=_encoder(dropout),
+    steps=steps,
+    warmup=warmup,
+    init=init,
+  )
+
+
+# Table 14 has one row per task and no sizes. The default, for other tasks: chosen here.
+_ALBERT = {
+  'default': dict(
+    optimizer=parts.adamw_uncorrected(),
+    schedule=parts.linear_from_start(learning_rate=2e-5, warmup=0),
+    batch_size=32,
+    epochs=3.0,
+    warmup=0.1,
+    length=512,
+    encoder=_encoder(0.0),
+    objective=dict(dropout=0.1),
+  ),
+  # footnote 4: final runs of RTE, STS-B and MRPC begin with the network of MNLI
+  'cola': _albert_task(1e-5, 16, 0.0, 5336, 320),
+  'stsb': _albert_task(2e-5, 16, 0.0, 3598, 214, init='mnli'),
+  'sst2': _albert_task(1e-5, 32, 0.0, 20935, 1256),
+  'mnli': _albert_task(3e-5, 128, 0.0, 10000, 1000),
+  'qnli': _albert_task(1e-5, 32, 0.0, 33112, 1986),
+  'qqp': _albert_task(5e-5, 128, 0.1, 14000, 1000),
+  'rte': _albert_task(3e-5, 32, 0.1, 800, 200, init='mnli'),
+  'mrpc': _albert_task(2e-5, 32, 0.0, 800, 200, init='mnli'),
+  'wnli': _albert_task(2e-5, 16, 0.1, 2000, 250),
+}
+
+# --- ELECTRA: Clark et al. 2020; configure_finetuning.py of the release ---
+
+
+def _electra(rate, layer_decay):
+  """[code], which decays weights by 0.01; the paper's Table 7 says 0 [3rd]. Paper: median of ten.
+
+  The paper's search [3rd]: small 1e-4, 2e-4, 3e-4, 5e-3; base and large 3e-5, 5e-5, 1e-4, 1.5e-4
+  and layer decay 0.9, 0.8, 0.7 [mem].
+  """
+  return {
+    'default': dict(
+      optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_product(learning_rate=rate, warmup=0),
+      seeds=tuple(range(10)),
+      batch_size=32,
+      epochs=3.0,
+      warmup=0.1,
+      layer_decay=layer_decay,
+      layer_decay_form='released',
+      length=128,
+      encoder=_encoder(0.1),
+      objective=dict(head='linear', dropout=0.1),
+    ),
+    'rte': dict(epochs=10.0),
+    'stsb': dict(epochs=10.0),
+  }
+
+
+# --- DeBERTa: He et al. 2020, Table 9; experiments/glue/*.sh of the release ---
+
+# Table 9 searches dropout of the classifier, warmup, rate and batch; these are its values that the
+# scripts do not choose among. The grid below has its rates only.
+_BASE_RATES, _LARGE_RATES = (1.5e-5, 2e-5, 3e-5, 4e-5), (5e-6, 8e-6, 9e-6, 1e-5)
+# Most tokens of a row, by task [code].
+_DEBERTA_LENGTHS = dict(mnli=256, qqp=320, qnli=512, sst2=128, cola=64, mrpc=128, rte=320, stsb=128)
+
+
+def _deberta_default(rate, rates=(), dropout=0.1, **fields):
+  """Table 9 for the optimizer and the rates. 32 rows, 6 epochs and 100 steps of warmup are what
+  the scripts of small tasks have; `dropout` of the classifier.
+  """
+  return dict(
+    optimizer=parts.adamw_uncorrected(),
+    schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
+    grid=_rates(*rates) if rates else (),
+    seeds=tuple(range(5)),  # A.10: averages over five
+    batch_size=32,
+    epochs=6.0,
+    warmup=100,
+    length=256,
+    encoder=_encoder(0.1),
+    objective=dict(dropout=dropout),
+    **fields,
+  )
+
+
+def _deberta_task(epochs, warmup, rate, batch_size, dropout):
+  return dict(
+    grid=(),
+    epochs=float(epochs),
+    warmup=warmup,
+    schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
+    batch_size=batch_size,
+    objective=dict(dropout=dropout),
+  )
+
+
+def _deberta(default, from_mnli=('mrpc', 'rte', 'stsb'), **tasks):
+  """from_mnli: tasks that begin with the network of MNLI. tasks: epochs, warmup, rate, rows,
+  dropout of the classifier.
+  """
+  rows = {
+    task: dict(
+      _deberta_task(*row), length=_DEBERTA_LENGTHS[task], init='mnli' if task in from_mnli else ''
+    )
+    for task, row in tasks.items()
+  }
+  return {'default': default, **rows}
+
+
+_DEBERTA_BASE = _deberta(
+  _deberta_default(2e-5, _BASE_RATES, 0.15),
+  mnli=(3, 1000, 3e-5, 64, 0.1),
+  qqp=(8, 500, 2e-5, 64, 0.15),
+  qnli=(4, 500, 2e-5, 32, 0.15),
+  sst2=(6, 500, 2e-5, 32, 0.15),
+  cola=(6, 100, 2e-5, 32, 0.15),
+  mrpc=(6, 50, 2e-5, 32, 0.15),
+  rte=(6, 100, 2e-5, 32, 0.2),
+  stsb=(6, 100, 2e-5, 32, 0.15),
+)
+_DEBERTA_LARGE = _deberta(
+  _deberta_default(1e-5, _LARGE_RATES, 0.15),
+  mnli=(3, 1000, 1e-5, 64, 0.2),
+  qqp=(8, 500, 1e-5, 64, 0.15),
+  qnli=(4, 500, 1e-5, 32, 0.15),
+  sst2=(6, 500, 1e-5, 32, 0.15),
+  cola=(6, 100, 7e-6, 32, 0.15),
+  mrpc=(6, 50, 1e-5, 32, 0.15),
+  rte=(6, 50, 1e-5, 32, 0.2),
+  stsb=(4, 100, 7e-6, 32, 0.15),
+)
+_DEBERTA_XLARGE = _deberta(
+  _deberta_default(7e-6, (), 0.2),
+  mnli=(3, 1000, 5e-6, 64, 0.3),
+  qqp=(8, 500, 7e-6, 64, 0.2),
+  qnli=(4, 500, 7e-6, 32, 0.2),
+  sst2=(6, 500, 3e-6, 32, 0.2),
+  cola=(8, 100, 5e-6, 32, 0.2),
+  mrpc=(8, 50, 7e-6, 32, 0.3),
+  rte=(6, 50, 5e-6, 48, 0.2),
+  stsb=(4, 100, 7e-6, 32, 0.2),
+)
+_DEBERTA_V2_XLARGE = _deberta(
+  _deberta_default(4e-6, (), 0.2),
+  mnli=(3, 1000, 4e-6, 64, 0.25),
+  qqp=(10, 1000, 4e-6, 64, 0.2),
+  qnli=(4, 500, 4e-6, 64, 0.2),
+  sst2=(4, 500, 4e-6, 32, 0.2),
+  cola=(8, 100, 3e-6, 32, 0.2),
+  mrpc=(6, 50, 3.5e-6, 32, 0.2),
+  rte=(6, 50, 4e-6, 48, 0.2),
+  stsb=(4, 100, 4e-6, 32, 0.2),
+)
+_DEBERTA_V2_XXLARGE = _deberta(
+  _deberta_default(3e-6, (), 0.2),
+  mnli=(3, 1000, 3e-6, 64, 0.3),
+  qqp=(10, 1000, 3e-6, 64, 0.2),
+  qnli=(4, 500, 3e-6, 64, 0.2),
+  sst2=(4, 500, 3e-6, 32, 0.2),
+  cola=(10, 100, 2.5e-6, 32, 0.2),
+  mrpc=(6, 50, 2e-6, 32, 0.2),
+  rte=(6, 50, 3e-6, 48, 0.2),
+  stsb=(4, 100, 3e-6, 32, 0.2),
+)
+# V3 (He et al. 2021). Scripts of the release for MNLI of all sizes, for GLUE of large, which do not
+# begin with MNLI [code]. V3's own rates for other tasks were not found: those of base are v1's
+# (Table 9), those of the smaller ones MNLI's, chosen here.
+_DEBERTA_V3_XSMALL = _deberta(_deberta_default(4.5e-5), (), mnli=(3, 1000, 4.5e-5, 64, 0.1))
+_DEBERTA_V3_SMALL = _deberta(_deberta_default(4.5e-5), (), mnli=(3, 1500, 4.5e-5, 64, 0.2))
+_DEBERTA_V3_BASE = _deberta(
+  _deberta_default(1.5e-5, _BASE_RATES), (), mnli=(3, 1000, 1.5e-5, 64, 0.1)
+)
+_DEBERTA_V3_LARGE = _deberta(
+  _deberta_default(7e-6, _LARGE_RATES, 0.2),
+  (),
+  mnli=(2, 500, 7e-6, 64, 0.3),
+  qqp=(6, 1000, 1e-5, 64, 0.2),
+  qnli=(6, 200, 7e-6, 64, 0.2),
+  sst2=(8, 500, 6e-6, 32, 0.1),
+  cola=(10, 50, 5.5e-6, 32, 0.1),
+  mrpc=(6, 50, 6e-6, 32, 0.2),
+  rte=(6, 50, 1e-5, 32, 0.3),
+  stsb=(4, 50, 7e-6, 32, 0.1),
+)
+
+# --- SpanBERT: Joshi et al. 2020, appendix B; code of the release ---
+
+_SPANBERT = {
+  'default': dict(
+    optimizer=parts.adamw_uncorrected(),  # BertAdam; the clipping at 1.0: its default [mem]
+    schedule=parts.linear_from_start(learning_rate=2e-5, warmup=0),
+    grid=(*_rates(5e-6, 1e-5, 2e-5, 3e-5, 5e-5), ('batch_size', (16, 32))),
+    batch_size=32,
+    epochs=10.0,
+    warmup=0.1,
+    length=128,
+    encoder=_encoder(0.1),
+    objective=dict(dropout=0.1),
+  ),
+  'cola': dict(epochs=4.0),
+}
+
+# --- XLNet: Yang et al. 2019, Table 8; scripts of the release ---
+
+
+def _xlnet_task(rate, batch_size, steps, warmup, length):
+  return dict(
+    schedule=parts.linear_to_floor(learning_rate=rate, warmup=0, end_share=0.0),
+    batch_size=batch_size,
+    steps=steps,
+    warmup=warmup,
+    length=length,
+  )
+
+
+# Layer-wise decay (0.75) is for SQuAD only. The rate falls to 0 in fine-tuning [mem]. The default,
+# for other tasks, has MNLI's rate; 32 rows and 3 epochs are chosen here, and so is MNLI's and
+# Yelp's warmup.
+_XLNET_LARGE = {
+  'default': dict(
+    optimizer=parts.adamw_uncorrected(),
+    schedule=parts.linear_to_floor(learning_rate=2e-5, warmup=0, end_share=0.0),
+    batch_size=32,
+    epochs=3.0,
+    warmup=0.1,
+    length=128,
+    encoder=_encoder(0.1),
+    objective=dict(dropout=0.1),
+  ),
+  'mnli': _xlnet_task(2e-5, 128, 10_000, 1000, 128),  # Table 8
+  'yelp5': _xlnet_task(1e-5, 128, 10_000, 1000, 512),  # Table 8
+  'imdb': _xlnet_task(2e-5, 32, 4000, 500, 512),  # [code]
+  'stsb': _xlnet_task(5e-5, 32, 1200, 120, 128),  # [code]
+}
+
+# --- Chinese: Cui et al. 2021 (arXiv:1906.08101 v3), Table 4 ---
+
+
+def _chinese_task(length, epochs, rate):
+  return dict(
+    length=length,
+    epochs=float(epochs),
+    schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
+  )
+
+
+# The same rates for all networks like BERT: tuned on bert-base-chinese, from 1e-5 to 5e-5. Ten
+# runs. Neither batch nor optimizer is stated: BERT's, and 32 rows.
+_BERT_WWM = {
+  'default': {**_BERT, 'grid': (), 'seeds': tuple(range(10)), **_chinese_task(128, 3, 2e-5)},
+  'chnsenticorp': _chinese_task(256, 3, 2e-5),
+  'thucnews': _chinese_task(512, 3, 2e-5),
+  'tnews': _chinese_task(128, 3, 2e-5),
+  'xnli': _chinese_task(128, 2, 3e-5),
+  'lcqmc': _chinese_task(128, 3, 2e-5),
+  'bq': _chinese_task(128, 3, 3e-5),
+  'ocnli': _chinese_task(128, 3, 2e-5),
+}
+
+# --- ERNIE 1.0: scripts of the release; rates of Cui et al. 2021, Table 4 ---
+
+
+def _ernie_task(length, epochs, rate, batch_size, **fields):
+  return dict(_chinese_task(length, epochs, rate), batch_size=batch_size, **fields)
+
+
+def _paddle_adam(weight_decay):
+  """[code]; eps is Paddle's default [mem]."""
+  return parts.adamw(
+    b2=0.999,
+    eps=1e-8,
+    weight_decay=weight_decay,
+    no_decay=(r'norm/', r'bias$'),
+    clip_norm=1.0,
+  )
+
+
+_ERNIE = {
+  'default': dict(
+    optimizer=_paddle_adam(0.01),
+    schedule=parts.linear_from_start(learning_rate=5e-5, warmup=0),
+    batch_size=32,
+    epochs=3.0,
+    warmup=0,
+    length=128,
+    encoder=_encoder(0.1),
+    objective=dict(dropout=0.1),
+  ),
+  # 8 devices × 8,192 tokens there, in rows of up to 512; here as many tokens in rows of 128
+  'xnli': _ernie_task(128, 3, 1e-4, 512),
+  'chnsenticorp': _ernie_task(256, 10, 5e-5, 24),
+  'lcqmc': _ernie_task(128, 3, 2e-5, 32, optimizer=_paddle_adam(0.0)),
+  'bq': _ernie_task(128, 3, 3e-5, 64),
+  'thucnews': _ernie_task(512, 3, 5e-5, 32),  # rate: Cui et al.; rows: chosen here
+}
+
+RECIPES = {
+  'bert': {'default': _BERT},
+  'bert_large': {'default': _BERT_LARGE},
+  'bert_compact': {'default': _BERT_COMPACT},
+  # §5.1: the submitted runs of RTE, STS-B and MRPC begin with the network of MNLI
+  'roberta': {
+    'default': _ROBERTA,
+    **{task: dict(init='mnli') for task in ('rte', 'stsb', 'mrpc')},
+  },
+  'roberta_release': _ROBERTA_RELEASE,
+  'albert_base': _ALBERT,
+  'albert_xxlarge': _ALBERT,
+  'electra_small': _electra(1e-4, 0.8),
+  'electra_base': _electra(1e-4, 0.8),
+  'electra_large': _electra(5e-5, 0.9),
+  'deberta_base': _DEBERTA_BASE,
+  'deberta_large': _DEBERTA_LARGE,
+  'deberta_xlarge': _DEBERTA_XLARGE,
+  'deberta_v2_xlarge': _DEBERTA_V2_XLARGE,
+  'deberta_v2_xxlarge': _DEBERTA_V2_XXLARGE,
+  'deberta_v3_xsmall': _DEBERTA_V3_XSMALL,
+  'deberta_v3_small': _DEBERTA_V3_SMALL,
+  'deberta_v3_base': _DEBERTA_V3_BASE,
+  'deberta_v3_large': _DEBERTA_V3_LARGE,
+  'spanbert': _SPANBERT,
+  'xlnet_large': _XLNET_LARGE,
+  'bert_wwm': _BERT_WWM,
+  'macbert': _BERT_WWM,
+  'ernie': _ERNIE,
+}

@@ -1,0 +1,104 @@
+"""Recipes of fine-tuning: each makes a whole config, and has the figures of its paper."""
+
+import inspect
+
+import pytest
+
+from bertzoo_jax.common import parts as part_table
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import schedules
+from configs.tasks import parts as task_parts
+from configs.tasks import recipes
+
+GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli')
+CHINESE = ('chnsenticorp', 'lcqmc', 'bq', 'xnli', 'afqmc', 'tnews', 'ocnli', 'thucnews')
+OTHERS = ('yelp5', 'imdb')
+PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/dense/bias': (4,)}
+
+
+def config(name, task):
+  source = task_parts.table(files={'train': 'train.tsv'}, text_a='text')
+  return task_parts.fine_tuning(source=source, metrics=('accuracy',), **recipes.recipe(name, task))
+
+
+@pytest.mark.parametrize('name', recipes.RECIPES)
+def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
+  assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS}
+  known = set(inspect.signature(task_parts.fine_tuning).parameters)
+  for task in (*GLUE, *CHINESE, *OTHERS, 'my_own'):
+    made = config(name, task)
+    assert set(made) == known
+    assert set(made.encoder) == {'dropout', 'attention_dropout'}
+    assert made.objective.name == ('regression' if task == 'stsb' else 'classification')
+    steps = made.steps or 10_000
+    warmup = made.warmup if made.warmup >= 1 else made.warmup * steps
+    assert 0 <= warmup < steps and (made.steps or made.epochs) and made.init in ('', 'mnli')
+    schedule = {**made.schedule, 'warmup': int(warmup)}
+    rate = schedules.for_phase(schedule, 0, steps, steps)
+    for key, values in made.grid:
+      assert len(set(values)) == len(values) > 1
+      assert key in ('schedule.learning_rate', 'batch_size')
+    part_table.build(made.optimizer, optimizers.BY_NAME, 'optimizer', rate, PATHS)
+
+
+@pytest.mark.parametrize(
+  'name, task, figures',
+  [
+    ('bert', 'rte', dict(batch_size=32, epochs=3, grid=(5e-5, 4e-5, 3e-5, 2e-5), init='')),
+    ('roberta', 'rte', dict(epochs=10, warmup=0.06, length=512, init='mnli')),
+    ('roberta', 'sst2', dict(grid=(1e-5, 2e-5, 3e-5), seeds=(0, 1, 2, 3, 4), init='')),
+    ('roberta_release', 'qqp', dict(steps=113272, warmup=28318, batch_size=32, rate=1e-5)),
+    ('albert_xxlarge', 'rte', dict(steps=800, warmup=200, rate=3e-5, encoder=0.1, init='mnli')),
+    ('albert_base', 'mnli', dict(steps=10000, batch_size=128, rate=3e-5, encoder=0.0, dropout=0.1)),
+    ('electra_base', 'rte', dict(epochs=10, layer_decay=0.8, rate=1e-4, head='linear')),
+    ('electra_large', 'mrpc', dict(epochs=3, layer_decay=0.9, rate=5e-5, length=128)),
+    ('deberta_base', 'mnli', dict(epochs=3, warmup=1000, rate=3e-5, batch_size=64, dropout=0.1)),
+    ('deberta_base', 'rte', dict(epochs=6, dropout=0.2, length=320, init='mnli')),
+    ('deberta_base', 'my_own', dict(grid=(1.5e-5, 2e-5, 3e-5, 4e-5))),
+    ('deberta_v2_xxlarge', 'cola', dict(rate=2.5e-6, length=64, epochs=10)),
+    ('deberta_v3_large', 'rte', dict(rate=1e-5, dropout=0.3, init='', warmup=50)),
+    ('deberta_v3_small', 'mnli', dict(rate=4.5e-5, warmup=1500, dropout=0.2)),
+    ('spanbert', 'cola', dict(epochs=4, length=128)),
+    ('spanbert', 'rte', dict(epochs=10, grid=(5e-6, 1e-5, 2e-5, 3e-5, 5e-5))),
+    ('xlnet_large', 'mnli', dict(steps=10000, batch_size=128, rate=2e-5, layer_decay=1.0)),
+    ('macbert', 'xnli', dict(epochs=2, rate=3e-5, length=128)),
+    ('bert_wwm', 'chnsenticorp', dict(epochs=3, rate=2e-5, length=256)),
+    ('ernie', 'chnsenticorp', dict(batch_size=24, epochs=10, rate=5e-5, length=256, warmup=0)),
+  ],
+)
+def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
+  made = config(name, task)
+  read = {
+    'rate': lambda: made.schedule.learning_rate,
+    'grid': lambda: dict(made.grid)['schedule.learning_rate'],
+    'encoder': lambda: made.encoder.dropout,
+    'dropout': lambda: made.objective.dropout,
+    'head': lambda: made.objective.head,
+  }
+  assert {key: read[key]() if key in read else made[key] for key in figures} == figures
+
+
+def test_the_optimizers_are_those_of_the_releases():
+  sections = {name: config(name, 'mnli').optimizer for name in recipes.RECIPES}
+  roberta = sections['roberta']
+  assert (roberta.name, roberta.b2, roberta.weight_decay) == ('adamw', 0.98, 0.1)
+  for name in ('bert', 'electra_base', 'deberta_large', 'spanbert', 'xlnet_large'):
+    own = sections[name]
+    assert (own.name, own.b2, own.weight_decay) == ('adamw_uncorrected', 0.999, 0.01)
+    assert (own.eps, own.clip_norm, own.no_decay) == (1e-6, 1.0, (r'norm/', r'bias$'))
+  assert config('ernie', 'lcqmc').optimizer.weight_decay == 0.0
+
+
+def test_a_recipe_is_changed_without_changing_another():
+  first = recipes.recipe('electra_base', 'rte')
+  first['optimizer'].weight_decay = 0.5
+  first['encoder']['dropout'] = 0.5
+  again = recipes.recipe('electra_base', 'rte')
+  assert again['optimizer'].weight_decay == 0.01 and again['encoder']['dropout'] == 0.1
+  many = recipes.recipe('deberta_base', 'rte', task_parts.multilabel)['objective']
+  assert (many.name, many.dropout) == ('multilabel', 0.2)
+
+
+def test_a_misspelt_recipe_is_answered_with_the_one_that_was_meant():
+  with pytest.raises(ValueError, match="'electra_bass'.*there is bert, .*mean 'electra_base'"):
+    recipes.recipe('electra_bass', 'rte')
