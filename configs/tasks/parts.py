@@ -151,7 +151,9 @@ def fine_tuning(
       metrics=metrics,
       source=source,
       features=features or texts(),
-      encoder=ml_collections.ConfigDict(dict(encoder or dict(dropout=0.1, attention_dropout=0.1))),
+      encoder=ml_collections.ConfigDict(
+        dict(encoder or dict(dropout=0.1, attention_dropout=0.1))
+      ),
       objective=objective or classification(),
       optimizer=optimizer or parts.adamw(),
       schedule=schedule or parts.linear_from_start(learning_rate=3e-5, warmup=0),

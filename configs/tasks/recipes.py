@@ -183,131 +183,70 @@ def _electra(rate, layer_decay):
 
 # --- DeBERTa: He et al. 2020, Table 9; experiments/glue/*.sh of the release ---
 
-# Table 9 searches dropout of the classifier, warmup, rate and batch; these are its values that the
-# scripts do not choose among. The grid below has its rates only.
+# Table 9 also searches dropout of the classifier (0, 0.1, 0.15), warmup (50, 100, 500, 1000) and
+# rows (16, 32, 48, 64), at most 10 epochs. The grids here have its rates only.
 _BASE_RATES, _LARGE_RATES = (1.5e-5, 2e-5, 3e-5, 4e-5), (5e-6, 8e-6, 9e-6, 1e-5)
-# Most tokens of a row, by task [code].
-_DEBERTA_LENGTHS = dict(mnli=256, qqp=320, qnli=512, sst2=128, cola=64, mrpc=128, rte=320, stsb=128)
+# Epochs/warmup/rate/rows/dropout of the classifier, and the most tokens of a row [code].
+_V1 = {  # base, large, xlarge
+  'mnli': ('3/1000/3e-5/64/.1', '3/1000/1e-5/64/.2', '3/1000/5e-6/64/.3', 256),
+  'qqp': ('8/500/2e-5/64/.15', '8/500/1e-5/64/.15', '8/500/7e-6/64/.2', 320),
+  'qnli': ('4/500/2e-5/32/.15', '4/500/1e-5/32/.15', '4/500/7e-6/32/.2', 512),
+  'sst2': ('6/500/2e-5/32/.15', '6/500/1e-5/32/.15', '6/500/3e-6/32/.2', 128),
+  'cola': ('6/100/2e-5/32/.15', '6/100/7e-6/32/.15', '8/100/5e-6/32/.2', 64),
+  'mrpc': ('6/50/2e-5/32/.15', '6/50/1e-5/32/.15', '8/50/7e-6/32/.3', 128),
+  'rte': ('6/100/2e-5/32/.2', '6/50/1e-5/32/.2', '6/50/5e-6/48/.2', 320),
+  'stsb': ('6/100/2e-5/32/.15', '4/100/7e-6/32/.15', '4/100/7e-6/32/.2', 128),
+}
+_V2 = {  # v2 xlarge, v2 xxlarge, V3 large
+  'mnli': ('3/1000/4e-6/64/.25', '3/1000/3e-6/64/.3', '2/500/7e-6/64/.3', 256),
+  'qqp': ('10/1000/4e-6/64/.2', '10/1000/3e-6/64/.2', '6/1000/1e-5/64/.2', 320),
+  'qnli': ('4/500/4e-6/64/.2', '4/500/3e-6/64/.2', '6/200/7e-6/64/.2', 512),
+  'sst2': ('4/500/4e-6/32/.2', '4/500/3e-6/32/.2', '8/500/6e-6/32/.1', 128),
+  'cola': ('8/100/3e-6/32/.2', '10/100/2.5e-6/32/.2', '10/50/5.5e-6/32/.1', 64),
+  'mrpc': ('6/50/3.5e-6/32/.2', '6/50/2e-6/32/.2', '6/50/6e-6/32/.2', 128),
+  'rte': ('6/50/4e-6/48/.2', '6/50/3e-6/48/.2', '6/50/1e-5/32/.3', 320),
+  'stsb': ('4/100/4e-6/32/.2', '4/100/3e-6/32/.2', '4/50/7e-6/32/.1', 128),
+}
+# V3's smaller sizes have a script for MNLI alone.
+_V3 = {'mnli': ('3/1000/4.5e-5/64/.1', '3/1500/4.5e-5/64/.2', '3/1000/1.5e-5/64/.1', 256)}
 
 
-def _deberta_default(rate, rates=(), dropout=0.1, **fields):
-  """Table 9 for the optimizer and the rates. 32 rows, 6 epochs and 100 steps of warmup are what
-  the scripts of small tasks have; `dropout` of the classifier.
+def _deberta(table, column, rate, rates=(), dropout=0.2, from_mnli=('mrpc', 'rte', 'stsb')):
+  """The recipe of a column of a table.
+
+  The default, for other tasks: optimizer and rates of Table 9; 32 rows, 6 epochs and 100 steps of
+  warmup, as the scripts of small tasks; five seeds (A.10).
+
+  rate, rates, dropout: of the default; dropout of the classifier.
+  from_mnli: tasks that begin with the network of MNLI.
   """
-  return dict(
+  default = dict(
     optimizer=parts.adamw_uncorrected(),
     schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
     grid=_rates(*rates) if rates else (),
-    seeds=tuple(range(5)),  # A.10: averages over five
+    seeds=tuple(range(5)),
     batch_size=32,
     epochs=6.0,
     warmup=100,
     length=256,
     encoder=_encoder(0.1),
     objective=dict(dropout=dropout),
-    **fields,
   )
-
-
-def _deberta_task(epochs, warmup, rate, batch_size, dropout):
-  return dict(
-    grid=(),
-    epochs=float(epochs),
-    warmup=warmup,
-    schedule=parts.linear_from_start(learning_rate=rate, warmup=0),
-    batch_size=batch_size,
-    objective=dict(dropout=dropout),
-  )
-
-
-def _deberta(default, from_mnli=('mrpc', 'rte', 'stsb'), **tasks):
-  """from_mnli: tasks that begin with the network of MNLI. tasks: epochs, warmup, rate, rows,
-  dropout of the classifier.
-  """
-  rows = {
-    task: dict(
-      _deberta_task(*row), length=_DEBERTA_LENGTHS[task], init='mnli' if task in from_mnli else ''
+  recipe = {'default': default}
+  for task, row in table.items():
+    epochs, warmup, rate, batch_size, dropout = row[column].split('/')
+    recipe[task] = dict(
+      schedule=parts.linear_from_start(learning_rate=float(rate), warmup=0),
+      grid=(),
+      batch_size=int(batch_size),
+      epochs=float(epochs),
+      warmup=int(warmup),
+      length=row[-1],
+      objective=dict(dropout=float(dropout)),
+      init='mnli' if task in from_mnli else '',
     )
-    for task, row in tasks.items()
-  }
-  return {'default': default, **rows}
+  return recipe
 
-
-_DEBERTA_BASE = _deberta(
-  _deberta_default(2e-5, _BASE_RATES, 0.15),
-  mnli=(3, 1000, 3e-5, 64, 0.1),
-  qqp=(8, 500, 2e-5, 64, 0.15),
-  qnli=(4, 500, 2e-5, 32, 0.15),
-  sst2=(6, 500, 2e-5, 32, 0.15),
-  cola=(6, 100, 2e-5, 32, 0.15),
-  mrpc=(6, 50, 2e-5, 32, 0.15),
-  rte=(6, 100, 2e-5, 32, 0.2),
-  stsb=(6, 100, 2e-5, 32, 0.15),
-)
-_DEBERTA_LARGE = _deberta(
-  _deberta_default(1e-5, _LARGE_RATES, 0.15),
-  mnli=(3, 1000, 1e-5, 64, 0.2),
-  qqp=(8, 500, 1e-5, 64, 0.15),
-  qnli=(4, 500, 1e-5, 32, 0.15),
-  sst2=(6, 500, 1e-5, 32, 0.15),
-  cola=(6, 100, 7e-6, 32, 0.15),
-  mrpc=(6, 50, 1e-5, 32, 0.15),
-  rte=(6, 50, 1e-5, 32, 0.2),
-  stsb=(4, 100, 7e-6, 32, 0.15),
-)
-_DEBERTA_XLARGE = _deberta(
-  _deberta_default(7e-6, (), 0.2),
-  mnli=(3, 1000, 5e-6, 64, 0.3),
-  qqp=(8, 500, 7e-6, 64, 0.2),
-  qnli=(4, 500, 7e-6, 32, 0.2),
-  sst2=(6, 500, 3e-6, 32, 0.2),
-  cola=(8, 100, 5e-6, 32, 0.2),
-  mrpc=(8, 50, 7e-6, 32, 0.3),
-  rte=(6, 50, 5e-6, 48, 0.2),
-  stsb=(4, 100, 7e-6, 32, 0.2),
-)
-_DEBERTA_V2_XLARGE = _deberta(
-  _deberta_default(4e-6, (), 0.2),
-  mnli=(3, 1000, 4e-6, 64, 0.25),
-  qqp=(10, 1000, 4e-6, 64, 0.2),
-  qnli=(4, 500, 4e-6, 64, 0.2),
-  sst2=(4, 500, 4e-6, 32, 0.2),
-  cola=(8, 100, 3e-6, 32, 0.2),
-  mrpc=(6, 50, 3.5e-6, 32, 0.2),
-  rte=(6, 50, 4e-6, 48, 0.2),
-  stsb=(4, 100, 4e-6, 32, 0.2),
-)
-_DEBERTA_V2_XXLARGE = _deberta(
-  _deberta_default(3e-6, (), 0.2),
-  mnli=(3, 1000, 3e-6, 64, 0.3),
-  qqp=(10, 1000, 3e-6, 64, 0.2),
-  qnli=(4, 500, 3e-6, 64, 0.2),
-  sst2=(4, 500, 3e-6, 32, 0.2),
-  cola=(10, 100, 2.5e-6, 32, 0.2),
-  mrpc=(6, 50, 2e-6, 32, 0.2),
-  rte=(6, 50, 3e-6, 48, 0.2),
-  stsb=(4, 100, 3e-6, 32, 0.2),
-)
-# V3 (He et al. 2021). Scripts of the release for MNLI of all sizes, for GLUE of large, which do not
-# begin with MNLI [code]. V3's own rates for other tasks were not found: those of base are v1's
-# (Table 9), those of the smaller ones MNLI's, chosen here.
-_DEBERTA_V3_XSMALL = _deberta(_deberta_default(4.5e-5), (), mnli=(3, 1000, 4.5e-5, 64, 0.1))
-_DEBERTA_V3_SMALL = _deberta(_deberta_default(4.5e-5), (), mnli=(3, 1500, 4.5e-5, 64, 0.2))
-_DEBERTA_V3_BASE = _deberta(
-  _deberta_default(1.5e-5, _BASE_RATES), (), mnli=(3, 1000, 1.5e-5, 64, 0.1)
-)
-_DEBERTA_V3_LARGE = _deberta(
-  _deberta_default(7e-6, _LARGE_RATES, 0.2),
-  (),
-  mnli=(2, 500, 7e-6, 64, 0.3),
-  qqp=(6, 1000, 1e-5, 64, 0.2),
-  qnli=(6, 200, 7e-6, 64, 0.2),
-  sst2=(8, 500, 6e-6, 32, 0.1),
-  cola=(10, 50, 5.5e-6, 32, 0.1),
-  mrpc=(6, 50, 6e-6, 32, 0.2),
-  rte=(6, 50, 1e-5, 32, 0.3),
-  stsb=(4, 50, 7e-6, 32, 0.1),
-)
 
 # --- SpanBERT: Joshi et al. 2020, appendix B; code of the release ---
 
@@ -435,15 +374,17 @@ RECIPES = {
   'electra_small': _electra(1e-4, 0.8),
   'electra_base': _electra(1e-4, 0.8),
   'electra_large': _electra(5e-5, 0.9),
-  'deberta_base': _DEBERTA_BASE,
-  'deberta_large': _DEBERTA_LARGE,
-  'deberta_xlarge': _DEBERTA_XLARGE,
-  'deberta_v2_xlarge': _DEBERTA_V2_XLARGE,
-  'deberta_v2_xxlarge': _DEBERTA_V2_XXLARGE,
-  'deberta_v3_xsmall': _DEBERTA_V3_XSMALL,
-  'deberta_v3_small': _DEBERTA_V3_SMALL,
-  'deberta_v3_base': _DEBERTA_V3_BASE,
-  'deberta_v3_large': _DEBERTA_V3_LARGE,
+  'deberta_base': _deberta(_V1, 0, 2e-5, _BASE_RATES, 0.15),
+  'deberta_large': _deberta(_V1, 1, 1e-5, _LARGE_RATES, 0.15),
+  'deberta_xlarge': _deberta(_V1, 2, 7e-6),
+  'deberta_v2_xlarge': _deberta(_V2, 0, 4e-6),
+  'deberta_v2_xxlarge': _deberta(_V2, 1, 3e-6),
+  # He et al. 2021: V3 does not begin with MNLI [code]. V3's own rates for other tasks were not
+  # found: those of base are v1's (Table 9), those of the smaller ones MNLI's, chosen here.
+  'deberta_v3_xsmall': _deberta(_V3, 0, 4.5e-5, dropout=0.1, from_mnli=()),
+  'deberta_v3_small': _deberta(_V3, 1, 4.5e-5, dropout=0.1, from_mnli=()),
+  'deberta_v3_base': _deberta(_V3, 2, 1.5e-5, _BASE_RATES, dropout=0.1, from_mnli=()),
+  'deberta_v3_large': _deberta(_V2, 2, 7e-6, _LARGE_RATES, from_mnli=()),
   'spanbert': _SPANBERT,
   'xlnet_large': _XLNET_LARGE,
   'bert_wwm': _BERT_WWM,
