@@ -648,8 +648,7 @@ def adamw(
 
   no_decay: path regexes of parameters that do not decay.
   clip_norm: largest gradient norm, 0 for no clipping.
-  rates: ordered (path regex, multiplier of the learning rate), first match wins; see
-    `layerwise_rates`.
+  rates: ordered (path regex, multiplier of the learning rate), first match wins.
   clip_groups: ordered path regexes. Parameters that match the same one first are clipped together
     by their own norm, and so is the rest; () clips all together.
   A regex may name a layer: encoder/layers/11/.
@@ -692,23 +691,6 @@ def lamb(
   The others: see adamw.
   """
   return _part('lamb', locals())
-
-
-def layerwise_rates(num_layers, decay):
-  """The `rates` of an optimizer for layer-wise learning-rate decay, as ELECTRA fine-tunes (Clark et
-  al. 2020; code of the release).
-
-  Each layer's multiplier is `decay` times that of the layer above. As in the release, the top layer
-  has decay², the first decay^(num_layers + 1), the embeddings and their projection
-  decay^(num_layers + 2), and heads 1: one power lies between the top layer and the heads.
-
-  num_layers: of an encoder that does not share all parameters among its layers. decay: 0.8 for
-  small and base, 0.9 for large (code of the release).
-  """
-  layers = tuple(
-    (rf'^encoder/layers/{i}/', decay ** (num_layers + 1 - i)) for i in range(num_layers)
-  )
-  return ((r'^encoder/embedding(s|_projection)/', decay ** (num_layers + 2)), *layers)
 
 
 def linear_from_start(*, learning_rate=1e-4, warmup=10_000, across_phases='continue'):

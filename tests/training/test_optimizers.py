@@ -5,11 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import small_networks as small
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
-from configs import parts
 
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
 SHAPES = {'layer/kernel': (3, 4), 'layer/bias': (4,), 'norm/scale': (4,)}
@@ -385,26 +383,3 @@ def adamw(**changes):
 def test_a_table_that_cannot_be_meant_is_refused(changes, words):
   with pytest.raises(errors.UserError, match=words):
     adamw(**changes)
-
-
-def test_layerwise_rates_are_those_of_electras_release():
-  network = dict(num_layers=12, hidden_size=8, num_heads=2, intermediate_size=8, embedding_size=4)
-  objective = small.objective('mlm_pair', **network)
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  found = optimizers.policy(parts.layerwise_rates(12, 0.8), paths, 1.0)
-  assert adamw_of(paths, parts.layerwise_rates(12, 0.8))
-  for path, value in found.items():
-    if path.startswith('encoder/layers/'):
-      np.testing.assert_allclose(np.ravel(value)[[0, 10, 11]], [0.054976, 0.512, 0.64], rtol=1e-4)
-    else:
-      expected = 0.043980 if path.startswith('encoder/') else 1.0
-      assert value == pytest.approx(expected, rel=1e-4), path
-  shared = small.objective('mlm_pair', **{**network, 'sharing': 'all'})
-  paths = optimizers.paths_of(jax.eval_shape(shared.init, jax.random.key(0)))
-  with pytest.raises(errors.UserError, match='layers/1/.*matches no parameter'):
-    adamw_of(paths, parts.layerwise_rates(12, 0.8))
-
-
-def adamw_of(paths, rates):
-  fields = {k: v for k, v in parts.adamw(rates=rates).items() if k != 'name'}
-  return optimizers.adamw(lambda s: 1.0, paths, **fields)

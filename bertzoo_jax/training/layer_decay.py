@@ -1,0 +1,53 @@
+"""Layer-wise decay of the learning rate, as an ordered table of path regexes."""
+
+from bertzoo_jax.common import errors
+
+_LAYERS = 'encoder/layers/'
+
+# Powers between the embeddings and the heads, beyond one per layer.
+_FORMS = {'released': 2, 'corrected': 1}
+
+
+def rates(
+  paths, num_layers: int, decay: float, form: str, blocks_per_layer: int = 1
+) -> tuple[tuple[str, float], ...]:
+  """The field `rates` of an optimizer for layer-wise decay (Clark et al. 2020; code of the
+  release).
+
+  The multiplier of a parameter is decay^(top − depth). Layer i of n, counted from 0, has the depth
+  i + 1. All else in the encoder has the depth 0: embeddings and their projection, tables of
+  relative positions, a convolution beside the first layer, the vector that a query stream starts
+  as. Parameters outside of the encoder are heads: their multiplier is 1.
+
+  A copy that several layers share has the multiplier of the last of them, as `optimizers.policy`
+  numbers it. A copy that all layers share has that of the top layer.
+
+  Args:
+    paths: {path: shape} of every parameter, as `optimizers.paths_of` returns.
+    num_layers: n, of the encoder.
+    decay: above 0 and at most 1; 1 gives an empty table.
+    form: 'corrected': top is n + 1, so the top layer has decay. 'released': top is n + 2, so the
+      top layer has decay²: the release leaves a place for a pooler, which it does not have.
+    blocks_per_layer: of an encoder whose layers are several blocks (`inner_group_num`).
+
+  Returns:
+    ((path regex, multiplier), …). Every regex matches a parameter.
+
+  Raises:
+    UserError: a decay out of range, or an unknown form.
+  """
+  top = num_layers + errors.choose(form, _FORMS, 'form of layer-wise decay')
+  if not 0.0 < decay <= 1.0:
+    raise errors.UserError(
+      f'config.layer_decay is {decay}: it must be above 0 and at most 1; 1 gives all layers one '
+      'rate.'
+    )
+  if decay == 1.0:
+    return ()
+  table = [(r'^encoder/(?!layers/)', decay**top)]
+  copies = max((shape[0] for path, shape in paths.items() if path.startswith(_LAYERS)), default=0)
+  for copy in range(copies):
+    layers_per_copy = num_layers * blocks_per_layer // copies
+    last = (copy // blocks_per_layer + 1) * layers_per_copy - 1
+    table.append((rf'^{_LAYERS}{copy}/', decay ** (top - 1 - last)))
+  return tuple(table)
