@@ -32,7 +32,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import objectives
 from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.batches import masked
@@ -41,6 +40,8 @@ from bertzoo_jax.common import curve
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import bigrams
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import metrics
@@ -125,14 +126,14 @@ def find(
   """Fills the gaps and counts.
 
   Args:
-    address, path, batches, cache_dir: as of `evaluate.evaluate`.
+    address, path, batches, cache_dir: as of `scores.evaluate`.
     gaps: how many are drawn, at most; draw: the seed of their choice.
     top: K of Found.top; 0: Found.top is None.
 
   Raises:
     UserError: what evaluate raises; an objective that fills no masks.
   """
-  run = evaluate.opened(address, path, cache_dir)
+  run = held_out.opened(address, path, cache_dir)
   network = next((n for n in run.networks if 'mlm_head' in n.of(run.params)), None)
   if network is None:
     raise errors.UserError(
@@ -141,7 +142,7 @@ def find(
     )
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # pretrain has said them
-    rows = evaluate.rows_of(run.corpus, run.config, run.config.format, 'held_out', batches)
+    rows = held_out.rows_of(run.corpus, run.config, run.config.format, 'held_out', batches)
 
   # host: the text and its counts
   text = masked.Masked(rows, run.corpus.special)
@@ -156,9 +157,9 @@ def find(
   before, after = (network.of(p) for p in (_first_weights(run), run.params))
   loss = {}
   for name, params in (('before', before), ('after', after)):
-    scores = evaluate.masked_scores(name, network.encoder, params, rows)
+    measured = scores.masked_scores(name, network.encoder, params, rows)
     loss[name], accuracy = (
-      next(s.value for s in scores if s.measure == m) for m in ('loss', 'accuracy')
+      next(s.value for s in measured if s.measure == m) for m in ('loss', 'accuracy')
     )
   filled = [_fill(network.encoder, params, text.alone(drawn_G)) for params in (before, after)]
   filled.append(bigrams.guesses(counted, *beside_G))
@@ -198,7 +199,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
     truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
     return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
 
-  likelier_RP = evaluate.through(likelier, encoder, params, batches)
+  likelier_RP = scores.through(likelier, encoder, params, batches)
   likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
   hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
   if 'order' in text.rows:  # a query stream does not see what it predicts
@@ -230,7 +231,7 @@ def _fill(encoder, params, batch):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
     return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
 
-  return evaluate.through(read, encoder, params, [batch]).tolist()
+  return scores.through(read, encoder, params, [batch]).tolist()
 
 
 def screen(found: Found) -> str:

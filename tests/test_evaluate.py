@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.evaluate import __main__ as command
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import phase_run
@@ -96,7 +98,7 @@ def pair_head(params, corpus):
   first = np.concatenate(
     [
       hidden(params, b)[:, 0]
-      for b in evaluate.rows_of(
+      for b in held_out.rows_of(
         corpora.open(corpus), config(), config().format, 'held_out', BATCHES
       )
     ]
@@ -123,7 +125,7 @@ def run(corpus, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def found(run, corpus):
-  return evaluate.evaluate(str(run[0]), str(corpus), batches=BATCHES)
+  return scores.evaluate(str(run[0]), str(corpus), batches=BATCHES)
 
 
 def by_rows(evaluation):
@@ -147,7 +149,7 @@ def dense(params, x):
 def test_a_pair_head_scores_what_numpy_computes_over_the_same_rows(run, corpus, found):
   opened = corpora.open(corpus)
   for pairs in ('nsp', 'sop'):
-    batches = evaluate.rows_of(opened, config(), evaluate.segment_pairs(pairs), 'held_out', BATCHES)
+    batches = held_out.rows_of(opened, config(), held_out.segment_pairs(pairs), 'held_out', BATCHES)
     labels = np.concatenate([b['pair_labels'] for b in batches])
     pooled = [
       np.tanh(dense(run[1]['pair_head']['pooler'], hidden(run[1], b)[:, 0])) for b in batches
@@ -170,10 +172,10 @@ def test_a_pair_head_scores_what_numpy_computes_over_the_same_rows(run, corpus, 
 
 def test_masked_tokens_score_what_numpy_computes_over_the_same_rows(run, corpus, found):
   losses, right = [], []
-  for b in evaluate.rows_of(corpora.open(corpus), config(), config().format, 'held_out', BATCHES):
+  for b in held_out.rows_of(corpora.open(corpus), config(), config().format, 'held_out', BATCHES):
     encoder = small.encoder(vocab_size=VOCAB, **SIZES)
     logits = np.asarray(
-      evaluate.networks.vocabulary_logits(encoder, run[1], hidden(run[1], b).astype(np.float32)),
+      scores.networks.vocabulary_logits(encoder, run[1], hidden(run[1], b).astype(np.float32)),
       np.float64,
     )
     for row, positions in enumerate(b['masked_positions']):
@@ -201,13 +203,13 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
     objective=parts.mlm(),
   )
   opened = corpora.open(corpus)
-  batches = evaluate.rows_of(opened, made, made.format, 'held_out', 1000)
+  batches = held_out.rows_of(opened, made, made.format, 'held_out', 1000)
   objective = small.objective('mlm', vocab_size=VOCAB, **SIZES)
   # says <cls> and <sep> everywhere, and all other tokens alike
   params = jax.tree.map(np.zeros_like, small.parameters(objective))
   frame = [opened.special['cls'], opened.special['sep']]
   params['mlm_head']['bias'][frame] = 3.0
-  accuracy, loss = evaluate.masked_scores(
+  accuracy, loss = scores.masked_scores(
     'network', small.encoder(vocab_size=VOCAB, **SIZES), params, batches
   )
   nats = np.log(VOCAB - 2 + 2 * np.exp(3.0))
@@ -215,21 +217,21 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
     (~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches
   )
   assert abs(loss.value - nats) < 1e-5
-  held_out = opened.manifest['splits']['held_out']
-  total = phase_run.bits_per_byte(loss.value, held_out['tokens'] / held_out['bytes'])
-  tokens = opened.splits['held_out'].gather(np.arange(held_out['tokens']))
+  split = opened.manifest['splits']['held_out']
+  total = phase_run.bits_per_byte(loss.value, split['tokens'] / split['bytes'])
+  tokens = opened.splits['held_out'].gather(np.arange(split['tokens']))
   assert not np.isin(tokens, frame).any()  # the text that bits are counted over has none either
-  assert abs(total - nats / np.log(2) * len(tokens) / held_out['bytes']) < 1e-5
+  assert abs(total - nats / np.log(2) * len(tokens) / split['bytes']) < 1e-5
 
 
 def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
-  few = evaluate.rows_of(
-    corpora.open(corpus), config(batch_size=4096), evaluate.segment_pairs('sop'), 'held_out', 1
+  few = held_out.rows_of(
+    corpora.open(corpus), config(batch_size=4096), held_out.segment_pairs('sop'), 'held_out', 1
   )
   rows = np.concatenate([b['input_ids'] for b in few])
   assert len(few) == 1 and 16 < len(rows) < 4096 and len(np.unique(rows, axis=0)) == len(rows)
   train = [
-    len(evaluate.rows_of(corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'train', n))
+    len(held_out.rows_of(corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'train', n))
     for n in (2, 1000)
   ]
   assert train[0] == 2 and 10 < train[1] < 100  # an epoch, and no row twice
@@ -241,15 +243,16 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   flags = {
     '_WORKDIR': f'{run[0]}@7',
     '_CORPUS': str(corpus),
+    '_MINIMAL_PAIRS': None,
     '_BATCHES': BATCHES,
     '_CACHE_DIR': None,
     '_JSON': str(tmp_path / 'scores.json'),
   }
   for name, value in flags.items():
-    monkeypatch.setattr(evaluate, name, types.SimpleNamespace(value=value), raising=False)
-  evaluate.main(None)
+    monkeypatch.setattr(command, name, types.SimpleNamespace(value=value), raising=False)
+  command.main(None)
   said = capsys.readouterr().out
-  assert evaluate.table(found) in said and 'at step 7' in said
+  assert scores.table(found) in said and 'at step 7' in said
   lines = said.splitlines()[1:]
   assert len(lines) == 6 and lines[5].startswith("note: Split 'held_out': 12.6% of the tokens")
   assert (
@@ -257,15 +260,15 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
     and lines[3].startswith('network  nsp 24')
     and lines[3].endswith('head')
   )
-  assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(evaluate.to_json(found))
+  assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(scores.to_json(found))
   with pytest.raises(errors.UserError, match='not overwritten'):
-    evaluate.main(None)
+    command.main(None)
 
 
 def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
   made = config(objective=parts.replaced_token(), format=parts.full_sentences())
   make_workdir(tmp_path, made, corpus)  # two networks, of which one has a vocabulary head
-  found = evaluate.evaluate(str(tmp_path), str(corpus), batches=BATCHES)
+  found = scores.evaluate(str(tmp_path), str(corpus), batches=BATCHES)
   assert [(s.network, s.rows) for s in found.scores] == [
     ('discriminator', 'nsp'),
     ('discriminator', 'sop'),
@@ -278,12 +281,12 @@ def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
     assert (s.how, s.fitted_rows) == (
       ('head', None) if s.rows == 'mlm' else ('linear probe', BATCHES * BATCH)
     )
-  assert evaluate.table(found).count('linear probe on 24 train rows') == 4
+  assert scores.table(found).count('linear probe on 24 train rows') == 4
 
 
 def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
-  batches = evaluate.rows_of(
-    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  batches = held_out.rows_of(
+    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
   )
   mask = corpora.open(corpus).special['mask']
   assert (batches[0]['input_ids'] == mask).any()
@@ -297,22 +300,22 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
     ):
       original[row, at] = target if weight else original[row, at]
   np.testing.assert_allclose(
-    evaluate.row_vectors(encoder, own, batches),
+    scores.row_vectors(encoder, own, batches),
     hidden(own, {**batches[0], 'input_ids': original})[:, 0],
     atol=1e-5,
   )
   np.testing.assert_allclose(
-    evaluate.row_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
+    scores.row_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
   )
-  assert np.abs(masked - evaluate.row_vectors(encoder, own, batches)).max() > 1e-3
+  assert np.abs(masked - scores.row_vectors(encoder, own, batches)).max() > 1e-3
 
 
 def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
-  rows = evaluate.rows_of(
-    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  rows = held_out.rows_of(
+    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
   )
   special, before = corpora.open(corpus).special, rows[0]
-  after = evaluate._classifier_last({**before, 'order': before['input_ids']})
+  after = scores._classifier_last({**before, 'order': before['input_ids']})
   for r, real in enumerate((before['pack_ids'] > 0).sum(axis=1)):
     row = before['input_ids'][r]
     assert row[0] == special['cls'] and after['segment_ids'][r, real - 1] == 2
@@ -328,20 +331,20 @@ def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
   assert 'order' not in after and len(np.unique((before['pack_ids'] > 0).sum(axis=1))) > 1
   objective = small.objective('memory_mlm', vocab_size=VOCAB)
   encoder, params = objective.networks[0].encoder, small.parameters(objective)
-  found = evaluate.row_vectors(encoder, params, rows)
+  found = scores.row_vectors(encoder, params, rows)
   hidden_BLD = np.asarray(encoder.apply({'params': params['encoder']}, after))
   last = (before['pack_ids'] > 0).sum(axis=1) - 1
   np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
 
 
 def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
-  batches = evaluate.rows_of(
-    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 2
+  batches = held_out.rows_of(
+    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 2
   )
-  whole = evaluate.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
-  monkeypatch.setattr(evaluate, '_ROWS', 3)
+  whole = scores.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
+  monkeypatch.setattr(scores, '_ROWS', 3)
   np.testing.assert_allclose(
-    evaluate.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
+    scores.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
     whole,
     atol=1e-5,
   )
@@ -376,14 +379,14 @@ def test_a_probe_is_where_its_penalised_loss_is_least():
 
 
 def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
-  batches = evaluate.rows_of(
-    corpora.open(corpus), config(), evaluate.segment_pairs('sop'), 'held_out', 1
+  batches = held_out.rows_of(
+    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
   )
   encoder = small.encoder(vocab_size=VOCAB, **SIZES, type_vocab_size=1)
   params = {
     'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']
   }
-  assert np.isfinite(evaluate.row_vectors(encoder, params, batches)).all()
+  assert np.isfinite(scores.row_vectors(encoder, params, batches)).all()
 
 
 def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
@@ -394,9 +397,9 @@ def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
   )
   corpus = make_corpus(tmp_path, made)
   make_workdir(tmp_path / 'run', made, corpus)
-  found = evaluate.evaluate(str(tmp_path / 'run'), str(corpus), batches=1)
+  found = scores.evaluate(str(tmp_path / 'run'), str(corpus), batches=1)
   assert {s.rows for s in found.scores} == {'mlm'}
-  said = evaluate.table(found)
+  said = scores.table(found)
   assert (
     'note: nsp rows are left out. The corpus was not split' in said and 'note: sop rows' in said
   )
@@ -406,7 +409,7 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   other = tmp_path / 'other'
   shutil.copytree(run[0], other)
   (other / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
-  again = evaluate.evaluate(str(other), str(corpus), batches=BATCHES)
+  again = scores.evaluate(str(other), str(corpus), batches=BATCHES)
   assert (
     again.scores == found.scores
     and again.notes[1:] == found.notes
@@ -421,10 +424,10 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   tokenizer.write_text(json.dumps(content))
   (other / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
   with pytest.raises(errors.UserError, match='another vocabulary.*2 of 600.*--tokenizer'):
-    evaluate.evaluate(str(other), str(corpus))
+    scores.evaluate(str(other), str(corpus))
   tokenizer.write_text(kept)  # now the lines of vocab.txt alone are swapped
   with pytest.raises(errors.UserError, match='vocab.txt and the tokenizer.json beside it'):
-    evaluate.evaluate(str(other), str(corpus))
+    scores.evaluate(str(other), str(corpus))
 
 
 def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
@@ -432,9 +435,9 @@ def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
   corpus = make_corpus(tmp_path, made)
   make_workdir(tmp_path / 'run', made, corpus)
   with pytest.raises(errors.UserError, match='no held-out text'):
-    evaluate.evaluate(str(tmp_path / 'run'), str(corpus))
+    scores.evaluate(str(tmp_path / 'run'), str(corpus))
   with pytest.raises(errors.UserError, match='--batches is 0'):
-    evaluate.evaluate(str(run[0]), str(corpus), batches=0)
+    scores.evaluate(str(run[0]), str(corpus), batches=0)
 
 
 def test_the_config_is_that_of_the_phase_that_took_the_last_step():
@@ -451,6 +454,6 @@ def test_the_config_is_that_of_the_phase_that_took_the_last_step():
 def test_the_pairs_have_all_fields_of_their_constructor():
   for pairs in ('nsp', 'sop'):
     assert (
-      evaluate.segment_pairs(pairs)
+      held_out.segment_pairs(pairs)
       == parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict()
     )

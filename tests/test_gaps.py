@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import gaps
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from configs import parts
 from tests import test_evaluate as made
@@ -52,14 +53,14 @@ def logits(params, batch):
   return np.asarray(networks.vocabulary_logits(encoder, params, states))
 
 
-def held_out(corpus):
-  return evaluate.rows_of(corpora.open(corpus), config(), config().format, 'held_out', made.BATCHES)
+def rows(corpus):
+  return held_out.rows_of(corpora.open(corpus), config(), config().format, 'held_out', made.BATCHES)
 
 
 def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
   opened = corpora.open(corpus)
   right = frequent = count = 0
-  for batch in held_out(corpus):
+  for batch in rows(corpus):
     counts = batch['masked_weights'] > 0
     right += ((logits(run[1], batch).argmax(-1) == batch['masked_targets']) & counts).sum()
     frequent += ((opened.unigrams.argmax() == batch['masked_targets']) & counts).sum()
@@ -73,7 +74,7 @@ def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
 def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, corpus, found):
   most = np.argsort(-corpora.open(corpus).unigrams)[:3]
   likely = frequent = count = 0
-  for batch in held_out(corpus):
+  for batch in rows(corpus):
     scores = logits(run[1], batch)
     for row, slot in zip(*np.nonzero(batch['masked_weights'])):
       target = batch['masked_targets'][row, slot]
@@ -87,10 +88,8 @@ def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, co
 
 def test_the_curve_starts_before_training_and_ends_at_the_checkpoint(corpus, found):
   [network] = (whole := objectives.of(config(), made.VOCAB)).networks
-  scores = evaluate.masked_scores(
-    '', network.encoder, whole.init(jax.random.key(0)), held_out(corpus)
-  )
-  assert found.curve == [(0, pytest.approx(scores[1].value)), (3, 6.0), (7, 5.0)]
+  measured = scores.masked_scores('', network.encoder, whole.init(jax.random.key(0)), rows(corpus))
+  assert found.curve == [(0, pytest.approx(measured[1].value)), (3, 6.0), (7, 5.0)]
   assert found.curve[0][1] == pytest.approx(np.log(made.VOCAB), abs=0.1)
 
 
@@ -101,7 +100,7 @@ def test_a_gap_is_filled_by_the_weights_before_and_after(run, corpus, found):
   for gap in found.gaps:
     assert gap.sentence.count('____') == 1 and gap.truth.isalpha()
   # one of them by hand: the row in the text, with one mask
-  batches, masks = held_out(corpus), corpora.open(corpus).special
+  batches, masks = rows(corpus), corpora.open(corpus).special
   text = gaps.masked.Masked(batches, masks)
   n = gaps.masked.drawn(text, tokenizer, 4, 0)[0]
   ids = text.originals[text.row[n]].copy()

@@ -11,9 +11,10 @@ import pytest
 import test_pretrain as runs
 from test_pretrain import here  # noqa: F401  a fixture
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import objectives
 from bertzoo_jax import prepare
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 from configs import parts
@@ -95,12 +96,12 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
     here(run, **changes)
     assert runs.state_of(run, STEPS) == runs.state_of(whole, STEPS)
     assert runs.curve(run) == runs.curve(whole)
-  monkeypatch.setattr(evaluate, '_ROWS', 6)  # lanes that go through in parts keep their memory
-  opened = evaluate.opened(str(whole), str(corpus))
-  rows = evaluate.rows_of(opened.corpus, opened.config, opened.config.format, 'held_out', 50)
+  monkeypatch.setattr(scores, '_ROWS', 6)  # lanes that go through in parts keep their memory
+  opened = held_out.opened(str(whole), str(corpus))
+  rows = held_out.rows_of(opened.corpus, opened.config, opened.config.format, 'held_out', 50)
   [network] = opened.networks
-  scores = evaluate.masked_scores('', network.encoder, network.of(opened.params), rows)
-  values = {(s.how, s.measure): s.value for s in scores}
+  measured = scores.masked_scores('', network.encoder, network.of(opened.params), rows)
+  values = {(s.how, s.measure): s.value for s in measured}
   for how in ('memory', 'no memory'):
     said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]
     np.testing.assert_allclose(said, directly(opened, rows, how == 'memory'), rtol=1e-5)
@@ -110,7 +111,7 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
 @pytest.mark.slow
 def test_evaluate_scores_masked_tokens_and_pairs_of_a_network_with_a_memory(tmp_path, here, world):
   here(tmp_path / 'run', objective__pair_weight=1.0)
-  found = evaluate.evaluate(str(tmp_path / 'run'), str(world / 'corpus'))
+  found = scores.evaluate(str(tmp_path / 'run'), str(world / 'corpus'))
   assert [(s.rows, s.how) for s in found.scores] == [
     *([('mlm', 'head, memory')] * 2),
     *([('mlm', 'head, no memory')] * 2),

@@ -17,10 +17,10 @@ from test_pretrain import here  # noqa: F401  a fixture
 from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import export
 from bertzoo_jax import gaps
 from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import checkpoint
@@ -198,7 +198,7 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
   address, corpus = str(tmp_path / 'run'), str(world / 'corpus')
   for refused, message in (
-    (lambda: evaluate.evaluate(address, corpus), 'sees no later tokens.*metrics.jsonl'),
+    (lambda: scores.evaluate(address, corpus), 'sees no later tokens.*metrics.jsonl'),
     (lambda: gaps.find(address, corpus), 'trains no network that fills masks'),
     (lambda: fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK]', 1), 'has no head that fills masks'),
   ):

@@ -19,12 +19,12 @@ from test_pretrain import here  # noqa: F401  a fixture
 from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
-from bertzoo_jax import evaluate
 from bertzoo_jax import export
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts as named_parts
+from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -121,8 +121,8 @@ def test_it_trains_resumes_is_exported_evaluated_and_begins_another_run(
       x, again[path] = x[1:], again[path][1:]
     assert np.array_equal(x, again[path]), path
 
-  scores = evaluate.evaluate(str(run), str(world / 'corpus'), batches=1).scores
-  assert {s.rows for s in scores} >= {'mlm'} and all(np.isfinite(s.value) for s in scores)
+  found = scores.evaluate(str(run), str(world / 'corpus'), batches=1).scores
+  assert {s.rows for s in found} >= {'mlm'} and all(np.isfinite(s.value) for s in found)
 
 
 def exported(folder, network, name, seed=0):

@@ -1,58 +1,23 @@
-"""Scores a trained model on masked tokens, next sentences and sentence order of held-out text (Lan
-et al. 2019, Table 5).
-
-    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
-                                   [--batches 50] [--json FILE]
-
-Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
-paper builds its sets so.
-
-    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
-    nsp   two segments, the second the true next one (label 0) or one of another document (1)
-    sop   two segments that follow each other, in true (0) or swapped order (1)
-
-Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is
-what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
-of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
-a mask; it reads the pairs with the masked tokens put back. A network with a vocabulary head reads
-masks, also if a generator filled them in training. A network with a memory is scored twice on mlm
-rows: with the memory, batch after batch of the held-out lanes, and without. A network whose rows
-end with the classifier gets pairs in that form.
-
-Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
-predictions were independent. The base rate is the share of label 1. Float32; the same command gives
-the same numbers.
+"""Scores on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019,
+Table 5). `evaluate/__main__.py` tells what each set of rows is.
 """
 
 import json
 import warnings
-from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 
-from bertzoo_jax.common import cli
-
-if __name__ == '__main__':  # before TensorFlow is imported
-  cli.quiet_tensorflow()
-
-from bertzoo_jax import hf  # noqa: E402
-from bertzoo_jax.assembly import pretrained  # noqa: E402
-from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import storage  # noqa: E402
-from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
-from bertzoo_jax.corpus import mirror  # noqa: E402
-from bertzoo_jax.objectives import generator as generators  # noqa: E402
-from bertzoo_jax.objectives import networks  # noqa: E402
-from bertzoo_jax.objectives import probe  # noqa: E402
-from bertzoo_jax.training import workdir as workdirs  # noqa: E402
+from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.objectives import generator as generators
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import probe
+from bertzoo_jax.training import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
-_FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 _ROWS = (
   64  # that go through a network together: a batch of thousands of rows would not fit a device
 )
@@ -120,114 +85,28 @@ def evaluate(
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
-  params, step, workdir, config, corpus, trained = opened(address, path, cache_dir)
+  params, step, workdir, config, corpus, trained = held_out.opened(address, path, cache_dir)
   if any('next_head' in network.of(params) for network in trained):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
-  held_out = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
+  sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   for pairs in PAIRS:
     try:
-      held_out[pairs] = _pairs(notes, corpus, config, pairs, 'held_out', batches)
+      sets[pairs] = _pairs(notes, corpus, config, pairs, 'held_out', batches)
     except errors.UserError as e:
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
   for network in trained:
     name, own = network.name or _ONE_NETWORK, network.of(params)
     if 'mlm_head' in own:
-      scores += masked_scores(name, network.encoder, own, held_out['mlm'])
-    for pairs in [p for p in PAIRS if p in held_out]:
+      scores += masked_scores(name, network.encoder, own, sets['mlm'])
+    for pairs in [p for p in PAIRS if p in sets]:
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
-      scores.append(pair_score(name, network.encoder, own, pairs, held_out[pairs], train))
+      scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))
   return Evaluation(str(workdir), step, corpus.hash, scores, notes)
-
-
-class Opened(NamedTuple):
-  """A run beside a corpus.
-
-  Attributes:
-    params: of the checkpoint; step: its step.
-    workdir: of the run; config: of the phase that took that step.
-    corpus: open, with the run's vocabulary and held-out text.
-    networks: that the run's objective trains.
-  """
-
-  params: dict
-  step: int
-  workdir: str
-  config: Any
-  corpus: corpora.Corpus
-  networks: tuple
-
-
-def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
-  """A run and held-out text for it; arguments and errors as of `evaluate`."""
-  run = pretrained.open_run(address)
-  workdir, config = run.workdir, run.config
-  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
-  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
-  corpora.verify(corpus.path)
-  _check_vocabulary(workdir, corpus)
-  if not corpus.splits['held_out'].num_tokens:
-    raise errors.UserError(
-      f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
-      '--config.corpus.held_out.'
-    )
-  return Opened(run.params, run.step, workdir, config, corpus, run.networks)
-
-
-def segment_pairs(pairs: str) -> dict:
-  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
-  labels are equally likely.
-  """
-  return dict(
-    name='segment_pairs',
-    pairs=pairs,
-    short_rate=0.1,
-    negative_rate=0.5,
-    negatives='documents',
-    lone_sentences='skip',
-  )
-
-
-def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
-  """At most `batches` batches of config.batch_size rows, each row once; smaller ones if the split
-  has fewer rows.
-
-  'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
-  first ones of an epoch, at most what a probe is fitted on.
-
-  Args:
-    corpus: an open corpus.
-    config: of the phase; its masking, length, batch_size and seed are used.
-    format: section.
-    split: 'train' or 'held_out'.
-    batches: n.
-
-  Raises:
-    UserError: the split has no row of the format, or what pipeline.build refuses.
-  """
-  fields = dict(
-    format=format, masking=config.masking, length=config.length, seed=config.seed, split=split
-  )
-  size = config.batch_size
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    pipe = pipeline.build(corpus, **fields, batch_size=size)
-    # labels of rows that fill a batch would count twice
-    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:
-      size = pipe.rows_per_epoch
-      pipe = pipeline.build(corpus, **fields, batch_size=size)
-  for sentence in pipe.warnings:
-    warnings.warn(sentence, stacklevel=2)
-  if split == 'held_out':
-    return list(pipe.evaluation_batches(batches))
-  return [
-    pipe.batch(step)
-    for step in range(max(1, min(batches, pipe.rows_per_epoch // size, _FIT_ROWS // size)))
-  ]
 
 
 def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
@@ -267,7 +146,7 @@ def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
   deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
   score = lambda *measured: Score(name, 'mlm', num_rows, *measured, count, None, how, None)
   return [
-    score('accuracy', accuracy, _binomial(accuracy, count)),
+    score('accuracy', accuracy, binomial(accuracy, count)),
     score('loss', loss, deviation / max(count, 1) ** 0.5),
   ]
 
@@ -296,7 +175,7 @@ def pair_score(
     len(labels_B),
     'accuracy',
     accuracy,
-    _binomial(accuracy, len(labels_B)),
+    binomial(accuracy, len(labels_B)),
     len(labels_B),
     float(np.mean(labels_B)),
     how,
@@ -353,19 +232,6 @@ def to_json(evaluation: Evaluation) -> str:
   )
 
 
-def _check_vocabulary(workdir, corpus):
-  """Rows of other words are refused: every id would be another word's."""
-  theirs, ours = (
-    hf.vocabulary(storage.path(workdir) / 'tokenizer'),
-    hf.vocabulary(corpus.path / 'tokenizer'),
-  )
-  if theirs and ours and (difference := hf.vocabulary_difference(ours, theirs)):
-    raise errors.UserError(
-      f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
-      f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'
-    )
-
-
 def _notes(workdir, corpus):
   """A sentence if the run was trained on other text."""
   trained = workdirs.corpus_record(workdir).get('hash')
@@ -384,25 +250,28 @@ def _pairs(notes, corpus, config, pairs, split, batches):
       '--config.corpus.splitter=rules:LANG (or lines, '
       'or regex:PATTERN), and train on it.'
     )
-  return _rows(notes, corpus, config, segment_pairs(pairs), split, batches)
+  return _rows(notes, corpus, config, held_out.segment_pairs(pairs), split, batches)
 
 
 def _rows(notes, *args):
-  """rows_of(*args); what it warns of is added to the notes, once."""
+  """held_out.rows_of(*args); what it warns of is added to the notes, once."""
   with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter('always')
-    batches = rows_of(*args)
+    batches = held_out.rows_of(*args)
   notes += [sentence for w in said if (sentence := str(w.message)) not in notes]
   return batches
 
 
-def through(read, encoder, params, batches, first=lambda rows: ()):
+def through(read, encoder, params, batches, first=lambda rows: (), rows: int | None = None):
   """The values of read(params, batch, memory) → (values, memory) of all rows of batches, as numpy
   arrays [N, …] (a tuple of them for a tuple).
 
   first: number of rows → the memory before the first batch. Each row of a batch continues with the
     memory of the same row of the batch before.
+  rows: that go through the network together; None for as many as fit a device with logits of whole
+    rows.
   """
+  most = rows or _ROWS
 
   def narrowed(params, batch, memory):
     if encoder.type_vocab_size:  # a network of one segment reads both as that one
@@ -416,12 +285,12 @@ def through(read, encoder, params, batches, first=lambda rows: ()):
   with jax.default_matmul_precision('highest'):
     for batch in batches:
       size = len(batch['input_ids'])
-      step = min(size, _ROWS)
+      step = min(size, most)
       for start in range(0, size, step):
         # one shape, hence one program: the last row fills up
-        rows = np.minimum(np.arange(start, start + step), size - 1)
+        chosen = np.minimum(np.arange(start, start + step), size - 1)
         memory = memories[start] if start in memories else first(step)
-        part = {name: x[rows] for name, x in batch.items()}
+        part = {name: x[chosen] for name, x in batch.items()}
         got, memories[start] = compiled(params, part, memory)
         out.append([np.asarray(x)[: size - start] for x in jax.tree.leaves(got)])
   parts = [np.concatenate(arrays) for arrays in zip(*out)]
@@ -456,43 +325,6 @@ def _labels(batches):
   return np.concatenate([b['pair_labels'] for b in batches])
 
 
-def _binomial(p, n):
+def binomial(p: float, n: int) -> float:
+  """The standard error of a share p of n."""
   return (p * (1.0 - p) / max(n, 1)) ** 0.5
-
-
-def main(_):
-  if _JSON.value and storage.path(_JSON.value).exists():
-    raise errors.UserError(
-      f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
-    )
-  found = evaluate(
-    _WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value
-  )
-  print(
-    f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}'
-  )
-  print(table(found))
-  if _JSON.value:
-    storage.write_text(_JSON.value, to_json(found))
-
-
-if __name__ == '__main__':
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Run to score: W (newest checkpoint), W@STEP or W@best.', required=True
-  )
-  _CORPUS = flags.DEFINE_string(
-    'corpus',
-    None,
-    "Corpus with the run's tokenizer and held-out text, local or gs://.",
-    required=True,
-  )
-  _BATCHES = flags.DEFINE_integer(
-    'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
-  )
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
-  _JSON = flags.DEFINE_string(
-    'json', None, 'File to write the scores to; an existing one is refused.'
-  )
-  cli.run(main)

@@ -1,0 +1,1 @@
+"""The command evaluate: what a trained network has learned."""

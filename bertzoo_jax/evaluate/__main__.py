@@ -1,0 +1,114 @@
+"""Scores a trained model on held-out text, or on pairs of sentences.
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
+                                   [--batches 50] [--json FILE]
+
+scores masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
+Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
+paper builds its sets so.
+
+    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
+    nsp   two segments, the second the true next one (label 0) or one of another document (1)
+    sop   two segments that follow each other, in true (0) or swapped order (1)
+
+Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is
+what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
+of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
+a mask; it reads the pairs with the masked tokens put back. A network with a vocabulary head reads
+masks, also if a generator filled them in training. A network with a memory is scored twice on mlm
+rows: with the memory, batch after batch of the held-out lanes, and without. A network whose rows
+end with the classifier gets pairs in that form.
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --minimal_pairs FILE
+                                   [--group_by FIELD] [--json FILE]
+
+scores pairs of an acceptable and an unacceptable sentence (Warstadt et al. 2020). A pair is right
+if the acceptable sentence has the higher pseudo-log-likelihood: the sum of log p(token) over its
+tokens, each masked in turn (Salazar et al. 2020). A query stream predicts each token from all
+others. A network from left to right has a log-likelihood, which is taken. Of a discriminator and
+its generator, the generator is scored. A network that never saw a mask is refused.
+
+Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
+predictions were independent. The base rate is the share of label 1. Float32; the same command gives
+the same numbers.
+"""
+
+from absl import flags
+
+from bertzoo_jax.common import cli
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
+
+from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.evaluate import minimal_pairs  # noqa: E402
+from bertzoo_jax.evaluate import scores  # noqa: E402
+
+
+def main(_):
+  if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
+    raise errors.UserError(
+      'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
+    )
+  if _JSON.value and storage.path(_JSON.value).exists():
+    raise errors.UserError(
+      f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
+    )
+  written = _on_text() if _CORPUS.value else _on_pairs()
+  if _JSON.value:
+    storage.write_text(_JSON.value, written)
+
+
+def _on_text() -> str:
+  """Prints the scores on held-out text; returns them as JSON."""
+  found = scores.evaluate(
+    _WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value
+  )
+  print(
+    f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}'
+  )
+  print(scores.table(found))
+  return scores.to_json(found)
+
+
+def _on_pairs() -> str:
+  """Prints the scores on pairs of sentences; returns them as JSON."""
+  found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, group_by=_GROUP_BY.value)
+  network = f'{found.network} of ' if found.network else ''
+  step = '' if found.step is None else f' at step {found.step:,}'
+  print(f'{network}{found.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {found.how}')
+  print(minimal_pairs.table(found))
+  return minimal_pairs.to_json(found)
+
+
+if __name__ == '__main__':
+  _WORKDIR = flags.DEFINE_string(
+    'workdir',
+    None,
+    'Run to score: W (newest checkpoint), W@STEP or W@best. With --minimal_pairs also hf:DIR or '
+    'hf:OWNER/NAME.',
+    required=True,
+  )
+  _CORPUS = flags.DEFINE_string(
+    'corpus', None, "Corpus with the run's tokenizer and held-out text, local or gs://."
+  )
+  _MINIMAL_PAIRS = flags.DEFINE_string(
+    'minimal_pairs',
+    None,
+    'Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP has them), '
+    'FILE.tsv with two columns, the good sentence first, or a folder of such files.',
+  )
+  _GROUP_BY = flags.DEFINE_string(
+    'group_by', '', 'Field of the pairs to group by. Without it: UID or field, if there is one.'
+  )
+  _BATCHES = flags.DEFINE_integer(
+    'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
+  )
+  _CACHE_DIR = flags.DEFINE_string(
+    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
+  )
+  _JSON = flags.DEFINE_string(
+    'json', None, 'File to write the scores to; an existing one is refused.'
+  )
+  cli.run(main)

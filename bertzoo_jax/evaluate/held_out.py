@@ -1,0 +1,114 @@
+"""The text that a run is scored on: the run beside a corpus, and rows of it."""
+
+import warnings
+from typing import Any
+from typing import NamedTuple
+
+from bertzoo_jax import hf
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import mirror
+
+FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
+
+
+class Opened(NamedTuple):
+  """A run beside a corpus.
+
+  Attributes:
+    params: of the checkpoint; step: its step.
+    workdir: of the run; config: of the phase that took that step.
+    corpus: open, with the run's vocabulary and held-out text.
+    networks: that the run's objective trains.
+  """
+
+  params: dict
+  step: int
+  workdir: str
+  config: Any
+  corpus: corpora.Corpus
+  networks: tuple
+
+
+def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
+  """A run and held-out text for it; arguments and errors as of `scores.evaluate`."""
+  run = pretrained.open_run(address)
+  workdir, config = run.workdir, run.config
+  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
+  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  corpora.verify(corpus.path)
+  _check_vocabulary(workdir, corpus)
+  if not corpus.splits['held_out'].num_tokens:
+    raise errors.UserError(
+      f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
+      '--config.corpus.held_out.'
+    )
+  return Opened(run.params, run.step, workdir, config, corpus, run.networks)
+
+
+def segment_pairs(pairs: str) -> dict:
+  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
+  labels are equally likely.
+  """
+  return dict(
+    name='segment_pairs',
+    pairs=pairs,
+    short_rate=0.1,
+    negative_rate=0.5,
+    negatives='documents',
+    lone_sentences='skip',
+  )
+
+
+def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
+  """At most `batches` batches of config.batch_size rows, each row once; smaller ones if the split
+  has fewer rows.
+
+  'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
+  first ones of an epoch, at most what a probe is fitted on.
+
+  Args:
+    corpus: an open corpus.
+    config: of the phase; its masking, length, batch_size and seed are used.
+    format: section.
+    split: 'train' or 'held_out'.
+    batches: n.
+
+  Raises:
+    UserError: the split has no row of the format, or what pipeline.build refuses.
+  """
+  fields = dict(
+    format=format, masking=config.masking, length=config.length, seed=config.seed, split=split
+  )
+  size = config.batch_size
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    pipe = pipeline.build(corpus, **fields, batch_size=size)
+    # labels of rows that fill a batch would count twice
+    if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:
+      size = pipe.rows_per_epoch
+      pipe = pipeline.build(corpus, **fields, batch_size=size)
+  for sentence in pipe.warnings:
+    warnings.warn(sentence, stacklevel=2)
+  if split == 'held_out':
+    return list(pipe.evaluation_batches(batches))
+  return [
+    pipe.batch(step)
+    for step in range(max(1, min(batches, pipe.rows_per_epoch // size, FIT_ROWS // size)))
+  ]
+
+
+def _check_vocabulary(workdir, corpus):
+  """Rows of other words are refused: every id would be another word's."""
+  theirs, ours = (
+    hf.vocabulary(storage.path(workdir) / 'tokenizer'),
+    hf.vocabulary(corpus.path / 'tokenizer'),
+  )
+  if theirs and ours and (difference := hf.vocabulary_difference(ours, theirs)):
+    raise errors.UserError(
+      f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
+      f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'
+    )

@@ -1,0 +1,180 @@
+"""Log-likelihoods of sentences.
+
+The score of a sentence is Σ log p(token | …) over the tokens of its text. Specials around it are
+seen and not scored. What a token is given depends on the network:
+
+    masked         all other tokens, and a mask in its own place; one row per token (Salazar et al.
+                   2020 §2: the pseudo-log-likelihood)
+    query stream   all other tokens: its query sees them and not itself; one row per token
+    left to right  the tokens before it; one row per sentence
+
+Legend: S sentences of one length, N their rows, R rows of a batch, L length, P predictions.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import scores
+from bertzoo_jax.objectives import networks
+
+MASKED, QUERIES, LEFT_TO_RIGHT = 'masked', 'query stream', 'left to right'
+_SHORTEST = 16  # tokens of the shortest rows; others are as long as a power of two
+_TOKENS = 1 << 13  # of the rows that go through a network together
+
+
+class Subject(NamedTuple):
+  """A network that can be scored.
+
+  Attributes:
+    name: '' where a run has one.
+    encoder: linen module, float32; params: of the network.
+    how: MASKED, QUERIES or LEFT_TO_RIGHT.
+    special: {'mask' | 'cls' | 'sep' | 'pad' | …: id}.
+    frame: template of a row with one text, `single` of hf.tokenizer.Shape.
+    step: of the checkpoint; None without one.
+    notes: sentences on the choice of the network.
+  """
+
+  name: str
+  encoder: Any
+  params: dict
+  how: str
+  special: dict[str, int]
+  frame: str
+  step: int | None = None
+  notes: tuple[str, ...] = ()
+
+
+def how(params: dict, in_order: bool = False) -> str | None:
+  """How a network is scored; None if it gives no probability of a token.
+
+  params: of the network. in_order: whether its query stream learned to predict from left to right.
+  """
+  if 'next_head' in params:
+    return LEFT_TO_RIGHT
+  if 'mlm_head' not in params:
+    return None
+  if 'query' not in params['encoder']['embeddings']:
+    return MASKED
+  return LEFT_TO_RIGHT if in_order else QUERIES
+
+
+def of(subject: Subject, ids: list[list[int]]) -> np.ndarray:
+  """The score of each text in nats, float64.
+
+  ids: tokens of each text, without specials. Equal texts are computed once, so they tie.
+
+  Raises:
+    UserError: a text that is too long for the network.
+  """
+  known = dict.fromkeys(tuple(text) for text in ids)
+  by_length = {}
+  for text in known:
+    by_length.setdefault(_length(subject, text), []).append(text)
+  for length, texts in sorted(by_length.items()):
+    rows, text_SL = _framed(subject, texts, length)
+    whole = subject.how == LEFT_TO_RIGHT
+    sentence_N, place_N = (np.arange(len(texts)), None) if whole else np.nonzero(text_SL)
+    size = max(1, _TOKENS // length)
+    batches = _batches(subject, rows, text_SL, sentence_N, place_N, size)
+    nll_N = scores.through(_read(subject), subject.encoder, subject.params, batches, rows=size)
+    total_S = np.zeros(len(texts))
+    np.add.at(total_S, sentence_N, -nll_N[: len(sentence_N)].astype(np.float64))
+    known.update(zip(texts, total_S))
+  return np.array([known[tuple(text)] for text in ids])
+
+
+def _length(subject, text) -> int:
+  """L of the rows for a text: so there are few programs."""
+  tokens, most = len(text) + len(subject.frame.split()) - 1, subject.encoder.max_positions
+  if most is not None and tokens > most:
+    raise errors.UserError(
+      f'A sentence has {tokens} tokens with its specials, and the network takes {most}: leave its '
+      'pair out.'
+    )
+  length = max(_SHORTEST, 1 << (tokens - 1).bit_length())
+  return length if most is None else min(length, most)
+
+
+def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  """(input_ids, segment_ids, pack_ids [S, L]; bool [S, L]: whether a token is scored)."""
+  ids_SL = np.full((len(texts), length), subject.special['pad'], np.int32)
+  segments_SL, packs_SL = np.zeros_like(ids_SL), np.zeros_like(ids_SL)
+  text_SL = np.zeros(ids_SL.shape, bool)
+  left = subject.encoder.padding_side == 'left'
+  for s, text in enumerate(texts):
+    row = []
+    for role, segment in (word.split(':') for word in subject.frame.split()):
+      pieces = text if role == 'A' else [subject.special[role]]
+      row += [(piece, int(segment), role == 'A') for piece in pieces]
+    here = slice(length - len(row), length) if left else slice(len(row))
+    ids_SL[s, here], segments_SL[s, here], text_SL[s, here] = zip(*row)
+    packs_SL[s, here] = 1
+  return dict(input_ids=ids_SL, segment_ids=segments_SL, pack_ids=packs_SL), text_SL
+
+
+def _batches(subject, rows, text_SL, sentence_N, place_N, size):
+  """Yields batches of `size` rows; in the last one the last row fills up.
+
+  place_N: the place that a row predicts; None for rows that predict all their text.
+  """
+  for start in range(0, len(sentence_N), size):
+    row_R = np.minimum(np.arange(start, start + size), len(sentence_N) - 1)
+    batch = {name: x[sentence_N[row_R]] for name, x in rows.items()}
+    if place_N is None:
+      yield _from_left_to_right(subject, batch, text_SL[sentence_N[row_R]])
+    else:
+      yield _one_place(subject, batch, place_N[row_R])
+
+
+def _one_place(subject, batch, place_R):
+  """The batch with one prediction per row."""
+  ids_RL = batch['input_ids']
+  here = np.arange(len(place_R)), place_R
+  predicted = dict(
+    masked_positions=place_R[:, None].astype(np.int32),
+    masked_targets=ids_RL[here][:, None],
+    masked_weights=np.ones((len(place_R), 1), np.float32),
+  )
+  if subject.how == MASKED:
+    ids_RL[here] = subject.special['mask']
+    return {**batch, **predicted}
+  order_RL = np.zeros_like(ids_RL)  # a query sees what has a lower order than its token
+  order_RL[here] = 1
+  return {**batch, **predicted, 'order': order_RL}
+
+
+def _from_left_to_right(subject, batch, text_RL):
+  """The batch with predictions of all tokens of the text, each from those before it."""
+  targets_RL, length = batch['input_ids'], text_RL.shape[1]
+  if 'next_head' in subject.params:  # a vector predicts the token after it
+    ahead = lambda x_RL: np.pad(x_RL[:, 1:], ((0, 0), (0, 1)))
+    targets_RL, text_RL = ahead(targets_RL), ahead(text_RL) & (batch['pack_ids'] > 0)
+  places_RL = np.broadcast_to(np.arange(length, dtype=np.int32), text_RL.shape)
+  return dict(
+    batch,
+    masked_positions=places_RL,
+    masked_targets=targets_RL,
+    masked_weights=text_RL.astype(np.float32),
+    order=places_RL,
+  )
+
+
+def _read(subject):
+  """(params, batch, memory) → (nats of all predictions of each row [R], memory)."""
+  encoder = subject.encoder
+
+  def read(params, batch, memory):
+    if 'next_head' in params:
+      hidden_RLD = networks.encode(encoder, params['encoder'], batch, None)
+      logits_RPV = networks.next_logits(encoder, params, hidden_RLD)
+    else:
+      states_RPD = networks.predictions(encoder, params['encoder'], batch, None).states_BPD
+      logits_RPV = networks.vocabulary_logits(encoder, params, states_RPD)
+    nll_RP, _ = networks.nll(logits_RPV, batch['masked_targets'])
+    return (nll_RP * batch['masked_weights']).sum(axis=1), memory
+
+  return read

@@ -1,0 +1,189 @@
+"""Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood."""
+
+import json
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax import hf
+from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.evaluate import likelihoods
+from bertzoo_jax.evaluate import pair_files
+from bertzoo_jax.evaluate import scores
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+
+
+class Accuracy(NamedTuple):
+  """How often the good sentence scores higher.
+
+  Attributes:
+    group: '' for pairs without one, and for all pairs.
+    pairs: how many.
+    accuracy: share of the pairs that are right; a tie is wrong.
+    standard_error: √(p(1−p)/n).
+    ties: pairs whose sentences score the same.
+  """
+
+  group: str
+  pairs: int
+  accuracy: float
+  standard_error: float
+  ties: int
+
+
+class Found(NamedTuple):
+  """What was measured.
+
+  Attributes:
+    address: of the weights; step: of the checkpoint, None of a Hugging Face directory.
+    network: its name; '' where there is one.
+    how: what a token is predicted from, as of `likelihoods`.
+    groups: Accuracy of each group, in the order of the file.
+    total: Accuracy of all pairs.
+    notes: sentences on what is to know of the numbers.
+  """
+
+  address: str
+  step: int | None
+  network: str
+  how: str
+  groups: list[Accuracy]
+  total: Accuracy
+  notes: list[str]
+
+
+def evaluate(address: str, path: str, *, group_by: str = '') -> Found:
+  """Scores the pairs of a file.
+
+  Args:
+    address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION].
+    path, group_by: as of `pair_files.read`.
+
+  Raises:
+    UserError: nothing at an address; a network that gives no probability of a token, or that never
+      saw a mask; a sentence that is too long; a file that is not as described.
+  """
+  pairs = pair_files.read(path, group_by)
+  subject, tokenizer = opened(address)
+  ids = [
+    x.tolist()
+    for x in tokenizer.encode_as_transformers([text for p in pairs for text in (p.good, p.bad)])
+  ]
+  score = likelihoods.of(subject, ids)
+  if not np.isfinite(score).all():
+    raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
+  good, bad, names = score[::2], score[1::2], np.array([pair.group for pair in pairs])
+  return Found(
+    address,
+    subject.step,
+    subject.name,
+    subject.how,
+    [_accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)],
+    _accuracy('', good, bad),
+    [*subject.notes, *_notes(subject, ids)],
+  )
+
+
+def opened(address: str) -> tuple[likelihoods.Subject, Any]:
+  """(the network to score at an address, its tokenizer). Errors as of `evaluate`."""
+  if not address.startswith('hf:'):
+    run = pretrained.open_run(address)
+    tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
+    return of_run(run, tokenizer.special), tokenizer
+  there = pretrained.open(address)
+  tokenizer = tokenizers.of_folder(there.tokenizer_folder)
+  how = likelihoods.how(there.params)
+  if how is None:
+    raise errors.UserError(
+      f'{address} is a {there.hf}, which gives no probability of a token: give a masked language '
+      'model. Of a discriminator and its generator that is the generator.'
+    )
+  encoder = pretrained.encoder(there)
+  subject = likelihoods.Subject(
+    '', encoder, there.params, how, tokenizer.special, there.shape.single
+  )
+  return subject, tokenizer
+
+
+def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
+  """The network of a run that is scored. Where a generator fills the masks of another network's
+  rows, it is the generator.
+
+  special: ids of the run's tokenizer. Errors as of `evaluate`.
+  """
+  in_order = 'masking' in run.config and run.config.masking.name == 'in_order'
+  told = {n.name: likelihoods.how(n.of(run.params), in_order) for n in run.networks}
+  able = [n for n in run.networks if told[n.name]]
+  if not able:
+    raise errors.UserError(
+      f'objective={run.config.objective.name} trains no network that gives the probability of a '
+      'token: give a run that predicts tokens.'
+    )
+  chosen = next((n for n in able if n.name == 'generator'), able[0])
+  how, notes = told[chosen.name], ()
+  if how == likelihoods.MASKED and not _shows_masks(run.config.masking):
+    raise errors.UserError(
+      f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so what is behind '
+      'one was not learned: give a run with masking.substitute=mask and a first share of '
+      'masking.corruption above 0.'
+    )
+  if chosen is not run.networks[0]:
+    notes = (
+      f'the generator is scored; the {run.networks[0].name} is not, since the rows that it reads '
+      'have no masks.',
+    )
+  params, encoder = chosen.of(run.params), chosen.encoder
+  name = architectures.fitting(run.config.hf, encoder.activation, hf.flatten(params))
+  shape = architectures.choose(name).tokens or hf_tokenizer.Shape()
+  return likelihoods.Subject(
+    chosen.name, encoder, params, how, special, shape.single, run.step, notes
+  )
+
+
+def _shows_masks(masking) -> bool:
+  """Whether the rows of a masking have masks; of a part without these fields nobody knows."""
+  if 'substitute' in masking and masking.substitute != 'mask':
+    return False
+  return 'corruption' not in masking or masking.corruption[0] > 0
+
+
+def _accuracy(group, good, bad) -> Accuracy:
+  right = float(np.mean(good > bad))
+  error = scores.binomial(right, len(good))
+  return Accuracy(str(group), len(good), right, error, int((good == bad).sum()))
+
+
+def _notes(subject, ids):
+  unknown = sum(subject.special['unk'] in text for text in ids)
+  if unknown:
+    yield f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
+
+
+def table(found: Found) -> str:
+  """The accuracies, aligned, and the notes."""
+  total = found.total._replace(group='all')
+  rows = found.groups if len(found.groups) > 1 or found.groups[0].group else []
+  lines = [('pairs of', 'number', 'accuracy ± standard error', 'ties')]
+  for row in [*rows, total]:
+    value = f'{row.accuracy:.2%} ± {row.standard_error:.2%}'
+    lines.append((row.group, f'{row.pairs:,}', value, f'{row.ties:,}'))
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  said = [
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+  ]
+  notes = list(found.notes)
+  if total.ties:
+    notes.append(f'{total.ties:,} ties are counted as wrong.')
+  return '\n'.join([*said, *(f'note: {note}' for note in notes)])
+
+
+def to_json(found: Found) -> str:
+  """What was measured as JSON, with the fields of Found and Accuracy."""
+  groups = [row._asdict() for row in found.groups]
+  content = {**found._asdict(), 'groups': groups, 'total': found.total._asdict()}
+  return json.dumps(content, indent=1, ensure_ascii=False) + '\n'

@@ -1,0 +1,105 @@
+"""Files of minimal pairs: two sentences of which the first is acceptable."""
+
+import json
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+GOOD, BAD = 'sentence_good', 'sentence_bad'
+_USUAL_GROUPS = ('UID', 'field')  # as BLiMP's files have them
+_ENDS = ('.jsonl', '.tsv')
+
+
+class Pair(NamedTuple):
+  """Two sentences. group: what is counted together; '' for none."""
+
+  good: str
+  bad: str
+  group: str
+
+
+def read(path: str, group_by: str = '') -> list[Pair]:
+  """The pairs of a file, or of all files of a folder in the order of their names.
+
+  Args:
+    path: FILE.jsonl: an object per line with sentence_good and sentence_bad (BLiMP's layout).
+      FILE.tsv: good sentence, tab, bad sentence; a first line with these two names is no pair.
+    group_by: field of the objects by which pairs are grouped. '': UID or field if the first object
+      has one of them; else the file's name, if there are several files.
+
+  Raises:
+    UserError: no such file, or a line that is not as described.
+  """
+  place = storage.path(path)
+  if not place.exists():
+    raise errors.UserError(f'--minimal_pairs: {path} does not exist.')
+  files = [place]
+  if place.is_dir():
+    files = sorted(f for f in place.iterdir() if f.suffix in _ENDS)
+  if not files or not all(f.suffix in _ENDS for f in files):
+    raise errors.UserError(
+      f'--minimal_pairs: {path} is no file that ends in {" or ".join(_ENDS)}, and no folder with '
+      'such files.'
+    )
+  pairs = []
+  for file in files:
+    name = file.stem if len(files) > 1 else ''
+    rows = _objects if file.suffix == '.jsonl' else _columns
+    pairs += rows(file, name, group_by)
+  if not pairs:
+    raise errors.UserError(f'--minimal_pairs: {path} has no pair.')
+  return pairs
+
+
+def _lines(file):
+  """(number from 1, line) of each line that is not empty."""
+  with storage.reading(f'The pairs in {file}'):
+    data = file.read_bytes()
+  try:
+    text = data.decode('utf-8-sig')
+  except UnicodeDecodeError as e:
+    raise errors.UserError(f'{file} is no UTF-8 ({e.reason} at byte {e.start}): convert it.') from e
+  lines = text.replace('\r\n', '\n').replace('\r', '\n').split('\n')
+  return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _objects(file, name, group_by):
+  found = []
+  for number, line in _lines(file):
+    try:
+      row = json.loads(line)
+    except ValueError as e:
+      raise errors.UserError(f'{file}:{number} is no JSON ({e}): mend or remove the line.') from e
+    fields = list(row) if isinstance(row, dict) else []
+    if not found and not group_by:
+      group_by = next((field for field in _USUAL_GROUPS if field in fields), '')
+    for field in (GOOD, BAD, *([group_by] if group_by else [])):
+      if field not in fields:
+        raise errors.UserError(
+          f'{file}:{number} has no {field!r}; it has {", ".join(fields) or "no fields"}.'
+          + (' Give another --group_by.' if field == group_by else '')
+        )
+    found.append(_pair(file, number, row[GOOD], row[BAD], str(row[group_by]) if group_by else name))
+  return found
+
+
+def _columns(file, name, group_by):
+  if group_by:
+    raise errors.UserError(f'--group_by={group_by}: {file} has two columns and no such field.')
+  found = []
+  for number, line in _lines(file):
+    columns = line.split('\t')
+    if len(columns) != 2:
+      raise errors.UserError(
+        f'{file}:{number} has {len(columns)} columns: good sentence, tab, bad sentence are needed.'
+      )
+    if columns != [GOOD, BAD]:
+      found.append(_pair(file, number, *columns, name))
+  return found
+
+
+def _pair(file, number, good, bad, group):
+  if not all(isinstance(text, str) and text.strip() for text in (good, bad)):
+    raise errors.UserError(f'{file}:{number} has an empty sentence: two sentences are needed.')
+  return Pair(good, bad, group)
