@@ -1,4 +1,6 @@
-"""evaluate --minimal_pairs: log-likelihoods beside a direct computation, files, and what is refused."""
+"""evaluate --minimal_pairs: log-likelihoods beside a direct computation, files, and what is
+refused.
+"""
 
 import json
 import types
@@ -138,32 +140,29 @@ def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path)
   exports.make_workdir(tmp_path, config, sizes)
   subject, tokenizer = minimal_pairs.opened(str(tmp_path))
   assert subject.how == likelihoods.LEFT_TO_RIGHT
-  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[:3]))]
+  next_token = 'next_head' in subject.params
+  cls, sep, unk = (subject.special[name] for name in ('cls', 'sep', 'unk'))
+
+  @jax.jit
+  def logits_of(params, batch, at):
+    """Of the token at each row's place, from what is before it."""
+    if not next_token:
+      batch = {**batch, 'masked_positions': at[:, None]}
+      states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
+      return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
+    hidden = networks.encode(subject.encoder, params['encoder'], batch, None)
+    return networks.next_logits(subject.encoder, params, hidden)[jnp.arange(len(at)), at - 1]
+
+  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
   expected = []
   for text in texts:
-    cls, sep = subject.special['cls'], subject.special['sep']
-    next_token = 'next_head' in subject.params
-    ids = np.array([[cls, *text, sep] if next_token else [*text, sep, cls]])
-    total = 0.0
-    for place in range(next_token, len(text) + next_token):
-      shown = ids.copy()
-      shown[:, place + (not next_token) :] = subject.special[
-        'unk'
-      ]  # what comes later has no effect
-      batch = dict(input_ids=shown, segment_ids=0 * ids, pack_ids=1 + 0 * ids)
-      batch['segment_ids'][0, -1] = 0 if next_token else 2
-      order = np.arange(ids.shape[1])[None]
-      if next_token:
-        hidden = networks.encode(
-          subject.encoder, subject.params['encoder'], {**batch, 'order': order}, None
-        )
-        logits = networks.next_logits(subject.encoder, subject.params, hidden)[0, place - 1]
-      else:
-        batch |= dict(order=order, masked_positions=np.array([[place]]))
-        states = networks.predictions(subject.encoder, subject.params['encoder'], batch, None)[0]
-        logits = networks.vocabulary_logits(subject.encoder, subject.params, states)[0, 0]
-      total += float(jax.nn.log_softmax(jnp.asarray(logits))[ids[0, place]])
-    expected.append(total)
+    row = np.array([cls, *text, sep] if next_token else [*text, sep, cls])
+    at, place = np.arange(len(text)) + next_token, np.arange(len(row))
+    ids = np.where(place > at[:, None], unk, row)  # what comes later has no effect
+    segments = np.where(place == len(row) - 1, 0 if next_token else 2, 0) + 0 * ids
+    batch = dict(input_ids=ids, segment_ids=segments, pack_ids=1 + 0 * ids, order=place + 0 * ids)
+    logits = np.asarray(logits_of(subject.params, batch, at))
+    expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
   np.testing.assert_allclose(likelihoods.of(subject, texts), expected, atol=2e-4)
 
 
@@ -320,3 +319,11 @@ def test_a_frame_is_that_of_the_runs_class(run):
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['pack_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+
+
+def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):
+  whole = pretrained.open(f'hf:{exported}')
+  bare = whole._replace(params={'encoder': whole.params['encoder']})
+  monkeypatch.setattr(pretrained, 'open', lambda address: bare)
+  with pytest.raises(errors.UserError, match='gives no probability of a token.*the generator'):
+    minimal_pairs.opened(f'hf:{exported}')
