@@ -231,7 +231,8 @@ def main():
         found[side].append(json.loads(lines[0][6:]))
   print(
     f'{args.layers} layers of {args.width}, {args.rows} rows of at most {args.length} tokens, '
-    f'batches of {args.batch} · {processor()}, {os.cpu_count()} cores · load {os.getloadavg()[0]:.1f}'
+    f'batches of {args.batch} · {processor()}, {os.cpu_count()} cores · '
+    f'load {os.getloadavg()[0]:.1f}'
   )
   medians = {}
   for side, runs in found.items():
