@@ -41,6 +41,8 @@ CLASSES = {
   'deberta v2': 'gelu',
   'xlnet': 'tanh',
 }
+# BERT's network with another activation, or DeBERTa's with another table.
+SLOW = ('ernie', 'roberta', 'deberta v2')
 # Where the number of a layer stands in a tensor's name; ALBERT's one layer is the top one.
 NUMBER = re.compile(r'(?:encoder\.|transformer\.)layer\.(\d+)\.|albert_layers\.(0)\.')
 
@@ -174,7 +176,10 @@ def torch_losses(folder, case, kind):
 @pytest.mark.parametrize(
   'case, kind',
   [
-    *((case, 'classification') for case in CLASSES),
+    *(
+      pytest.param(case, 'classification', marks=[pytest.mark.slow] * (case in SLOW))
+      for case in CLASSES
+    ),
     ('bert', 'regression'),
     ('bert', 'multilabel'),
   ],

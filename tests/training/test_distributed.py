@@ -61,7 +61,7 @@ def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
       np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
 
 
-@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   with two(world, tmp_path / 'run', step_seconds=0.1) as both:
     wait_for_step(tmp_path / 'run', 2, both)
