@@ -108,8 +108,9 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     )
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
-      f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the task '
-      'or its tokenizer has changed. Bring the old one back to resume it, or take another --workdir.'
+      f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
+      'task or its tokenizer has changed. Bring the old one back to resume it, or take another '
+      '--workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(
