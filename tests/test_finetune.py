@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import ml_collections
@@ -17,6 +18,7 @@ import pytest
 
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.training import metrics
@@ -237,6 +239,18 @@ def test_several_hosts_are_refused(world, tmp_path, monkeypatch):
   with pytest.raises(errors.UserError, match='runs on one host'):
     finetune(world, tmp_path / 'f', config(steps=1))
   assert not (tmp_path / 'f').exists()
+
+
+def test_the_workdir_of_another_run_is_refused(world):
+  with pytest.raises(errors.UserError, match='holds a run'):
+    finetune(world, world / 'run', config(steps=1))
+
+
+def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatch):
+  fine_tuned = types.SimpleNamespace(workdir='F', config=config())
+  monkeypatch.setattr(held_out.pretrained, 'open_run', lambda _: fine_tuned)
+  with pytest.raises(errors.UserError, match='fills no masks: give a run of pretraining'):
+    held_out.opened('F', 'C')
 
 
 def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():

@@ -72,6 +72,9 @@ def finetune(
       'them, without JAX_COORDINATOR_ADDRESS.'
     )
   suite = plan.tasks(config)
+  for file, what in (('config.json', 'a run'), ('manifest.json', 'a corpus')):
+    if (storage.path(workdir) / file).exists():
+      raise errors.UserError(f'--workdir {workdir} holds {what} ({file}): give a folder of its own.')
   found, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
     with lock.hold(workdir):
