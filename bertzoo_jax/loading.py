@@ -70,15 +70,7 @@ class Loaded:
   @functools.cached_property
   def tokenizer(self) -> tokenizers.Tokenizer | tokenizers.published.Published:
     """The tokenizer. Raises UserError without its files, or if they belong to other weights."""
-    folder = self.found.tokenizer_folder
-    tokenizer = tokenizers.of_folder(folder)
-    if tokenizer.vocab_size > self.found.vocab_size:
-      raise errors.UserError(
-        f'The tokenizer in {folder} has {tokenizer.vocab_size:,} pieces and the word table of '
-        f'{self.found.address} {self.found.vocab_size:,} rows: they do not belong together; copy '
-        'the folder again.'
-      )
-    return tokenizer
+    return tokenizer_of(self.found)
 
   def apply(self, params, batch) -> dict[str, jax.Array]:
     """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
@@ -214,6 +206,21 @@ class Loaded:
         f'{around + 1} or more.'
       )
     return max_length - around
+
+
+def tokenizer_of(
+  found: pretrained.Pretrained,
+) -> tokenizers.Tokenizer | tokenizers.published.Published:
+  """The tokenizer of weights. Raises UserError without its files, or if they belong to others."""
+  folder = found.tokenizer_folder
+  tokenizer = tokenizers.of_folder(folder)
+  if tokenizer.vocab_size > found.vocab_size:
+    raise errors.UserError(
+      f'The tokenizer in {folder} has {tokenizer.vocab_size:,} pieces and the word table of '
+      f'{found.address} {found.vocab_size:,} rows: they do not belong together; copy the folder '
+      'again.'
+    )
+  return tokenizer
 
 
 def load(address: str, dtype: str = 'float32') -> Loaded:

@@ -4,10 +4,12 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import ml_collections
@@ -16,6 +18,7 @@ import pytest
 
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.training import metrics
@@ -200,6 +203,8 @@ def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, t
     (dict(epochs=0.0, steps=0), {}, 'raise config.epochs'),
     (dict(metrics=('acuracy',)), {}, "'accuracy'"),
     (dict(objective__head='thanh'), {}, "'tanh'"),
+    (dict(length=64), {}, '--config.length=32 or less'),
+    ({}, dict(predict='nowhere.tsv'), 'is no file'),
     ({}, dict(init='nowhere'), 'nowhere'),
     ({}, dict(init='nowhere@all'), 'has no checkpoint'),
     (dict(layer_decay=1.5), {}, 'layer_decay'),
@@ -220,6 +225,32 @@ def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path)
   start = f'{tmp_path / "f" / "classify" / "run"}'
   with pytest.raises(errors.UserError, match='init: .* → '):
     finetune(world, tmp_path / 'f', config(steps=1), init=start)
+  shutil.copytree(world, tmp_path / 'world')
+  with (tmp_path / 'world' / 'dev.tsv').open('a') as f:
+    f.write('good\tthe traveller\n')
+  with pytest.raises(errors.UserError, match='a file of the task or its tokenizer has changed'):
+    finetune(tmp_path / 'world', tmp_path / 'f', config(steps=1), init=str(world / 'run'))
+  with pytest.raises(errors.UserError, match=f'give one of them, {tmp_path / "f/classify/run"}'):
+    export.export(str(tmp_path / 'f'), str(tmp_path / 'hf'))
+
+
+def test_several_hosts_are_refused(world, tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(errors.UserError, match='runs on one host'):
+    finetune(world, tmp_path / 'f', config(steps=1))
+  assert not (tmp_path / 'f').exists()
+
+
+def test_the_workdir_of_another_run_is_refused(world):
+  with pytest.raises(errors.UserError, match='holds a run'):
+    finetune(world, world / 'run', config(steps=1))
+
+
+def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatch):
+  fine_tuned = types.SimpleNamespace(workdir='F', config=config())
+  monkeypatch.setattr(held_out.pretrained, 'open_run', lambda _: fine_tuned)
+  with pytest.raises(errors.UserError, match='fills no masks: give a run of pretraining'):
+    held_out.opened('F', 'C')
 
 
 def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():

@@ -108,6 +108,11 @@ def _check_config():
       _in_config_file(e)
       or f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).'
     ) from e
+  if lacking and ('suite' in config or 'source' in config):
+    raise errors.UserError(
+      f'{_path(sys.argv)} is a fine-tuning, and this command needs a config of pretraining: run it '
+      'with python -m bertzoo_jax.finetune.'
+    )
   if lacking:
     raise errors.UserError(_no_experiment(f'a {type(config).__name__} without {lacking[0]!r}'))
 

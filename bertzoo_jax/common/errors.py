@@ -28,6 +28,12 @@ class Stopped(UserError):
   code = 3
 
 
+class Diverged(Stopped):
+  """A run whose loss, gradient or parameters are no finite numbers. Of several runs, the others go
+  on.
+  """
+
+
 def did_you_mean(word: str, known) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from."""
   known = sorted(str(k) for k in known)

@@ -37,6 +37,11 @@ def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
   """A run and held-out text for it; arguments and errors as of `scores.evaluate`."""
   run = pretrained.open_run(address)
   workdir, config = run.workdir, run.config
+  if 'corpus' not in config:
+    raise errors.UserError(
+      f'{workdir} is a fine-tuned run, which fills no masks: give a run of pretraining. The scores '
+      'of a fine-tuned run are in its result.json.'
+    )
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
   corpora.verify(corpus.path)

@@ -23,8 +23,8 @@ import math
 import jax
 from absl import flags
 
+from bertzoo_jax import loading
 from bertzoo_jax import tasks
-from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import cli
@@ -66,19 +66,30 @@ def finetune(
     TryAgain, Stopped: as of pretrain.
   """
   distributed.join()
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      f'Fine-tuning runs on one host, and this run has {jax.process_count()}: start it on one of '
+      'them, without JAX_COORDINATOR_ADDRESS.'
+    )
   suite = plan.tasks(config)
+  for file, what in (('config.json', 'a run'), ('manifest.json', 'a corpus')):
+    if (storage.path(workdir) / file).exists():
+      raise errors.UserError(f'--workdir {workdir} holds {what} ({file}): give a folder of its own.')
   found, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
     with lock.hold(workdir):
       weights = [pretrained.open(address) for address in plan.addresses(init)]
-      tokenizer = tokenizers.of_folder(weights[0].tokenizer_folder)
+      tokenizer = loading.tokenizer_of(weights[0])
+      for name, own in suite.items():
+        plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
       best = {}
       for name, own in suite.items():
         trainings.start_devices(own)
         task = _opened(name, own, task_dir, tokenizer, weights[0], len(suite) > 1)
         if task is None:
           continue
-        if own.init and own.init not in suite:
+        unseen = None if predict is None else task.read(predict)
+        if own.init and own.init not in best:
           _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
         begun = [pretrained.open(best[own.init])] if own.init in best else weights
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
@@ -93,8 +104,8 @@ def finetune(
         majority[name] = work.majority(task, own.metrics[0])
         found += table.lines(name, own.metrics, results)
         _write(name, own, task, chosen, results, begun, workdir)
-        if predict is not None:
-          _predict(predict, task, chosen, workdir)
+        if unseen is not None:
+          _predict(unseen, predict, task, chosen, workdir)
       if not found:
         raise errors.UserError(
           f'No task of the config has its files in --task_dir {task_dir}: give the folder that '
@@ -130,7 +141,9 @@ def _write(name, config, task, chosen, results, begun, workdir):
   folder = storage.path(workdir) / name
   if len(begun) > 1:
     points = [
-      (one.step, max(r['score'] for r in results if r['init'] == one.address)) for one in begun
+      (one.step, max(scores))
+      for one in begun
+      if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
     ]
     level = work.majority(task, config.metrics[0])
     _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
@@ -143,9 +156,8 @@ def _write(name, config, task, chosen, results, begun, workdir):
       submission.benchmark(file, task, task.splits[split], said[split])
 
 
-def _predict(file, task, chosen, workdir):
-  """Writes the best run's predictions of a file without labels."""
-  split = task.read(file)
+def _predict(split, file, task, chosen, workdir):
+  """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
   said = work.logits(chosen.experiment, params, split, work.scoring(task))
   out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'

@@ -9,6 +9,7 @@ import ml_collections
 
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
+from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
@@ -32,6 +33,27 @@ _PLANS = (
   'submission',
 )
 _ALL = '@all'
+# Sections and fields whose values a grid may not vary: rows are read once, and others say which
+# runs there are.
+_FIXED = (
+  'name',
+  'source',
+  'features',
+  'length',
+  'metrics',
+  'grid',
+  'seed',
+  'seeds',
+  'init',
+  'submission',
+  'objective.name',
+)
+_NUMBERS = {
+  'batch_size': ('a whole number above 0', lambda x: type(x) is int and x > 0),
+  'steps': ('a whole number of at least 0', lambda x: type(x) is int and x >= 0),
+  'epochs': ('a finite number of at least 0', lambda x: math.isfinite(x) and x >= 0),
+  'warmup': ('a finite number of at least 0', lambda x: math.isfinite(x) and x >= 0),
+}
 
 
 class Run(NamedTuple):
@@ -76,8 +98,15 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
         'configs/tasks/parts.py from get_config().'
       )
-  first = [name for name, one in suite.items() if not one.init or one.init not in suite]
-  return {name: suite[name] for name in (*first, *(n for n in suite if n not in first))}
+  ordered = {}
+  while rest := [name for name in suite if name not in ordered]:
+    ready = [n for n in rest if suite[n].init not in rest]
+    if not ready:
+      raise errors.UserError(
+        f'{" and ".join(rest)} begin with the weights of each other (config.init): set one to "".'
+      )
+    ordered |= {name: suite[name] for name in ready}
+  return ordered
 
 
 def addresses(init: str) -> list[str]:
@@ -93,6 +122,56 @@ def addresses(init: str) -> list[str]:
   )
 
 
+def check(config, weights, prefix: str = 'config') -> None:
+  """Raises UserError for what does not fit, as far as is known before files are read.
+
+  Args:
+    config: of one task's fine-tuning.
+    weights: Pretrained that it begins with.
+    prefix: of the config's fields on the command line.
+  """
+  most = pretrained.encoder(weights).max_positions
+  if most is not None and config.length > most:
+    raise errors.UserError(
+      f'{prefix}.length={config.length}, and the encoder of {weights.address} takes rows of {most} '
+      f'tokens: set --{prefix}.length={most} or less.'
+    )
+  _check_grid(config)
+  seeds = config.seeds or (config.seed,)
+  if len(set(seeds)) < len(seeds):
+    raise errors.UserError(f'config.seeds={tuple(seeds)} has one twice: name each once.')
+
+
+def _check_grid(config):
+  grid, known = config.grid, configuration.flatten(config)
+  for point in grid:
+    if not (
+      isinstance(point, (tuple, list))
+      and len(point) == 2
+      and isinstance(point[0], str)
+      and isinstance(point[1], (tuple, list))
+      and point[1]
+    ):
+      raise errors.UserError(
+        f'config.grid has {point!r}: it is ((key, (values, …)), …), as in '
+        "(('schedule.learning_rate', (1e-5, 3e-5)),)."
+      )
+  keys = [key for key, _ in grid]
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
+  for key in keys:
+    if key not in known:
+      raise errors.UserError(
+        f'config.grid names {key!r}, which is no field of the config.'
+        f'{errors.did_you_mean(key, known)}'
+      )
+    if key in _FIXED or key.split('.')[0] in _FIXED:
+      raise errors.UserError(
+        f'config.grid varies {key!r}, which is one for all runs'
+        + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
+      )
+
+
 def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
@@ -104,12 +183,10 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
     workdir: --workdir.
 
   Raises:
-    UserError: a grid over fields that are not there, or that names one twice.
+    UserError: a value of the grid that its field cannot have.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]
-  if twice := [key for key in keys if keys.count(key) > 1]:
-    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
   points = [
     tuple(zip(keys, values)) for values in itertools.product(*(values for _, values in config.grid))
   ]
@@ -137,6 +214,14 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
 
   config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
   """
+  for key, (words, holds) in _NUMBERS.items():
+    if not holds(config[key]):
+      raise errors.UserError(f'config.{key} is {config[key]}: {words} is needed.')
+  if config.schedule.warmup:
+    raise errors.UserError(
+      f'config.schedule.warmup={config.schedule.warmup} is not read: set '
+      f'--config.warmup={config.schedule.warmup}.'
+    )
   rows = len(task.splits['train'])
   steps = config.steps or math.ceil(config.epochs * rows / config.batch_size)
   if steps < 1:
@@ -152,6 +237,11 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
   if objective['name'] != 'regression':
     objective['labels'] = tuple(task.labels)
   schedule = {**config.schedule, 'warmup': _warmup(config.warmup, steps)}
+  if schedule['warmup'] >= steps:
+    raise errors.UserError(
+      f'config.warmup={config.warmup:g} steps of {steps:,} leave none to train: lower it, or train '
+      'longer; below 1 it is a share of the steps.'
+    )
   run = dict(config.run)
   if not run['eval_every']:
     run['eval_every'] = max(1, min(steps, math.ceil(rows / config.batch_size)))
@@ -201,18 +291,18 @@ def _tokenizer(weights) -> dict:
 def _at(config, point, seed):
   """A copy of the config with the values of a point of its grid."""
   own = config.copy_and_resolve_references().unlock()
-  known = configuration.flatten(config)
   for key, value in (*point, ('seed', seed)):
-    if key not in known:
-      raise errors.UserError(
-        f'config.grid names {key!r}, which is no field of the config.'
-        f'{errors.did_you_mean(key, known)}'
-      )
     *sections, field = key.split('.')
     at = own
     for section in sections:
       at = at[section]
-    at[field] = value
+    try:
+      at[field] = value
+    except (TypeError, ValueError) as e:
+      raise errors.UserError(
+        f'config.{"seeds" if key == "seed" else "grid"} sets {key} to {value!r}: it is a '
+        f'{type(at[field]).__name__}.'
+      ) from e
   return own
 
 

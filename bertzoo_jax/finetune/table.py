@@ -16,7 +16,8 @@ class Line(NamedTuple):
     point: 'learning_rate=3e-05' or ''; init: address of the weights.
     metric: the first of the config.
     split: that was scored.
-    seeds: how many; median, best, lowest: of their scores.
+    seeds: how many; median, best, lowest: of their scores. A run that diverged is below all
+      others, and nan where it is the one that is shown.
     others: {'split metric': median} of all other scores.
     chosen: whether it is the point with the highest median.
   """
@@ -43,7 +44,8 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
   found = []
   for (init, point), own in groups.items():
     split = next(iter(own[0]['scores']), '')
-    scores = [r['score'] for r in own if r['score'] is not None]
+    scores = [r['score'] for r in own]
+    found_scores = [s for s in scores if s is not None]
     others = {
       f'{s} {m}': _median([r['scores'][s][m] for r in own])
       for s, values in own[0]['scores'].items()
@@ -60,8 +62,8 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
         split,
         len(own),
         _median(scores),
-        max(scores, default=math.nan),
-        min(scores, default=math.nan),
+        max(found_scores, default=math.nan),
+        min(found_scores) if len(found_scores) == len(scores) else math.nan,
         others,
         False,
       )
@@ -97,8 +99,9 @@ def markdown(found: list[Line], majority: dict[str, float]) -> str:
 
 
 def _median(scores) -> float:
-  scores = [s for s in scores if s is not None]
-  return statistics.median(scores) if scores else math.nan
+  """nan where a score that the median takes is missing. A missing one is below all others."""
+  value = statistics.median([-math.inf if s is None else s for s in scores])
+  return value if math.isfinite(value) else math.nan
 
 
 def _known(score) -> float:

@@ -1,14 +1,18 @@
 """Trains the runs of a task, one after the other or one per device, and scores each of them.
 
 A finished run has result.json in its folder and is not run again. Of all finished runs of a task
-only the best keeps its checkpoint.
+only the best keeps its checkpoint. A run that diverges is finished, too, with no score: it is below
+all others.
 """
 
 import concurrent.futures
+import io
+import math
 import queue
 import shutil
 import threading
 import time
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +21,7 @@ import numpy as np
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
@@ -44,10 +49,15 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     say: prints a line.
 
   Raises:
-    UserError: as of `run.train`; no further run is begun.
+    UserError: as of `run.train`; no further run is begun, and those under way save and end.
+    Stopped: all runs diverged.
   """
   results, free, lock = {}, queue.Queue(), threading.Lock()
-  together = jax.process_count() == 1 and len(devices) > 1 and len(runs) > 1
+  # W&B has one run per process
+  together = all(
+    set(run.experiment.run.mesh) <= {1, -1} and not run.experiment.run.wandb for run in runs
+  )
+  together = together and len(devices) > 1 and len(runs) > 1
   for own in [[d] for d in devices] if together else [devices]:
     free.put(own)
   alone = len(runs) == 1
@@ -59,7 +69,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
         return
       began = time.monotonic()
       with jax.default_device(own[0]):
-        found = _one(runs[number], task, weights[runs[number].init], notice, own, show=alone)
+        found = _one(runs[number], task, weights[runs[number].init], notice, own, alone)
       if found is None:
         return
       with lock:
@@ -70,14 +80,33 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     finally:
       free.put(own)
 
-  with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
-    begun = [pool.submit(work, number) for number in range(len(runs))]
-    try:
-      for each in concurrent.futures.as_completed(begun):
-        each.result()
-    except BaseException:
-      pool.shutdown(wait=False, cancel_futures=True)
-      raise
+  pool = concurrent.futures.ThreadPoolExecutor(free.qsize())
+  begun = [pool.submit(work, number) for number in range(len(runs))]
+  try:
+    for each in concurrent.futures.as_completed(begun):
+      each.result()
+  except Exception:
+    notice.name = notice.name or 'the failure of another run'
+    pool.shutdown(cancel_futures=True)
+    raise
+  except BaseException:  # the second Ctrl-C waits for nothing
+    pool.shutdown(wait=False, cancel_futures=True)
+    raise
+  pool.shutdown()
+  if len(results) < len(runs):
+    return None
+  chosen = best([results[n] for n in range(len(runs))])
+  if len(runs) > 1 and results[chosen]['diverged']:
+    raise errors.Stopped(
+      f'All {len(runs)} runs of {runs[chosen].task} diverged ({results[chosen]["diverged"]}): take '
+      'lower rates and another --workdir.'
+    )
+  if not step_folders.steps(runs[chosen].folder):
+    # it was not the best of the runs that this workdir was for before
+    say(f'{runs[chosen].folder} has no checkpoint any more: it is trained again')
+    (runs[chosen].folder / RESULT).unlink()
+    del results[chosen]
+    work(chosen)
   return [results[n] for n in range(len(runs))] if len(results) == len(runs) else None
 
 
@@ -109,21 +138,30 @@ def logits(experiment, params, split, task_batches) -> np.ndarray:
   return out
 
 
-def _one(run, task, weights, notice, devices, show) -> dict | None:
-  """The result of a run: trains or resumes it, predicts, scores."""
+def _one(run, task, weights, notice, devices, alone) -> dict | None:
+  """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
+  its lines are shown, and it raises Diverged.
+  """
   file = run.folder / RESULT
   if file.exists():
     workdirs.check_same_run(run.folder, run.experiment, task.hash)
-    return storage.read_json(file)
-  found = trainings.train(
-    run.experiment,
-    run.folder,
-    lambda: data_of(run.experiment, task, weights),
-    init=run.init,
-    notice=notice,
-    devices=devices,
-    show=show,
-  )
+    return {'diverged': '', **storage.read_json(file)}
+  try:
+    found = trainings.train(
+      run.experiment,
+      run.folder,
+      lambda: data_of(run.experiment, task, weights),
+      init=run.init,
+      notice=notice,
+      devices=devices,
+      show=alone,
+    )
+  except errors.Diverged as e:
+    if alone:
+      raise
+    labelled = [n for n, s in task.splits.items() if n != 'train' and s.labels is not None]
+    nothing = dict.fromkeys(run.experiment.metrics)
+    return _write(run, 0, {name: nothing for name in labelled}, str(e))
   if found['interrupted'] and found['step'] < found['end']:
     return None
   params, step, _ = checkpoint.load_params(str(run.folder))
@@ -133,29 +171,46 @@ def _one(run, task, weights, notice, devices, show) -> dict | None:
       continue
     said[name] = logits(run.experiment, params, split, scoring(task))
     if split.labels is not None:
-      scored[name] = metrics.score(run.experiment.metrics, split.labels, said[name])
-  if trainings.first_process():
-    with storage.path(run.folder / PREDICTIONS).open('wb') as f:
-      np.savez(f, **said)
-    storage.write_json(
-      file,
-      {
-        'task': run.task,
-        'point': [list(p) for p in run.point],
-        'seed': run.seed,
-        'init': run.init,
-        'step': step,
-        'score': next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None,
-        'scores': scored,
-      },
-    )
-  return storage.read_json(file)
+      found = metrics.score(run.experiment.metrics, split.labels, said[name])
+      scored[name] = {metric: x if math.isfinite(x) else None for metric, x in found.items()}
+  data = io.BytesIO()
+  np.savez(data, **said)
+  storage.write_bytes(run.folder / PREDICTIONS, data.getvalue())
+  return _write(run, step, scored)
+
+
+def _write(run, step, scored, diverged='') -> dict:
+  """Writes and returns the result of a run. diverged: why it has no scores."""
+  score = next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None
+  if scored and score is None and not diverged:
+    diverged = 'its scores are no numbers'
+  result = {
+    'task': run.task,
+    'point': [list(p) for p in run.point],
+    'seed': run.seed,
+    'init': run.init,
+    'step': step,
+    'score': score,
+    'scores': scored,
+    'diverged': diverged,
+  }
+  storage.write_json(run.folder / RESULT, result)
+  return storage.read_json(run.folder / RESULT)
 
 
 def predictions(folder) -> dict[str, np.ndarray]:
-  """{split: logits [N, C]} of a finished run, but for the train split."""
-  with storage.path(folder / PREDICTIONS).open('rb') as f, np.load(f) as found:
-    return {name: found[name] for name in found.files}
+  """{split: logits [N, C]} of a finished run, but for the train split. Raises UserError if its file
+  is damaged.
+  """
+  file = storage.path(folder / PREDICTIONS)
+  try:
+    with np.load(io.BytesIO(file.read_bytes())) as found:
+      return {name: found[name] for name in found.files}
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
+    raise errors.UserError(
+      f'{file} cannot be read ({type(e).__name__}): delete {RESULT} beside it, and the same line '
+      'writes both again.'
+    ) from e
 
 
 def majority(task, metric: str) -> float:
@@ -260,17 +315,19 @@ def _keep_best(runs, results):
   kept = numbers[best([results[n] for n in numbers])]
   for number in numbers:
     folder = runs[number].folder / step_folders.FOLDER
-    if number != kept and trainings.first_process() and folder.exists():
+    if number != kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
 
 
 def _score(result) -> float:
-  return -np.inf if result['score'] is None or np.isnan(result['score']) else result['score']
+  return -math.inf if result['score'] is None else result['score']
 
 
 def _line(done, runs, run, result, seconds) -> str:
   metric = runs[0].experiment.metrics[0]
   score = '–' if result['score'] is None else f'{result["score"]:.4f}'
+  if result['diverged']:
+    score = f'– (it diverged: {result["diverged"]})'
   return (
     f'{run.task} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
   )

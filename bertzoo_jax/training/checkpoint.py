@@ -265,6 +265,11 @@ def _load_params(address):
       f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
       'pretrain line once, which checks and marks them, or copy them again with all files.'
     )
+  if not present and (below := step_folders.below(workdir)):
+    raise errors.UserError(
+      f'{workdir} has no checkpoint, but runs in it have: give one of them, {", ".join(below[:5])}'
+      f'{", …" if len(below) > 5 else ""}.'
+    )
   if not present:
     raise errors.UserError(
       f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?'

@@ -231,7 +231,7 @@ class Loop:
   def _check_sound(self, state):
     """Raises Stopped for a state that must not be saved."""
     if path := steps.not_finite(state):
-      raise errors.Stopped(
+      raise errors.Diverged(
         f'The update up to step {int(state.step):,} made {path} infinite or not a number, though '
         'loss and gradient were finite. This state is not saved, the last good checkpoint is kept. '
         'Try a lower schedule.learning_rate, or a larger optimizer.eps.'
@@ -330,7 +330,7 @@ class Loop:
     if left_out > self._nonfinite_before and self.machinery.on_nonfinite == 'stop':
       self._stop_nonfinite(None, row['step'])
     if in_a_row >= MOST_SKIPPED:
-      raise errors.Stopped(
+      raise errors.Diverged(
         f'The last {in_a_row} updates had a loss or gradient that is not finite (up to step '
         f'{row["step"]}). '
         'The last good checkpoint is kept; try a lower learning rate, clipping, or '
@@ -339,7 +339,7 @@ class Loop:
 
   def _stop_nonfinite(self, last, noticed=None):
     where = f'in step {last + 1}' if last is not None else f'at or before step {noticed}'
-    raise errors.Stopped(
+    raise errors.Diverged(
       f'The loss or its gradient is not finite {where}; the run stops, the last good checkpoint is '
       'kept. Try a lower learning rate, '
       'clipping (optimizer.clip_norm) or run.dtype=float32; run.on_nonfinite=skip leaves such '

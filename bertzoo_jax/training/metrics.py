@@ -93,14 +93,12 @@ def plot(workdir, entropy: float | None = None) -> bool:
   borders of phases, where curves break. False without matplotlib.
   """
   try:
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
+    from matplotlib import figure as figures
   except ImportError:
     return False
   rows = read(workdir)
-  figure, axes = pyplot.subplots(figsize=(8, 4.5))
+  figure = figures.Figure(figsize=(8, 4.5))  # pyplot's are one set for all threads
+  axes = figure.subplots()
   for name, style in (
     ('mlm_loss', '-'),
     ('loss', ':'),
@@ -130,7 +128,6 @@ def plot(workdir, entropy: float | None = None) -> bool:
   with part.open('wb') as f:
     figure.savefig(f, format='png', dpi=120, bbox_inches='tight')
   part.replace(target)
-  pyplot.close(figure)
   return True
 
 

@@ -34,6 +34,15 @@ def steps(workdir) -> list[int]:
   )
 
 
+def below(workdir) -> list[str]:
+  """The runs with checkpoints two or three folders below, as fine-tuning leaves them."""
+  folder = storage.path(workdir)
+  if storage.is_remote(folder) or not folder.is_dir():
+    return []
+  found = [p for depth in ('*/*', '*/*/*') for p in folder.glob(f'{depth}/{FOLDER}')]
+  return sorted(str(p.parent) for p in found if steps(p.parent))
+
+
 def recorded(workdir) -> dict:
   """{'config', 'corpus'} of the run, from the newest checkpoint with a sound copy; {} if none."""
   for step in reversed(steps(workdir)):

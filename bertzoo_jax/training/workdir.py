@@ -106,6 +106,12 @@ def check_same_run(path, config, corpus_hash: str) -> None:
       'resume it, or another --workdir '
       '(--init takes its weights along).'
     )
+  if text not in (None, corpus_hash) and 'source' in config:
+    raise errors.UserError(
+      f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
+      'task or its tokenizer has changed. Bring the old one back to resume it, or take another '
+      '--workdir.'
+    )
   if text not in (None, corpus_hash):
     raise errors.UserError(
       f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '

@@ -155,8 +155,10 @@ def fine_tuning(
   layer_decay_form: released | corrected (ELECTRA's release skips a power between the head and the
     last layer).
   encoder: {field: value} of the encoder that fine-tuning sets; all others come with the weights.
+    None for both kinds of dropout at 0.1, {} for nothing.
   seed: of a run without `seeds`. seeds: one run each; () for `seed` alone.
-  grid: ((key, (values, …)), …); every combination is run with every seed.
+  grid: ((key, (values, …)), …); every combination is run with every seed. A key is none that says
+    which rows there are (source, features, length) or which runs (seed, seeds, init).
   init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
   submission: {test split: name of its file for the benchmark}.
   """
@@ -178,7 +180,9 @@ def fine_tuning(
       metrics=metrics,
       source=source,
       features=features or texts(),
-      encoder=ml_collections.ConfigDict(dict(encoder or dict(dropout=0.1, attention_dropout=0.1))),
+      encoder=ml_collections.ConfigDict(
+        dict(dropout=0.1, attention_dropout=0.1) if encoder is None else dict(encoder)
+      ),
       objective=objective or classification(),
       optimizer=optimizer or parts.adamw(),
       schedule=schedule or parts.linear_from_start(learning_rate=3e-5, warmup=0),

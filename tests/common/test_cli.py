@@ -146,6 +146,8 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
     ('  return (', ':4: SyntaxError'),
     ('  return None', 'get_config() returns None: return parts.experiment(…)'),
     ('  return dict(seed=1)', "get_config() returns a dict without 'length'"),
+    ("  from configs.tasks import glue\n  return glue.get_config('rte')", 'is a fine-tuning'),
+    ("  from configs.tasks import glue\n  return glue.get_config('all')", 'is a fine-tuning'),
     ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
   ],
 )

@@ -1,0 +1,96 @@
+"""plan: what a fine-tuning config asks for; mistakes are one sentence, before files are read."""
+
+import types
+
+import ml_collections
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import plan
+from configs import parts
+from configs.tasks import parts as task_parts
+
+WEIGHTS = types.SimpleNamespace(
+  address='W@7',
+  step=7,
+  section=parts.transformer(
+    num_layers=2, hidden_size=8, num_heads=2, intermediate_size=8, max_positions=32
+  ).to_dict(),
+  vocab_size=50,
+  hf='BertForPreTraining',
+  tokenizer_section={'name': 'wordpiece', 'vocab_size': 50},
+)
+TASK = types.SimpleNamespace(splits={'train': range(96)}, labels=('a', 'b'))
+
+
+def config(**changes):
+  changes = {'length': 16, 'batch_size': 16, 'name': 'task', **changes}
+  return task_parts.fine_tuning(
+    source=task_parts.table(files={'train': 'x.tsv'}, text_a='text'),
+    metrics=('accuracy',),
+    **changes,
+  ).lock()
+
+
+def runs(made):
+  plan.check(made, WEIGHTS)
+  return plan.runs('task', made, TASK, [WEIGHTS], 'F')
+
+
+RATE = 'schedule.learning_rate'
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    (dict(length=64), '--config.length=32 or less'),
+    (dict(grid=(('seed', (1, 2)),)), 'give config.seeds'),
+    (dict(grid=(('length', (16, 8)),)), "'length', which is one for all runs"),
+    (dict(grid=(('source.text_a', ('a', 'b')),)), 'one for all runs'),
+    (dict(grid=(('metrics', (('f1',),)),)), 'one for all runs'),
+    (dict(grid=((RATE, ()),)), 'as in'),
+    (dict(grid=((RATE, 1e-5),)), 'as in'),
+    (dict(grid=(RATE, (1e-5,))), 'as in'),
+    (dict(grid=((RATE, ('much',)),)), 'it is a float'),
+    (dict(grid=(('batch_size', (0,)),)), 'config.batch_size is 0'),
+    (dict(seeds=(1, 1)), 'name each once'),
+    (dict(seeds=(1.5,)), 'it is a int'),
+    (dict(batch_size=0), 'config.batch_size is 0'),
+    (dict(epochs=float('inf')), 'config.epochs is inf'),
+    (dict(epochs=0.0), 'raise config.epochs'),
+    (dict(steps=-3), 'config.steps is -3'),
+    (dict(warmup=-1.0), 'config.warmup is -1'),
+    (dict(warmup=100, steps=20), 'config.warmup=100 steps of 20'),
+    (
+      dict(schedule=parts.linear_from_start(learning_rate=1e-5, warmup=9)),
+      '--config.warmup=9',
+    ),
+  ],
+)
+def test_a_mistake_of_a_plan_is_one_sentence_that_names_the_field(changes, words):
+  with pytest.raises(errors.UserError, match=words) as e:
+    runs(config(**changes))
+  assert '\n' not in str(e.value)
+
+
+def test_every_run_of_a_grid_has_its_own_values_and_folder():
+  made = runs(config(grid=((RATE, (1e-5, 3e-5)), ('batch_size', (8, 16))), seeds=(0, 1)))
+  assert len({str(run.folder) for run in made}) == len(made) == 8
+  found = {
+    (r.experiment.schedule.learning_rate, r.experiment.batch_size, r.experiment.seed) for r in made
+  }
+  assert len(found) == 8
+  assert {(r.experiment.batch_size, r.experiment.phases[0][0]) for r in made} == {(8, 36), (16, 18)}
+
+
+def test_a_fine_tuning_may_set_no_field_of_the_encoder():
+  assert 'dropout' in config().encoder and not len(config(encoder={}).encoder)
+
+
+def test_tasks_come_after_those_with_whose_weights_they_begin():
+  suite = {name: config(init=init) for name, init in (('c', 'b'), ('b', 'a'), ('a', 'elsewhere'))}
+  made = lambda: ml_collections.ConfigDict({'suite': suite})
+  assert list(plan.tasks(made())) == ['a', 'b', 'c']
+  suite['a'] = config(init='c')
+  with pytest.raises(errors.UserError, match='weights of each other'):
+    plan.tasks(made())

@@ -1,0 +1,162 @@
+"""work: several runs at a time, one that fails or diverges, and which checkpoint stays."""
+
+import json
+import threading
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import work
+from bertzoo_jax.training import step_folders
+
+WAIT = 20.0  # seconds that a run goes on if nothing stops it
+
+
+def runs(folder, count, **machinery):
+  made = types.SimpleNamespace(**{'mesh': (-1, 1, 1), 'wandb': '', **machinery})
+  experiment = types.SimpleNamespace(run=made, metrics=('accuracy',))
+  return [
+    types.SimpleNamespace(
+      folder=folder / str(n), init='W', task='t', experiment=experiment, point=(), seed=n
+    )
+    for n in range(count)
+  ]
+
+
+def finished(run, score, diverged=''):
+  """The result of a run, which leaves a checkpoint if it has a score."""
+  if score is not None:
+    (run.folder / step_folders.FOLDER / '3').mkdir(parents=True, exist_ok=True)
+  return work._write(run, 3, {'dev': {'accuracy': score}}, diverged)
+
+
+def all_of(monkeypatch, runs, one, devices=2, say=None):
+  monkeypatch.setattr(work, '_one', one)
+  notice = types.SimpleNamespace(name=None)
+  return work.all_of(runs, None, {'W': None}, notice, jax.devices()[:devices], say or (lambda _: 0))
+
+
+def test_where_one_run_fails_the_others_save_and_end(monkeypatch, tmp_path):
+  noticed, under_way = [], threading.Event()
+
+  def one(run, task, weights, notice, devices, alone):
+    if run.seed == 0:
+      under_way.wait(WAIT)
+      raise errors.Stopped('a disk is full')
+    under_way.set()
+    end = time.monotonic() + WAIT
+    while notice.name is None and time.monotonic() < end:
+      time.sleep(0.01)
+    noticed.append((run.seed, notice.name))
+
+  with pytest.raises(errors.Stopped, match='a disk is full'):
+    all_of(monkeypatch, runs(tmp_path, 4), one)
+  assert noticed and all(name for _, name in noticed)
+
+
+def test_a_second_ctrl_c_waits_for_no_run(monkeypatch, tmp_path):
+  over, under_way = threading.Event(), threading.Event()
+
+  def one(run, *_):
+    if run.seed == 0:
+      under_way.wait(WAIT)
+      raise KeyboardInterrupt
+    under_way.set()
+    over.wait(WAIT)
+
+  begin = time.monotonic()
+  try:
+    with pytest.raises(KeyboardInterrupt):
+      all_of(monkeypatch, runs(tmp_path, 2), one)
+    assert time.monotonic() - begin < WAIT / 2
+  finally:
+    over.set()
+
+
+def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
+  monkeypatch, tmp_path
+):
+  def train(experiment, folder, *_, **__):
+    folder.mkdir(parents=True)
+    raise errors.Diverged('the loss is not finite')
+
+  monkeypatch.setattr(work.trainings, 'train', train)
+  true, task = work._one, types.SimpleNamespace(splits={}, hash='')
+  task.splits = {n: types.SimpleNamespace(labels=np.zeros(2)) for n in ('train', 'dev')}
+  monkeypatch.setattr(work.workdirs, 'check_same_run', lambda *_: None)
+
+  def one(run, given, *rest):
+    return true(run, task, *rest) if run.seed == 0 else finished(run, 0.5)
+
+  made, said = runs(tmp_path, 2), []
+  found = all_of(monkeypatch, made, one, devices=1, say=said.append)
+  assert [r['score'] for r in found] == [None, 0.5] and work.best(found) == 1
+  assert 'diverged: the loss is not finite' in said[0]
+  assert true(made[0], task, None, None, None, False) == found[0]  # not run again
+  with pytest.raises(errors.Stopped, match='All 2 runs of t diverged'):
+    all_of(monkeypatch, runs(tmp_path / 'other', 2), lambda run, _, *rest: true(run, task, *rest))
+  with pytest.raises(errors.Diverged):
+    true(runs(tmp_path / 'alone', 1)[0], task, None, None, None, True)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_the_first_of_the_best_runs_keeps_its_checkpoint(monkeypatch, tmp_path, devices):
+  made = runs(tmp_path, 4)
+  order = {0: 0.3, 1: 0.1, 2: 0.2, 3: 0.0}  # seconds: they do not end in their order
+
+  def one(run, *_):
+    time.sleep(order[run.seed])
+    (run.folder / step_folders.FOLDER).mkdir(parents=True)
+    return finished(run, [0.25, 0.5, 0.5, None][run.seed])
+
+  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
+  found = all_of(monkeypatch, made, one, devices)
+  assert work.best(found) == 1
+  assert [r.seed for r in made if (r.folder / step_folders.FOLDER).exists()] == [1]
+
+
+def test_a_best_run_that_lost_its_checkpoint_is_trained_again(monkeypatch, tmp_path):
+  made, begun = runs(tmp_path, 2), []
+  for run, score in zip(made, (0.5, 0.25)):
+    run.folder.mkdir()
+    work._write(run, 3, {'dev': {'accuracy': score}})
+
+  def one(run, *_):
+    if (file := run.folder / work.RESULT).exists():
+      return json.loads(file.read_text())
+    begun.append(run.seed)
+    return finished(run, 0.5)
+
+  monkeypatch.setattr(
+    work.step_folders, 'steps', lambda workdir: [3] if (workdir / 'checkpoints').exists() else []
+  )
+  found = all_of(monkeypatch, made, one)
+  assert begun == [0] and [r['score'] for r in found] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+  'machinery, together', [({}, 1), ({'mesh': (1, 2, 1)}, 2), ({'wandb': 'project'}, 2)]
+)
+def test_runs_that_need_all_devices_come_one_after_the_other(
+  monkeypatch, tmp_path, machinery, together
+):
+  seen = []
+
+  def one(run, task, weights, notice, devices, alone):
+    seen.append(len(devices))
+    (run.folder / step_folders.FOLDER).mkdir(parents=True)
+    return finished(run, 0.5)
+
+  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
+  all_of(monkeypatch, runs(tmp_path, 2, **machinery), one)
+  assert seen == [together] * 2
+
+
+def test_torn_predictions_are_one_sentence(tmp_path):
+  (tmp_path / work.PREDICTIONS).write_bytes(b'PK\x03\x04 and no more')
+  with pytest.raises(errors.UserError, match='delete result.json'):
+    work.predictions(tmp_path)

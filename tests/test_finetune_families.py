@@ -1,0 +1,75 @@
+"""finetune begins with a run, or with its export, of every family: the same rows, weights and
+predictions, and a fine-tuned run that transformers reads.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertzoo_jax import export
+from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.finetune import __main__ as command
+from bertzoo_jax.hf import weights
+from bertzoo_jax.training import checkpoint
+from tests import test_finetune as tasks
+from tests import test_load as made
+
+QUICK = ('xlnet',)
+# Its causal attention is no part of the encoder: it is fine-tuned with both sides in view.
+FAMILIES = [family for family in made.FAMILIES if family != 'left to right']
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """A folder with the files of a task whose second text may be missing."""
+  folder = tmp_path_factory.mktemp('files')
+  for name, count in (('train', 24), ('dev', 10), ('test', 6)):
+    lines = [f'{label}\t{text}\t{text[:9]}' for label, text in tasks.rows(count, len(name))]
+    (folder / f'{name}.tsv').write_text('\n'.join(['label\ttext\tother', *lines]) + '\n')
+  return folder
+
+
+def finetune(files, workdir, init, **changes):
+  changes = {'source__text_b': 'other', 'length': 32, 'batch_size': 8, **changes}
+  config = tasks.config(**changes)
+  devices = jax.devices()[:1]
+  command.finetune(config, str(workdir), init=init, task_dir=str(files), devices=devices)
+  return workdir / 'classify' / 'run'
+
+
+@pytest.mark.parametrize(
+  'family', [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
+)
+def test_a_run_and_its_export_are_fine_tuned_alike_and_exported(files, tmp_path, family, capsys):
+  (tmp_path / 'run').mkdir()
+  made.make_run(tmp_path / 'run', family)
+  directory = made.written(tmp_path / 'run', tmp_path / 'hf')
+  # at the rate 0 weights stay as they were loaded; a directory does not say how new ones are drawn
+  known = pretrained.open(str(tmp_path / 'run')).section
+  drawn = {key: known[key] for key in ('initializer',) if key in known}
+  still = dict(steps=1, schedule__learning_rate=0.0, encoder=drawn)
+  a = finetune(files, tmp_path / 'a', str(tmp_path / 'run'), **still)
+  b = finetune(files, tmp_path / 'b', f'hf:{directory}', **still)
+  before = weights.flatten({'encoder': pretrained.open(str(tmp_path / 'run')).params['encoder']})
+  here, there = (weights.flatten(checkpoint.load_params(str(run))[0]) for run in (a, b))
+  assert here.keys() == there.keys() and {path.split('/')[0] for path in here} == {
+    'encoder',
+    'row_head',
+  }
+  for path, x in here.items():
+    if path.startswith('encoder/'):  # what only `predictions` reads is not part of a classifier
+      np.testing.assert_array_equal(x, before[path], err_msg=path)
+    np.testing.assert_array_equal(x, there[path], err_msg=path)
+  with np.load(a / 'predictions.npz') as x, np.load(b / 'predictions.npz') as y:
+    for split in ('dev', 'test'):
+      assert np.ptp(x[split], axis=0).min() > 0
+      np.testing.assert_allclose(x[split], y[split], atol=1e-6)
+  learned = finetune(files, tmp_path / 'c', str(tmp_path / 'run'), steps=2)
+  capsys.readouterr()
+  rows = export.export(str(learned), tmp_path / 'out')
+  assert rows is None or all(row.holds for row in rows)
+  assert 'ForSequenceClassification' in capsys.readouterr().out
+  said = json.loads((tmp_path / 'out' / 'config.json').read_text())
+  assert said['id2label'] == {'0': 'bad', '1': 'good'}
