@@ -18,6 +18,7 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import table
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 from configs import parts
@@ -211,6 +212,36 @@ def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, 
     finetune(world, tmp_path / 'f', config(**changes), **kw)
   assert '\n' not in str(e.value)
   assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+def test_a_file_to_predict_is_read_before_anything_is_trained(world, tmp_path):
+  (tmp_path / 'other.csv').write_text('sentence\none\n')
+  for file, words in ((tmp_path / 'none.csv', 'no file'), (tmp_path / 'other.csv', "'sentence'")):
+    with pytest.raises(errors.UserError, match=words):
+      finetune(world, tmp_path / 'f', config(steps=1), predict=str(file))
+  assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+@pytest.mark.parametrize('file', ['config.json', 'manifest.json'])
+def test_the_folder_of_a_pretraining_run_or_of_a_corpus_is_refused(world, tmp_path, file):
+  (tmp_path / file).write_text('{}')
+  with pytest.raises(errors.UserError, match='give a folder of its own'):
+    finetune(world, tmp_path, config(steps=1))
+  assert [p.name for p in tmp_path.iterdir()] == [file]
+
+
+def test_a_table_has_no_column_that_says_nothing():
+  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
+  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
+  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
+  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
+  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']
+
+
+def test_help_has_lines_that_fit():
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', '--help']
+  said = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS).stdout
+  assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
 
 
 def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path):
