@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """'learning_rate=3e-05,seed=1'."""
+    """'learning_rate=3e-05+seed=1'."""
     return _name(self.point, self.seed)
 
 
@@ -76,6 +76,7 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
         'configs/tasks/parts.py from get_config().'
       )
+    _check(one)
   first = [name for name, one in suite.items() if not one.init or one.init not in suite]
   return {name: suite[name] for name in (*first, *(n for n in suite if n not in first))}
 
@@ -104,12 +105,10 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
     workdir: --workdir.
 
   Raises:
-    UserError: a grid over fields that are not there, or that names one twice.
+    UserError: a grid over fields that are not there.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]
-  if twice := [key for key in keys if keys.count(key) > 1]:
-    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
   points = [
     tuple(zip(keys, values)) for values in itertools.product(*(values for _, values in config.grid))
   ]
@@ -175,6 +174,32 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
   return experiment
 
 
+def _check(config):
+  """Raises UserError for a number out of its range, or a grid or seeds of another form."""
+  ranges.check_fields(config)
+  if config.batch_size < 1:
+    raise errors.UserError('config.batch_size is 0: rows of a batch are needed, as in 32.')
+  for line in config.grid:
+    if not (
+      isinstance(line, tuple)
+      and len(line) == 2
+      and isinstance(line[0], str)
+      and isinstance(line[1], tuple)
+      and line[1]
+    ):
+      raise errors.UserError(
+        f'config.grid has {line!r}: each of its lines is a field and a tuple of values, '
+        '--config.grid="((\'schedule.learning_rate\', (1e-5, 3e-5)),)".'
+      )
+  keys = [key for key, _ in config.grid]
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
+  if wrong := [seed for seed in config.seeds if not isinstance(seed, int)]:
+    raise errors.UserError(
+      f'config.seeds has {wrong[0]!r}: seeds are whole numbers, as in --config.seeds=0,1,2.'
+    )
+
+
 def _rates(config, experiment, vocab_size):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
@@ -233,5 +258,6 @@ def _warmup(warmup: float, steps: int) -> int:
 
 
 def _name(point, seed) -> str:
+  """Of a run's folder. Without a comma, which would part two addresses of --init."""
   parts = [f'{key.rpartition(".")[2]}={value}' for key, value in point]
-  return ','.join([*parts, f'seed={seed}']).replace('/', '_')
+  return '+'.join([*parts, f'seed={seed}']).replace('/', '_').replace(',', '_')
