@@ -224,7 +224,10 @@ def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, 
 
 def test_a_file_to_predict_is_read_before_anything_is_trained(world, tmp_path):
   (tmp_path / 'other.csv').write_text('sentence\none\n')
-  for file, words in ((tmp_path / 'none.csv', 'no file'), (tmp_path / 'other.csv', "'sentence'")):
+  for file, words in (
+    (tmp_path / 'none.csv', 'no file'),
+    (tmp_path / 'other.csv', "Rename its column to 'text'"),
+  ):
     with pytest.raises(errors.UserError, match=words):
       finetune(world, tmp_path / 'f', config(steps=1), predict=str(file))
   assert not list((tmp_path / 'f').rglob('config.json'))

@@ -137,8 +137,8 @@ def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
 def test_one_line_of_the_readme_fine_tunes_on_labels(checkout):
   made.make_run(checkout / 'demo' / 'run', 'bert')
   assert FINE_TUNE.count('python ') == 1
-  few = [*shlex.split(FINE_TUNE)[1:], '--config.steps=3', '--config.run.dtype=float32']
-  done = _run(few, checkout)
+  few = ('steps=3', 'length=32', 'run.dtype=float32')
+  done = _run([*shlex.split(FINE_TUNE)[1:], *(f'--config.{field}' for field in few)], checkout)
   assert done.returncode == 0, f'{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
   assert 'Majority baseline' in done.stdout and 'dev accuracy' in done.stdout
   assert (checkout / 'mine' / 'table.md').read_text() in done.stdout
@@ -294,7 +294,10 @@ def _strings():
         yield node.value
       elif isinstance(node, ast.JoinedStr):
         yield ''.join(v.value if isinstance(v, ast.Constant) else '…' for v in node.values)
-  for path in (ROOT / 'configs' / 'parts.py', *(ROOT / 'tpu_scripts').glob('*.sh')):
+  configs = (
+    ROOT / 'configs' / name for name in ('parts.py', 'tasks/arguments.py', 'tasks/recipes.py')
+  )
+  for path in (*configs, *(ROOT / 'tpu_scripts').glob('*.sh')):
     yield path.read_text()
 
 

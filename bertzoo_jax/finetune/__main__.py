@@ -114,7 +114,9 @@ def _check_own(workdir):
   """Raises UserError for the folder of a corpus or of another run, such as that of --init."""
   for file, what in (('manifest.json', 'a corpus'), ('config.json', 'a run')):
     if (storage.path(workdir) / file).exists():
-      raise errors.UserError(f'--workdir {workdir} holds {what} ({file}): give a folder of its own.')
+      raise errors.UserError(
+        f'--workdir {workdir} holds {what} ({file}): give a folder of its own.'
+      )
 
 
 def _opened(name, config, task_dir, tokenizer, weights, may_lack):
