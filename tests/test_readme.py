@@ -270,8 +270,8 @@ def test_every_field_that_a_page_names_exists():
 
 
 @pytest.mark.parametrize('name', ['README.md', *(f'docs/{n}.md' for n in (
-  'commands', 'electra', 'finetuning', 'my_language', 'my_parts', 'preflight', 'tokenizers', 'troubleshooting',
-  'word_masking', 'without_tensorflow'))])  # fmt: skip
+  'commands', 'electra', 'finetuning', 'my_language', 'my_parts', 'preflight', 'tokenizers',
+  'troubleshooting', 'word_masking', 'without_tensorflow'))])  # fmt: skip
 def test_every_flag_that_a_page_names_exists(name):
   known = _flags()
   inline = re.findall(r'`([^`\n]+)`', _page(name))
