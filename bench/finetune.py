@@ -160,8 +160,8 @@ def theirs(args, folder):
       batch_size=args.batch,
       seed=run.experiment.seed,
       length_buckets=batches.buckets(args.length),
-      padding=weights.shape.padding,
-      pad=weights.pad,
+      padding=task.padding,
+      pad=task.pad,
     )
     tensors.append(
       {

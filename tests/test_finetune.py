@@ -21,6 +21,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import table
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 from configs import parts
@@ -109,7 +110,7 @@ def uninterrupted(world, tmp_path_factory):
 
 def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(uninterrupted):
   names = sorted(p.name for p in (uninterrupted / 'classify').iterdir() if p.is_dir())
-  assert names == [f'learning_rate={r},seed={s}' for r in (0.001, 0.003) for s in (0, 1)]
+  assert names == [f'learning_rate={r}+seed={s}' for r in (0.001, 0.003) for s in (0, 1)]
   found = {
     n: json.loads((uninterrupted / 'classify' / n / 'result.json').read_text()) for n in names
   }
@@ -119,7 +120,7 @@ def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(u
   table = json.loads((uninterrupted / 'table.json').read_text())
   assert [line['seeds'] for line in table] == [2, 2] and sum(line['chosen'] for line in table) == 1
   for line, rate in zip(table, (0.001, 0.003)):
-    scores = [found[f'learning_rate={rate},seed={s}']['score'] for s in (0, 1)]
+    scores = [found[f'learning_rate={rate}+seed={s}']['score'] for s in (0, 1)]
     assert line['best'] == max(scores) and line['lowest'] == min(scores)
     assert line['median'] == np.median(scores)
 
@@ -156,7 +157,7 @@ def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupt
     line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
   folder = tmp_path / 'f' / 'classify'
-  for run, step in (('learning_rate=0.001,seed=0', 5), ('learning_rate=0.003,seed=0', 3)):
+  for run, step in (('learning_rate=0.001+seed=0', 5), ('learning_rate=0.003+seed=0', 3)):
     process, until = begin(), time.monotonic() + SECONDS
     while time.monotonic() < until and process.poll() is None:
       if any(row['step'] >= step for row in metrics.read(folder / run)):
@@ -173,13 +174,13 @@ def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupt
 
 
 def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
-  first = config(name='first', steps=40)
+  first = config(name='first', steps=40, seeds=(0, 1), grid=(('batch_size', (16,)),))
   second = config(name='second', init='first', steps=2, schedule__learning_rate=1e-9)
   suite = ml_collections.ConfigDict({'suite': {'second': second, 'first': first}}).lock()
   found = finetune(world, tmp_path / 'f', suite)
   assert [line.task for line in found] == ['first', 'second']
   # It begins where the first one ended, head included.
-  assert found[1].median == found[0].median > 0.7
+  assert found[1].median == found[0].best > 0.7
   assert f'second · begins with {tmp_path / "f" / "first"}' in capsys.readouterr().out
 
 
@@ -199,6 +200,14 @@ def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, t
   [
     (dict(grid=(('schedule.learning_rat', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
     (dict(grid=(('seed', (1,)), ('seed', (2,)))), {}, "has 'seed' twice"),
+    (dict(grid=('schedule.learning_rate=1e-3',)), {}, 'a field and a tuple of values'),
+    (dict(grid=('seed', (1, 2))), {}, 'a field and a tuple of values'),
+    (dict(grid=(('seed', 1),)), {}, 'a field and a tuple of values'),
+    (dict(seeds=('a',)), {}, 'whole numbers'),
+    (dict(batch_size=0), {}, 'batch_size'),
+    (dict(steps=-3), {}, 'config.steps is -3'),
+    (dict(warmup=-1.0), {}, 'config.warmup is -1.0'),
+    (dict(objective__dropout=1.5), {}, 'objective.dropout is 1.5'),
     (dict(encoder={'dropuot': 0.1}), {}, "Did you mean 'dropout'"),
     (dict(epochs=0.0, steps=0), {}, 'raise config.epochs'),
     (dict(metrics=('acuracy',)), {}, "'accuracy'"),
@@ -216,6 +225,39 @@ def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, 
     finetune(world, tmp_path / 'f', config(**changes), **kw)
   assert '\n' not in str(e.value)
   assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+def test_a_file_to_predict_is_read_before_anything_is_trained(world, tmp_path):
+  (tmp_path / 'other.csv').write_text('sentence\none\n')
+  for file, words in (
+    (tmp_path / 'none.csv', 'no file'),
+    (tmp_path / 'other.csv', "Rename its column to 'text'"),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      finetune(world, tmp_path / 'f', config(steps=1), predict=str(file))
+  assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+@pytest.mark.parametrize('file', ['config.json', 'manifest.json'])
+def test_the_folder_of_a_pretraining_run_or_of_a_corpus_is_refused(world, tmp_path, file):
+  (tmp_path / file).write_text('{}')
+  with pytest.raises(errors.UserError, match='give a folder of its own'):
+    finetune(world, tmp_path, config(steps=1))
+  assert [p.name for p in tmp_path.iterdir()] == [file]
+
+
+def test_a_table_has_no_column_that_says_nothing():
+  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
+  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
+  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
+  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
+  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']
+
+
+def test_help_has_lines_that_fit():
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', '--help']
+  said = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS).stdout
+  assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
 
 
 def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path):

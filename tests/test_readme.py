@@ -14,7 +14,10 @@ import sys
 
 import pytest
 
+from bertzoo_jax.common import config as configuration
+from configs.tasks import own
 from tests import found
+from tests import test_load as made
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
@@ -38,6 +41,7 @@ def _block(name, heading, language):
 
 
 BY_HAND = _block('README.md', 'The same by hand, in five commands:', 'bash').splitlines()
+FINE_TUNE = _block('README.md', '## Fine-tune on your own labels', 'bash').replace('\\\n', ' ')
 MY_LANGUAGE = _block('docs/my_language.md', '1. Write a config', 'python')
 MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
 
@@ -130,6 +134,16 @@ def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
   assert done.stdout.count('%') == 5  # five fillings with their shares
 
 
+def test_one_line_of_the_readme_fine_tunes_on_labels(checkout):
+  made.make_run(checkout / 'demo' / 'run', 'bert')
+  assert FINE_TUNE.count('python ') == 1
+  few = ('steps=3', 'length=32', 'run.dtype=float32')
+  done = _run([*shlex.split(FINE_TUNE)[1:], *(f'--config.{field}' for field in few)], checkout)
+  assert done.returncode == 0, f'{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
+  assert 'Majority baseline' in done.stdout and 'dev accuracy' in done.stdout
+  assert (checkout / 'mine' / 'table.md').read_text() in done.stdout
+
+
 def _config(source, argument=None):
   namespace = {}
   exec(source, namespace)
@@ -158,6 +172,7 @@ def parsed(tmp_path_factory):
   (folder / 'configs').mkdir()
   for path in (ROOT / 'configs').glob('*.py'):
     (folder / 'configs' / path.name).symlink_to(path)
+  (folder / 'configs' / 'tasks').symlink_to(ROOT / 'configs' / 'tasks')
   (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
   (folder / 'my_config.py').write_text(MY_ENCODER)
   done = _run(['-c', _PARSER], folder, text=json.dumps(COMMANDS))
@@ -236,6 +251,10 @@ def _flags():
     out |= {f'config.{k}' for k in config} | {
       f'config.{k}.{field}' for k in config if hasattr(config[k], 'keys') for field in config[k]
     }
+  for task in own.TASKS:
+    for source in ('table', 'tfds'):
+      config = own.get_config(f'{task},source={source}')
+      out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
   return out
 
 
@@ -251,8 +270,8 @@ def test_every_field_that_a_page_names_exists():
 
 
 @pytest.mark.parametrize('name', ['README.md', *(f'docs/{n}.md' for n in (
-  'commands', 'electra', 'my_language', 'my_parts', 'preflight', 'tokenizers', 'troubleshooting',
-  'word_masking', 'without_tensorflow'))])  # fmt: skip
+  'commands', 'electra', 'finetuning', 'my_language', 'my_parts', 'preflight', 'tokenizers',
+  'troubleshooting', 'word_masking', 'without_tensorflow'))])  # fmt: skip
 def test_every_flag_that_a_page_names_exists(name):
   known = _flags()
   inline = re.findall(r'`([^`\n]+)`', _page(name))
@@ -275,7 +294,10 @@ def _strings():
         yield node.value
       elif isinstance(node, ast.JoinedStr):
         yield ''.join(v.value if isinstance(v, ast.Constant) else '…' for v in node.values)
-  for path in (ROOT / 'configs' / 'parts.py', *(ROOT / 'tpu_scripts').glob('*.sh')):
+  configs = (
+    ROOT / 'configs' / name for name in ('parts.py', 'tasks/arguments.py', 'tasks/recipes.py')
+  )
+  for path in (*configs, *(ROOT / 'tpu_scripts').glob('*.sh')):
     yield path.read_text()
 
 

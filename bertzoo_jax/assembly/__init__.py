@@ -48,7 +48,8 @@ def check(config):
   if limit is not None and configuration.max_length(config) > limit:
     raise errors.UserError(
       f'The longest phase has rows of {configuration.max_length(config)} tokens, '
-      f'encoder.max_positions is {limit}: raise it or shorten the rows.'
+      f'encoder.max_positions is {limit}: set --config.length={limit} or less, or train a network '
+      'with more positions.'
     )
 
 

@@ -36,13 +36,20 @@ _STEPS = (
 _WANTED = [configuration.FIELDS]
 
 
-def define_config(required: bool = True, fields: tuple[str, ...] = configuration.FIELDS):
-  """Defines --config FILE:ARGUMENT and --config.section.key=value. fields: that it must have."""
+def define_config(
+  required: bool = True,
+  fields: tuple[str, ...] = configuration.FIELDS,
+  help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
+):
+  """Defines --config FILE:ARGUMENT and --config.section.key=value.
+
+  fields: that the config must have. help: what --help says of it.
+  """
   _WANTED[0] = fields
   flag = config_flags.DEFINE_config_file(
     'config',
     None,
-    'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
+    help,
   )
   if required:
     flags.mark_flag_as_required('config')

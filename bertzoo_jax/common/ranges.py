@@ -56,6 +56,11 @@ NUMBERS = {
   'length': _TOKENS,
   'batch_size': _whole(0, 2**20),
   'batch_tokens': _whole(0, _BATCH),
+  'epochs': _AT_LEAST_0,
+  'steps': _STEPS,
+  'warmup': _AT_LEAST_0,
+  'layer_decay': _SHARE_ABOVE_0,
+  'source.dev_share': _SHARE_BELOW_1,
   'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
@@ -99,6 +104,8 @@ NUMBERS = {
   'encoder.dropout': _SHARE_BELOW_1,
   'encoder.attention_dropout': _SHARE_BELOW_1,
   'encoder.initializer_range': _ABOVE_0,
+  'objective.dropout': _SHARE_BELOW_1,
+  'objective.input_dropout': _SHARE_BELOW_1,
   'objective.pair_weight': _AT_LEAST_0,
   'objective.boundary_weight': _AT_LEAST_0,
   'objective.num_offsets': _TOKENS,
@@ -140,12 +147,12 @@ def check(config) -> None:
   """Raises UserError for a number that is not finite or not in its range, in a config or in what
   one of its phases overrides.
   """
-  _check(config, 'config.')
+  check_fields(config)
   steps = configuration.total_steps(config)
   if not _STEPS.holds(steps):
     raise errors.UserError(f'config.phases have {steps:,} steps in all: {_STEPS.words} is needed.')
   for phase in configuration.phases(config):
-    _check(phase.config, f'in phase {phase.index}, config.')
+    check_fields(phase.config, f'in phase {phase.index}, config.')
     rows, length = phase.config.batch_size, phase.config.length
     if rows * length > _BATCH:
       raise errors.UserError(
@@ -154,7 +161,8 @@ def check(config) -> None:
       )
 
 
-def _check(config, prefix):
+def check_fields(config, prefix: str = 'config.') -> None:
+  """As `check`, for the fields alone: of a config that need not have phases."""
   flat = configuration.flatten(config)
   for key, value in flat.items():
     # what a phase sets is checked where it applies

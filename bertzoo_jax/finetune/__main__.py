@@ -3,8 +3,8 @@ resume.
 
     python -m bertzoo_jax.finetune --config configs/tasks/glue.py:rte --init W --workdir F
                                    [--task_dir DIR] [--predict FILE]
-    python -m bertzoo_jax.finetune --config configs/tasks/own.py:classify --init W --workdir F \
-      --task_dir . --config.source.files.train=my.tsv --config.source.text_a=text
+    python -m bertzoo_jax.finetune --config configs/tasks/own.py:classify --init W --workdir F \\
+      --config.source.files.train=my.tsv --config.source.text_a=text
 
 --init is an address as of pretrain: W, W@STEP, W@best, hf:DIR or hf:ID. W@all fine-tunes every
 checkpoint of a pretraining run and draws the score over its steps. Of weights with two networks the
@@ -72,9 +72,7 @@ def finetune(
       'them, without JAX_COORDINATOR_ADDRESS.'
     )
   suite = plan.tasks(config)
-  for file, what in (('config.json', 'a run'), ('manifest.json', 'a corpus')):
-    if (storage.path(workdir) / file).exists():
-      raise errors.UserError(f'--workdir {workdir} holds {what} ({file}): give a folder of its own.')
+  _check_own(workdir)
   found, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
     with lock.hold(workdir):
@@ -88,7 +86,7 @@ def finetune(
         task = _opened(name, own, task_dir, tokenizer, weights[0], len(suite) > 1)
         if task is None:
           continue
-        unseen = None if predict is None else task.read(predict)
+        unlabelled = None if predict is None else task.read(predict)
         if own.init and own.init not in best:
           _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
         begun = [pretrained.open(best[own.init])] if own.init in best else weights
@@ -104,8 +102,8 @@ def finetune(
         majority[name] = work.majority(task, own.metrics[0])
         found += table.lines(name, own.metrics, results)
         _write(name, own, task, chosen, results, begun, workdir)
-        if unseen is not None:
-          _predict(unseen, predict, task, chosen, workdir)
+        if unlabelled is not None:
+          _predict(predict, unlabelled, task, chosen, workdir)
       if not found:
         raise errors.UserError(
           f'No task of the config has its files in --task_dir {task_dir}: give the folder that '
@@ -117,6 +115,15 @@ def finetune(
         storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
       _say(f'\n{text}\n' + '\n'.join(f'best of {name}: {where}' for name, where in best.items()))
   return found
+
+
+def _check_own(workdir):
+  """Raises UserError for the folder of a corpus or of another run, such as that of --init."""
+  for file, what in (('manifest.json', 'a corpus'), ('config.json', 'a run')):
+    if (storage.path(workdir) / file).exists():
+      raise errors.UserError(
+        f'--workdir {workdir} holds {what} ({file}): give a folder of its own.'
+      )
 
 
 def _opened(name, config, task_dir, tokenizer, weights, may_lack):
@@ -156,7 +163,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
       submission.benchmark(file, task, task.splits[split], said[split])
 
 
-def _predict(split, file, task, chosen, workdir):
+def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
   said = work.logits(chosen.experiment, params, split, work.scoring(task))
@@ -190,7 +197,10 @@ def main(_):
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config(fields=())
+  _CONFIG = cli.define_config(
+    fields=(),
+    help='Fine-tuning: configs/tasks/FILE.py:TASK[,recipe=NAME], then --config.section.key=value.',
+  )
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of all runs, local or gs://.', required=True
   )

@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """'learning_rate=3e-05,seed=1'."""
+    """'learning_rate=3e-05+seed=1'."""
     return _name(self.point, self.seed)
 
 
@@ -98,6 +98,7 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
         'configs/tasks/parts.py from get_config().'
       )
+    _check(one)
   ordered = {}
   while rest := [name for name in suite if name not in ordered]:
     ready = [n for n in rest if suite[n].init not in rest]
@@ -136,40 +137,6 @@ def check(config, weights, prefix: str = 'config') -> None:
       f'{prefix}.length={config.length}, and the encoder of {weights.address} takes rows of {most} '
       f'tokens: set --{prefix}.length={most} or less.'
     )
-  _check_grid(config)
-  seeds = config.seeds or (config.seed,)
-  if len(set(seeds)) < len(seeds):
-    raise errors.UserError(f'config.seeds={tuple(seeds)} has one twice: name each once.')
-
-
-def _check_grid(config):
-  grid, known = config.grid, configuration.flatten(config)
-  for point in grid:
-    if not (
-      isinstance(point, (tuple, list))
-      and len(point) == 2
-      and isinstance(point[0], str)
-      and isinstance(point[1], (tuple, list))
-      and point[1]
-    ):
-      raise errors.UserError(
-        f'config.grid has {point!r}: it is ((key, (values, …)), …), as in '
-        "(('schedule.learning_rate', (1e-5, 3e-5)),)."
-      )
-  keys = [key for key, _ in grid]
-  if twice := [key for key in keys if keys.count(key) > 1]:
-    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
-  for key in keys:
-    if key not in known:
-      raise errors.UserError(
-        f'config.grid names {key!r}, which is no field of the config.'
-        f'{errors.did_you_mean(key, known)}'
-      )
-    if key in _FIXED or key.split('.')[0] in _FIXED:
-      raise errors.UserError(
-        f'config.grid varies {key!r}, which is one for all runs'
-        + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
-      )
 
 
 def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
@@ -265,6 +232,45 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
   return experiment
 
 
+def _check(config):
+  """Raises UserError for a number out of its range, or a grid or seeds of another form."""
+  ranges.check_fields(config)
+  if config.batch_size < 1:
+    raise errors.UserError('config.batch_size is 0: rows of a batch are needed, as in 32.')
+  for line in config.grid:
+    if not (
+      isinstance(line, (tuple, list))
+      and len(line) == 2
+      and isinstance(line[0], str)
+      and isinstance(line[1], (tuple, list))
+      and line[1]
+    ):
+      raise errors.UserError(
+        f'config.grid has {line!r}: each of its lines is a field and a tuple of values, '
+        '--config.grid="((\'schedule.learning_rate\', (1e-5, 3e-5)),)".'
+      )
+  keys, known = [key for key, _ in config.grid], configuration.flatten(config)
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
+  for key in keys:
+    if key not in known:
+      raise errors.UserError(
+        f'config.grid names {key!r}, which is no field of the config.'
+        f'{errors.did_you_mean(key, known)}'
+      )
+    if key in _FIXED or key.split('.')[0] in _FIXED:
+      raise errors.UserError(
+        f'config.grid varies {key!r}, which is one for all runs'
+        + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
+      )
+  if len(set(config.seeds)) < len(config.seeds):
+    raise errors.UserError(f'config.seeds={config.seeds} has one twice: name each once.')
+  if wrong := [seed for seed in config.seeds if not isinstance(seed, int)]:
+    raise errors.UserError(
+      f'config.seeds has {wrong[0]!r}: seeds are whole numbers, as in --config.seeds=0,1,2.'
+    )
+
+
 def _rates(config, experiment, vocab_size):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
@@ -323,5 +329,6 @@ def _warmup(warmup: float, steps: int) -> int:
 
 
 def _name(point, seed) -> str:
+  """Of a run's folder. Without a comma, which would part two addresses of --init."""
   parts = [f'{key.rpartition(".")[2]}={value}' for key, value in point]
-  return ','.join([*parts, f'seed={seed}']).replace('/', '_')
+  return '+'.join([*parts, f'seed={seed}']).replace('/', '_').replace(',', '_')

@@ -74,7 +74,11 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
 
 
 def markdown(found: list[Line], majority: dict[str, float]) -> str:
-  """A table of all lines. majority: {task: score of always saying the most frequent class}."""
+  """A table of all lines, without the columns that would say nothing: points without a grid, best
+  and lowest of one seed.
+
+  majority: {task: score of always saying the most frequent class}.
+  """
   head = ('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')
   inits = {task: {x.init for x in found if x.task == task} for task in (y.task for y in found)}
   rows = [head]
@@ -93,6 +97,9 @@ def markdown(found: list[Line], majority: dict[str, float]) -> str:
         others or '–',
       )
     )
+  empty = {1} if all(row[1] == '–' for row in rows[1:]) else set()
+  empty |= {5, 6} if all(line.seeds == 1 for line in found) else set()
+  rows = [[cell for i, cell in enumerate(row) if i not in empty] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows)]
   text = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths)) + ' |' for row in rows]
   return '\n'.join([text[0], '|' + '|'.join('-' * (w + 2) for w in widths) + '|', *text[1:]]) + '\n'

@@ -61,6 +61,8 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
   for own in [[d] for d in devices] if together else [devices]:
     free.put(own)
   alone = len(runs) == 1
+  if not alone:
+    say(f'{runs[0].task}: {len(runs)} runs, {free.qsize()} at a time; a line for each that ends')
 
   def work(number):
     own = free.get()

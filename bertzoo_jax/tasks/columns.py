@@ -21,7 +21,8 @@ class Found:
 class Names:
   """The columns that a config names, held against the columns that each file has."""
 
-  def __init__(self, text_a, text_b, label, example, where):
+  def __init__(self, text_a, text_b, label, example, where, fixed=False):
+    """fixed: the names are those of a trained network, so that a file has to have them."""
     self._a, self._b, self._label, self._example, self._where = (
       text_a,
       text_b,
@@ -29,10 +30,12 @@ class Names:
       example,
       where,
     )
+    self._fixed = fixed
     self._found, self._known = {}, {}
 
   def without_label(self) -> 'Names':
-    return Names(self._a, self._b, '', self._example, ())
+    """For a file to predict."""
+    return Names(self._a, self._b, '', self._example, (), fixed=True)
 
   def wanted(self, known: list[str], path, split: str) -> list[str]:
     """The columns to read of a file. Raises UserError if it lacks one."""
@@ -41,8 +44,8 @@ class Names:
         f'config.source.text_a is empty: name the column of the text, --config.source.text_a=NAME. '
         f'{path} has {_listed(known)}.'
       )
-    a = _choose(self._a, known, path, 'text_a')
-    b = _choose(self._b, known, path, 'text_b') if self._b else ''
+    a = _choose(self._a, known, path, 'text_a', self._fixed)
+    b = _choose(self._b, known, path, 'text_b', self._fixed) if self._b else ''
     label = ()
     if self._label and not split.startswith('test'):
       label = _chosen_labels(self._label, known, path)
@@ -78,7 +81,7 @@ def _bare(name) -> str:
   return name.removesuffix(OPTIONAL)
 
 
-def _choose(names, known, path, field) -> str:
+def _choose(names, known, path, field, fixed=False) -> str:
   """The first of 'NAME|NAME' that a file has."""
   if names in known:
     return names
@@ -87,8 +90,12 @@ def _choose(names, known, path, field) -> str:
       return name
   raise errors.UserError(
     f'config.source.{field} names the column {names!r}, and {path} has {_listed(known)}.'
-    f'{errors.did_you_mean(names, known) if len(known) > 1 else ""} Set '
-    f'--config.source.{field} to one of them.'
+    f'{errors.did_you_mean(names, known) if len(known) > 1 else ""} '
+    + (
+      f'Rename its column to {names.split("|")[0]!r}.'
+      if fixed
+      else f'Set --config.source.{field} to one of them.'
+    )
   )
 
 

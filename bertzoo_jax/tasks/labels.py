@@ -62,7 +62,7 @@ def numbered(source: Source, kind: str):
     splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], source.dev_share)
     notes.append(
       f'No dev file: {len(splits["dev"]):,} of the {len(splits[TRAIN]) + len(splits["dev"]):,} '
-      'train examples are dev, chosen by a hash of their texts (config.source.dev_share).'
+      'train examples are dev, chosen by a hash (source.dev_share).'
     )
   if kind == 'regression':
     return (), {n: (e, _scores(e, n)) for n, e in splits.items()}, notes

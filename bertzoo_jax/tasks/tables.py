@@ -22,7 +22,7 @@ def bytes_of(path) -> bytes:
       return path.read_bytes()
     except (FileNotFoundError, IsADirectoryError) as e:
       raise errors.UserError(
-        f'{path} is no file: name a table ({", ".join(rows.SUFFIXES)}).'
+        f'There is no file {path}: give the path of a table ({", ".join(rows.SUFFIXES)}).'
       ) from e
 
 

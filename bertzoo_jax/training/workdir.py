@@ -115,8 +115,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash):
     raise errors.UserError(
       f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '
-      'old --corpus to resume it, '
-      'or another --workdir (--init takes its weights along).'
+      'old --corpus (of a fine-tuning, the old files) to resume it, or another --workdir (--init '
+      'takes its weights along).'
     )
   if old is not None and (first := _first_other_order(path, config)) is not None:
     print(

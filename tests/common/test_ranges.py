@@ -21,6 +21,7 @@ from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show
 from configs import bert
 from configs import parts
+from configs.tasks import parts as task_parts
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,15 +38,19 @@ def changed(**changes):
 
 
 def sections():
-  """(section, its fields with the usual values) of every constructor of configs/parts.py."""
-  for section, constructors in parts.SECTIONS.items():
+  """(section, its fields with the usual values) of every constructor of configs/parts.py and
+  configs/tasks/parts.py.
+  """
+  for section, constructors in (*parts.SECTIONS.items(), *task_parts.SECTIONS.items()):
     for constructor in constructors:
-      yield section, dict(constructor())
+      yield section, {k: p.default for k, p in inspect.signature(constructor).parameters.items()}
   yield from (('corpus', parts.corpus()), ('run', parts.run()))
 
 
 def test_every_number_of_every_part_has_a_range_and_every_range_a_field():
   numbers, in_tuples = {'seed', 'length', 'batch_size', 'batch_tokens'}, set()
+  fine_tuning = inspect.signature(task_parts.fine_tuning).parameters.values()
+  numbers |= {p.name for p in fine_tuning if isinstance(p.default, (int, float))}
   for section, fields in sections():
     for field, value in fields.items():
       if isinstance(value, (int, float)) and not isinstance(value, bool):
