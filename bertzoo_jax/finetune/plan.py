@@ -98,7 +98,6 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
         'configs/tasks/parts.py from get_config().'
       )
-    _check(one)
   ordered = {}
   while rest := [name for name in suite if name not in ordered]:
     ready = [n for n in rest if suite[n].init not in rest]
@@ -131,6 +130,7 @@ def check(config, weights, prefix: str = 'config') -> None:
     weights: Pretrained that it begins with.
     prefix: of the config's fields on the command line.
   """
+  _check(config)
   most = pretrained.encoder(weights).max_positions
   if most is not None and config.length > most:
     raise errors.UserError(
