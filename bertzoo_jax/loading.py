@@ -20,10 +20,9 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.tasks import batches
 
 POOLING = ('mean', 'first', 'none')
-# Lengths of rows: each one that occurs is a program to compile.
-_BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 _LONGEST = 512  # tokens of a row of an encoder that takes any number
 _CHUNK = 64  # batches of texts that are sorted by length together
 
@@ -155,8 +154,8 @@ class Loaded:
   def _batch(self, rows, batch_size):
     """The rows, padded; their number is filled up with copies of the last one."""
     longest = max(len(row.ids) for row in rows)
-    limit = self.max_length or max(_BUCKETS[-1], longest)
-    length = min([bucket for bucket in _BUCKETS if longest <= bucket <= limit] or [limit])
+    limit = self.max_length or max(batches.BUCKETS[-1], longest)
+    length = min([bucket for bucket in batches.BUCKETS if longest <= bucket <= limit] or [limit])
     size = min(batch_size, 1 << (len(rows) - 1).bit_length())
     rows = [*rows, *[rows[-1]] * (size - len(rows))]
     names = ('input_ids', 'segment_ids', 'pack_ids')

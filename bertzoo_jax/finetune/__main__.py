@@ -15,6 +15,9 @@ several devices. F gets, for each task, a folder per run with its config, metric
 table.md and table.json; submission/ where the task has test rows. The best run of a task keeps its
 checkpoint. Killed at any moment, the same line finishes with the same table, bit for bit.
 
+Of several runs, one that diverges has no score, and the others go on; any other error stops them
+all, and those under way save first. It runs on one host, with all of its devices.
+
 Exit codes as of pretrain: 0, 2, 3, 75, 130.
 """
 

@@ -7,12 +7,13 @@ import numpy as np
 
 from bertzoo_jax.common import hashing
 
-_BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+# Lengths of rows: each one that occurs is a program to compile.
+BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 def buckets(length: int) -> tuple[int, ...]:
   """The lengths that batches of rows of at most `length` tokens may have, ascending."""
-  return (*(b for b in _BUCKETS if b < length), length)
+  return (*(b for b in BUCKETS if b < length), length)
 
 
 def rows_of(count: int, step: int, *, batch_size: int, seed: int) -> np.ndarray:
