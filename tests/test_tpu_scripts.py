@@ -253,7 +253,7 @@ class Cloud:
     return self.folder / 'cloud' / zone / 'bert' / f'w{worker}'
 
   def attempts(self, worker=0):
-    return int((self.folder / f'attempts.{worker}').read_text())
+    return int((self.folder / f'attempts.{worker}').read_text() or 0)  # it may be half written
 
   def boot(self, worker):
     """What a worker does when it is switched on."""
