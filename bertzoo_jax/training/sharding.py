@@ -273,7 +273,8 @@ def kernel_gradients(mesh, table):
 
   def summed(path, shape, sums, x_ND, grad_NF):
     spec = _spec(_first_match(table, path) or {}, shape, mesh)[0]
-    if 'fsdp' not in spec:
+    # the rows of a table of relative positions need not divide
+    if 'fsdp' not in spec or len(x_ND) % rows_over(mesh):
       return sums(x_ND, grad_NF)
     axis = spec.index('fsdp')
     axis = 0 if math.prod(shape[:axis]) < x_ND.shape[1] else 1  # of the kernel as a matrix

@@ -25,7 +25,7 @@ ENCODER = parts.disentangled(
   num_heads=2,
   intermediate_size=32,
   max_positions=16,
-  max_distance=10,
+  max_distance=16,  # 15 rows of the table are used: as in published sizes, no mesh divides them
   buckets=8,
 )
 OBJECTIVE = parts.replaced_token(width=1.0, depth=0.5, shared='added', head='token_and_row')
@@ -60,8 +60,8 @@ def straight():
   [
     pytest.param((1, 1, 1), 4, kernels.XLA, id='4 parts'),
     pytest.param((2, 1, 2), 2, kernels.XLA, id='data and tensor, 2 parts', marks=pytest.mark.slow),
-    pytest.param((1, 2, 4), 1, kernels.XLA, id='fsdp and tensor'),
-    pytest.param((1, 4, 1), 1, kernels.XLA, id='fsdp', marks=pytest.mark.slow),
+    pytest.param((1, 2, 4), 1, kernels.XLA, id='fsdp and tensor', marks=pytest.mark.slow),
+    pytest.param((1, 4, 1), 1, kernels.XLA, id='fsdp'),
     pytest.param((1, 1, 3), 1, kernels.XLA, id='3 along tensor', marks=pytest.mark.slow),
     pytest.param((2, 1, 2), 2, FUSED, id='fused, 2 parts', marks=pytest.mark.slow),
   ],
