@@ -116,7 +116,7 @@ class Loaded:
     return np.stack(out) if out else np.zeros((0, self.encoder.hidden_size), np.float32)
 
   def rows(self, texts: list[str], max_length: int | None = None) -> list[Row]:
-    """Texts as rows, with special tokens around them. Arguments and errors as of `encode`."""
+    """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
     words = [word.split(':') for word in self.found.shape.single.split()]
     limit = self._limit(max_length, sum(role != 'A' for role, _ in words))
     # of roles around the text: id, start and end
@@ -134,7 +134,7 @@ class Loaded:
   def vectors(
     self, rows: list[Row], pooling: str = 'mean', batch_size: int = 32
   ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (number of a row, its vectors as of `encode`), each row once, in any order.
+    """Yields (number of a row, its vectors), each row once, in any order.
 
     Rows of like length share a batch. They are padded to one of few lengths, so that few programs
     are compiled.
@@ -223,7 +223,7 @@ def tokenizer_of(
 
 
 def load(address: str, dtype: str = 'float32') -> Loaded:
-  """The network at an address, as of `bertzoo_jax.load`."""
+  """The network at an address, see `bertzoo_jax.load`."""
   return Loaded(pretrained.open(address), dtype)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 from configs import parts
 
@@ -112,6 +114,22 @@ def state(objective, tx, params, rows):
   return jax.jit(
     lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows)
   )(params)
+
+
+def save(workdir, params, step):
+  """Writes a checkpoint of these weights, which needs no training."""
+  zero = jnp.zeros((), jnp.int32)
+  made = steps.TrainState(
+    zero + step,
+    jax.tree.map(jnp.asarray, params),
+    {'m': jnp.zeros(2)},
+    (),
+    {'total': zero, 'consecutive': zero, 'last': zero},
+    spikes.fresh(),
+  )
+  saver = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  saver.save(made)
+  saver.close()
 
 
 def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):

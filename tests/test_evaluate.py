@@ -8,7 +8,6 @@ import shutil
 import types
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
@@ -22,10 +21,7 @@ from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import probe
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import phase_run
-from bertzoo_jax.training import spikes
-from bertzoo_jax.training import step as steps
 from configs import parts
 
 pytestmark = pytest.mark.filterwarnings('ignore:Split')  # few rows, of long sentences
@@ -77,19 +73,7 @@ def make_workdir(path, made, corpus):
   params = small.parameters(small.objective(made.objective.name, vocab_size=VOCAB, **SIZES))
   if 'pair_head' in params:
     params['pair_head'] = pair_head(params, corpus)
-  zero = jnp.zeros((), jnp.int32)
-  saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
-  saver.save(
-    steps.TrainState(
-      zero + 7,
-      jax.tree.map(jnp.asarray, params),
-      {'m': jnp.zeros(2)},
-      (),
-      {'total': zero, 'consecutive': zero, 'last': zero},
-      spikes.fresh(),
-    )
-  )
-  saver.close()
+  small.save(path, params, step=7)
   return params
 
 

@@ -12,7 +12,6 @@ import sys
 import time
 import types
 
-import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
@@ -30,10 +29,7 @@ from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import spikes
-from bertzoo_jax.training import step as steps
 from configs import bert
 from configs import parts
 from configs import roberta
@@ -75,18 +71,7 @@ def make_workdir(path, config, sizes=SIZES):
   params = small.parameters(
     part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   )
-  zero = jnp.zeros((), jnp.int32)
-  state = steps.TrainState(
-    zero + 7,
-    jax.tree.map(jnp.asarray, params),
-    {'m': jnp.zeros(2)},
-    (),
-    {'total': zero, 'consecutive': zero, 'last': zero},
-    spikes.fresh(),
-  )
-  saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
-  saver.save(state)
-  saver.close()
+  small.save(path, params, step=7)
   return params
 
 

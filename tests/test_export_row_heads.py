@@ -5,8 +5,6 @@ them, texts that tokenizers disagree about included.
 import json
 import pathlib
 
-import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
@@ -20,12 +18,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
-from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import objective as objective_type
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import spikes
-from bertzoo_jax.training import step as steps
 from configs import parts
 from configs.tasks import parts as task_parts
 
@@ -61,23 +54,9 @@ RUNS = {  # family, tokenizer, encoder, objective
 PAIR = ('A first text.', '\uff28\uff45 and \U0001f600')
 
 
-def of_rows(encoder, ops=None, *, head, labels=('',), **rates):
-  """An objective that scores rows and cannot learn."""
-
-  def init(key):
-    return {
-      'encoder': networks.init_encoder(encoder, key, predicts=False),
-      'row_head': networks.init_row_head(encoder, key, head, len(labels)),
-    }
-
-  network = objective_type.Network('', encoder, lambda params: params)
-  return objective_type.Objective(init, None, lambda rows: (), None, (), (network,))
-
-
-@pytest.fixture(autouse=True)
-def _objectives(monkeypatch):
-  for name in ('classification', 'regression', 'multilabel'):
-    monkeypatch.setitem(objectives.BY_NAME, name, of_rows)
+def classes(encoder, head, labels):
+  """The objective of rows with these classes."""
+  return objectives.BY_NAME['classification'](encoder, head=head, labels=labels, **RATES)
 
 
 def write(path, config, params):
@@ -87,18 +66,7 @@ def write(path, config, params):
   record = metrics.Record(path, 0, 1)
   record.write({'step': 5, 'class_loss': 0.5, 'dev_matthews': 0.25, 'tokens_per_second': 3.0})
   record.close()
-  zero = jnp.zeros((), jnp.int32)
-  state = steps.TrainState(
-    zero + 7,
-    jax.tree.map(jnp.asarray, params),
-    {'m': jnp.zeros(2)},
-    (),
-    {'total': zero, 'consecutive': zero, 'last': zero},
-    spikes.fresh(),
-  )
-  saver = checkpoint.Checkpoints(path, keep=1, keep_every=0)
-  saver.save(state)
-  saver.close()
+  small.save(path, params, step=7)
 
 
 def fine_tuned(path, name):
@@ -233,7 +201,7 @@ def pretrained(path, encoder=BERT):
 @pytest.mark.parametrize('as_directory', [False, True])
 def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_directory):
   before, run = pretrained(tmp_path)
-  after = of_rows(before.networks[0].encoder, head='tanh', labels=('a', 'b'))
+  after = classes(before.networks[0].encoder, 'tanh', ('a', 'b'))
   fresh, address = small.parameters(after), str(tmp_path)
   if as_directory:
     export.export(address, tmp_path / 'out')
@@ -260,7 +228,7 @@ def test_a_fine_tuned_head_is_read_where_it_fits_and_else_left_fresh(tmp_path, a
     address = f'hf:{tmp_path / "out"}'
 
   def begin(head, labels):
-    after = of_rows(encoder, head=head, labels=labels)
+    after = classes(encoder, head, labels)
     fresh = small.parameters(after, seed=4)
     params, lines = initial_weights.parameters(fresh, address, after, tmp_path / 'tokenizer')
     return fresh, params, '\n'.join(lines)

@@ -56,10 +56,11 @@ def world(tmp_path_factory):
   return folder
 
 
-def config(**changes):
-  """A fine-tuning of own.classify on one device's batches. changes: 'a__b' is the field a.b."""
-  out = own.get_config('classify')
-  out.source.files = ml_collections.ConfigDict({s: f'{s}.tsv' for s in ('train', 'dev', 'test')})
+def config(argument='classify', **changes):
+  """A fine-tuning of own.py on one device's batches. changes: 'a__b' is the field a.b."""
+  out = own.get_config(argument)
+  if argument == 'classify':
+    out.source.files = ml_collections.ConfigDict({s: f'{s}.tsv' for s in ('train', 'dev', 'test')})
   out.length, out.batch_size, out.steps = 16, 16, STEPS
   out.schedule.learning_rate = 2e-3
   out.run = parts.run(
@@ -95,6 +96,22 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(world, tmp_path, caps
   again = (folder / 'test.tsv.predictions.jsonl').read_text().splitlines()
   key = lambda line: (line['text_a'], line['label'], line['probabilities'])
   assert [key(json.loads(line)) for line in again] == [key(line) for line in predicted]
+
+
+@pytest.mark.parametrize(
+  'argument, label, metric', [('regress', 'warmth', 'spearman'), ('multilabel', 'good,long', 'f1')]
+)
+def test_scores_and_several_labels_are_learned_from_a_csv(world, tmp_path, argument, label, metric):
+  lines = ['text,warmth,good,long']
+  for kind, text in rows(160, 7):
+    good, long = kind == 'good', len(text.split()) > 6
+    lines.append(f'"{text}",{2.5 * good - 1},{good:d},{long:d}')
+  (world / 'own.csv').write_text('\n'.join(lines) + '\n')
+  changes = dict(source__files__train='own.csv', source__label=label, steps=60)
+  (found,) = finetune(world, tmp_path / 'f', config(argument, source__dev_share=0.25, **changes))
+  assert found.median > 0.65 > json.loads((tmp_path / 'f/table.json').read_text())[0]['majority']
+  file = tmp_path / 'f' / argument / 'run' / 'result.json'
+  assert metric in ' '.join(json.loads(file.read_text())['scores']['dev'])
 
 
 GRID = dict(grid=(('schedule.learning_rate', (1e-3, 3e-3)),), seeds=(0, 1))

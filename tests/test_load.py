@@ -170,30 +170,18 @@ def fine_tuned(places, folder, family='bert'):
   shutil.copytree(run, folder)
   shutil.rmtree(folder / 'checkpoints')
   config = json.loads((run / 'config.json').read_text())
-  config['objective'] = {'name': 'classification', 'head': 'auto'}
-  for key in ('phases', 'format', 'masking'):
-    config.pop(key)
+  config['objective'] = dict(
+    name='classification', labels=['a', 'b', 'c'], head='tanh', dropout=0.1, input_dropout=0.0
+  )
+  config['phases'] = [[9, {}]]
+  for key in ('format', 'masking', 'corpus'):
+    del config[key]
   (folder / 'config.json').write_text(json.dumps(config))
   encoder = pretrained.encoder(found)
   head = networks.init_row_head(encoder, jax.random.key(0), 'tanh', 3)
   params = {'encoder': found.params['encoder'], 'row_head': jax.tree.map(np.asarray, head)}
-  save(folder, params)
+  small.save(folder, params, step=9)
   return params
-
-
-def save(folder, params):
-  zero = jnp.zeros((), jnp.int32)
-  state = made.steps.TrainState(
-    zero + 9,
-    jax.tree.map(jnp.asarray, params),
-    {'m': jnp.zeros(2)},
-    (),
-    {'total': zero, 'consecutive': zero, 'last': zero},
-    made.spikes.fresh(),
-  )
-  saver = made.checkpoint.Checkpoints(folder, keep=1, keep_every=0)
-  saver.save(state)
-  saver.close()
 
 
 def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp_path):

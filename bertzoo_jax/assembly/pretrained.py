@@ -40,7 +40,7 @@ class Run(NamedTuple):
   Attributes:
     params: nested dict of numpy arrays, of all networks.
     step: of the checkpoint; workdir: of the run.
-    config: of the phase that took that step; of a fine-tuning the whole config.
+    config: of the phase that took that step.
     networks: that the run trains, in float32. The one to keep comes first.
   """
 
@@ -55,7 +55,7 @@ class Pretrained(NamedTuple):
   """One network that was trained, and what is needed to go on with it.
 
   Attributes:
-    address: as it was given, of a run with the step, of a pair that of the discriminator.
+    address: as it was given. That of a run has the step, and that of a pair is the discriminator's.
     section: complete config section of the encoder: 'name' and every field.
     params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
     step: of the checkpoint; None of a Hugging Face directory.
@@ -85,7 +85,7 @@ def open(address: str, wished: str | None = None) -> Pretrained:
   Args:
     address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
       discriminator and generator.
-    wished: class of Hugging Face that reads a directory, as of `hf.load`.
+    wished: class of Hugging Face that reads a directory, see `hf.load`.
 
   Raises:
     UserError: nothing at the address, several addresses, damaged files.
@@ -113,17 +113,8 @@ def open_run(address: str) -> Run:
     TryAgain: the storage does not answer.
   """
   params, step, workdir = checkpoint.load_params(address)
-  config = workdirs.run_config(workdir)
-  if 'phases' in config:
-    config = configuration.phase_at(config, step).config
-  words = hf.vocabulary_size(params)
-  if 'row_head' in params:  # fine-tuned: the objective needs the labels, the network does not
-    built = parts.build(
-      config.encoder, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32
-    )
-    networks = (objective_of.Network('', built, lambda params: params),)
-  else:
-    networks = objectives.networks_of(config, words)
+  config = configuration.phase_at(workdirs.run_config(workdir), step).config
+  networks = objectives.networks_of(config, hf.vocabulary_size(params))
   return Run(params, step, workdir, config, networks)
 
 

@@ -16,7 +16,6 @@ from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
-from bertzoo_jax.common import storage
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
@@ -43,8 +42,8 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     open_data: () → training_data.Data.
     init: address of weights to begin with, or one for each network by comma; None for fresh ones.
     notice: a Preemption that listens.
-    devices: those of the mesh; None for all.
-    show: False for a run whose lines nobody would read.
+    devices: of the mesh; None for all.
+    show: whether to print progress.
 
   Returns:
     {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'flops': of the whole run,
@@ -52,13 +51,10 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
 
   Raises:
     UserError: anything that does not fit, before anything is written.
-    TryAgain, Stopped: as of `pretrain`.
+    TryAgain, Stopped: see `pretrain`.
   """
   assembly.check(config)
-  if (storage.path(workdir) / 'manifest.json').exists():
-    raise errors.UserError(
-      f'--workdir {workdir} holds a corpus (manifest.json): give a folder of its own.'
-    )
+  workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'))
   own = lock.hold(workdir) if first_process() else contextlib.nullcontext()
   with (
     workdirs.writable(workdir),

@@ -32,20 +32,22 @@ _STEPS = (
 )
 
 
-# The fields that the config of this command must have.
-_WANTED = [configuration.FIELDS]
+# The fields that the config of this command must have; whether a fine-tuning will do, too.
+_WANTED = [configuration.FIELDS, False]
 
 
 def define_config(
   required: bool = True,
   fields: tuple[str, ...] = configuration.FIELDS,
+  also_tasks: bool = False,
   help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
 ):
   """Defines --config FILE:ARGUMENT and --config.section.key=value.
 
-  fields: that the config must have. help: what --help says of it.
+  fields: that the config must have. also_tasks: whether a fine-tuning will do, too. help: what
+  --help says of it.
   """
-  _WANTED[0] = fields
+  _WANTED[:] = fields, also_tasks
   flag = config_flags.DEFINE_config_file(
     'config',
     None,
@@ -115,7 +117,10 @@ def _check_config():
       _in_config_file(e)
       or f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).'
     ) from e
-  if lacking and ('suite' in config or 'source' in config):
+  is_task = 'suite' in config or 'source' in config
+  if is_task and _WANTED[1]:
+    return
+  if lacking and is_task:
     raise errors.UserError(
       f'{_path(sys.argv)} is a fine-tuning, and this command needs a config of pretraining: run it '
       'with python -m bertzoo_jax.finetune.'

@@ -29,8 +29,8 @@ class Stopped(UserError):
 
 
 class Diverged(Stopped):
-  """A run whose loss, gradient or parameters are no finite numbers. Of several runs, the others go
-  on.
+  """A run whose loss, gradient or parameters are no finite numbers. The other runs of a grid
+  continue.
   """
 
 

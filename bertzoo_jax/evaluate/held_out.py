@@ -34,7 +34,7 @@ class Opened(NamedTuple):
 
 
 def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
-  """A run and held-out text for it; arguments and errors as of `scores.evaluate`."""
+  """A run and held-out text for it; arguments and errors: see `scores.evaluate`."""
   run = pretrained.open_run(address)
   workdir, config = run.workdir, run.config
   if 'corpus' not in config:

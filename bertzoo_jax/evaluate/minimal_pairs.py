@@ -42,7 +42,7 @@ class Found(NamedTuple):
   Attributes:
     address: of the weights; step: of the checkpoint, None of a Hugging Face directory.
     network: its name; '' where there is one.
-    how: what a token is predicted from, as of `likelihoods`.
+    how: what a token is predicted from, see `likelihoods`.
     groups: Accuracy of each group, in the order of the file.
     total: Accuracy of all pairs.
     notes: sentences on what is to know of the numbers.
@@ -62,7 +62,7 @@ def evaluate(address: str, path: str, *, group_by: str = '') -> Found:
 
   Args:
     address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION].
-    path, group_by: as of `pair_files.read`.
+    path, group_by: see `pair_files.read`.
 
   Raises:
     UserError: nothing at an address; a network that gives no probability of a token, or that never
@@ -90,7 +90,7 @@ def evaluate(address: str, path: str, *, group_by: str = '') -> Found:
 
 
 def opened(address: str) -> tuple[likelihoods.Subject, Any]:
-  """(the network to score at an address, its tokenizer). Errors as of `evaluate`."""
+  """(the network to score at an address, its tokenizer). Errors: see `evaluate`."""
   if not address.startswith('hf:'):
     run = pretrained.open_run(address)
     tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
@@ -114,7 +114,7 @@ def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
   """The network of a run that is scored. Where a generator fills the masks of another network's
   rows, it is the generator.
 
-  special: ids of the run's tokenizer. Errors as of `evaluate`.
+  special: ids of the run's tokenizer. Errors: see `evaluate`.
   """
   in_order = 'masking' in run.config and run.config.masking.name == 'in_order'
   told = {n.name: likelihoods.how(n.of(run.params), in_order) for n in run.networks}

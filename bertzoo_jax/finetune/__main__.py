@@ -6,19 +6,20 @@ resume.
     python -m bertzoo_jax.finetune --config configs/tasks/own.py:classify --init W --workdir F \\
       --config.source.files.train=my.tsv --config.source.text_a=text
 
---init is an address as of pretrain: W, W@STEP, W@best, hf:DIR or hf:ID. W@all fine-tunes every
-checkpoint of a pretraining run and draws the score over its steps. Of weights with two networks the
-discriminator is taken. Encoder and tokenizer come with the weights.
+--init takes the addresses that pretrain takes: W, W@STEP, W@best, hf:DIR or hf:ID. W@all fine-tunes
+every checkpoint of a pretraining run and draws the score over its steps. If there are two networks,
+the discriminator is used. The encoder and the tokenizer come with the weights.
 
-A grid (config.grid) and seeds (config.seeds) are one run each, several at a time if there are
-several devices. F gets, for each task, a folder per run with its config, metrics and predictions;
-table.md and table.json; submission/ where the task has test rows. The best run of a task keeps its
-checkpoint. Killed at any moment, the same line finishes with the same table, bit for bit.
+Each combination of a grid (config.grid) and a seed (config.seeds) is a run. If there are several
+devices, each run gets one of them. F gets a folder per run with its config, metrics and
+predictions; table.md and table.json; submission/ if the task has test rows. Only the best run of a
+task keeps its checkpoint. A fine-tuning that was killed resumes with the same line, and its table
+is the same bit for bit.
 
-Of several runs, one that diverges has no score, and the others go on; any other error stops them
-all, and those under way save first. It runs on one host, with all of its devices.
+If one of several runs diverges, it gets no score and the others continue. Any other error stops all
+runs; they save first. finetune runs on one host.
 
-Exit codes as of pretrain: 0, 2, 3, 75, 130.
+Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
 import math
@@ -28,7 +29,6 @@ from absl import flags
 
 from bertzoo_jax import loading
 from bertzoo_jax import tasks
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import curve
@@ -66,7 +66,7 @@ def finetune(
 
   Raises:
     UserError: anything that does not fit, before anything is written.
-    TryAgain, Stopped: as of pretrain.
+    TryAgain, Stopped: see pretrain.
   """
   distributed.join()
   if jax.process_count() > 1:
@@ -75,11 +75,11 @@ def finetune(
       'them, without JAX_COORDINATOR_ADDRESS.'
     )
   suite = plan.tasks(config)
-  _check_own(workdir)
+  workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
   found, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
     with lock.hold(workdir):
-      weights = [pretrained.open(address) for address in plan.addresses(init)]
+      weights = plan.weights(init)
       tokenizer = loading.tokenizer_of(weights[0])
       for name, own in suite.items():
         plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
@@ -94,7 +94,7 @@ def finetune(
         unlabelled = None if predict is None else task.read(predict)
         if own.init and own.init not in best:
           _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
-        begun = [pretrained.open(best[own.init])] if own.init in best else weights
+        begun = plan.weights(best[own.init]) if own.init in best else weights
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         runs = plan.runs(name, own, task, begun, workdir)
         by_address = {w.address: w for w in begun}
@@ -115,20 +115,10 @@ def finetune(
           f'holds {", ".join(_folders(suite))}.'
         )
       text = table.markdown(found, majority)
-      if trainings.first_process():
-        storage.write_text(storage.path(workdir) / 'table.md', text)
-        storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
+      storage.write_text(storage.path(workdir) / 'table.md', text)
+      storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
       _say(f'\n{text}\n' + '\n'.join(f'best of {name}: {where}' for name, where in best.items()))
   return found
-
-
-def _check_own(workdir):
-  """Raises UserError for the folder of a corpus or of another run, such as that of --init."""
-  for file, what in (('manifest.json', 'a corpus'), ('config.json', 'a run')):
-    if (storage.path(workdir) / file).exists():
-      raise errors.UserError(
-        f'--workdir {workdir} holds {what} ({file}): give a folder of its own.'
-      )
 
 
 def _opened(name, config, task_dir, tokenizer, weights, may_lack):
@@ -136,20 +126,11 @@ def _opened(name, config, task_dir, tokenizer, weights, may_lack):
   if may_lack and (why := tasks.missing(config, task_dir)):
     _say(f'{name} is left out. {why}')
     return None
-  return tasks.open(
-    config,
-    task_dir,
-    tokenizer,
-    weights.shape,
-    segments=weights.section['type_vocab_size'] if 'type_vocab_size' in weights.section else 0,
-    max_length=config.length,
-  )
+  return work.opened(config, task_dir, tokenizer, weights)
 
 
 def _write(name, config, task, chosen, results, begun, workdir):
   """The submission of the best run, and the curve over the steps of pretraining."""
-  if not trainings.first_process():
-    return
   folder = storage.path(workdir) / name
   if len(begun) > 1:
     points = [
@@ -187,8 +168,7 @@ def _folders(suite):
 
 
 def _say(text):
-  if trainings.first_process():
-    print(text, flush=True)
+  print(text, flush=True)
 
 
 def main(_):

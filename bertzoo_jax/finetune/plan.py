@@ -48,12 +48,6 @@ _FIXED = (
   'submission',
   'objective.name',
 )
-_NUMBERS = {
-  'batch_size': ('a whole number above 0', lambda x: type(x) is int and x > 0),
-  'steps': ('a whole number of at least 0', lambda x: type(x) is int and x >= 0),
-  'epochs': ('a finite number of at least 0', lambda x: math.isfinite(x) and x >= 0),
-  'warmup': ('a finite number of at least 0', lambda x: math.isfinite(x) and x >= 0),
-}
 
 
 class Run(NamedTuple):
@@ -75,10 +69,10 @@ class Run(NamedTuple):
   experiment: Any
   folder: Any
 
-  @property
-  def name(self) -> str:
-    """'learning_rate=3e-05+seed=1'."""
-    return _name(self.point, self.seed)
+
+def is_fine_tuning(config) -> bool:
+  """Whether a config is a fine-tuning, of one task or several."""
+  return 'source' in config or 'suite' in config
 
 
 def tasks(config) -> dict[str, ml_collections.ConfigDict]:
@@ -109,8 +103,14 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
   return ordered
 
 
-def addresses(init: str) -> list[str]:
-  """The addresses that --init stands for: W@all is every checkpoint of a run."""
+def weights(init: str) -> list[pretrained.Pretrained]:
+  """The weights that --init stands for, with None for their arrays: each run loads its own."""
+  found = [pretrained.open(address) for address in _addresses(init)]
+  return [one._replace(params=dict.fromkeys(one.params)) for one in found]
+
+
+def _addresses(init):
+  """W@all is every checkpoint of a run."""
   if not init.endswith(_ALL):
     return [init]
   workdir = init.removesuffix(_ALL)
@@ -181,9 +181,7 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
 
   config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
   """
-  for key, (words, holds) in _NUMBERS.items():
-    if not holds(config[key]):
-      raise errors.UserError(f'config.{key} is {config[key]}: {words} is needed.')
+  _check_numbers(config)
   if config.schedule.warmup:
     raise errors.UserError(
       f'config.schedule.warmup={config.schedule.warmup} is not read: set '
@@ -234,9 +232,7 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
 
 def _check(config):
   """Raises UserError for a number out of its range, or a grid or seeds of another form."""
-  ranges.check_fields(config)
-  if config.batch_size < 1:
-    raise errors.UserError('config.batch_size is 0: rows of a batch are needed, as in 32.')
+  _check_numbers(config)
   for line in config.grid:
     if not (
       isinstance(line, (tuple, list))
@@ -269,6 +265,12 @@ def _check(config):
     raise errors.UserError(
       f'config.seeds has {wrong[0]!r}: seeds are whole numbers, as in --config.seeds=0,1,2.'
     )
+
+
+def _check_numbers(config):
+  ranges.check_fields(config)
+  if config.batch_size < 1:
+    raise errors.UserError('config.batch_size is 0: give the rows of a batch, as in 32.')
 
 
 def _rates(config, experiment, vocab_size):

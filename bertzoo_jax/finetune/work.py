@@ -1,7 +1,7 @@
 """Trains the runs of a task, one after the other or one per device, and scores each of them.
 
 A finished run has result.json in its folder and is not run again. Of all finished runs of a task
-only the best keeps its checkpoint. A run that diverges is finished, too, with no score: it is below
+only the best keeps its checkpoint. A run that diverges is finished without a score, and ranks below
 all others.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
+from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -37,6 +38,21 @@ PREDICTIONS = 'predictions.npz'
 _SCORED_ROWS = 64  # that go through a network together
 
 
+def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
+  """The task of a fine-tuning config, as rows of the encoder of `weights`, a Pretrained.
+
+  Raises UserError: see `tasks.open`.
+  """
+  return tasks.open(
+    config,
+    task_dir,
+    tokenizer,
+    weights.shape,
+    segments=weights.section['type_vocab_size'] if 'type_vocab_size' in weights.section else 0,
+    max_length=config.length,
+  )
+
+
 def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
@@ -49,16 +65,11 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     say: prints a line.
 
   Raises:
-    UserError: as of `run.train`; no further run is begun, and those under way save and end.
+    UserError: see `run.train`; no further run is begun, and those under way save and end.
     Stopped: all runs diverged.
   """
   results, free, lock = {}, queue.Queue(), threading.Lock()
-  # W&B has one run per process
-  together = all(
-    set(run.experiment.run.mesh) <= {1, -1} and not run.experiment.run.wandb for run in runs
-  )
-  together = together and len(devices) > 1 and len(runs) > 1
-  for own in [[d] for d in devices] if together else [devices]:
+  for own in [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]:
     free.put(own)
   alone = len(runs) == 1
   if not alone:
@@ -110,6 +121,13 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     del results[chosen]
     work(chosen)
   return [results[n] for n in range(len(runs))] if len(results) == len(runs) else None
+
+
+def at_once(runs, devices: int) -> int:
+  """How many runs go at the same time, each on its own device; 1: on all devices together."""
+  # W&B has one run per process
+  alone = any(set(run.experiment.run.mesh) - {1, -1} or run.experiment.run.wandb for run in runs)
+  return 1 if alone or len(runs) == 1 else devices
 
 
 def best(results: list[dict]) -> int:
@@ -236,17 +254,14 @@ def data_of(experiment, task, weights) -> training_data.Data:
   train, size = task.splits['train'], experiment.batch_size
   lengths = batches.buckets(experiment.length)
   padding = dict(padding=task.padding, pad=task.pad)
-  rows_here = size // jax.process_count()
-  mine = slice(jax.process_index() * rows_here, (jax.process_index() + 1) * rows_here)
 
-  def make(step, part=mine):
+  def make(step):
     return batches.train_batch(
       train,
       step,
       batch_size=size,
       seed=experiment.seed,
       length_buckets=lengths,
-      part=part,
       **padding,
     )
 
@@ -257,12 +272,11 @@ def data_of(experiment, task, weights) -> training_data.Data:
     for _, batch in batches.ordered_batches(
       task.splits[name], size, length_buckets=lengths, **padding
     ):
-      yield {feature: x[mine] for feature, x in batch.items()}
+      yield batch
 
-  first = make(0, slice(None))
   features = {
     name: ((size, experiment.length) if x.ndim == 2 and name != 'labels' else x.shape, x.dtype)
-    for name, x in first.items()
+    for name, x in make(0).items()
   }
 
   def phase(phase):

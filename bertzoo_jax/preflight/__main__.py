@@ -5,11 +5,14 @@
                                     [--corpus CORPUS] [--workdir W]
                                     [--price 3.22] [--preemptions 3]
                                     [--nolargest] [--confirm] [--json]
+    python -m bertzoo_jax.preflight --config configs/tasks/glue.py:rte --init W [--task_dir DIR]
+                                    --tpu v4-8 [--price 3.22]
 
 Compiles the real train step of each phase for the slice, with the compiler that a TPU VM has
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
-and --workdir it also finds every error that `pretrain` would report. Every problem is listed, with
-a code (bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written.
+and --workdir it also finds every error that `pretrain` would report. A fine-tuning reads its files;
+its run with the largest batch is compiled. Every problem is listed, with a code
+(bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written.
 
 Memory is the compiler's own verdict. Times are its estimates, with bounds
 (bertzoo_jax/tpu/estimate.py): none was measured on a chip. What needs no compiler is checked first,
@@ -98,6 +101,7 @@ def main(_):
   _end_at_sigterm()
   jax.config.update('jax_platforms', 'cpu')  # a chip that is here belongs to the run
   cli.quiet_tensorflow()
+  from bertzoo_jax.finetune import plan
   from bertzoo_jax.preflight import report  # they import TensorFlow
   from bertzoo_jax.preflight import verdict
 
@@ -109,7 +113,9 @@ def main(_):
       topology=_TOPOLOGY.value,
       corpus=_CORPUS.value,
       workdir=_WORKDIR.value,
-      recipe=recipe(sys.argv),
+      init=_INIT.value,
+      task_dir=_TASK_DIR.value,
+      recipe=None if plan.is_fine_tuning(_CONFIG.value) else recipe(sys.argv),
       price=_PRICE.value,
       preemptions=_PREEMPTIONS.value,
       largest=_LARGEST.value,
@@ -124,7 +130,7 @@ def main(_):
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config()
+  _CONFIG = cli.define_config(also_tasks=True)
   _TPU = flags.DEFINE_string(
     'tpu', None, 'Accelerator type as Cloud names it: v4-32, v5litepod-8 (v5e-8), v6e-8.'
   )
@@ -137,6 +143,10 @@ if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run, local or gs://, to be checked too.'
   )
+  _INIT = flags.DEFINE_string(
+    'init', None, 'Of a fine-tuning, its weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID.'
+  )
+  _TASK_DIR = flags.DEFINE_string('task_dir', '.', 'Of a fine-tuning, the folder of its files.')
   _PRICE = flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
   _PREEMPTIONS = flags.DEFINE_integer(
     'preemptions', 0, 'That the run is to survive.', lower_bound=0

@@ -41,6 +41,7 @@ class Phase(NamedTuple):
       where it was not looked for, or not found.
     epochs: of the text; None without a corpus.
     carry: bytes per device of the memory that goes from step to step; 0 without one.
+    devices: of its mesh.
   """
 
   index: int
@@ -59,6 +60,7 @@ class Phase(NamedTuple):
   largest: tuple[int, int | None] | None
   epochs: float | None
   carry: int = 0
+  devices: int = 1
 
 
 def described(findings, config, text, mesh) -> list:
@@ -90,6 +92,7 @@ def described(findings, config, text, mesh) -> list:
         largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
         carry=memory.per_device(target.carry),
+        devices=mesh.size,
       )
       out.append((made, phase_run))
   return out
@@ -104,8 +107,8 @@ def phases(
 
   Args:
     findings: to add to (P08 to P10, W05).
-    described: as of `described`.
-    kernels: cycles of Pallas kernels, as of `hlo.read`.
+    described: see `described`.
+    kernels: cycles of Pallas kernels, see `hlo.read`.
     search: look for the largest batch that fits, where a phase does not. confirm: compile it.
     say: prints a line of progress.
   """
@@ -148,7 +151,7 @@ def _check_entering(findings, made, before, after, slice_):
   """Where a run goes from a phase to the next, it holds one state and what the phase adds."""
   try:
     found = program.entering(before, after)
-  except Exception as e:  # as of a train step
+  except Exception as e:  # see _compiled
     findings.add(
       'P10',
       f'Entering phase {made.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: '

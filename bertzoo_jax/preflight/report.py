@@ -77,6 +77,7 @@ def as_dict(found) -> dict:
     ),
     'mesh': found.mesh,
     'phases': [_phase(found, p) for p in found.phases],
+    'runs': found.runs and found.runs._asdict(),
     'run': found.run
     and {**found.run._asdict(), 'price': found.price, 'preemptions': found.preemptions},
     'libtpu_init_args': found.flags,
@@ -292,10 +293,10 @@ def faster(config) -> list[str]:
 
 
 def mfu(slice_, p, seconds=None) -> float | None:
-  """Share of the slice's peak that the model's own FLOPs take, in the likely time or another; None
+  """Share of its devices' peak that the model's own FLOPs take, in the likely time or another; None
   if they are not known.
   """
-  return p.flops and p.flops / ((seconds or p.time.likely) * slice_.devices * slice_.chip.peak)
+  return p.flops and p.flops / ((seconds or p.time.likely) * p.devices * slice_.chip.peak)
 
 
 def _mfu_cells(slice_, p) -> tuple[str, str]:
@@ -419,7 +420,8 @@ def _remarks(found):
       )
       yield f'phase {p.index}: without an estimate, charged by bytes: {parts}'
     if p.epochs is not None:
-      yield f'phase {p.index}: {p.epochs:.2f} epochs of the corpus'
+      what = 'corpus' if found.runs is None else 'train rows'
+      yield f'phase {p.index}: {p.epochs:.2f} epochs of the {what}'
 
 
 def _whole(found):
@@ -431,8 +433,13 @@ def _whole(found):
     else ', no preemption'
   )
   least, most = _span(86400 * run.least_days), _span(86400 * run.most_days)
+  whole = 'whole run'
+  if found.runs:
+    number, at_once, _ = found.runs
+    own = f', {at_once} at a time, each on its own device' if at_once > 1 else ''
+    whole = f'{number} run{"s" * (number > 1)}{own}, without compilation and scoring'
   yield rich.text.Text(
-    f'whole run: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold'
+    f'{whole}: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold'
   )
   if run.dollars is None:
     yield '--price DOLLARS (per chip and hour) gives the cost'

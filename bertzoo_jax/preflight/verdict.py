@@ -1,5 +1,6 @@
 """The verdict on a TPU run: everything that needs no compiler first, then the compilation."""
 
+import math
 import os
 from typing import NamedTuple
 
@@ -9,7 +10,9 @@ from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import ranges
+from bertzoo_jax.finetune import plan
 from bertzoo_jax.preflight import compiling
+from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
 from bertzoo_jax.tpu import chips
@@ -33,6 +36,7 @@ class Preflight(NamedTuple):
     remedies: changes that would make the run fit; first those that suffice alone.
     region: of the bucket of the workdir; None where it is not known.
     findings: problems and warnings.
+    runs: of a fine-tuning; None for a pretraining.
   """
 
   config: object
@@ -46,6 +50,7 @@ class Preflight(NamedTuple):
   remedies: list[str]
   region: str | None
   findings: readiness.Findings
+  runs: fine_tuning.Runs | None = None
 
   @property
   def fits(self) -> bool:
@@ -63,6 +68,8 @@ def preflight(
   topology: str | None = None,
   corpus: str | None = None,
   workdir: str | None = None,
+  init: str | None = None,
+  task_dir: str = '.',
   recipe=None,
   price: float | None = None,
   preemptions: int = 0,
@@ -74,45 +81,58 @@ def preflight(
   """Compiles every phase for a slice and looks for everything that would fail.
 
   Args:
-    config: an experiment.
+    config: an experiment, or the fine-tuning of one task.
     tpu: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
     corpus, workdir: of the run, local or gs://; None: not looked at.
+    init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does, for the phase that
       needs most (two more compilations).
     confirm: compile that batch, and say what was true.
-    kernels: cycles of Pallas kernels, as of `hlo.read`; None: those in docs/tpu_kernels.md.
+    kernels: cycles of Pallas kernels, see `hlo.read`; None: those in docs/tpu_kernels.md.
     say: prints a line of progress.
 
   Raises:
-    UserError: not exactly one of tpu and topology. All else is a finding.
+    UserError: not exactly one of tpu and topology, or an argument of the other kind of config. All
+      else is a finding.
   """
   if (tpu is None) == (topology is None):
     raise errors.UserError(
       'Give either --tpu (as Cloud names it: v4-32) or --topology (chips along each axis: '
       'v4:2x2x4).'
     )
+  is_task = plan.is_fine_tuning(config)
+  _check_arguments(is_task, init, corpus, workdir)
   findings, slice_, mesh = readiness.Findings(), None, None
   with findings.collecting('P02'):
     slice_ = chips.of_type(tpu) if tpu is not None else chips.of_topology(topology)
+  text, labelled, runs = None, [], None
+  if is_task:
+    labelled, text = fine_tuning.runs(findings, config, init, task_dir)
+  if labelled:
+    config = labelled[0].experiment
+    with findings.collecting('P04'):
+      runs = slice_ and fine_tuning.placed(labelled, slice_)
+      config = fine_tuning.alone(config) if runs and runs.at_once > 1 else config
   planned = sound = False
-  with findings.collecting('P01'):
-    ranges.check(config)
-    planned = True
-    assembly.check(config)
-    sound = True
+  if labelled or not is_task:
+    with findings.collecting('P01'):
+      ranges.check(config)
+      planned = True
+      assembly.check(config)
+      sound = True
   libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
   devices = _devices(findings, slice_, libtpu_flags)
   if recipe is not None and planned:
     readiness.check_recipe(findings, config, recipe)
   if devices and planned:
     with findings.collecting('P04'):
-      mesh = sharding.mesh(config.run.mesh, devices)
+      mesh = sharding.mesh(config.run.mesh, devices[:1] if runs and runs.at_once > 1 else devices)
       assembly.check_batches(configuration.phases(config), mesh, slice_.hosts)
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
-  text, described = None, []
-  if planned:
+  described = []
+  if planned and not is_task:
     with findings.collecting('P06'):
       text = readiness.text(findings, config, corpus, slice_.hosts if fitting else 1)
   if sound and text is not None:
@@ -141,7 +161,7 @@ def preflight(
   run = None
   if phases and all(p.time for p in phases):
     run = estimate.run(
-      [(p.steps, p.time) for p in phases],
+      [(p.steps if runs is None else math.ceil(runs.rows / p.rows), p.time) for p in phases],
       slice_,
       price=price,
       preemptions=preemptions,
@@ -160,7 +180,22 @@ def preflight(
     report.remedies(config, phases, mesh, slice_),
     readiness.bucket_location(workdir or ''),
     findings,
+    runs,
   )
+
+
+def _check_arguments(is_task, init, corpus, workdir):
+  if is_task and (corpus or workdir):
+    raise errors.UserError(
+      f'--{"corpus" if corpus else "workdir"} is checked for a pretraining, and the config is a '
+      'fine-tuning: leave it out.'
+    )
+  if is_task and not init:
+    raise errors.UserError(
+      'The config is a fine-tuning: give the weights that it begins with, as --init W or hf:DIR.'
+    )
+  if init and not is_task:
+    raise errors.UserError('--init is for a fine-tuning, and the config is none: leave it out.')
 
 
 def _devices(findings, slice_, libtpu_flags):

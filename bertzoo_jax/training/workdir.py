@@ -59,6 +59,16 @@ def writable(path):
         os.rmdir(folder)
 
 
+def check_unlike(path, *others: tuple[str, str]) -> None:
+  """Raises UserError if the folder holds something else than runs of this command.
+
+  others: (name of a file, what a folder with this file holds).
+  """
+  for file, what in others:
+    if (storage.path(path) / file).exists():
+      raise errors.UserError(f'--workdir {path} holds {what} ({file}): give a folder of its own.')
+
+
 def check_writable(path) -> None:
   """Makes the folder. Raises UserError if it cannot be written, TryAgain if that may pass."""
   path = storage.path(path)
@@ -115,8 +125,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash):
     raise errors.UserError(
       f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '
-      'old --corpus (of a fine-tuning, the old files) to resume it, or another --workdir (--init '
-      'takes its weights along).'
+      'old --corpus to resume it, or another --workdir (--init takes its weights along).'
     )
   if old is not None and (first := _first_other_order(path, config)) is not None:
     print(

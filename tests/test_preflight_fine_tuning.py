@@ -1,0 +1,106 @@
+"""preflight of a fine-tuning: one run is compiled for one v5e chip, and all are timed."""
+
+import types
+
+import ml_collections
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.preflight import fine_tuning
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight import verdict
+from bertzoo_jax.tpu import chips
+from configs import bert
+from tests.test_finetune import config
+from tests.test_finetune import world  # noqa: F401
+from tests.test_preflight import codes
+from tests.test_preflight import needs_libtpu
+from tests.test_preflight import printed
+
+
+def preflight(world, made, tpu='v5e-4', **kw):  # noqa: F811
+  return verdict.preflight(made, tpu=tpu, init=f'{world}/run', task_dir=str(world), **kw)
+
+
+@needs_libtpu
+def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_timed(world):  # noqa: F811
+  made = config(grid=(('batch_size', (8, 16)),), seeds=(0, 1, 2), steps=0, epochs=2.0)
+  found = preflight(world, made, price=1.0)
+  assert found.ready and found.mesh == {'data': 1, 'fsdp': 1, 'tensor': 1}
+  (phase,) = found.phases
+  # 96 rows twice, and two of the four chips have a second of the six runs
+  assert (phase.rows, phase.length, phase.steps, phase.devices) == (16, 16, 12, 1)
+  assert found.runs == fine_tuning.Runs(6, 4, 384)
+  assert found.run.steps_seconds == pytest.approx(24 * phase.time.likely)
+  assert found.run.dollars == pytest.approx(24 * phase.time.likely / 3600 * 4)
+  said = printed(found)
+  assert (
+    '6 runs, 4 at a time, each on its own device' in said and 'epochs of the train rows' in said
+  )
+  assert report.as_dict(found)['runs'] == {'number': 6, 'at_once': 4, 'rows': 384}
+
+
+@needs_libtpu
+def test_one_run_has_all_chips(world):  # noqa: F811
+  found = preflight(world, config())
+  assert found.ready and found.mesh['data'] == 4 and found.runs == fine_tuning.Runs(1, 1, 192)
+  assert '1 run, without compilation' in printed(found)
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+  'changes, code, words',
+  [
+    (dict(source__text_a='words'), 'P06', 'label, text'),
+    (dict(batch_size=0), 'P06', 'config.batch_size is 0'),
+    (dict(length=1000), 'P06', '--config.length='),
+    (dict(run__dtype='float8'), 'P01', 'run.dtype'),
+  ],
+)
+def test_what_finetune_refuses_is_refused_here(world, changes, code, words):  # noqa: F811
+  found = preflight(world, config(**changes))
+  assert code in codes(found) and not found.ready
+  assert any(words in f.sentence for f in found.findings.problems)
+
+
+@needs_libtpu
+def test_a_slice_of_several_hosts_is_a_problem(world):  # noqa: F811
+  found = preflight(world, config(), tpu='v5e-16')
+  assert any(
+    f.code == 'P04' and 'has 4: take a smaller slice' in f.sentence for f in found.findings
+  )
+  assert not found.ready and not found.phases
+
+
+def test_several_tasks_are_refused():
+  findings, suite = readiness.Findings(), dict(a=config(), b=config())
+  made = ml_collections.ConfigDict({'suite': suite})
+  assert fine_tuning.runs(findings, made, 'W', '.') == ([], None)
+  assert 'preflight takes one: name it' in findings[0].sentence
+
+
+@pytest.mark.parametrize(
+  'made, kw, words',
+  [
+    (config(), dict(), 'give the weights'),
+    (config(), dict(init='W', workdir='F'), '--workdir is checked for a pretraining'),
+    (config(), dict(init='W', corpus='F'), '--corpus is checked for a pretraining'),
+    (bert.get_config('tiny'), dict(init='W'), '--init is for a fine-tuning'),
+  ],
+)
+def test_flags_of_the_other_kind_are_refused(made, kw, words):
+  with pytest.raises(errors.UserError, match=words):
+    verdict.preflight(made, tpu='v5e-4', **kw)
+
+
+def test_runs_of_unlike_length_are_placed_where_one_ends_first():
+  run = lambda rows: types.SimpleNamespace(
+    experiment=types.SimpleNamespace(
+      phases=((rows // 8, {}),),
+      batch_size=8,
+      run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb=''),
+    )
+  )
+  found = fine_tuning.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.of_type('v5e-4'))
+  assert found == fine_tuning.Runs(6, 4, 48)
