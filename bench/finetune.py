@@ -83,10 +83,10 @@ def make(args, folder):
 
 def opened(args, folder):
   """(plan.Run, tasks.Task, Pretrained) of our side."""
-  from bertzoo_jax import tasks
   from bertzoo_jax import tokenizers
   from bertzoo_jax.assembly import pretrained
   from bertzoo_jax.finetune import plan
+  from bertzoo_jax.finetune import work
   from configs import parts
   from configs.tasks import own
 
@@ -105,14 +105,7 @@ def opened(args, folder):
   )
   weights = pretrained.open(f'hf:{folder / "model"}')
   tokenizer = tokenizers.of_folder(weights.tokenizer_folder)
-  task = tasks.open(
-    config,
-    str(folder),
-    tokenizer,
-    weights.shape,
-    segments=weights.section['type_vocab_size'],
-    max_length=args.length,
-  )
+  task = work.opened(config, str(folder), tokenizer, weights)
   return plan.runs('books', config, task, [weights], str(folder / 'runs'))[0], task, weights
 
 

@@ -52,7 +52,7 @@ def rows(name: str, size: str, types: list[str]):
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
     found = verdict.preflight(config, tpu=kind, largest=False)
     jax.clear_caches()
-    if wrong := [f.sentence for f in found.findings if f.code == 'P08']:
+    if wrong := [f.sentence for f in found.findings if f.code in ('P08', 'P10')]:
       raise SystemExit(f'{name}:{size}: {wrong[0]}')
     if found.fits:
       return [_row(name, size, found, phase) for phase in found.phases]
@@ -107,7 +107,8 @@ def main(_):
           'estimates with bounds (`bertzoo_jax/tpu/estimate.py`).',
           'Each config as its file has it, with its layers in a loop and its own batch and '
           'accumulation, on the first slice that holds it of: '
-          f'{_TYPES.value.replace(",", ", ")}.',
+          f'{TYPES.replace(",", ", ")}. Some large configs were tried on the later ones alone, so '
+          'a smaller slice may hold them.',
           'MFU counts the products of plain XLA. Kernels of relative attention compute fewer, so '
           'its upper bound may pass 100%.',
           '',
