@@ -126,7 +126,7 @@ def find(
   """Fills the gaps and counts.
 
   Args:
-    address, path, batches, cache_dir: as of `scores.evaluate`.
+    address, path, batches, cache_dir: see `scores.evaluate`.
     gaps: how many are drawn, at most; draw: the seed of their choice.
     top: K of Found.top; 0: Found.top is None.
 

@@ -83,8 +83,8 @@ def prepare(
     where: list of 'key=value' that a record must have; values of one key are alternatives.
     exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are
       left out.
-    runner: 'local', processes of this machine, or 'beam', with beam_args as of a Beam pipeline; the
-      bytes are the same.
+    runner: 'local', processes of this machine, or 'beam'; the bytes are the same.
+    beam_args: options of the Beam pipeline.
     language, license: of the text, recorded in the manifest and told by model cards. They may be
       added to a finished corpus, and change nothing else.
     only: 'tokenizer' writes nothing but the tokenizer, into `out`.

@@ -447,7 +447,7 @@ def disentangled(
   convolution_size: width in tokens of the convolution beside the first layer (v2 XLarge, XXLarge:
     3); 0 for none.
   convolution_activation: its activation.
-  All others: as of `transformer`.
+  All others: see `transformer`.
   """
   return _part('disentangled', locals())
 
@@ -474,7 +474,7 @@ def two_stream(
   memory_length: tokens of earlier rows that each layer remembers; 0 for none.
   reuse_length: tokens of a row that enter the memory; must equal the format's reuse_length.
   clamp_length: greater distances count as this one; 0 for no limit.
-  All others: as of `transformer`.
+  All others: see `transformer`.
   """
   return _part('two_stream', locals())
 
@@ -525,7 +525,7 @@ def memory_mlm(*, pair_weight=0.0):
   """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
   compare with (Table 6).
 
-  pair_weight: as of `permutation_lm`.
+  pair_weight: see `permutation_lm`.
   """
   return _part('memory_mlm', locals())
 

@@ -32,7 +32,7 @@ def run(
     text: of the plan; its repeats are known.
     chunk_bytes: of text a shard, at least.
     out: CORPUS, reachable from every worker; its tokenizer is there.
-    splitter, held_out, marker: as of shards.write.
+    splitter, held_out, marker: see shards.write.
     options: Beam's own, such as ['--runner=DataflowRunner', …].
     say: takes a line of text.
 

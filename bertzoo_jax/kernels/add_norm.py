@@ -49,7 +49,7 @@ def add_norm(
 
   Args:
     x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as there.
-    hashed: as of `bits.keep`.
+    hashed: see `bits.keep`.
     interpret: run on any machine, slowly.
   """
   if _block(*x_BLD.shape[1:]) is None:

@@ -101,7 +101,7 @@ def attend(
     kept: lse_BH1L of a call with the same arguments, for the backward pass alone: the result is not
       computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
-    hashed: as of `bits.keep`.
+    hashed: see `bits.keep`.
     interpret: run on any machine, slowly.
   """
   batch, length, heads, width = q_BLHK.shape

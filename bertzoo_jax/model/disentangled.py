@@ -174,7 +174,7 @@ class Disentangled(nn.Module):
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
     """Predictions at batch['masked_positions'], from the enhanced mask decoder (He et al. 2020
     §3.2, A.8). If absolute_positions is not 'decoder', they are the last layer's vectors. Arguments
-    and errors as of `__call__`.
+    and errors: see `__call__`.
     """
     if self.absolute_positions != 'decoder':
       return protocol.gathered(self, batch, dropout_keys_B2, ops, memory)

@@ -77,7 +77,7 @@ def all_tokens_mlm(
   input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
 
   Metrics under 'tokens': all_tokens_loss (what is minimised), all_tokens_accuracy; under 'masked'
-  as of `replace_mlm`, of the same p.
+  those of `replace_mlm`, with the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   both = _both(generator, True)

@@ -42,7 +42,7 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
   """mlm + pair_weight · pair, where pair is the mean negative log-likelihood of pair_labels (Devlin
   et al. 2018 A.2).
 
-  Metrics as of `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
+  Metrics: see `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
 
   def init(key):

@@ -33,7 +33,7 @@ def encode(encoder, params, batch, key, ops=operations.PLAIN):
 
 
 def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
-  """protocol.Predictions at the masked positions; arguments as of `encode`."""
+  """protocol.Predictions at the masked positions; arguments: see `encode`."""
   batch, keys_B2 = _with_keys(batch, key)
   return encoder.apply({'params': params}, batch, keys_B2, ops, memory, method='predictions')
 
@@ -85,7 +85,7 @@ def init_pair_head(encoder, key):
 
 
 def init_replaced_head(encoder, key, kind='token'):
-  """Parameters of the head that tells replaced tokens. kind: as of `check_replaced_head`."""
+  """Parameters of the head that tells replaced tokens. kind: see `check_replaced_head`."""
   vectors = (_vectors(encoder),) * (2 if kind == 'token_and_row' else 1)
   return _replaced_head(encoder, kind).init(key, *vectors)['params']
 
@@ -179,8 +179,8 @@ def row_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_
     params: of the network.
     hidden_BLD: of `encode`.
     batch: what the encoder read, and row_keys where there is dropout.
-    key: of dropout, as of `encode`, whose draws are others; None without dropout.
-    dropout, input_dropout: rates, as of heads.RowHead.
+    key: of dropout; its draws differ from those of `encode`. None without dropout.
+    dropout, input_dropout: rates, see heads.RowHead.
   """
   own = params['row_head']
   keys_B2 = None

@@ -41,7 +41,7 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
 
 def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
   """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
-  denoising autoencoder of Yang et al. 2019, Table 6. Metrics and arguments as of `permutation_lm`.
+  denoising autoencoder of Yang et al. 2019, Table 6. Metrics and arguments: see `permutation_lm`.
 
   Raises:
     UserError: an encoder without memory.

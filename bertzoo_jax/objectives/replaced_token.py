@@ -92,7 +92,7 @@ def replaced_token_frozen(
   stays as `generator_mlm` left it.
 
   A discriminator that joins in this phase starts with the weights of the generator, which has its
-  size. Metrics as of `replaced_token`.
+  size. Metrics: see `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
   generators.check_temperature(temperature)
@@ -130,7 +130,7 @@ def replaced_token_frozen(
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """The first of two stages: masked language modelling by the generator alone, of the network's
-  size. Metrics as of `mlm`.
+  size. Metrics: see `mlm`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
@@ -178,7 +178,7 @@ def replaced_token_adversarial(
   baseline and learns by cross-entropy to σ the discriminator's probability of the right answer. The
   baseline's gradient stops at that vector.
 
-  Metrics as of `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
+  Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   generators.check_temperature(temperature)
@@ -241,7 +241,7 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> o
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
   With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
-  and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator as of
+  and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
   `replaced_token`.
   """
   weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')

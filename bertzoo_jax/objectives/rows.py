@@ -2,7 +2,7 @@
 
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
 batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
-which there are C; dropout and input_dropout: rates, as of heads.RowHead; head: a kind of
+which there are C; dropout and input_dropout: rates, see heads.RowHead; head: a kind of
 heads.ROW_HEADS.
 """
 

@@ -25,10 +25,10 @@ def mlm_span_boundary(
   The paper adds the two losses of a token. Here, as in the release, each loss is the mean over its
   own predictions: spans at the first or last token of a text have no boundary loss.
 
-  Metrics as of `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
+  Metrics: see `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
 
   Args:
-    encoder, ops: as of every objective.
+    encoder, ops: see `mlm.mlm`.
     boundary_weight: of the second loss.
     num_offsets: number of first tokens of a span that have a boundary loss.
     offset_size: width of the vectors of places.

@@ -44,7 +44,6 @@ def train_batch(
   length_buckets,
   padding: str,
   pad: int,
-  part: slice = slice(None),
 ) -> dict[str, np.ndarray]:
   """The batch of a train step.
 
@@ -54,7 +53,6 @@ def train_batch(
     length_buckets: ascending lengths (`buckets`).
     padding: left | right.
     pad: id of the padding token.
-    part: of the batch's rows; L is still that of the whole batch, so hosts may take a part each.
 
   Returns:
     input_ids, segment_ids, pack_ids (1 token, 0 padding) int32 [B, L]; labels as the split has
@@ -62,17 +60,17 @@ def train_batch(
   """
   rows = rows_of(len(split), step, batch_size=batch_size, seed=seed)
   length = _length(split, rows, length_buckets)
-  return gathered(split, rows[part], length=length, padding=padding, pad=pad)
+  return gathered(split, rows, length=length, padding=padding, pad=pad)
 
 
 def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad: int):
   """Yields (rows, batch) over all rows of a split once, shortest rows first.
 
-  Args: as of train_batch.
+  Args: see train_batch.
 
   Returns:
     rows: int64 [number of real rows], so that `out[rows] = predictions[:len(rows)]` restores the
-      order. batch: as of train_batch. The last one is filled with copies of a row whose
+      order. batch: see train_batch. The last one is filled with copies of a row whose
       label_weights are 0. A split without labels has labels 0.
   """
   order = np.argsort(split.lengths, kind='stable')

@@ -35,7 +35,7 @@ def benchmark(path, task: Task, split: Split, logits) -> None:
   A prediction is the label as the train file spells it, or a score with three decimals. The files
   of gluebenchmark.com are such; their names are in config.submission.
 
-  Args: as of `predictions`.
+  Args: see `predictions`.
   """
   logits = _checked(split, logits)
   lines = ['index\tprediction\n']

@@ -66,7 +66,7 @@ class Published:
   def encode_with_offsets(
     self, texts: list[str], special_text: bool = False
   ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(ids, starts, ends) of each text, as of `tokenizers.Tokenizer`."""
+    """(ids, starts, ends) of each text, see `tokenizers.Tokenizer`."""
     if not special_text and self._plain is None:
       added = [t for t in self._json.get('added_tokens') or [] if not t.get('special')]
       self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})

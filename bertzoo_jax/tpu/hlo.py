@@ -101,7 +101,7 @@ class Collective(NamedTuple):
       result, of a reduce-scatter its operand.
     group: devices that take part together.
     times: it runs in one execution of the program.
-    source: as of Instruction.
+    source: see Instruction.
   """
 
   opcode: str

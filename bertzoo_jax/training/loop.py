@@ -40,7 +40,7 @@ class Loop:
     vocab_size: ids are below it.
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
-    entropy, tokens_per_byte: as of data.Data.
+    entropy, tokens_per_byte: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     skipped: steps that this run leaves out, and how often it went back for them.
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.

@@ -255,7 +255,7 @@ def _stateless(f, state=_EMPTY):
 
 
 def _clip(clip_norm, groups):
-  """Clips each group by its own norm. groups: {path: number of its group}, as of `policy`."""
+  """Clips each group by its own norm. groups: {path: number of its group}, see `policy`."""
   clip = optax.clip_by_global_norm(clip_norm)
   numbers = sorted({int(k) for group in groups.values() for k in np.ravel(group)})
 
@@ -278,7 +278,7 @@ def _clip(clip_norm, groups):
 
 
 def _decay(shares):
-  """Adds the decay to the updates. shares: {path: share of the parameter}, as of `policy`."""
+  """Adds the decay to the updates. shares: {path: share of the parameter}, see `policy`."""
   add = lambda path, u, p: u if _is(0.0, shares[path]) else u + shares[path] * p
   # Checkpoints hold the kinds of empty states, too: this one is from when optax masked the decay.
   state = optax.MaskedState(_EMPTY)
@@ -311,7 +311,7 @@ def _one_minus_power(b, t):
 
 
 def _trust_ratio(adapts):
-  """Scales updates by ‖p‖/‖u‖. adapts: {path: whether it does}, as of `policy`."""
+  """Scales updates by ‖p‖/‖u‖. adapts: {path: whether it does}, see `policy`."""
 
   def norm(path, x):
     axes = tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
@@ -330,7 +330,7 @@ def _trust_ratio(adapts):
 
 
 def _scale_by_rate(schedule, multipliers):
-  """Multiplies updates by −rate. multipliers: {path: of the rate}, as of `policy`."""
+  """Multiplies updates by −rate. multipliers: {path: of the rate}, see `policy`."""
 
   def update(updates, state, params=None, *, step, **_):
     del params

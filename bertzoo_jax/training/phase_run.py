@@ -34,7 +34,7 @@ class PhaseRun(NamedTuple):
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
-    seed, accumulation: as of `step.make_train_step`.
+    seed, accumulation: see `step.make_train_step`.
     index: of the phase, from 0.
     examples, first_example: as in configuration.Phase.
   """

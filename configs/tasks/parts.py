@@ -70,7 +70,7 @@ def tfds(
   splits: {split: split of the dataset, or DATASET:SPLIT of another one}; '' for none.
   text_a, text_b, label, example: names of features.
   labels: names of the dataset's classes 0, 1, …; () for those that it has.
-  leave_out, dev_share: as of table.
+  leave_out, dev_share: see table.
   """
   return _part('tfds', {**locals(), 'splits': ml_collections.ConfigDict(dict(splits))})
 
@@ -100,12 +100,12 @@ def classification(*, head='auto', dropout=0.1, input_dropout=0.0):
 
 
 def regression(*, head='auto', dropout=0.1, input_dropout=0.0):
-  """One number per row, learned by the squared error. Fields as of classification."""
+  """One number per row, learned by the squared error. Fields: see classification."""
   return _part('regression', locals())
 
 
 def multilabel(*, head='auto', dropout=0.1, input_dropout=0.0):
-  """Each label true or false per row. Fields as of classification."""
+  """Each label true or false per row. Fields: see classification."""
   return _part('multilabel', locals())
 
 

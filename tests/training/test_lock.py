@@ -297,18 +297,22 @@ except errors.UserError as e:
   print(e)
   raise SystemExit(e.code)
 """
-  with Together() as store:
-    jobs = [
-      subprocess.Popen(
-        [sys.executable, '-c', program, 'gs://bucket/run'],
-        env={**os.environ, **store.environment()},
-        stdout=subprocess.PIPE,
-        text=True,
-      )
-      for _ in range(2)
-    ]
-    said = [job.communicate(timeout=100)[0] for job in jobs]
-    assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
-    winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
-    assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
-    assert store.writes >= 2 and not store.names('bucket')  # the winner removed it at its end
+  for _ in range(3):  # a busy machine may start the second when the first holds it
+    with Together() as store:
+      jobs = [
+        subprocess.Popen(
+          [sys.executable, '-c', program, 'gs://bucket/run'],
+          env={**os.environ, **store.environment()},
+          stdout=subprocess.PIPE,
+          text=True,
+        )
+        for _ in range(2)
+      ]
+      said = [job.communicate(timeout=100)[0] for job in jobs]
+      assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
+      winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
+      assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
+      assert not store.names('bucket')  # the winner removed it at its end
+      if store.writes >= 2:
+        return
+  pytest.fail('the two never took it together')

@@ -88,7 +88,7 @@ def classifier_of(name: str) -> tuple[str, str]:
   linear). Where the family has none, `name` and 'tanh': export then says what it has no place for.
 
   Args:
-    name: of a class as of `choose`, or a model_type.
+    name: of a class, see `choose`, or a model_type.
 
   Raises:
     UserError: `name` is no class and no model_type.
@@ -102,7 +102,7 @@ def classifier_of(name: str) -> tuple[str, str]:
 
 
 def task_head(name: str) -> str:
-  """The kind of head that scores rows in the family of a class. Arguments as of `classifier_of`."""
+  """The kind of head that scores rows in the family of a class. Arguments: see `classifier_of`."""
   return classifier_of(name)[1]
 
 
@@ -137,7 +137,7 @@ def fitting_note(name: str, activation: str, paths) -> str | None:
   """What export does where `name` cannot hold a network's parameters or activation, in a sentence;
   None if it can.
 
-  Args and errors as of `fitting`.
+  Args and errors: see `fitting`.
   """
   a, paths = choose(name), list(paths)
   homeless, empty = architecture.misfits(a, paths)

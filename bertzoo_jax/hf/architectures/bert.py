@@ -28,7 +28,7 @@ def build(name, model_type, *heads, vocabulary_head='mlm_head', **rest):
 
 
 def pretraining(name, model_type, **rest):
-  """A class with BERT's layers, its vocabulary head and its pair head. Arguments as of `build`."""
+  """A class with BERT's layers, its vocabulary head and its pair head. Arguments: see `build`."""
   return build(
     name,
     model_type,
@@ -40,7 +40,7 @@ def pretraining(name, model_type, **rest):
 
 
 def masked_lm(name, model_type, **rest):
-  """A class with BERT's layers and its vocabulary head alone. Arguments as of `build`."""
+  """A class with BERT's layers and its vocabulary head alone. Arguments: see `build`."""
   return build(name, model_type, heads=bert_like.NO_PAIR_HEAD, reads=False, **rest)
 
 

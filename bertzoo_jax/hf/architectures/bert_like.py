@@ -85,7 +85,7 @@ def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
 
 
 def projection(theirs: str, absent_kernel, absent_bias) -> tuple[Row, ...]:
-  """From tables of another width than the layers. absent_…: as of Row."""
+  """From tables of another width than the layers. absent_…: see Row."""
   return (
     Row(f'{PROJECTION}/kernel', f'{theirs}.weight', KERNEL, absent_kernel),
     Row(f'{PROJECTION}/bias', f'{theirs}.bias', SAME, absent_bias),
@@ -144,7 +144,7 @@ def build(
   """An architecture of BERT's kind.
 
   Args:
-    name, model_type, rows: as of Architecture.
+    name, model_type, rows: see Architecture.
     segments: rows of the segment table that is written where the encoder has none.
     positions_after_padding: whether positions count from pad id + 1 (else from 0).
     decoder: whether tokens see no later ones.
@@ -224,7 +224,7 @@ def build(
 
 
 def classification(name: str, model_type: str, rows: tuple[Row, ...], **rest):
-  """An architecture of BERT's kind that scores rows. Arguments as of `build`."""
+  """An architecture of BERT's kind that scores rows. Arguments: see `build`."""
   told = dict(heads=SCORES_ROWS, pipeline=row_heads.PIPELINE, head_dropouts=('classifier_dropout',))
   return build(name, model_type, rows, **{**told, **rest})
 

@@ -99,7 +99,7 @@ def build(
   """An architecture of DeBERTa's kind.
 
   Args:
-    name, model_type, rows: as of Architecture.
+    name, model_type, rows: see Architecture.
     more: encoder → further fields of config.json. Raises UserError for an encoder that the class
       does not compute.
     more_fields: config.json → the encoder's further fields.
