@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import objective
+from bertzoo_jax.objectives import scored
 
 
 def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout):
@@ -68,29 +68,20 @@ def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dr
 def _of_rows(encoder, ops, num_outputs, head, dropout, input_dropout, loss_name, measures):
   """The Objective. measures: (logits_BC, batch) → {metric: [B]}, of which one is the loss."""
 
-  def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'row_head': networks.init_row_head(encoder, head_key, head, num_outputs),
-    }
+  def logits(params, hidden_BLD, batch, key):
+    found_BC = networks.row_logits(encoder, params, hidden_BLD, batch, key, dropout, input_dropout)
+    return {'row': found_BC}
 
-  def normalizers(batch):
-    return {'rows': jnp.sum(batch['label_weights'])}
+  def sums(logits, batch):
+    weights_B, found = batch['label_weights'], measures(logits['row'], batch)
+    return {'rows': {name: jnp.sum(weights_B * x_B) for name, x_B in found.items()}}
 
-  def loss(params, batch, normalizers, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    logits_BC = networks.row_logits(encoder, params, hidden_BLD, batch, key, dropout, input_dropout)
-    weights_B = batch['label_weights']
-    sums = {name: jnp.sum(weights_B * x_B) for name, x_B in measures(logits_BC, batch).items()}
-    value = sums[loss_name] / objective.at_least_one(normalizers['rows'])
-    return value, (carry, {'rows': sums})
-
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, 'labels', 'label_weights'),
-    (objective.Network('', encoder, lambda params: params),),
+  scorer = scored.Scorer(
+    init=lambda key: {'row_head': networks.init_row_head(encoder, key, head, num_outputs)},
+    logits=logits,
+    normalizers=lambda batch: {'rows': jnp.sum(batch['label_weights'])},
+    sums=sums,
+    loss=scored.mean('rows', loss_name),
+    reads=('labels', 'label_weights'),
   )
+  return scored.objective_of(encoder, scorer, ops)

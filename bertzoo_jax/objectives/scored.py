@@ -1,0 +1,61 @@
+"""Fine-tuning: a scorer, which is a head over an encoder with its loss, as an Objective."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+
+
+class Scorer(NamedTuple):
+  """What a task asks of an encoder.
+
+  Attributes:
+    init: key → parameters of the heads, {name of a head: arrays}.
+    logits: (params, hidden_BLD, batch, key) → {name of an output: float32 array}. params: of the
+      network; hidden_BLD: of `networks.encode`; key: of dropout, or None.
+    normalizers: batch → {name of a total: float32 scalar}, see objective.Objective.
+    sums: (logits, batch) → {name of a total: {metric: float32 numerator}}.
+    loss: (sums, normalizers) → float32 scalar.
+    reads: features of the batch that it needs beside those of the encoder.
+  """
+
+  init: Callable
+  logits: Callable
+  normalizers: Callable
+  sums: Callable
+  loss: Callable
+  reads: tuple[str, ...]
+
+
+def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Objective:
+  """The Objective that trains an encoder and the heads of a scorer."""
+
+  def init(key):
+    encoder_key, head_key = jax.random.split(key)
+    return {
+      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
+      **scorer.init(head_key),
+    }
+
+  def loss(params, batch, normalizers, carry, key, train):
+    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
+    sums = scorer.sums(scorer.logits(params, hidden_BLD, batch, key), batch)
+    return scorer.loss(sums, normalizers), (carry, sums)
+
+  return objective.Objective(
+    init,
+    scorer.normalizers,
+    lambda batch_size: (),
+    loss,
+    (*encoder.reads, *scorer.reads),
+    (objective.Network('', encoder, lambda params: params),),
+  )
+
+
+def mean(total: str, metric: str) -> Callable:
+  """The `loss` of a scorer that minimises the mean of one metric under one total."""
+  return lambda sums, normalizers: sums[total][metric] / objective.at_least_one(normalizers[total])
