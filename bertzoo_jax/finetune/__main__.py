@@ -152,10 +152,10 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.logits(chosen.experiment, params, split, work.scoring(task))
+  said = work.outputs(chosen.experiment, params, split, task, work.scoring(task))
   out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
-  _say(f'{len(split):,} predictions are in {out}')
+  _say(f'{len(split.source):,} predictions are in {out}')
 
 
 def _json(found, majority):

@@ -195,11 +195,11 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
     )
   resolved = {k: v for k, v in config.items() if k not in _PLANS}
   encoder = {**weights.section, **_fields(config.encoder, weights.section)}
-  architecture, head = hf.classifier_of(weights.hf)
+  architecture, head = hf.task_class_of(weights.hf, task.kind.head)
   objective = dict(config.objective)
-  if objective['head'] == 'auto':
+  if 'head' in objective and objective['head'] == 'auto':
     objective['head'] = head
-  if objective['name'] != 'regression':
+  if task.labels:
     objective['labels'] = tuple(task.labels)
   schedule = {**config.schedule, 'warmup': _warmup(config.warmup, steps)}
   if schedule['warmup'] >= steps:

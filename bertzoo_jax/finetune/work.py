@@ -27,7 +27,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks.kinds import kind
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import step_folders
@@ -137,25 +137,38 @@ def best(results: list[dict]) -> int:
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
-def logits(experiment, params, split, task_batches) -> np.ndarray:
-  """float32 [N, C] of the rows of a split, in their order.
+def outputs(experiment, params, split, task, task_batches) -> dict[str, np.ndarray]:
+  """What the network says of a split, float32, in its order, as tasks.kinds.kind.Kind has it.
 
   Args:
     experiment: of the run.
     params: nested arrays.
     split: tasks.Split.
-    task_batches: split → iterator of (row numbers, batch).
+    task: tasks.Task.
+    task_batches: split → iterator of (numbers of units, batch).
   """
   encoder = assembly.encoder(experiment, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  read = jax.jit(lambda params, batch: networks.predict(encoder, params, batch)['row'])
-  params, out = jax.device_put(params), None
+  read = jax.jit(lambda params, batch: networks.predict(encoder, params, batch))
+  params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in task_batches(split):
-      # those of the batch's last rows that only fill it are not asked for
-      found = np.asarray(read(params, batch))[: len(numbers)]
-      out = np.zeros((len(split), found.shape[1]), np.float32) if out is None else out
-      out[numbers] = found
+      found = read(params, batch)
+      for name, axis in task.kind.outputs.items():
+        # those of the batch's last units that only fill it are not asked for
+        x = np.asarray(found[name])[: len(numbers)]
+        if axis == 'tokens':
+          x = x[batch['pack_ids'][: len(numbers)] > 0]
+        if name not in out:
+          size = len(split.ids) if axis == 'tokens' else len(split)
+          out[name] = np.zeros((size, *x.shape[1:]), np.float32)
+        out[name][_places(split, numbers) if axis == 'tokens' else numbers] = x
   return out
+
+
+def _places(split, units) -> np.ndarray:
+  """Where the tokens of these units are in `split.ids`."""
+  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
+  return np.concatenate([np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows])
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
@@ -189,12 +202,12 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   for name, split in task.splits.items():
     if name == 'train':
       continue
-    said[name] = logits(run.experiment, params, split, scoring(task))
+    said[name] = outputs(run.experiment, params, split, task, scoring(task))
     if split.labels is not None:
-      found = metrics.score(run.experiment.metrics, split.labels, said[name])
+      found = kind.score(run.experiment.metrics, task, split, said[name])
       scored[name] = {metric: x if math.isfinite(x) else None for metric, x in found.items()}
   data = io.BytesIO()
-  np.savez(data, **said)
+  np.savez(data, **{_key(s, n): x for s, named in said.items() for n, x in named.items()})
   storage.write_bytes(run.folder / PREDICTIONS, data.getvalue())
   return _write(run, step, scored)
 
@@ -218,35 +231,39 @@ def _write(run, step, scored, diverged='') -> dict:
   return storage.read_json(run.folder / RESULT)
 
 
-def predictions(folder) -> dict[str, np.ndarray]:
-  """{split: logits [N, C]} of a finished run, but for the train split. Raises UserError if its file
-  is damaged.
+def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
+  """{split: outputs} of a finished run, but for the train split. Raises UserError if its file is
+  damaged.
   """
   file = storage.path(folder / PREDICTIONS)
+  out = {}
   try:
     with np.load(io.BytesIO(file.read_bytes())) as found:
-      return {name: found[name] for name in found.files}
+      for key in found.files:
+        split, _, name = key.partition('/')
+        out.setdefault(split, {})[name or 'row'] = found[key]
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
     raise errors.UserError(
       f'{file} cannot be read ({type(e).__name__}): delete {RESULT} beside it, and the same line '
       'writes both again.'
     ) from e
+  return out
+
+
+def _key(split, output):
+  """Of an array in PREDICTIONS."""
+  return split if output == 'row' else f'{split}/{output}'
 
 
 def majority(task, metric: str) -> float:
-  """The dev score of a prediction that is the same for all rows: the most frequent class of the
-  train split, its mean score, or for each label what most rows have. nan without dev rows.
+  """The dev score of a prediction that is the same for all: the most frequent class of the train
+  split, its mean score, or for each label what most rows have. nan without such a one.
   """
-  train = task.splits['train'].labels
   dev = next((s for n, s in task.splits.items() if n.startswith('dev')), None)
   if dev is None or dev.labels is None:
     return float('nan')
-  if task.kind == 'classification':
-    said = np.bincount(train, minlength=len(task.labels)).astype(np.float32)
-  else:
-    said = np.atleast_1d(np.mean(train, axis=0) - (0.5 if task.kind == 'multilabel' else 0.0))
-  logits_NC = np.broadcast_to(said.astype(np.float32), (len(dev), len(said)))
-  return metrics.score((metric,), dev.labels, logits_NC)[metric]
+  said = task.kind.constant(task, dev)
+  return float('nan') if said is None else kind.score((metric,), task, dev, said)[metric]
 
 
 def data_of(experiment, task, weights) -> training_data.Data:
@@ -274,9 +291,10 @@ def data_of(experiment, task, weights) -> training_data.Data:
     ):
       yield batch
 
+  whole = np.zeros(size, np.int64)  # any units, as long as rows may be
   features = {
-    name: ((size, experiment.length) if x.ndim == 2 and name != 'labels' else x.shape, x.dtype)
-    for name, x in make(0).items()
+    name: (x.shape, x.dtype)
+    for name, x in batches.gathered(train, whole, length=experiment.length, **padding).items()
   }
 
   def phase(phase):

@@ -2,10 +2,9 @@
 card. numpy only.
 """
 
-from bertzoo_jax.hf.architectures import classifier_of
 from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.architectures import placed
-from bertzoo_jax.hf.architectures import task_head
+from bertzoo_jax.hf.architectures import task_class_of
 from bertzoo_jax.hf.vocabulary import tokenizer_hash
 from bertzoo_jax.hf.vocabulary import tokenizer_section
 from bertzoo_jax.hf.vocabulary import vocabulary
@@ -20,13 +19,12 @@ from bertzoo_jax.hf.weights import without_spare_words
 
 __all__ = [
   'Report',
-  'classifier_of',
   'fitting_note',
   'flatten',
   'load',
   'merge',
   'placed',
-  'task_head',
+  'task_class_of',
   'tokenizer_hash',
   'tokenizer_section',
   'unflatten',

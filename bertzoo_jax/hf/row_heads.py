@@ -17,7 +17,7 @@ from bertzoo_jax.hf.architecture import Row
 
 HEAD = 'row_head'
 CLASSIFIER = f'{HEAD}/classifier'
-DENSE = {'tanh': f'{HEAD}/pooler', 'gelu': f'{HEAD}/dense'}  # the kind 'linear' has none
+DENSE = {'tanh': 'pooler', 'gelu': 'dense'}  # the form 'linear' has none
 
 # config.objective.name and transformers' problem_type.
 PROBLEMS = {
@@ -52,25 +52,28 @@ def task_of(objective: Mapping[str, Any]) -> Task:
   return Task(PROBLEMS[name] if name in PROBLEMS else None, labels, tuple(rates))
 
 
-def kind_of(paths: Iterable[str]) -> str:
-  """tanh, gelu or linear: the form of the row head among the paths of parameters; '' for none."""
-  own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{HEAD}/')}
-  return next((kind for kind, dense in DENSE.items() if dense in own), 'linear') if own else ''
+def kind_of(paths: Iterable[str], head: str = HEAD) -> str:
+  """tanh, gelu or linear: the form of a head of this name among the paths of parameters; '' for
+  none.
+  """
+  own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
+  forms = (kind for kind, dense in DENSE.items() if f'{head}/{dense}' in own)
+  return next(forms, 'linear') if own else ''
 
 
-def kind(a: Architecture) -> str:
-  """The form of a class's row head; '' if it has none."""
-  return kind_of(row.ours for row in a.rows if isinstance(row.ours, str))
+def kind(a: Architecture, head: str = HEAD) -> str:
+  """The form of a class's head of this name; '' if it has none."""
+  return kind_of((row.ours for row in a.rows if isinstance(row.ours, str)), head)
 
 
-def rows(kind: str, dense: str, classifier: str) -> tuple[Row, ...]:
+def rows(kind: str, dense: str, classifier: str, head: str = HEAD) -> tuple[Row, ...]:
   """Rows of a head. dense, classifier: their names of its two layers; the form 'linear' has no
   first one.
   """
   layers = [(DENSE[kind], dense)] if kind in DENSE else []
   return tuple(
     row
-    for ours, theirs in (*layers, (CLASSIFIER, classifier))
+    for ours, theirs in ((f'{head}/{x}', y) for x, y in (*layers, ('classifier', classifier)))
     for row in (
       Row(f'{ours}/kernel', f'{theirs}.weight', KERNEL),
       Row(f'{ours}/bias', f'{theirs}.bias'),

@@ -12,9 +12,10 @@ import numpy as np
 from bertzoo_jax.common import parts
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import files
-from bertzoo_jax.tasks import labels
-from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.examples import PREFIXES
+from bertzoo_jax.tasks.kinds.kind import check_metrics
+from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.task import Split
 from bertzoo_jax.tasks.task import Task
 
@@ -25,8 +26,8 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   Args:
     config: a fine-tuning config (configs/tasks/parts.py:fine_tuning).
     task_dir: the folder of its files; '' for the current folder.
-    tokenizer: has encode_as_transformers(list of texts) → list of int32 arrays, special
-      {role: id}, and pieces.
+    tokenizer: has encode_as_transformers(list of texts) → list of int32 arrays,
+      encode_with_offsets, special {role: id}, and pieces.
     shape: has `single` and `pair`, the templates of rows ('cls:0 A:0 sep:0 B:{} sep:{}'), and
       `padding`, the side.
     segments: how many the encoder tells apart; larger numbers become 0.
@@ -35,16 +36,13 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   Raises:
     UserError: a file, column, label or setting does not fit.
   """
+  kind = kinds.of(config.objective.name)
   source = parts.build(config.source, files.BY_NAME, 'source', task_dir)
-  kind = labels.kind_of(config.objective.name)
-  names, numbered, notes = labels.numbered(source, kind)
-  metrics.check(config.metrics, kind, len(names))
+  check_parts(kind, config, source)
+  names, numbered, notes = kind.numbered(source)
+  check_metrics(kind, config.metrics, names)
   frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
-  label_form = dict(
-    label_shape=(len(names),) if kind == 'multilabel' else (),
-    label_type=np.int32 if kind == 'classification' else np.float32,
-  )
-  split = functools.partial(_split, config, tokenizer, frame, label_form)
+  split = functools.partial(_split, config, tokenizer, frame, kind.label_form(names))
   splits = {name: split(name, *numbered[name]) for name in sorted(numbered, key=_order)}
 
   def read(path) -> Split:
@@ -54,10 +52,9 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     name=config.name,
     kind=kind,
     labels=names,
-    num_outputs=len(names) or 1,
     metrics=tuple(config.metrics),
     splits=splits,
-    hash=_hash(source.digest, names, kind, splits),
+    hash=_hash(source.digest, names, kind.name, splits),
     max_length=max_length,
     padding=shape.padding,
     pad=tokenizer.special['pad'],
@@ -73,19 +70,15 @@ def missing(config, task_dir) -> str:
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:
   rows = parts.build(
-    config.features, features.BY_NAME, 'features', examples, tokenizer.encode_as_transformers, frame
+    config.features, features.BY_NAME, 'features', examples, numbers, tokenizer, frame
   )
   return Split(
     name=name,
-    ids=rows.ids,
-    segments=rows.segments,
-    offsets=rows.offsets,
-    labels=numbers,
     examples=examples.ids,
-    texts=examples.a,
-    second=examples.b,
-    uncut=rows.uncut,
-    **label_form,
+    source=examples,
+    label_shape=label_form[0],
+    label_type=label_form[1],
+    **vars(rows),
   )
 
 
@@ -99,6 +92,7 @@ def _hash(digest, names, kind, splits) -> str:
   out = hashlib.sha256(json.dumps([digest, names, kind], ensure_ascii=False).encode())
   for name, split in splits.items():
     out.update(f'{name} {len(split)} '.encode())
-    for array in (split.ids, split.segments, split.offsets, split.labels):
+    more = (*split.features.values(), *split.token_features.values())
+    for array in (split.ids, split.segments, split.offsets, split.labels, *more):
       out.update(b'' if array is None else np.ascontiguousarray(array).tobytes())
   return out.hexdigest()

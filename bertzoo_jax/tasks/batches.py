@@ -1,6 +1,7 @@
 """Batches of a task: numpy arrays, a function of (seed, step).
 
-B rows, L tokens per row; L is the smallest of the bucket lengths that holds the longest row.
+B units of a split, L tokens per row; L is the smallest of the bucket lengths that holds the longest
+row.
 """
 
 import numpy as np
@@ -55,8 +56,9 @@ def train_batch(
     pad: id of the padding token.
 
   Returns:
-    input_ids, segment_ids, pack_ids (1 token, 0 padding) int32 [B, L]; labels as the split has
-    them, [B] or [B, C]; label_weights float32 [B], all 1.
+    input_ids, segment_ids, pack_ids (1 token, 0 padding) int32 [B, L], or [B, group, L] of a split
+    with groups of rows; the split's features; labels: [B, …] of rows, [B, K] of places, [B, L] of
+    tokens; label_weights float32 [B], all 1; of tokens [B, L], 1 where there is a label.
   """
   rows = rows_of(len(split), step, batch_size=batch_size, seed=seed)
   length = _length(split, rows, length_buckets)
@@ -83,22 +85,43 @@ def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad
     yield rows, batch
 
 
-def gathered(split, rows, *, length: int, padding: str, pad: int) -> dict[str, np.ndarray]:
-  """The batch of these rows (int64 [B]), padded to `length`."""
-  starts, sizes = split.offsets[rows], split.lengths[rows]
-  places = np.arange(length) - (length - sizes[:, None] if padding == 'left' else 0)
+def gathered(split, units, *, length: int, padding: str, pad: int) -> dict[str, np.ndarray]:
+  """The batch of these units (int64 [B]), padded to `length`; see train_batch."""
+  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
+  starts, sizes = split.offsets[rows], split.sizes[rows]
+  before = length - sizes if padding == 'left' else np.zeros_like(sizes)
+  places = np.arange(length) - before[:, None]
   real = (places >= 0) & (places < sizes[:, None])
   at = np.where(real, starts[:, None] + places, 0)
-  labels = split.labels
+  tokens = {
+    'input_ids': np.where(real, split.ids[at], pad),
+    'segment_ids': np.where(real, split.segments[at], 0),
+    'pack_ids': real,
+    **{name: np.where(real, x[at], 0) for name, x in split.token_features.items()},
+  }
+  shape = (len(units), length) if split.group == 1 else (len(units), split.group, length)
   return {
-    'input_ids': np.where(real, split.ids[at], pad).astype(np.int32),
-    'segment_ids': np.where(real, split.segments[at], 0).astype(np.int32),
-    'pack_ids': real.astype(np.int32),
-    'labels': split.no_labels(len(rows)) if labels is None else labels[rows],
-    'label_weights': np.ones(len(rows), np.float32),
+    **{name: x.astype(np.int32).reshape(shape) for name, x in tokens.items()},
+    **{name: x[units] for name, x in split.features.items()},
+    **_labels(split, units, at, real, before),
   }
 
 
-def _length(split, rows, length_buckets) -> int:
-  longest = int(split.lengths[rows].max())
+def _labels(split, units, at, real, before):
+  weights = np.ones(len(units), np.float32)
+  if split.label_axis == 'tokens':
+    labels = np.full(at.shape, -1) if split.labels is None else split.labels[at]
+    counted = real & (labels >= 0)
+    weights, labels = counted.astype(np.float32), np.where(counted, labels, 0).astype(np.int32)
+  elif split.labels is None:
+    labels = split.no_labels(len(units))
+  elif split.label_axis == 'places':
+    labels = (split.labels[units] + before[:, None]).astype(np.int32)
+  else:
+    labels = split.labels[units]
+  return {'labels': labels, 'label_weights': weights}
+
+
+def _length(split, units, length_buckets) -> int:
+  longest = int(split.lengths[units].max())
   return next(b for b in length_buckets if b >= longest)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 TRAIN = 'train'
 PREFIXES = (TRAIN, 'dev', 'test')
@@ -29,6 +30,11 @@ class Examples:
   def __len__(self):
     return len(self.a)
 
+  @property
+  def keys(self) -> list[str]:
+    """A text for each example that tells it from others; equal texts have equal ones."""
+    return [f'{a}\x1f{b}' for a, b in zip(self.a, self.b or [''] * len(self.a))]
+
   def take(self, indices) -> 'Examples':
     """The examples with these indices."""
     kept = {
@@ -44,7 +50,8 @@ class Source:
   """What a task reads.
 
   Attributes:
-    splits: {name: Examples}: `train`, and names that begin with `dev` or `test`.
+    splits: {name: examples}: `train`, and names that begin with `dev` or `test`. All are of one
+      class, Examples or another with len(), ids, keys and take(indices).
     labels: the labels in the order of their classes, 'a|b' where b is another spelling of a; ()
       for those of train, sorted.
     label_columns: their names, with several columns one label each.
@@ -55,7 +62,7 @@ class Source:
     read: function path of a table → Examples without labels, for predictions.
   """
 
-  splits: dict[str, Examples]
+  splits: dict[str, Any]
   labels: tuple[str, ...] = ()
   label_columns: tuple[str, ...] = ()
   leave_out: tuple[str, ...] = ()

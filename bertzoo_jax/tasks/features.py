@@ -1,11 +1,13 @@
 """Examples as rows of tokens: cut to the length, and framed by special tokens.
 
-A part is a function in BY_NAME. It is called with the examples, the tokenizer and the frame, with
-the fields of `config.features` by name, and returns `Rows`.
+A part is a function in BY_NAME. It is called with the examples, their labels as numbers (or None),
+the tokenizer and the frame, with the fields of `config.features` by name, and returns `Rows`.
 """
 
 import dataclasses
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -46,26 +48,29 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another.
-
-  Attributes:
-    ids, segments: int32 [sum of lengths].
-    offsets: int64 [N + 1]: row i is ids[offsets[i]:offsets[i + 1]].
-    uncut: int64 [N]: lengths of the rows before they were cut.
+  """Rows of tokens behind one another, and what is learned of them: the attributes of
+  task.Split by these names.
   """
 
   ids: np.ndarray
   segments: np.ndarray
   offsets: np.ndarray
   uncut: np.ndarray
+  labels: np.ndarray | None = None
+  label_axis: str = 'rows'
+  group: int = 1
+  features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  token_features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  detail: Any = None
 
 
-def texts(examples: Examples, encode, frame: Frame, *, truncation) -> Rows:
+def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -> Rows:
   """One text or two in one row.
 
   Args:
     examples: N of them.
-    encode: function list of texts → list of int32 arrays.
+    numbers: their labels; None without.
+    tokenizer: has encode_as_transformers.
     frame: of the rows.
     truncation: as configs/tasks/parts.py:texts has it; all three cut the ends of texts, as the
       `tokenizers` library does.
@@ -81,12 +86,12 @@ def texts(examples: Examples, encode, frame: Frame, *, truncation) -> Rows:
       f'config.length={frame.max_length} leaves no room for text beside the special tokens: set '
       f'--config.length={frame.max_length - room + 1 + is_pair} or more.'
     )
-  tokens = {'A': _encoded(encode, examples.a)}
+  tokens = {'A': encoded(tokenizer.encode_as_transformers, examples.a)}
   if is_pair:
-    tokens['B'] = _encoded(encode, examples.b)
+    tokens['B'] = encoded(tokenizer.encode_as_transformers, examples.b)
   lengths = {role: np.array([len(t) for t in text], np.int64) for role, text in tokens.items()}
   kept = _kept(truncation, lengths, room, examples)
-  return _framed(words, frame.special, tokens, kept, lengths)
+  return _framed(words, frame.special, tokens, kept, lengths, numbers)
 
 
 def longest_first(first, second, room):
@@ -133,7 +138,7 @@ def _kept(truncation, lengths, room, examples):
   return {**lengths, role: kept}
 
 
-def _framed(words, special, tokens, kept, lengths) -> Rows:
+def _framed(words, special, tokens, kept, lengths, numbers) -> Rows:
   count = len(tokens['A'])
   fixed = {role: np.array([special[role]], np.int32) for role, _ in words if role not in 'AB'}
   pieces, sizes = [], np.ones((count, len(words)), np.int64)
@@ -149,10 +154,12 @@ def _framed(words, special, tokens, kept, lengths) -> Rows:
     segments=np.repeat(segments, sizes.reshape(-1)),
     offsets=np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).astype(np.int64),
     uncut=sizes.sum(axis=1) + sum(lengths[role] - kept[role] for role in lengths),
+    labels=numbers,
   )
 
 
-def _encoded(encode, texts_):
+def encoded(encode, texts_) -> list:
+  """encode(texts), some thousands at a time."""
   out = []
   for start in range(0, len(texts_), _CHUNK):
     out += encode(texts_[start : start + _CHUNK])

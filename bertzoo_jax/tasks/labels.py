@@ -10,16 +10,8 @@ from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 
-KINDS = ('classification', 'regression', 'multilabel')
 _MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
 _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
-
-
-def kind_of(objective: str) -> str:
-  """What the labels of an objective are: one of KINDS. An objective of one's own
-  (package.module:name) has the kind that its name ends in, else classes.
-  """
-  return next((k for k in KINDS if objective.lower().endswith(k)), 'classification')
 
 
 def numbered(source: Source, kind: str):
@@ -87,10 +79,10 @@ def numbered(source: Source, kind: str):
   return names, out, notes
 
 
-def held_out(examples: Examples, share: float) -> tuple[Examples, Examples]:
-  """(the rest, a share of the examples), chosen by a hash of the texts.
+def held_out(examples, share: float) -> tuple:
+  """(the rest, a share of the examples), chosen by a hash of `examples.keys`.
 
-  Equal texts go to the same side. The choice does not depend on the order of the examples or on a
+  Equal keys go to the same side. The choice does not depend on the order of the examples or on a
   seed.
 
   Raises:
@@ -100,8 +92,7 @@ def held_out(examples: Examples, share: float) -> tuple[Examples, Examples]:
     raise errors.UserError(
       f'config.source.dev_share={share}: without a dev file a share between 0 and 1 is needed.'
     )
-  texts = zip(examples.a, examples.b or [''] * len(examples))
-  hashes = [hashlib.sha256(f'{a}\x1f{b}'.encode()).digest() for a, b in texts]
+  hashes = [hashlib.sha256(key.encode()).digest() for key in examples.keys]
   count = max(round(share * len(hashes)), 1)
   last = sorted(hashes)[count - 1]
   sides = (

@@ -7,44 +7,6 @@ correlation with a constant, F1 without a positive example.
 
 import numpy as np
 
-from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
-
-
-def score(names, labels, logits) -> dict[str, float]:
-  """{metric: value}; all are nan if a logit is not finite (a run that diverged).
-
-  Args:
-    names: metrics, of BY_NAME or package.module:name.
-    labels, logits: numpy arrays, see above.
-  """
-  labels, logits = np.asarray(labels), np.asarray(logits, np.float64)
-  if not np.isfinite(logits).all():
-    return {name: float('nan') for name in names}
-  return {n: float(parts.resolve(n, BY_NAME, 'metrics')(labels, logits)) for n in names}
-
-
-def check(names, kind: str, classes: int) -> None:
-  """Raises UserError if a metric does not exist or does not fit the labels.
-
-  Args:
-    kind: classification | regression | multilabel.
-    classes: how many.
-  """
-  if not names:
-    raise errors.UserError("config.metrics is empty: name at least one, as in ('accuracy',).")
-  for name in names:
-    parts.resolve(name, BY_NAME, 'metrics')
-    if name in BY_NAME and kind not in _FITS[name]:
-      fitting = [n for n, kinds in _FITS.items() if kind in kinds]
-      raise errors.UserError(
-        f'config.metrics has {name!r}, which is not for {kind}: take {", ".join(fitting)}.'
-      )
-    if name == 'f1' and classes != 2:
-      raise errors.UserError(
-        f"config.metrics has 'f1', which is of two classes, and there are {classes}: take macro_f1."
-      )
-
 
 def accuracy(labels, logits):
   """Share of the rows that are right; of several labels, those with every label right."""
@@ -138,7 +100,7 @@ BY_NAME = {
   'spearman': spearman,
 }
 _CLASSES = ('classification',)
-_FITS = {
+FITS = {
   'accuracy': ('classification', 'multilabel'),
   'f1': _CLASSES,
   'macro_f1': ('classification', 'multilabel'),

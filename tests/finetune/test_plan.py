@@ -7,6 +7,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.tasks import kinds
 from configs import parts
 from configs.tasks import parts as task_parts
 
@@ -20,7 +21,9 @@ WEIGHTS = types.SimpleNamespace(
   hf='BertForPreTraining',
   tokenizer_section={'name': 'wordpiece', 'vocab_size': 50},
 )
-TASK = types.SimpleNamespace(splits={'train': range(96)}, labels=('a', 'b'))
+TASK = types.SimpleNamespace(
+  splits={'train': range(96)}, labels=('a', 'b'), kind=kinds.BY_NAME['classification']
+)
 
 
 def config(**changes):

@@ -310,6 +310,6 @@ def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head(
     assert len(relatives) > 1
     for name in (a.model_type, *(b.name for b in relatives)):
       expected = kinds[family] if family in kinds else 'tanh'
-      assert hf.classifier_of(name) == (a.name, expected) and hf.task_head(name) == expected
+      assert hf.task_class_of(name) == (a.name, expected)
   with pytest.raises(errors.UserError, match="mean 'BertForPreTraining'"):
-    hf.task_head('BertForPretraining')
+    hf.task_class_of('BertForPretraining')

@@ -24,6 +24,11 @@ def encode(texts):
   return [np.array([int(word) for word in text.split()], np.int32) for text in texts]
 
 
+def texts(examples, given, truncation):
+  tokenizer = types.SimpleNamespace(encode_as_transformers=encode)
+  return features.texts(examples, None, tokenizer, given, truncation=truncation)
+
+
 def made_examples(rng, count, is_pair, longest):
   text = lambda: ' '.join(str(i) for i in rng.integers(5, 40, rng.integers(0, longest)))
   a, b = [text() for _ in range(count)], [text() for _ in range(count)]
@@ -58,15 +63,13 @@ def library(length, truncation, pair):
 def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_pair, pair):
   examples = made_examples(np.random.default_rng(length), 400, is_pair, 30)
   single = LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'
-  rows = features.texts(
-    examples, encode, frame(length, pair=pair, single=single), truncation='longest_first'
-  )
+  rows = texts(examples, frame(length, pair=pair, single=single), truncation='longest_first')
   theirs = library(length, 'longest_first', pair)
-  texts = list(zip(examples.a, examples.b)) if is_pair else examples.a
-  for i, wanted in enumerate(theirs.encode_batch(texts)):
+  given = list(zip(examples.a, examples.b)) if is_pair else examples.a
+  for i, wanted in enumerate(theirs.encode_batch(given)):
     here = slice(rows.offsets[i], rows.offsets[i + 1])
-    assert rows.ids[here].tolist() == wanted.ids, (i, texts[i])
-    assert rows.segments[here].tolist() == wanted.type_ids, (i, texts[i])
+    assert rows.ids[here].tolist() == wanted.ids, (i, given[i])
+    assert rows.segments[here].tolist() == wanted.type_ids, (i, given[i])
     cut = wanted.overflowing != [] or len(wanted.ids) < rows.uncut[i]
     assert cut == (rows.uncut[i] > length)
 
@@ -86,9 +89,9 @@ def test_truncation_of_one_text_equals_the_librarys_and_is_refused_where_it_cann
     if wanted is None:
       refused += 1
       with pytest.raises(errors.UserError, match='set longest_first'):
-        features.texts(examples, encode, frame(16), truncation=truncation)
+        texts(examples, frame(16), truncation=truncation)
     else:
-      rows = features.texts(examples, encode, frame(16), truncation=truncation)
+      rows = texts(examples, frame(16), truncation=truncation)
       assert rows.ids.tolist() == wanted
   assert 10 < refused < 190
 
@@ -115,17 +118,17 @@ def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
   examples = Examples(['5 6'], ['7'], None, [''], [''])
   single, pair = shape
   given = frame(16, segments, single=single or 'cls:0 A:0 sep:0', pair=pair)
-  rows = features.texts(examples, encode, given, truncation='longest_first')
+  rows = texts(examples, given, truncation='longest_first')
   assert rows.segments.tolist() == wanted
 
 
 def test_a_length_without_room_for_text_is_refused():
   examples = Examples(['5'], ['7'], None, [''], [''])
   with pytest.raises(errors.UserError, match='--config.length=5 or more'):
-    features.texts(examples, encode, frame(4), truncation='longest_first')
-  features.texts(examples, encode, frame(5), truncation='longest_first')
+    texts(examples, frame(4), truncation='longest_first')
+  texts(examples, frame(5), truncation='longest_first')
   with pytest.raises(errors.UserError, match='it is longest_first'):
-    features.texts(examples, encode, frame(9), truncation='longest')
+    texts(examples, frame(9), truncation='longest')
 
 
 def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
@@ -139,8 +142,8 @@ def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
   assert train.row(0).tolist() == [a, a + 1, 3, a + 2, 3, 2]
   assert train.row(1).tolist() == [3, a + 3, 3, 2]
   assert train.lengths.tolist() == [6, 4, 10] and train.truncated.tolist() == [False, False, True]
-  assert task.padding == 'left' and task.pad == 0 and task.num_outputs == 2
-  assert train.texts[1] == '' and train.second[1] == 'd'
+  assert task.padding == 'left' and task.pad == 0
+  assert train.source.a[1] == '' and train.source.b[1] == 'd'
   report = task.report()
   assert 'longest 16; 33.3% cut to 10' in report and 'dev: 3 of 3 examples are in train' in report
 

@@ -235,7 +235,7 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
     task = tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=64)
   assert {name: len(s) for name, s in task.splits.items()} == dict(train=7, dev=7, test=7)
   assert task.labels == ('0', '1') and task.splits['train'].labels.max() < 2
-  assert task.splits['dev'].second is not None
+  assert task.splits['dev'].source.b is not None
 
 
 @real

@@ -24,11 +24,11 @@ def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
     glue.get_config('rte'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
   )
   path = tmp_path / 'RTE.tsv'
-  submission.benchmark(path, task, task.splits['test'], np.array([[0, 1.0], [2, 1]]))
+  submission.benchmark(path, task, task.splits['test'], {'row': np.array([[0, 1.0], [2, 1]])})
   assert path.read_text() == 'index\tprediction\n0\tnot_entailment\n1\tentailment\n'
   assert task.splits['test'].labels is None
   with pytest.raises(ValueError):
-    submission.benchmark(path, task, task.splits['test'], np.zeros((3, 2)))
+    submission.benchmark(path, task, task.splits['test'], {'row': np.zeros((3, 2))})
 
 
 def test_every_file_of_a_glue_submission_has_a_split(tmp_path):
@@ -47,9 +47,9 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   task = tasks.open(
     glue.get_config('cola'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
   )
-  assert task.splits['train'].texts == ['One.', 'Two "one.']
+  assert task.splits['train'].source.a == ['One.', 'Two "one.']
   assert task.splits['train'].labels.tolist() == [1, 0]
-  assert task.splits['test'].texts == ['Three.'] and task.splits['test'].examples == ['5']
+  assert task.splits['test'].source.a == ['Three.'] and task.splits['test'].examples == ['5']
   head = 'index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n'
   rows = '0\tx\ta\tb\tneutral\tneutral\n1\tx\tc\td\t-\t-\n2\tx\ta\tb\tx\tentailment\n'
   made.write(
@@ -84,8 +84,8 @@ def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(t
   split = task.read(tmp_path / 'more.tsv')
   assert split.labels is None and len(split) == 1
   assert split.no_labels(3).shape == ((3, 2) if argument == 'multilabel' else (3,))
-  logits = np.array([[0.0, 3.0]])[:, : task.num_outputs]
-  submission.predictions(tmp_path / 'out.jsonl', task, split, logits)
+  logits = np.array([[0.0, 3.0]])[:, : len(task.labels) or 1]
+  submission.predictions(tmp_path / 'out.jsonl', task, split, {'row': logits})
   line = json.loads((tmp_path / 'out.jsonl').read_text())
   assert line['example'] == '0' and line['text_a'] == 'é x'
   assert ('text_b' in line) == (argument == 'pairs')

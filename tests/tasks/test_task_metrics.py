@@ -1,5 +1,6 @@
 """Metrics against scikit-learn and scipy."""
 
+import types
 import warnings
 
 import numpy as np
@@ -8,9 +9,22 @@ import scipy.stats
 from sklearn import metrics as sklearn
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks.kinds import kind
 
 CASES = range(40)
+
+
+def score(names, labels, logits):
+  """{metric: value} of any kind of rows."""
+  all_kinds = kinds.BY_NAME['classification']._replace(metrics=metrics.BY_NAME)
+  task, split = types.SimpleNamespace(kind=all_kinds), types.SimpleNamespace(labels=labels)
+  return kind.score(names, task, split, {'row': logits})
+
+
+def check(names, objective, classes):
+  kind.check_metrics(kinds.BY_NAME[objective], names, ('x',) * classes)
 
 
 def classes(case, count):
@@ -32,7 +46,7 @@ def classes(case, count):
 def test_scores_of_classes_equal_scikit_learns(case, count):
   labels, logits = classes(case, count)
   predicted = logits.argmax(1)
-  ours = metrics.score(('accuracy', 'macro_f1', 'micro_f1', 'matthews'), labels, logits)
+  ours = score(('accuracy', 'macro_f1', 'micro_f1', 'matthews'), labels, logits)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     wanted = {
@@ -42,7 +56,7 @@ def test_scores_of_classes_equal_scikit_learns(case, count):
       'matthews': sklearn.matthews_corrcoef(labels, predicted),
     }
     if count == 2:
-      ours |= metrics.score(('f1',), labels, logits)
+      ours |= score(('f1',), labels, logits)
       wanted['f1'] = sklearn.f1_score(labels, predicted)
   assert ours == pytest.approx(wanted, abs=1e-12)
 
@@ -56,7 +70,7 @@ def test_scores_of_several_labels_equal_scikit_learns(case):
     logits[:, 0] = -1
     labels[:5] = logits[:5] > 0
   predicted = logits > 0
-  ours = metrics.score(('accuracy', 'macro_f1', 'micro_f1'), labels.astype(np.float32), logits)
+  ours = score(('accuracy', 'macro_f1', 'micro_f1'), labels.astype(np.float32), logits)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     wanted = {
@@ -79,7 +93,7 @@ def test_correlations_equal_scipys_with_ties_too(case):
     predicted = np.round(predicted)
   if case % 7 == 0:
     predicted = predicted * 1e-9 + 4
-  ours = metrics.score(('pearson', 'spearman'), labels, predicted[:, None])
+  ours = score(('pearson', 'spearman'), labels, predicted[:, None])
   assert ours['pearson'] == pytest.approx(scipy.stats.pearsonr(labels, predicted)[0], abs=1e-6)
   assert ours['spearman'] == pytest.approx(scipy.stats.spearmanr(labels, predicted)[0], abs=1e-12)
   if case % 7:
@@ -89,24 +103,24 @@ def test_correlations_equal_scipys_with_ties_too(case):
 def test_a_correlation_with_a_constant_is_0():
   names = ('pearson', 'spearman')
   zero = dict.fromkeys(names, 0.0)
-  assert metrics.score(names, np.array([1.0, 2, 3]), np.full((3, 1), 0.1)) == zero
-  assert metrics.score(names, np.full(3, 0.1), np.array([[1.0], [2], [3]])) == zero
-  assert metrics.score(names, np.array([1.0]), np.array([[2.0]])) == zero
+  assert score(names, np.array([1.0, 2, 3]), np.full((3, 1), 0.1)) == zero
+  assert score(names, np.full(3, 0.1), np.array([[1.0], [2], [3]])) == zero
+  assert score(names, np.array([1.0]), np.array([[2.0]])) == zero
 
 
 def test_predictions_that_are_not_finite_have_no_score():
   logits = np.zeros((3, 2))
   logits[1, 0] = np.inf
-  assert np.isnan(metrics.score(('accuracy',), np.zeros(3, int), logits)['accuracy'])
+  assert np.isnan(score(('accuracy',), np.zeros(3, int), logits)['accuracy'])
 
 
 def test_a_metric_that_does_not_fit_is_refused_with_those_that_do():
-  metrics.check(('accuracy', 'f1', 'matthews'), 'classification', 2)
+  check(('accuracy', 'f1', 'matthews'), 'classification', 2)
   with pytest.raises(errors.UserError, match="Did you mean 'matthews'"):
-    metrics.check(('mathews',), 'classification', 2)
+    check(('mathews',), 'classification', 2)
   with pytest.raises(errors.UserError, match='pearson, spearman'):
-    metrics.check(('accuracy',), 'regression', 0)
+    check(('accuracy',), 'regression', 0)
   with pytest.raises(errors.UserError, match='there are 3: take macro_f1'):
-    metrics.check(('f1',), 'classification', 3)
+    check(('f1',), 'classification', 3)
   with pytest.raises(errors.UserError, match='is empty'):
-    metrics.check((), 'classification', 3)
+    check((), 'classification', 3)

@@ -83,12 +83,13 @@ def _beside(name: str) -> dict[str, Architecture]:
   return found
 
 
-def classifier_of(name: str) -> tuple[str, str]:
-  """The class that scores rows in the family of a class, and the kind of its head (tanh, gelu or
-  linear). Where the family has none, `name` and 'tanh': export then says what it has no place for.
+def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
+  """The class for a task in the family of a class, and the form of its head (tanh, gelu or linear).
+  Where the family has none, `name` and 'tanh': export then says what it has no place for.
 
   Args:
     name: of a class, see `choose`, or a model_type.
+    head: name of the task's head among the parameters.
 
   Raises:
     UserError: `name` is no class and no model_type.
@@ -96,14 +97,9 @@ def classifier_of(name: str) -> tuple[str, str]:
   types = {a.model_type for a in ARCHITECTURES.values()}
   model_type = name if name in types else choose(name).model_type
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
-    if a.model_type == model_type and (kind := row_heads.kind(a)):
-      return other, kind
+    if a.model_type == model_type and (form := row_heads.kind(a, head)):
+      return other, form
   return name, 'tanh'
-
-
-def task_head(name: str) -> str:
-  """The kind of head that scores rows in the family of a class. Arguments: see `classifier_of`."""
-  return classifier_of(name)[1]
 
 
 def placed(name: str, params, own_heads) -> dict[str, Any]:

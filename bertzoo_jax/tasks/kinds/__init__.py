@@ -1,0 +1,23 @@
+"""Kinds of fine-tuning tasks, by the name of their objective; one file for each family."""
+
+from bertzoo_jax.tasks.kinds import rows
+from bertzoo_jax.tasks.kinds.kind import Kind
+
+
+def of(objective: str) -> Kind:
+  """The kind of an objective. One of one's own (package.module:name) has the kind that its name
+  ends in, else classes.
+  """
+  lower = objective.lower()
+  found = [name for name in BY_NAME if lower.endswith(name)]
+  return BY_NAME[max(found, key=len, default='classification')]
+
+
+BY_NAME = {
+  kind.name: kind
+  for kind in (
+    rows.CLASSIFICATION,
+    rows.REGRESSION,
+    rows.MULTILABEL,
+  )
+}
