@@ -48,6 +48,7 @@ _PHASE_MACHINERY = 'run.accumulation'
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 
+_NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # Fields that runs of earlier versions do not have, with the values that compute the same:
 # {section: {name of a part: its fields}}.
 _ADDED = {
@@ -55,13 +56,18 @@ _ADDED = {
     'transformer': dict(embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)
   },
   'objective': {
-    name: dict(head='token')
-    for name in (
-      'replaced_token',
-      'replaced_token_adversarial',
-      'replaced_token_frozen',
-      'corruption_detection',
-    )
+    **{
+      name: dict(head='token')
+      for name in (
+        'replaced_token',
+        'replaced_token_adversarial',
+        'replaced_token_frozen',
+        'corruption_detection',
+      )
+    },
+    'classification': dict(sift=_NO_SIFT),
+    'multilabel': dict(sift=_NO_SIFT),
+    'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
   },
   'optimizer': {
     name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')

@@ -84,6 +84,7 @@ class TwoStream(nn.Module):
   use_bias = True
   relative_attention = True
   query_stream = True
+  embedding_norm = False
   left_to_right = True
   max_positions = None
   type_vocab_size = 3  # two, and the classifier's own

@@ -25,11 +25,16 @@ _ROW_HEAD = 1 << 16  # tells the keys of its dropout from those that encoders ma
 MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
-def encode(encoder, params, batch, key, ops=operations.PLAIN):
+def encode(encoder, params, batch, key, ops=operations.PLAIN, embedded_BLE=None):
   """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the
-  batch; or None.
+  batch; or None. embedded_BLE: the sum of embeddings to begin with; None for `embed`.
   """
-  return encoder.apply({'params': params}, *_with_keys(batch, key), ops)
+  return encoder.apply({'params': params}, *_with_keys(batch, key), ops, embedded_BLE)
+
+
+def embed(encoder, params, batch):
+  """The sum of the embeddings before their norm, float32 [B, L, E]. params: of the encoder."""
+  return encoder.apply({'params': params}, batch, method='embed')
 
 
 def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):

@@ -30,6 +30,7 @@ class Network(NamedTuple):
     reads: ((head, 'predictions' | 'tokens' | 'rows'), …): the vectors that go through a head. For
       heads that heads.READS lacks, and for heads that an export may leave out.
     tied: heads that decode by the word table.
+    forwards, backwards: passes of a step through the network, 1 each but for sift.py.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
       place.
@@ -44,6 +45,8 @@ class Network(NamedTuple):
   reads: tuple[tuple[str, str], ...] = ()
   tied: tuple[str, ...] = ('mlm_head',)
   into: Callable | None = None
+  forwards: float = 1.0
+  backwards: float = 1.0
 
   def places(self, params) -> dict[str, str]:
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
@@ -53,7 +56,7 @@ class Network(NamedTuple):
   def flops(self, params, features: dict) -> float | None:
     """Operations of a step over a global batch, without recomputation: 6 per weight and token
     (Kaplan et al. 2020 §2.1), 12·n·L·D per token for attention; a head costs where it reads. A
-    network that does not learn has its forward pass only.
+    network that does not learn has its forward pass only. More where a step has more passes.
 
     Args:
       params: of the objective, arrays or shapes.
@@ -98,7 +101,7 @@ class Network(NamedTuple):
     return self._passes(backward=1.0) * (count(length) + of_heads)
 
   def _passes(self, backward: float) -> float:
-    return 1.0 + backward if self.trained else 1.0
+    return self.forwards + self.backwards * backward if self.trained else 1.0
 
 
 class Objective(NamedTuple):

@@ -3,7 +3,7 @@
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
 batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
 which there are C; dropout and input_dropout: rates, see heads.RowHead; head: a kind of
-heads.ROW_HEADS.
+heads.ROW_HEADS; sift: fields of sift.py, None for none.
 """
 
 import jax
@@ -13,9 +13,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
+from bertzoo_jax.objectives import sift as perturbing
 
 
-def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout):
+def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None):
   """Mean negative log-likelihood of the rows' classes, labels [B] int32 (Devlin et al. 2018 §4.1).
 
   Metrics under the total 'rows': class_loss (nats), class_accuracy.
@@ -30,10 +31,11 @@ def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, inpu
     nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
     return {'class_loss': nll_B, 'class_accuracy': correct_B}
 
-  return _of_rows(encoder, ops, len(labels), head, dropout, input_dropout, 'class_loss', sums)
+  of_head = len(labels), head, dropout, input_dropout
+  return _of_rows(encoder, ops, sift, of_head, 'classes', 'class_loss', sums)
 
 
-def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout):
+def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=None):
   """Mean squared error of one number per row, labels [B] float32 (code of BERT's release for
   STS-B).
 
@@ -43,10 +45,11 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout):
   def sums(logits_B1, batch):
     return {'squared_error': jnp.square(logits_B1[:, 0] - batch['labels'])}
 
-  return _of_rows(encoder, ops, 1, head, dropout, input_dropout, 'squared_error', sums)
+  of_head = 1, head, dropout, input_dropout
+  return _of_rows(encoder, ops, sift, of_head, 'number', 'squared_error', sums)
 
 
-def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout):
+def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 
   Metrics under the total 'rows': label_loss (nats), label_accuracy (share of the labels that are on
@@ -62,11 +65,17 @@ def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dr
       'label_accuracy': right_BC.astype(jnp.float32).mean(axis=-1),
     }
 
-  return _of_rows(encoder, ops, len(labels), head, dropout, input_dropout, 'label_loss', sums)
+  of_head = len(labels), head, dropout, input_dropout
+  return _of_rows(encoder, ops, sift, of_head, 'labels', 'label_loss', sums)
 
 
-def _of_rows(encoder, ops, num_outputs, head, dropout, input_dropout, loss_name, measures):
-  """The Objective. measures: (logits_BC, batch) → {metric: [B]}, of which one is the loss."""
+def _of_rows(encoder, ops, sift, of_head, form, loss_name, measures):
+  """The Objective.
+
+  of_head: number of outputs, kind and rates of the head. form: see scored.Scorer. measures:
+  (logits_BC, batch) → {metric: [B]}, of which one is the loss.
+  """
+  num_outputs, head, dropout, input_dropout = of_head
 
   def logits(params, hidden_BLD, batch, key):
     found_BC = networks.row_logits(encoder, params, hidden_BLD, batch, key, dropout, input_dropout)
@@ -83,5 +92,7 @@ def _of_rows(encoder, ops, num_outputs, head, dropout, input_dropout, loss_name,
     sums=sums,
     loss=scored.mean('rows', loss_name),
     reads=('labels', 'label_weights'),
+    units=lambda batch: batch['label_weights'],
+    forms={'row': form},
   )
-  return scored.objective_of(encoder, scorer, ops)
+  return perturbing.around(encoder, scorer, ops, sift)

@@ -21,6 +21,10 @@ class Scorer(NamedTuple):
     sums: (logits, batch) → {name of a total: {metric: float32 numerator}}.
     loss: (sums, normalizers) → float32 scalar.
     reads: features of the batch that it needs beside those of the encoder.
+    units: batch → weights of the units of the loss: [B] of rows, [B, L] of tokens. sift.py takes a
+      mean over them.
+    forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
+      of one distribution, labels that are each true or false, or numbers.
   """
 
   init: Callable
@@ -29,6 +33,8 @@ class Scorer(NamedTuple):
   sums: Callable
   loss: Callable
   reads: tuple[str, ...]
+  units: Callable | None = None
+  forms: dict[str, str] = {}
 
 
 def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Objective:

@@ -89,24 +89,45 @@ def texts(*, truncation='longest_first'):
 # --- objective ---
 
 
-def classification(*, head='auto', dropout=0.1, input_dropout=0.0):
+def sift(*, weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl'):
+  """SiFT, a section of every objective: outputs for perturbed embeddings should not differ from
+  those for the embeddings themselves (He et al. 2020; numbers of the release).
+
+  weight: of the difference in the loss; 0 for none. The release has 5, and 3 for its smallest
+    network.
+  rate: of the one step by which a perturbation grows. init: standard deviation that it starts with.
+  loss: how outputs are compared: symmetric_kl | kl | mse. A number takes mse.
+  """
+  return ml_collections.ConfigDict(locals())
+
+
+def classification(*, head='auto', dropout=0.1, input_dropout=0.0, sift=None):
   """One of several classes per row.
 
   head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
   dropout: of the vector that the classifier reads. input_dropout: of the row's vector before the
     dense layer of the head.
+  sift: fields of `sift` that are not its usual ones; None for no SiFT.
   """
-  return _part('classification', locals())
+  return _part('classification', {**locals(), 'sift': _sift(sift)})
 
 
-def regression(*, head='auto', dropout=0.1, input_dropout=0.0):
+def regression(*, head='auto', dropout=0.1, input_dropout=0.0, sift=None):
   """One number per row, learned by the squared error. Fields: see classification."""
-  return _part('regression', locals())
+  return _part('regression', {**locals(), 'sift': _sift(sift, loss='mse')})
 
 
-def multilabel(*, head='auto', dropout=0.1, input_dropout=0.0):
+def multilabel(*, head='auto', dropout=0.1, input_dropout=0.0, sift=None):
   """Each label true or false per row. Fields: see classification."""
-  return _part('multilabel', locals())
+  return _part('multilabel', {**locals(), 'sift': _sift(sift)})
+
+
+def _sift(given, **usual):
+  """The section with these fields, of the others the usual ones."""
+  return _SIFT(**{**usual, **(given or {})})
+
+
+_SIFT = sift  # constructors have an argument of this name
 
 
 # --- a fine-tuning ---
