@@ -224,10 +224,14 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
       'run': run,
     }
   )
+  ranges.check(experiment)
+  encoder = assembly.encoder(experiment, weights.vocab_size)
+  # built so that what it refuses is known before any run of a grid begins
+  objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)
   if config.layer_decay != 1.0:
-    experiment.optimizer.rates = _rates(config, experiment, weights.vocab_size)
-  ranges.check(experiment.lock())
-  return experiment
+    experiment.optimizer.rates = _rates(config, experiment, objective)
+    ranges.check(experiment)
+  return experiment.lock()
 
 
 def _check(config):
@@ -273,18 +277,16 @@ def _check_numbers(config):
     raise errors.UserError('config.batch_size is 0: give the rows of a batch, as in 32.')
 
 
-def _rates(config, experiment, vocab_size):
+def _rates(config, experiment, objective):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
     raise errors.UserError(
       'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; leave '
       'one as it is.'
     )
-  encoder = assembly.encoder(experiment, vocab_size)
-  objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)
   return layer_decay.rates(
     assembly.paths(objective),
-    encoder.num_layers,
+    experiment.encoder.num_layers,
     config.layer_decay,
     config.layer_decay_form,
     experiment.encoder.inner_group_num if 'inner_group_num' in experiment.encoder else 1,

@@ -1,0 +1,301 @@
+"""SiFT without torch: randomness, microbatches, meshes, evaluation, costs, and what it refuses.
+tests/test_trajectory_sift.py compares it with torch.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import assembly
+from bertzoo_jax import kernels
+from bertzoo_jax import objectives
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.objectives import objective
+from bertzoo_jax.objectives import sift
+from bertzoo_jax.tpu import hlo
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import schedules
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import step as steps
+from configs.tasks import parts
+
+ROWS, LENGTH, LABELS = 8, 12, ('a', 'b', 'c')
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=32)
+DISENTANGLED = {**small.SECTION, **small.DISENTANGLED, **SIZES}
+ON = dict(weight=5.0, rate=0.05, init=0.1)
+
+
+@functools.lru_cache
+def of(kind='classification', section='disentangled', dropout=0.1, **own):
+  """(objective, parameters). own: fields of SiFT beside or in place of ON; weight=None: without the
+  section.
+  """
+  section = {
+    'disentangled': DISENTANGLED,
+    'transformer': {**small.SECTION, **SIZES},
+    'two_stream': {**small.TWO_STREAM, **SIZES},
+  }[section]
+  encoder = small.encoder(section=section, dropout=dropout, attention_dropout=dropout)
+  fields = dict(head='tanh', dropout=dropout, input_dropout=0.0)
+  if kind != 'regression':
+    fields['labels'] = LABELS
+  if own.get('weight', 0.0) is not None:
+    usual = {**ON, **({'loss': 'mse'} if kind == 'regression' else {})}
+    fields['sift'] = parts.sift(**{**usual, **own})
+  made = objectives.BY_NAME[kind](encoder, **fields)
+  return made, small.parameters(made, scale=0.2)
+
+
+def batch(kind='classification'):
+  draw = np.random.default_rng(0)
+  real = np.arange(LENGTH) < draw.integers(4, LENGTH + 1, ROWS)[:, None]
+  labels = draw.integers(0, 3, ROWS).astype(np.int32)
+  return {
+    'input_ids': np.where(real, draw.integers(5, small.VOCAB, real.shape), 0).astype(np.int32),
+    'segment_ids': np.zeros(real.shape, np.int32),
+    'pack_ids': real.astype(np.int32),
+    'labels': {
+      'classification': labels,
+      'regression': labels.astype(np.float32),
+      'multilabel': np.eye(3, dtype=np.float32)[labels],
+    }[kind],
+    'label_weights': np.asarray([1.0] * (ROWS - 1) + [0.0], np.float32),
+  }
+
+
+def step(made, **how):
+  """(step, state): of plain gradient descent, whose update is the gradient."""
+  objective, params = made
+  schedule = schedules.BY_NAME['linear_from_start'](10, learning_rate=1.0, warmup=0)
+  tx = optimizers.BY_NAME['adamw'](
+    schedule,
+    optimizers.paths_of(params),
+    b1=0.9,
+    b2=0.999,
+    eps=1.0,  # so that the update is no sign
+    weight_decay=0.0,
+    no_decay=(),
+    clip_norm=0.0,
+    rates=(),
+    clip_groups=(),
+  )
+  state = small.state(objective, tx, params, ROWS)
+  return steps.make_train_step(objective, tx, schedule, seed=0, **how), state
+
+
+def assert_same(a, b, tolerance):
+  worst = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - np.asarray(y)).max()), a, b)
+  assert max(jax.tree.leaves(worst)) <= tolerance, worst
+
+
+@functools.lru_cache
+def updated(accumulation, mesh=()):
+  """(parameters, metrics) after a step with dropout."""
+  placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
+  run, state = step(of(), accumulation=accumulation, mesh=placed)
+  state, metrics = jax.jit(run)(state, batch())
+  return jax.device_get((state.params, metrics))
+
+
+@pytest.mark.parametrize(
+  'accumulation, mesh',
+  [(2, ()), (4, ()), pytest.param(2, (2, 1, 1), marks=pytest.mark.slow)],
+)
+def test_microbatches_and_meshes_give_the_same_update_dropout_included(accumulation, mesh):
+  (params, metrics), (whole, expected) = updated(accumulation, mesh), updated(1)
+  for name in ('loss', 'sift_divergence', 'class_loss', 'grad_norm'):
+    np.testing.assert_allclose(metrics[name], expected[name], rtol=2e-6, err_msg=name)
+  assert_same(params, whole, 1e-6)
+  moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), whole, of()[1])
+  assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+def test_the_loss_is_the_task_s_and_weight_times_the_mean_divergence():
+  _, metrics = updated(1)
+  expected = metrics['class_loss'] + ON['weight'] * metrics['sift_divergence']
+  np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-6)
+
+
+def program(made):
+  run, state = step(made)
+  return str(jax.make_jaxpr(run)(state, batch()))
+
+
+def test_weight_0_is_the_program_without_the_section():
+  assert program(of(weight=0.0)) == program(of(weight=None)) != program(of())
+
+
+def test_what_is_evaluated_is_the_network_without_the_norm_and_the_perturbation():
+  found = []
+  for made, params in (of(), of(weight=0.0)):
+    totals = made.normalizers(batch())
+    found.append(jax.jit(steps.make_eval_step(made))(params, batch(), totals, (), 0)[0])
+  assert_same(found[0], found[1], 0.0)
+
+
+def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
+  keys_B2 = row_keys.of_batch(jax.random.key(0), 64)
+  all_BLE = np.asarray(sift.drawn(keys_B2, (40, 50), 0.01))
+  assert all_BLE.dtype == np.float32 and np.abs(all_BLE).max() == np.float32(0.02)
+  clipped = np.mean(np.abs(all_BLE) == np.float32(0.02))
+  assert abs(clipped - math.erfc(math.sqrt(2))) < 3e-3  # beyond two standard deviations
+  inner = np.abs(all_BLE) < 0.01
+  assert abs(inner.mean() - math.erf(math.sqrt(0.5))) < 6e-3 and abs(all_BLE.mean()) < 1e-4
+  some_BLE = np.asarray(sift.drawn(keys_B2[5:7], (40, 50), 0.01))
+  np.testing.assert_array_equal(some_BLE, all_BLE[5:7])
+  assert np.abs(np.corrcoef(all_BLE[:4].reshape(4, -1)) - np.eye(4)).max() < 0.1
+  dropped = row_keys.keep(keys_B2, 0.5, (40, 50))
+  assert abs(np.corrcoef(all_BLE.ravel(), np.asarray(dropped).ravel())[0, 1]) < 0.02
+
+
+def test_each_step_has_another_perturbation():
+  made, params = of(dropout=0.0)
+  totals = made.normalizers(batch())
+
+  def divergence(seed):
+    rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(seed), ROWS)}
+    return made.loss(params, rows, totals, (), jax.random.key(0), True)[1][1]['sift']
+
+  run = jax.jit(divergence)
+  assert run(0)['sift_divergence'] != run(1)['sift_divergence']
+
+
+def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
+  delta_BLE, gradient_BLE = (
+    np.random.default_rng(i).normal(size=(3, 4, 5)).astype(np.float32) for i in (0, 1)
+  )
+  gradient_BLE[1, 2, 3], gradient_BLE[2, 3] = np.inf, 0.0
+  found_BLE = np.asarray(sift.ascended(delta_BLE, gradient_BLE, 0.1))
+  np.testing.assert_array_equal(found_BLE[1], delta_BLE[1])
+  np.testing.assert_array_equal(found_BLE[2, 3], delta_BLE[2, 3])
+  grown_LE = found_BLE[0] - delta_BLE[0]
+  np.testing.assert_allclose(np.abs(grown_LE).max(axis=-1), 0.1, rtol=1e-5)
+  np.testing.assert_array_equal(np.sign(grown_LE), np.sign(gradient_BLE[0]))
+
+
+@pytest.mark.parametrize('kind', ['regression', 'multilabel'])
+def test_scores_and_labels_learn_with_it(kind):
+  objective, params = of(kind, 'transformer', dropout=0.0)
+  rows = {**batch(kind), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  totals = objective.normalizers(rows)
+
+  def loss(params):
+    return objective.loss(params, rows, totals, (), jax.random.key(0), True)
+
+  run, losses = jax.jit(jax.value_and_grad(loss, has_aux=True)), []
+  for _ in range(20):
+    (value, (_, sums)), gradients = run(params)
+    assert np.isfinite(value) and float(sums['sift']['sift_divergence']) > 0
+    losses.append(float(sums['rows'][{'regression': 'squared_error'}.get(kind, 'label_loss')]))
+    params = jax.tree.map(lambda p, g: p - 3e-3 * g, params, gradients)
+  assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_label_is_compared_as_one_of_two_classes():
+  a, b = np.asarray([[0.3, -1.0]], np.float32), np.asarray([[2.0, 0.5]], np.float32)
+  made = sift._divergence(
+    sift.scored.Scorer(
+      *(None,) * 5, reads=(), units=lambda batch: batch['w'], forms={'row': 'labels'}
+    ),
+    'kl',
+  )
+  found = made({'row': a}, {'row': b}, {'w': np.asarray([2.0], np.float32)})
+  p, q = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
+  each = -q * np.log(p) - (1 - q) * np.log(1 - p)
+  np.testing.assert_allclose(found, 2.0 * each.mean(), rtol=1e-6)
+
+
+def test_several_outputs_and_units_of_tokens_are_averaged():
+  draw, w = np.random.default_rng(0), np.asarray([[1, 0, 1], [0, 1, 1]], np.float32)
+  a, b = draw.normal(size=(2, 2, 3, 4)).astype(np.float32)
+  scorer = sift.scored.Scorer(
+    *(None,) * 5, reads=(), units=lambda batch: w, forms={'tag': 'classes', 'score': 'number'}
+  )
+  found = sift._divergence(scorer, 'mse')(
+    {'tag': a, 'score': a[..., 0]}, {'tag': b, 'score': b[..., 0]}, {}
+  )
+  squares = (a - b) ** 2
+  expected = (w * (squares.mean(-1) + squares[..., 0]) / 2).sum()
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_step_is_said_to_cost_what_the_compiler_counts():
+  features = {name: x.shape for name, x in batch().items()}
+  said, counted = [], []
+  for own in (dict(), dict(weight=0.0)):
+    run, state = step(of(section='transformer', dropout=0.0, **own))
+    said.append(of(section='transformer', dropout=0.0, **own)[0].flops(state.params, features))
+    counted.append(hlo.read(jax.jit(run).lower(state, batch()).compile().as_text()).flops)
+  assert abs(said[0] / said[1] - 8 / 3) < 1e-6
+  assert abs((counted[0] / counted[1]) / (said[0] / said[1]) - 1) < 0.1, counted
+
+
+@pytest.mark.slow
+def test_kernels_give_the_same_gradients():
+  chosen = kernels.choose('fused', jax.devices()[0], 0.0)
+  mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
+  found = []
+  for one in (kernels.XLA, chosen):
+    encoder = small.encoder(section={**small.SECTION, **SIZES})
+    ops = assembly.operations_on(mesh, one, encoder.axes)
+    made = objectives.BY_NAME['classification'](
+      encoder,
+      ops,
+      labels=LABELS,
+      head='tanh',
+      dropout=0.0,
+      input_dropout=0.0,
+      sift=parts.sift(**ON),
+    )
+    rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+    loss = lambda p: made.loss(p, rows, made.normalizers(rows), (), jax.random.key(0), True)[0]
+    found.append(jax.jit(jax.grad(loss))(small.parameters(made, scale=0.2)))
+  assert_same(found[0], found[1], 1e-4)
+
+
+def test_in_bfloat16_it_is_near_float32():
+  encoder = small.encoder(section=DISENTANGLED, dtype=jnp.bfloat16)
+  made = objectives.BY_NAME['classification'](
+    encoder, labels=LABELS, head='tanh', dropout=0.0, input_dropout=0.0, sift=parts.sift(**ON)
+  )
+  exact, params = of(dropout=0.0)
+  rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  found = [
+    float(
+      jax.jit(lambda p: o.loss(p, rows, o.normalizers(rows), (), jax.random.key(0), True)[0])(
+        params
+      )
+    )
+    for o in (made, exact)
+  ]
+  assert abs(found[0] / found[1] - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+  'kind, section, own, words',
+  [
+    ('classification', 'two_stream', {}, 'TwoStream.* no norm .*objective.sift.weight=0'),
+    ('regression', 'transformer', dict(loss='symmetric_kl'), 'objective.sift.loss=mse'),
+    ('classification', 'transformer', dict(loss='symetric_kl'), "'symmetric_kl'"),
+  ],
+)
+def test_what_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, words):
+  with pytest.raises(errors.UserError, match=words) as e:
+    of(kind, section, **own)
+  assert '\n' not in str(e.value)
+  if section == 'two_stream':
+    of(kind, section, weight=0.0)  # and without SiFT is trained
+
+
+def test_a_scorer_that_does_not_say_its_outputs_is_refused():
+  scorer = sift.scored.Scorer(*(None,) * 5, reads=())
+  with pytest.raises(errors.UserError, match='units'):
+    sift.around(small.encoder(), scorer, sift=ml_collections.ConfigDict(parts.sift(weight=5.0)))
+  assert isinstance(sift.around(small.encoder(), scorer, sift=parts.sift()), objective.Objective)
