@@ -190,6 +190,17 @@ def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupt
   same_bytes(uninterrupted, tmp_path / 'f')
 
 
+def test_a_grid_over_the_weight_of_sift_has_runs_with_it_and_without(world, tmp_path):
+  grid = (('objective.sift.weight', (0, 5)),)
+  finetune(world, tmp_path / 'f', config(grid=grid, steps=4, run__eval_every=2))
+  off, on = map(metrics.read, sorted((tmp_path / 'f' / 'classify').glob('weight=*')))
+  for a, b in zip(off, on, strict=True):
+    assert 'sift_divergence' not in a and b['sift_divergence'] > 0
+    assert abs(a['loss'] / a['class_loss'] - 1) < 1e-5 and a['grad_norm'] != b['grad_norm']
+    assert abs(b['loss'] / (b['class_loss'] + 5 * b['sift_divergence']) - 1) < 1e-5
+  assert 'held_out_class_loss' in on[1] and 'held_out_sift_divergence' not in on[1]
+
+
 def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
   first = config(name='first', steps=40, seeds=(0, 1), grid=(('batch_size', (16,)),))
   second = config(name='second', init='first', steps=2, schedule__learning_rate=1e-9)
@@ -229,6 +240,9 @@ def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, t
     (dict(epochs=0.0, steps=0), {}, 'raise config.epochs'),
     (dict(metrics=('acuracy',)), {}, "'accuracy'"),
     (dict(objective__head='thanh'), {}, "'tanh'"),
+    (dict(objective__sift__weight=-1.0), {}, 'objective.sift.weight is -1'),
+    (dict(grid=(('objective.sift.weight', (0.0, -5.0)),)), {}, 'objective.sift.weight is -5'),
+    (dict(objective__sift__loss='kll'), {}, "'kl'"),
     (dict(length=64), {}, '--config.length=32 or less'),
     ({}, dict(predict='nowhere.tsv'), 'is no file'),
     ({}, dict(init='nowhere'), 'nowhere'),

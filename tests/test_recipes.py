@@ -56,6 +56,13 @@ def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
     ('deberta_base', 'rte', dict(epochs=6, dropout=0.2, length=320, init='mnli')),
     ('deberta_base', 'my_own', dict(grid=(1.5e-5, 2e-5, 3e-5, 4e-5))),
     ('deberta_v2_xxlarge', 'cola', dict(rate=2.5e-6, length=64, epochs=10)),
+    ('deberta_base_sift', 'mnli', dict(epochs=6, warmup=1000, rate=1.5e-5, dropout=0.1, sift=5)),
+    ('deberta_v2_xxlarge_sift', 'mnli', dict(epochs=6, rate=3e-6, dropout=0.3, length=256)),
+    ('deberta_v3_xsmall_sift', 'mnli', dict(epochs=10, warmup=1500, rate=5e-5, sift=3)),
+    ('deberta_v3_small_sift', 'mnli', dict(epochs=6, rate=3.5e-5, batch_size=64, sift=5)),
+    ('deberta_v3_base_sift', 'mnli', dict(epochs=6, rate=1.5e-5, warmup=1000, grid=(), sift=5)),
+    ('deberta_v2_xxlarge_sift', 'stsb', dict(epochs=4, rate=3e-6, sift=5, init='mnli')),
+    ('deberta_v2_xxlarge', 'mnli', dict(epochs=3, sift=0)),
     ('deberta_v3_large', 'rte', dict(rate=1e-5, dropout=0.3, init='', warmup=50)),
     ('deberta_v3_small', 'mnli', dict(rate=4.5e-5, warmup=1500, dropout=0.2)),
     ('spanbert', 'cola', dict(epochs=4, length=128)),
@@ -70,10 +77,11 @@ def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
   made = config(name, task)
   read = {
     'rate': lambda: made.schedule.learning_rate,
-    'grid': lambda: dict(made.grid)['schedule.learning_rate'],
+    'grid': lambda: dict(made.grid)['schedule.learning_rate'] if made.grid else (),
     'encoder': lambda: made.encoder.dropout,
     'dropout': lambda: made.objective.dropout,
     'head': lambda: made.objective.head,
+    'sift': lambda: made.objective.sift.weight,
   }
   assert {key: read[key]() if key in read else made[key] for key in figures} == figures
 

@@ -147,6 +147,6 @@ OPTIONAL = {
   'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
   'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
   'query_stream': 'whether a prediction does not see its own token if the batch has an order',
-  'embedding_norm': 'whether a norm follows the sum of its embeddings; one without the member has it',
+  'embedding_norm': 'whether a norm follows the sum of its embeddings; if it is absent, one does',
   'left_to_right': 'whether no vector depends on tokens that are later in the `order` of the batch',
 }

@@ -16,7 +16,9 @@ from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
 
 
-def classification(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None):
+def classification(
+  encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None
+):
   """Mean negative log-likelihood of the rows' classes, labels [B] int32 (Devlin et al. 2018 §4.1).
 
   Metrics under the total 'rows': class_loss (nats), class_accuracy.

@@ -22,8 +22,8 @@ follows, so both differ by the epsilons of the two norms only.
 
 Different from the release: `loss` is the divergence of both steps. The release takes it for step 3
 and always symmetric_kl in step 4, which is 0 for a single number. Where a projection lies between
-the sum of embeddings and the norm (an encoder `disentangled` with embedding_size), δ is added before
-the projection.
+the sum of embeddings and the norm (an encoder `disentangled` with embedding_size), δ is added
+before the projection.
 """
 
 import jax
@@ -174,9 +174,9 @@ def _check(encoder, scorer, sift):
   weight = f'objective.sift.weight={sift["weight"]:g}'
   if not getattr(encoder, 'embedding_norm', True):
     raise errors.UserError(
-      f'{weight} perturbs normalised embeddings, and this encoder ({type(encoder).__name__}) has no '
-      'norm after its embeddings: set --config.objective.sift.weight=0, or begin with the weights '
-      'of an encoder that has one.'
+      f'{weight} perturbs normalised embeddings, and this encoder ({type(encoder).__name__}) has '
+      'no norm after its embeddings: set --config.objective.sift.weight=0, or begin with the '
+      'weights of an encoder that has one.'
     )
   if not scorer.forms:
     raise errors.UserError(

@@ -234,17 +234,61 @@ def _deberta(table, column, rate, rates=(), dropout=0.2, from_mnli=('mrpc', 'rte
   )
   recipe = {'default': default}
   for task, row in table.items():
-    epochs, warmup, rate, batch_size, dropout = row[column].split('/')
-    recipe[task] = dict(
-      schedule=parts.linear_from_start(learning_rate=float(rate), warmup=0),
-      grid=(),
-      batch_size=int(batch_size),
-      epochs=float(epochs),
-      warmup=int(warmup),
-      length=row[-1],
-      objective=dict(dropout=float(dropout)),
-      init='mnli' if task in from_mnli else '',
-    )
+    recipe[task] = _deberta_task(row, column, init='mnli' if task in from_mnli else '')
+  return recipe
+
+
+def _deberta_task(row, column, init=''):
+  """The fields of one place of a table."""
+  epochs, warmup, rate, batch_size, dropout = row[column].split('/')
+  return dict(
+    schedule=parts.linear_from_start(learning_rate=float(rate), warmup=0),
+    grid=(),
+    batch_size=int(batch_size),
+    epochs=float(epochs),
+    warmup=int(warmup),
+    length=row[-1],
+    objective=dict(dropout=float(dropout)),
+    init=init,
+  )
+
+
+_PLAIN = {
+  'deberta_base': _deberta(_V1, 0, 2e-5, _BASE_RATES, 0.15),
+  'deberta_large': _deberta(_V1, 1, 1e-5, _LARGE_RATES, 0.15),
+  'deberta_xlarge': _deberta(_V1, 2, 7e-6),
+  'deberta_v2_xlarge': _deberta(_V2, 0, 4e-6),
+  'deberta_v2_xxlarge': _deberta(_V2, 1, 3e-6),
+  # He et al. 2021: V3 does not begin with MNLI [code]. V3's own rates for other tasks were not
+  # found: those of base are v1's (Table 9), those of the smaller ones MNLI's, chosen here.
+  'deberta_v3_xsmall': _deberta(_V3, 0, 4.5e-5, dropout=0.1, from_mnli=()),
+  'deberta_v3_small': _deberta(_V3, 1, 4.5e-5, dropout=0.1, from_mnli=()),
+  'deberta_v3_base': _deberta(_V3, 2, 1.5e-5, _BASE_RATES, dropout=0.1, from_mnli=()),
+  'deberta_v3_large': _deberta(_V2, 2, 7e-6, _LARGE_RATES, from_mnli=()),
+}
+
+# experiments/glue/mnli.sh of the release [code], the only task with a schedule for SiFT. Columns
+# as in _V1: v1 base, v2 xxlarge, V3 xsmall, V3 small, V3 base.
+_SIFT_MNLI = (
+  '6/1000/1.5e-5/64/.1',
+  '6/1000/3e-6/64/.3',
+  '10/1500/5e-5/64/.1',
+  '6/1000/3.5e-5/64/.1',
+  '6/1000/1.5e-5/64/.1',
+  256,
+)
+
+
+def _with_sift(name, column, weight=5.0):
+  """A recipe with SiFT: MNLI's by the release. For other tasks chosen here: as without it.
+
+  weight: of SiFT in the loss.
+  """
+  recipe = {**_PLAIN[name], 'mnli': _deberta_task(_SIFT_MNLI, column)}
+  for task, fields in recipe.items():
+    if 'objective' in fields:
+      own = {**fields['objective'], 'sift': dict(weight=weight)}
+      recipe[task] = {**fields, 'objective': own}
   return recipe
 
 
@@ -374,17 +418,12 @@ RECIPES = {
   'electra_small': _electra(1e-4, 0.8),
   'electra_base': _electra(1e-4, 0.8),
   'electra_large': _electra(5e-5, 0.9),
-  'deberta_base': _deberta(_V1, 0, 2e-5, _BASE_RATES, 0.15),
-  'deberta_large': _deberta(_V1, 1, 1e-5, _LARGE_RATES, 0.15),
-  'deberta_xlarge': _deberta(_V1, 2, 7e-6),
-  'deberta_v2_xlarge': _deberta(_V2, 0, 4e-6),
-  'deberta_v2_xxlarge': _deberta(_V2, 1, 3e-6),
-  # He et al. 2021: V3 does not begin with MNLI [code]. V3's own rates for other tasks were not
-  # found: those of base are v1's (Table 9), those of the smaller ones MNLI's, chosen here.
-  'deberta_v3_xsmall': _deberta(_V3, 0, 4.5e-5, dropout=0.1, from_mnli=()),
-  'deberta_v3_small': _deberta(_V3, 1, 4.5e-5, dropout=0.1, from_mnli=()),
-  'deberta_v3_base': _deberta(_V3, 2, 1.5e-5, _BASE_RATES, dropout=0.1, from_mnli=()),
-  'deberta_v3_large': _deberta(_V2, 2, 7e-6, _LARGE_RATES, from_mnli=()),
+  **_PLAIN,
+  'deberta_base_sift': _with_sift('deberta_base', 0),
+  'deberta_v2_xxlarge_sift': _with_sift('deberta_v2_xxlarge', 1),
+  'deberta_v3_xsmall_sift': _with_sift('deberta_v3_xsmall', 2, weight=3.0),
+  'deberta_v3_small_sift': _with_sift('deberta_v3_small', 3),
+  'deberta_v3_base_sift': _with_sift('deberta_v3_base', 4),
   'spanbert': _SPANBERT,
   'xlnet_large': _XLNET_LARGE,
   'bert_wwm': _BERT_WWM,
