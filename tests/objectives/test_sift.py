@@ -155,16 +155,28 @@ def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
   assert abs(np.corrcoef(all_BLE.ravel(), np.asarray(dropped).ravel())[0, 1]) < 0.02
 
 
-def test_each_step_has_another_perturbation():
-  made, params = of(dropout=0.0)
+def divergence(**own):
+  """seed → the sum of the divergences of the batch."""
+  made, params = of(section='transformer', **own)
   totals = made.normalizers(batch())
 
-  def divergence(seed):
+  def found(seed):
     rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(seed), ROWS)}
-    return made.loss(params, rows, totals, (), jax.random.key(0), True)[1][1]['sift']
+    sums = made.loss(params, rows, totals, (), jax.random.key(0), True)[1][1]
+    return sums['sift']['sift_divergence']
 
-  run = jax.jit(divergence)
-  assert run(0)['sift_divergence'] != run(1)['sift_divergence']
+  return jax.jit(found)
+
+
+def test_each_step_has_another_perturbation():
+  found = divergence(dropout=0.0)
+  assert found(0) != found(1)
+
+
+def test_the_perturbed_pass_draws_dropout_of_its_own():
+  unperturbed = dict(init=1e-20, rate=0.0, loss='mse')
+  assert divergence(dropout=0.1, **unperturbed)(0) > 1e-3
+  assert divergence(dropout=0.0, **unperturbed)(0) < 1e-9
 
 
 def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
