@@ -21,6 +21,7 @@ class Scorer(NamedTuple):
     sums: (logits, batch) → {name of a total: {metric: float32 numerator}}.
     loss: (sums, normalizers) → float32 scalar.
     reads: features of the batch that it needs beside those of the encoder.
+    rows: batch → the batch of rows that the encoder reads.
     units: batch → weights of the units of the loss: [B] of rows, [B, L] of tokens. sift.py takes a
       mean over them.
     forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
@@ -33,6 +34,7 @@ class Scorer(NamedTuple):
   sums: Callable
   loss: Callable
   reads: tuple[str, ...]
+  rows: Callable = lambda batch: batch
   units: Callable | None = None
   forms: dict[str, str] = {}
 
@@ -48,7 +50,8 @@ def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Obj
     }
 
   def loss(params, batch, normalizers, carry, key, train):
-    hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
+    rows = scorer.rows(batch)
+    hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
     sums = scorer.sums(scorer.logits(params, hidden_BLD, batch, key), batch)
     return scorer.loss(sums, normalizers), (carry, sums)
 

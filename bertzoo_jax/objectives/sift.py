@@ -74,15 +74,17 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     if not train:
       return plain.loss(params, batch, normalizers, carry, key, train)
 
+    rows = scorer.rows(batch)
+
     def logits(params, embedded_BLE, number):
       own = key if key is None or number == 0 else jax.random.fold_in(key, number)
-      hidden_BLD = networks.encode(encoder, params['encoder'], batch, own, ops, embedded_BLE)
+      hidden_BLD = networks.encode(encoder, params['encoder'], rows, own, ops, embedded_BLE)
       return scorer.logits(params, hidden_BLD, batch, own)
 
-    embedded_BLE = normed(networks.embed(encoder, params['encoder'], batch))
+    embedded_BLE = normed(networks.embed(encoder, params['encoder'], rows))
     clean = logits(params, embedded_BLE, 0)
     fixed, fixed_BLE, target = jax.lax.stop_gradient((params, embedded_BLE, clean))
-    start_BLE = drawn(batch['row_keys'], embedded_BLE.shape[1:], sift['init'])
+    start_BLE = drawn(rows['row_keys'], embedded_BLE.shape[1:], sift['init'])
     gradient_BLE = jax.grad(
       lambda delta_BLE: divergence(logits(fixed, fixed_BLE + delta_BLE, 1), target, batch)
     )(start_BLE)
