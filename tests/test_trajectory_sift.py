@@ -103,10 +103,10 @@ def drawn(objective, keys_B2):
   [
     ('bert', 'classification', 'symmetric_kl'),
     ('albert', 'classification', 'symmetric_kl'),
-    ('deberta', 'classification', 'symmetric_kl'),
+    pytest.param('deberta', 'classification', 'symmetric_kl', marks=pytest.mark.slow),
     ('deberta v2', 'classification', 'kl'),
     ('electra', 'multilabel', 'symmetric_kl'),
-    ('bert', 'multilabel', 'mse'),
+    pytest.param('bert', 'multilabel', 'mse', marks=pytest.mark.slow),
     ('bert', 'regression', 'mse'),
   ],
 )

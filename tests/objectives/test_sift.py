@@ -312,6 +312,7 @@ def test_kernels_give_the_same_gradients():
   assert_same(found[0], found[1], 1e-4)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_is_near_float32():
   found = []
   for dtype in (jnp.float32, jnp.bfloat16):
