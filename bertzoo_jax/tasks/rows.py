@@ -89,6 +89,15 @@ def _text(data, file) -> bytes:
   return data.removeprefix(b'\xef\xbb\xbf')
 
 
+def text(data: bytes, file) -> str:
+  """The bytes of a text file as a text. Raises UserError if it is no UTF-8 text."""
+  data = _text(data, file)
+  try:
+    return data.decode('utf-8')
+  except UnicodeDecodeError as e:
+    raise _encoding(file, *_guess(data)) from e
+
+
 def _lines(data, file):
   """Yields (number from 1, line without its end). Lines end in LF or CR LF, or in CR alone where
   the file has no LF.

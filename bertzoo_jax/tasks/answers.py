@@ -1,0 +1,175 @@
+"""Scores of places in windows → answers, cut out of the passages as they were read.
+
+Legend: Q questions, W windows, K starts and M ends of a beam.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+_CHUNK = 2048  # windows at a time
+
+
+class Said(NamedTuple):
+  """The answers to the questions of a split.
+
+  Attributes:
+    texts: of each question; '' for none.
+    best: the best answer that is one.
+    odds: float64 [Q], of having no answer; above the threshold none is given.
+    n_best: of each question, [(text, probability, score of its start, of its end)], the best first.
+    may_have_none: whether there are questions without an answer.
+  """
+
+  texts: list[str]
+  best: list[str]
+  odds: np.ndarray
+  n_best: list[list[tuple[str, float, float, float]]]
+  may_have_none: bool
+
+
+class Spans(NamedTuple):
+  """Candidates of many windows: flat arrays of one length.
+
+  Attributes:
+    window, start, end: the tokens, counted from the window's first token of the passage.
+    start_score, end_score: the answer's score is their sum.
+  """
+
+  window: np.ndarray
+  start: np.ndarray
+  end: np.ndarray
+  start_score: np.ndarray
+  end_score: np.ndarray
+
+
+def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
+  """(Spans, odds of no answer per question [Q]) of two scores per token (Devlin et al. 2018 §4.2,
+  4.3).
+
+  The n_best best starts and ends of a window are paired. The score of no answer is that of the
+  special token, the lowest of a question's windows; the odds are its distance to the best answer.
+
+  Args:
+    windows: windows.Windows.
+    offsets: int64 [W + 1], of the windows' rows in the scores.
+    starts, ends: float32, scores of all tokens.
+  """
+  n, most = windows.decoding.n_best, windows.decoding.max_answer
+  found = []
+  bounds = np.concatenate([[0], np.cumsum(windows.size)])
+  for a in range(0, len(windows.size), _CHUNK):
+    b = min(a + _CHUNK, len(windows.size))
+    size = windows.size[a:b]
+    wide = max(int(size.max()), 1)
+    there = np.arange(wide) < size[:, None]
+    at = np.where(there, (offsets[a:b] + windows.place[a:b])[:, None] + np.arange(wide), 0)
+    best = np.zeros_like(there)
+    best[there] = windows.best_context[bounds[a] : bounds[b]]
+    tops = [
+      _top(np.where(mask, scores[at].astype(np.float64), -np.inf), n)
+      for scores, mask in ((starts, best), (ends, there))
+    ]
+    (start, start_score), (end, end_score) = tops
+    lengths = end[:, None, :] - start[:, :, None] + 1
+    pairs = start_score[:, :, None] + end_score[:, None, :]
+    pairs = np.where((lengths >= 1) & (lengths <= most), pairs, -np.inf)
+    which, scores = _top(pairs.reshape(b - a, -1), n)
+    row, column = np.nonzero(np.isfinite(scores))
+    i, j = np.divmod(which[row, column], end.shape[1])
+    found.append((row + a, start[row, i], end[row, j], start_score[row, i], end_score[row, j]))
+  spans = Spans(*(np.concatenate(x) for x in zip(*found)))
+  cls = offsets[:-1] + windows.cls
+  none = _lowest(windows, starts[cls].astype(np.float64) + ends[cls])
+  best = np.full(len(none), -np.inf)
+  np.maximum.at(best, windows.question[spans.window], spans.start_score + spans.end_score)
+  return spans, np.where(np.isfinite(best), none - best, np.inf)
+
+
+def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
+  """(Spans, odds of no answer per question [Q]) of a beam (Yang et al. 2019, code of the release).
+
+  outputs: start_score, start_place [W, K], end_score, end_place [W, K, M]: logarithms of
+  probabilities and places in the row, the best first; impossible [W]: score that the window has no
+  answer, of which the lowest of a question's windows is taken.
+  """
+  k, most = windows.decoding.beam, windows.decoding.max_answer
+  place = windows.place[:, None]
+  start_score = outputs['start_score'][:, :k].astype(np.float64)
+  start = outputs['start_place'][:, :k].astype(np.int64) - place
+  end_score = outputs['end_score'][:, :k, :k].astype(np.float64)
+  end = outputs['end_place'][:, :k, :k].astype(np.int64) - place[:, :, None]
+  inside = (start >= 0) & (start < windows.size[:, None])
+  bounds = np.concatenate([[0], np.cumsum(windows.size)])
+  at = np.where(inside, bounds[:-1, None] + start, 0)
+  if len(windows.best_context):
+    inside &= windows.best_context[at]
+  lengths = end - start[:, :, None] + 1
+  right = inside[:, :, None] & (lengths >= 1) & (lengths <= most)
+  right &= end < windows.size[:, None, None]
+  w, i, j = np.nonzero(right)
+  spans = Spans(w, start[w, i], end[w, i, j], start_score[w, i], end_score[w, i, j])
+  return spans, _lowest(windows, outputs['impossible'].astype(np.float64))
+
+
+def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold: float) -> Said:
+  """The answers.
+
+  Args:
+    windows: windows.Windows.
+    questions: questions.Questions, Q of them.
+    spans: candidates of all windows.
+    odds: float64 [Q], of no answer.
+    may_have_none: whether to give no answer where the odds are above the threshold.
+    threshold: of the odds.
+  """
+  number = windows.question[spans.window]
+  score = spans.start_score + spans.end_score
+  order = np.lexsort((spans.end, spans.start, spans.window, -score, number))
+  begin, behind = windows.characters(spans.window, spans.start, spans.end)
+  bounds = np.searchsorted(number[order], np.arange(len(questions) + 1))
+  n_best, best = [], []
+  for i, context in enumerate(questions.contexts):
+    seen = {}
+    for c in order[bounds[i] : bounds[i + 1]]:
+      text = context[begin[c] : behind[c]].strip()
+      if text and text not in seen:
+        seen[text] = (spans.start_score[c], spans.end_score[c])
+        if len(seen) == windows.decoding.n_best:
+          break
+    shares = np.array([a + b for a, b in seen.values()])
+    shares = np.exp(shares - shares.max()) if len(shares) else shares
+    n_best.append(
+      [
+        (text, float(p), float(a), float(b))
+        for (text, (a, b)), p in zip(seen.items(), shares / max(shares.sum(), 1e-300))
+      ]
+    )
+    best.append(next(iter(seen), ''))
+  none = odds > threshold if may_have_none else np.zeros(len(best), bool)
+  texts = ['' if none[i] else text for i, text in enumerate(best)]
+  return Said(texts, best, odds, n_best, may_have_none)
+
+
+def _top(scores, n):
+  """(places, scores) of the n highest of each row, the highest first; of equal ones the first."""
+  n = min(n, scores.shape[1])
+  if scores.shape[1] > 4 * n:
+    # no score above the n-th is lost, and of those equal to it the first ones stay
+    least = -np.partition(-scores, n - 1, axis=1)[:, n - 1 : n]
+    above, equal = scores > least, scores == least
+    room = n - above.sum(axis=1, keepdims=True)
+    kept = above | (equal & (np.cumsum(equal, axis=1) <= room))
+    places = np.nonzero(kept)[1].reshape(-1, n)
+  else:
+    places = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+  found = np.take_along_axis(scores, places, axis=1)
+  order = np.argsort(-found, axis=1, kind='stable')[:, :n]
+  return np.take_along_axis(places, order, axis=1), np.take_along_axis(found, order, axis=1)
+
+
+def _lowest(windows, scores) -> np.ndarray:
+  """The lowest score of the windows of each question, float64 [Q]."""
+  out = np.full(int(windows.question.max(initial=-1)) + 1, np.inf)
+  np.minimum.at(out, windows.question, scores)
+  return out

@@ -1,0 +1,144 @@
+"""Scores of answers. A metric is a function (right, said) → float in BY_NAME.
+
+right: the right answers of each question, a tuple of texts, () if its passage has none; said:
+answers.Said. The scores of a question are those against the right answer that suits it best.
+"""
+
+import collections
+import difflib
+import re
+import string
+
+import numpy as np
+
+_ARTICLES = re.compile(r'\b(a|an|the)\b')
+_PUNCTUATION = str.maketrans('', '', string.punctuation)
+# What the evaluation of CMRC2018 (Cui et al. 2019) leaves out.
+_MARKS = frozenset('-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』')
+_HAN = ('\u4e00', '\u9fa5')
+_WORDS = re.compile(r'\d+(?:,\d+)+(?:\.\d+)?|\w+(?:\.\w+)*|[^\w\s]')
+
+
+def exact_match(right, said):
+  """Share of the answers that are right letter by letter, but for case, punctuation, English
+  articles and blanks (evaluation of SQuAD, Rajpurkar et al. 2016, 2018).
+  """
+  return np.mean(_best(_same, right, said.texts))
+
+
+def f1(right, said):
+  """Mean F1 over the words that an answer and the right one share, each as often as it occurs in
+  both (evaluation of SQuAD). Without an answer: 1 if both have none, else 0.
+  """
+  return np.mean(_best(_overlap, right, said.texts))
+
+
+def best_exact_match(right, said):
+  """exact_match at the threshold for no answer that makes it highest."""
+  return _at_best_threshold(_same, right, said)[0]
+
+
+def best_f1(right, said):
+  """f1 at the threshold for no answer that makes it highest."""
+  return _at_best_threshold(_overlap, right, said)[0]
+
+
+def best_threshold(right, said):
+  """The threshold for no answer at which f1 is highest: config.features.no_answer_threshold."""
+  return _at_best_threshold(_overlap, right, said)[1]
+
+
+def exact_match_zh(right, said):
+  """Share of the answers that are right but for case and punctuation (evaluation of CMRC2018)."""
+  return np.mean(_best(_same_zh, right, said.texts))
+
+
+def f1_zh(right, said):
+  """Mean F1 of the longest piece that an answer and the right one share, in Chinese characters and
+  words of other scripts (evaluation of CMRC2018). Words are split here by a rule, there by NLTK,
+  which has a few more rules for English.
+  """
+  return np.mean(_best(_overlap_zh, right, said.texts))
+
+
+def normalized(text: str) -> str:
+  """Lower case, without ASCII punctuation and English articles, one blank between words."""
+  text = text.lower().translate(_PUNCTUATION)
+  return ' '.join(_ARTICLES.sub(' ', text).split())
+
+
+def segments(text: str) -> list[str]:
+  """Chinese characters and words of other scripts, in lower case, without punctuation marks."""
+  text = ''.join(c for c in text.lower().strip() if c not in _MARKS)
+  out, word = [], ''
+  for c in text:
+    if _HAN[0] <= c <= _HAN[1]:
+      out += [*_WORDS.findall(word), c]
+      word = ''
+    else:
+      word += c
+  return out + _WORDS.findall(word)
+
+
+def _same(right, said):
+  return float(normalized(right) == normalized(said))
+
+
+def _overlap(right, said):
+  a, b = normalized(right).split(), normalized(said).split()
+  if not a or not b:
+    return float(a == b)
+  shared = sum((collections.Counter(a) & collections.Counter(b)).values())
+  return 2 * shared / (len(a) + len(b))
+
+
+def _same_zh(right, said):
+  bare = lambda text: ''.join(c for c in text.lower().strip() if c not in _MARKS)
+  return float(bare(right) == bare(said))
+
+
+def _overlap_zh(right, said):
+  a, b = segments(right), segments(said)
+  if not a or not b:
+    return float(a == b)
+  longest = difflib.SequenceMatcher(None, a, b, autojunk=False).find_longest_match().size
+  return 2 * longest / (len(a) + len(b))
+
+
+def _best(score, right, said) -> np.ndarray:
+  """The score of each answer, float64 [Q]. A right answer of which nothing is left in the
+  evaluation's spelling is left out if there is another.
+  """
+  out = np.zeros(len(said))
+  for i, (texts, text) in enumerate(zip(right, said, strict=True)):
+    real = [t for t in texts if normalized(t)] or list(texts) or ['']
+    out[i] = max(score(t, text) for t in real)
+  return out
+
+
+def _at_best_threshold(score, right, said) -> tuple[float, float]:
+  """(highest mean score, its threshold): an answer is given if its odds of none are at most the
+  threshold.
+  """
+  given = _best(score, right, said.best)
+  none = _best(score, right, [''] * len(given))
+  if not said.may_have_none:
+    return given.mean(), 0.0
+  order = np.argsort(said.odds, kind='stable')
+  odds = said.odds[order]
+  # sums[n]: the n questions with the lowest odds are answered
+  sums = np.concatenate([[0.0], np.cumsum((given - none)[order])]) + none.sum()
+  allowed = np.concatenate([[True], odds[1:] > odds[:-1], [True]])  # equal odds go together
+  n = int(np.argmax(np.where(allowed, sums, -np.inf)))
+  return sums[n] / len(given), float(odds[n - 1] if n else odds[0] - 1)
+
+
+BY_NAME = {
+  'exact_match': exact_match,
+  'f1': f1,
+  'best_exact_match': best_exact_match,
+  'best_f1': best_f1,
+  'best_threshold': best_threshold,
+  'exact_match_zh': exact_match_zh,
+  'f1_zh': f1_zh,
+}

@@ -1,0 +1,444 @@
+"""Questions with answers in a passage, as they are read: SQuAD's JSON and files of its shape, MRQA's
+JSON lines, tables.
+
+An answer is a text and the character at which it begins. Where the passage has another text there,
+the nearest place of the answer is taken; an answer that the passage does not have cannot be learned.
+"""
+
+import collections
+import dataclasses
+import gzip
+import hashlib
+import json
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.tasks import columns as column_names
+from bertzoo_jax.tasks import labels
+from bertzoo_jax.tasks import places as file_places
+from bertzoo_jax.tasks import rows
+from bertzoo_jax.tasks import tables
+from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.examples import Source
+
+NOWHERE = (-1, -1)
+_YES_NO = ('yes', 'no')
+_UNANSWERABLE, _YES_OR_NO = 'unanswerable', 'yes_no'
+LEAVE_OUT = (_UNANSWERABLE, _YES_OR_NO)
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+  """The questions of one split, as read.
+
+  Attributes:
+    questions: their texts.
+    contexts: the passage of each.
+    answers: the right answers of each, () if the passage has none; None if the split has no
+      answers.
+    spans: (start, end) of an answer in the passage, in characters; NOWHERE without one.
+    ids: how a submission calls each question.
+    places: where each question is, for messages.
+  """
+
+  questions: list[str]
+  contexts: list[str]
+  answers: list[tuple[str, ...]] | None
+  spans: list[tuple[int, int]]
+  ids: list[str]
+  places: list[str]
+
+  def __len__(self):
+    return len(self.questions)
+
+  @property
+  def keys(self) -> list[str]:
+    """What a dev share is chosen by: all questions about a passage fall on the same side."""
+    return self.contexts
+
+  def take(self, indices) -> 'Questions':
+    """The questions with these indices."""
+    kept = {
+      field.name: values and [values[i] for i in indices]
+      for field in dataclasses.fields(self)
+      for values in [getattr(self, field.name)]
+    }
+    return Questions(**kept)
+
+
+def found(context: str, text: str, start: int) -> tuple[int, bool]:
+  """(where an answer begins in its passage, whether that is `start`); −1 if it is nowhere.
+
+  start: as a file says it, in characters. Of several places the one nearest to it is taken, of two
+  as near the first; without a start (below 0), the first.
+  """
+  if text and start >= 0 and context.startswith(text, start):
+    return start, True
+  start = max(start, 0)
+  after = context.find(text, start) if text else -1
+  before = context.rfind(text, 0, start + len(text)) if text else -1
+  if before < 0 or after < 0:
+    return max(before, after), False
+  return (before if start - before <= after - start else after), False
+
+
+def squad(task_dir, *, files, leave_out, dev_share) -> Source:
+  """Questions of JSON files; the fields are those of configs/tasks/parts.py:squad.
+
+  Args:
+    task_dir: the folder of the files; '' for the current folder.
+
+  Raises:
+    UserError: a file is missing, or is not of this shape.
+  """
+  if wrong := [x for x in leave_out if x not in LEAVE_OUT]:
+    raise errors.UserError(
+      f'config.source.leave_out has {wrong[0]!r}: it may have {" and ".join(LEAVE_OUT)}.'
+    )
+
+  def read(data, path, split):
+    return _questions(_records(_unpacked(data, path), path), split, tuple(leave_out), path)
+
+  return _source(task_dir, files, read, dev_share)
+
+
+def table(
+  task_dir,
+  *,
+  files,
+  question,
+  context,
+  answer,
+  answer_start,
+  example,
+  header,
+  columns,
+  separator,
+  quotes,
+  dev_share,
+) -> Source:
+  """Questions of tables; the fields are those of configs/tasks/parts.py:question_table.
+
+  Args and errors: see `squad`.
+  """
+  form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
+
+  def read(data, path, split):
+    names = {}
+
+    def wanted(known):
+      unlabelled = split.startswith('test')
+      for field, name, needed in (
+        ('question', question, True),
+        ('context', context, True),
+        ('answer', answer, not unlabelled),
+        ('answer_start', answer_start, False),
+        ('example', example, False),
+      ):
+        bare = name.removesuffix(column_names.OPTIONAL)
+        chosen = next((n for n in (bare, *bare.split('|')) if n in known), '')
+        if not chosen and (needed or name and name == bare and not unlabelled):
+          raise errors.UserError(
+            f'config.source.{field} names the column {name!r}, and {path} has '
+            f'{", ".join(map(repr, list(known)[:50]))}.{errors.did_you_mean(bare, known)} Set '
+            f'--config.source.{field} to one of them.'
+          )
+        names[field] = chosen
+      return list(dict.fromkeys(n for n in names.values() if n))
+
+    got = rows.read(data, path, wanted, **form)
+    notes = [
+      f'{split}: {many:,} {got.unit}{"s" if many > 1 else ""} of {path.name} {reason} left out, '
+      f'the first is {got.unit} {place}.'
+      for reason, (many, place) in got.left_out.items()
+    ]
+
+    def records():
+      column = lambda field, i: got.values[names[field]][i] if names[field] else ''
+      for i, number in enumerate(got.numbers):
+        place = f'{path.name}, {got.unit} {got.places[i]}'
+        answers = None
+        if names['answer']:
+          text = column('answer', i)
+          answers = [(text, _start(column('answer_start', i), place))] if text.strip() else []
+        yield _Record(
+          column('question', i),
+          column('context', i),
+          answers,
+          False,
+          column('example', i).strip() or str(number),
+          place,
+        )
+
+    out, more = _questions(records(), split, (), path)
+    return out, notes + more
+
+  return _source(task_dir, files, read, dev_share)
+
+
+def numbered(source: Source):
+  """(names of labels: none, {split: (Questions, None)}, notes) of a Source. Train loses the
+  questions whose answer is nowhere in the passage; `dev` is part of train where there is no such
+  split.
+
+  Raises UserError if train has no question to learn.
+  """
+  splits, notes = dict(source.splits), []
+  for name, examples in splits.items():
+    if examples.answers is None and not name.startswith('test'):
+      raise errors.UserError(
+        f'The {name} file has no answers: give a file with answers, or call the split test.'
+      )
+  if not any(name.startswith('dev') for name in splits):
+    whole = splits[TRAIN]
+    splits[TRAIN], splits['dev'] = labels.held_out(whole, source.dev_share)
+    notes.append(
+      f'No dev file: {len(splits["dev"]):,} of the {len(whole):,} train questions are dev, chosen '
+      'by a hash of their passages (source.dev_share).'
+    )
+  train = splits[TRAIN]
+  kept = [i for i, a in enumerate(train.answers) if not a or train.spans[i] != NOWHERE]
+  if not kept:
+    raise errors.UserError(
+      f'None of the {len(train):,} train questions has its answer in its passage: answers are '
+      'copied from the passage, letter by letter.'
+    )
+  if len(kept) < len(train):
+    splits[TRAIN] = train.take(kept)
+    notes.append(
+      f'train: {len(train) - len(kept):,} questions left out, whose answers are not in the passage.'
+    )
+  return (), {name: (examples, None) for name, examples in splits.items()}, notes
+
+
+# --- files → records ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+  """A question of a file. answers: [(text, start)], None if the file has none; right: further texts
+  that are right, None for those of `answers`.
+  """
+
+  question: str
+  context: str
+  answers: list[tuple[str, int]] | None
+  impossible: bool
+  id: str
+  place: str
+  right: tuple[str, ...] | None = None
+
+
+def _source(task_dir, files, read, dev_share):
+  splits, notes, digest = {}, [], hashlib.sha256()
+  for split, path in file_places.of(task_dir, dict(files)).items():
+    if path is None:
+      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
+      continue
+    data = tables.bytes_of(path)
+    digest.update(f'{split} {len(data)} '.encode() + data)
+    splits[split], more = read(data, path, split)
+    notes += more
+
+  def predicted(path):
+    path = storage.path(path)
+    return read(tables.bytes_of(path), path, 'test')[0]
+
+  return Source(
+    splits, dev_share=dev_share, digest=digest.hexdigest(), notes=tuple(notes), read=predicted
+  )
+
+
+def _unpacked(data, path) -> bytes:
+  if data[:2] != b'\x1f\x8b':
+    return data
+  try:
+    return gzip.decompress(data)
+  except (OSError, EOFError) as e:
+    raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
+
+
+def _records(data, path):
+  """Yields the _Record of each question."""
+  text = rows.text(data, path)
+  if path.name.removesuffix('.gz').endswith(('.jsonl', '.ndjson')):
+    yield from _of_lines(text, path)
+    return
+  try:
+    whole = json.loads(text)
+  except ValueError as e:
+    raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
+  whole = whole['data'] if isinstance(whole, dict) and 'data' in whole else whole
+  if not isinstance(whole, list):
+    raise _unlike(path)
+  for number, entry in enumerate(whole):
+    paragraphs = entry.get('paragraphs', [entry]) if isinstance(entry, dict) else None
+    if not isinstance(paragraphs, list):
+      raise _unlike(path)
+    for paragraph in paragraphs:
+      yield from _of_paragraph(paragraph, path, f'{path.name}, text {number + 1}')
+
+
+def _of_lines(text, path):
+  for number, line in enumerate(text.split('\n'), 1):
+    if not line.strip():
+      continue
+    try:
+      paragraph = json.loads(line)
+    except ValueError as e:
+      raise errors.UserError(
+        f'{path}, line {number} holds no JSON object ({e}): mend or copy the file.'
+      ) from e
+    if isinstance(paragraph, dict) and 'header' in paragraph and 'qas' not in paragraph:
+      continue
+    yield from _of_paragraph(paragraph, path, f'{path.name}, line {number}')
+
+
+def _of_paragraph(paragraph, path, place):
+  try:
+    context = rows.as_text(_either(paragraph, 'context', 'context_text'), place)
+    for number, qa in enumerate(paragraph['qas'], 1):
+      where = f'{place}, question {number}'
+      answers, right = _answers(qa, context, where)
+      name = _either(qa, 'id', 'qid', 'query_id', default='')
+      yield _Record(
+        rows.as_text(_either(qa, 'question', 'query_text'), where),
+        context,
+        answers,
+        str(qa.get('is_impossible', False)).lower() == 'true',
+        rows.as_text(name, where),
+        where,
+        right,
+      )
+  except (KeyError, TypeError, AttributeError) as e:
+    raise _unlike(path, f'{place}: {type(e).__name__} {e}') from e
+
+
+def _answers(qa, context, where):
+  """(answers, further right texts) of a question."""
+  if 'detected_answers' in qa:
+    answers = [
+      (context[start : end + 1], start)
+      for answer in qa['detected_answers']
+      for start, end in answer['char_spans']
+    ]
+    right = tuple(rows.as_text(a, where) for a in qa.get('answers') or [])
+    return answers, right or None
+  if qa.get('answers') is None:
+    return None, None
+  out = []
+  for answer in qa['answers']:
+    if isinstance(answer, dict):
+      out.append((rows.as_text(answer['text'], where), _start(answer.get('answer_start'), where)))
+    else:
+      out.append((rows.as_text(answer, where), -1))
+  return out, None
+
+
+_NEEDED = object()
+
+
+def _either(record, *names, default=_NEEDED):
+  for name in names:
+    if name in record:
+      return record[name]
+  if default is _NEEDED:
+    raise KeyError(names[0])
+  return default
+
+
+def _start(value, where) -> int:
+  """The number of a character; −1 where none is given."""
+  if value is None or value == '':
+    return -1
+  try:
+    return int(float(value))
+  except (TypeError, ValueError, OverflowError) as e:
+    raise errors.UserError(
+      f'{where} has the answer_start {value!r}: it is the number of the character, from 0, at which '
+      'the answer begins.'
+    ) from e
+
+
+def _unlike(path, why='it is no list of texts with questions'):
+  return errors.UserError(
+    f'{path} has not the shape of SQuAD ({why}): write {{"data": [{{"paragraphs": [{{"context": …, '
+    '"qas": [{"id": …, "question": …, "answers": [{"text": …, "answer_start": …}]}]}]}]}, or take '
+    'config source=question_table for a table.'
+  )
+
+
+# --- records → questions ---
+
+
+def _questions(records, split, leave_out, path):
+  """(Questions, notes). Raises UserError for a file without questions."""
+  counts, kept, contexts, first = collections.Counter(), [], {}, {}
+  for r in records:
+    starts = r.answers or []
+    yes_no = any(s < 0 and t.strip().lower() in _YES_NO for t, s in starts)
+    if yes_no and _YES_OR_NO in leave_out:
+      counts[_YES_OR_NO] += 1
+      continue
+    unanswerable = r.answers is not None and (r.impossible or not starts and not r.right)
+    if unanswerable and _UNANSWERABLE in leave_out:
+      counts[_UNANSWERABLE] += 1
+      continue
+    right, span = _right(r, unanswerable, counts, first)
+    context = contexts.setdefault(r.context, r.context)  # one text for all of its questions
+    kept.append((r.question, context, right, span, r.id or str(len(kept)), r.place))
+  if not kept:
+    raise errors.UserError(f'{path} has no questions: copy the file again.')
+  columns = [list(column) for column in zip(*kept)]
+  answered = [a is not None for a in columns[2]]
+  if not all(answered):
+    if any(answered) and not split.startswith('test'):
+      raise errors.UserError(
+        f'{columns[-1][answered.index(False)]} has no answers: write "answers": [] for a question '
+        'that its passage does not answer.'
+      )
+    columns[2] = None
+  return Questions(*columns), _notes(split, counts, first, columns)
+
+
+def _right(r, unanswerable, counts, first):
+  """(right answers or None, span) of a record."""
+  if r.answers is None:
+    return None, NOWHERE
+  if unanswerable:
+    return (), NOWHERE
+  right = tuple(dict.fromkeys(r.right if r.right is not None else [t for t, _ in r.answers]))
+  tried = [(text, *found(r.context, text, start), start) for text, start in r.answers]
+  span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)
+  if span == NOWHERE:
+    counts['absent'] += 1
+    first.setdefault('absent', r.place)
+  elif any(at >= 0 and not same and start >= 0 for _, at, same, start in tried):
+    counts['mended'] += 1
+    first.setdefault('mended', r.place)
+  return right, span
+
+
+def _notes(split, counts, first, columns):
+  notes = []
+  if n := counts['mended']:
+    notes.append(
+      f'{split}: {n:,} questions have a wrong answer_start ({first["mended"]} is the first); the '
+      'nearest place of the answer is taken.'
+    )
+  if n := counts['absent']:
+    notes.append(
+      f'{split}: {n:,} questions have no answer that is in the passage ({first["absent"]} is the '
+      'first).'
+    )
+  if n := counts[_YES_OR_NO]:
+    notes.append(f'{split}: {n:,} questions with the answer yes or no left out.')
+  if n := counts[_UNANSWERABLE]:
+    notes.append(f'{split}: {n:,} questions without an answer left out.')
+  ids = columns[4]
+  if len(set(ids)) < len(ids):
+    notes.append(
+      f'{split}: {len(ids) - len(set(ids)):,} questions have the id of another one; a submission has '
+      'one answer for each id.'
+    )
+  return notes

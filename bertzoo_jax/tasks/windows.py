@@ -1,0 +1,252 @@
+"""Questions with their passages as rows of tokens: a long passage becomes several windows.
+
+Legend: Q questions, W windows, T tokens of all rows.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.frames import Frame
+from bertzoo_jax.tasks.frames import Rows
+from bertzoo_jax.tasks.frames import encoded
+
+_ORDERS = ('auto', 'question_first', 'passage_first')
+_SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+  """How the scores of windows become answers; fields of configs/tasks/parts.py:question_windows."""
+
+  n_best: int
+  max_answer: int
+  beam: int
+  threshold: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+  """How the rows of a split belong to its questions.
+
+  Attributes:
+    question: int32 [W], ascending: the question of each window.
+    passage: int32 [W], of its text; first: int64 [W], its first token in that text; size: int64
+      [W], how many tokens of the text it has.
+    place: int64 [W], where the first of these is in the row.
+    cls: int64 [W], where the row's special token is that stands for no answer.
+    starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], where each
+      text begins in them.
+    decoding: Decoding.
+  """
+
+  question: np.ndarray
+  passage: np.ndarray
+  first: np.ndarray
+  size: np.ndarray
+  place: np.ndarray
+  cls: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+  texts: np.ndarray
+  decoding: Decoding
+
+  def characters(self, window, start, end):
+    """(first character, the one behind the last) of tokens start … end, counted from the window's
+    first token of its text. All are int arrays of one shape.
+    """
+    at = self.texts[self.passage[window]] + self.first[window]
+    return self.starts[at + start], self.ends[at + end]
+
+  @functools.cached_property
+  def best_context(self) -> np.ndarray:
+    """Of each token of each window's text, whether no other window has more around it (code of
+    BERT's release: the smaller number of tokens left and right of it), bool [sum of size].
+    """
+    window = np.repeat(np.arange(len(self.size)), self.size)
+    place = _within(self.size)
+    token = self.first[window] + place
+    own = np.minimum(place, self.size[window] - 1 - place) + _SPARE * self.size[window]
+    out = np.ones(len(window), bool)
+    for step in range(1, len(self.size)):
+      met = False
+      for other, beats in ((window - step, np.greater_equal), (window + step, np.greater)):
+        inside = (other >= 0) & (other < len(self.size))
+        other = np.where(inside, other, 0)
+        at = token - self.first[other]
+        inside &= (self.question[other] == self.question[window]) & (at >= 0)
+        inside &= at < self.size[other]
+        met |= inside.any()
+        context = np.minimum(at, self.size[other] - 1 - at) + _SPARE * self.size[other]
+        out &= ~(inside & beats(context, own))
+      if not met:
+        break
+    return out
+
+
+def question_windows(
+  examples,
+  numbers,
+  tokenizer,
+  frame: Frame,
+  *,
+  doc_stride,
+  max_question,
+  order,
+  n_best,
+  max_answer,
+  beam,
+  no_answer_threshold,
+) -> Rows:
+  """A row for each window of each question's passage; the fields are those of
+  configs/tasks/parts.py:question_windows.
+
+  Args:
+    examples: Questions, Q of them.
+    numbers: not used.
+    tokenizer: has encode_with_offsets.
+    frame: of the rows.
+
+  Returns:
+    Rows of W windows. labels: int32 [W, 2], places of the answer's first and last token, or twice
+    the place of the special token that stands for no answer; None without answers. token_features:
+    answer_mask, 1 for tokens of the passage and that special token. features: impossible, float32
+    [W], 1 where the window does not have the answer. detail: Windows.
+
+  Raises:
+    UserError: no room for the passage, or a number out of its range.
+  """
+  del numbers
+  if order not in _ORDERS:
+    raise errors.UserError(f'config.features.order={order!r}: it is {", ".join(_ORDERS)}.')
+  fields = dict(
+    doc_stride=doc_stride, max_question=max_question, n_best=n_best, max_answer=max_answer, beam=beam
+  )
+  for name, value in fields.items():
+    if value < 1:
+      raise errors.UserError(f'config.features.{name}={value}: it is at least 1.')
+  words = frame.words(True)
+  of_question, of_passage = _roles(words, order)
+  questions, of_q = _distinct(examples.questions)
+  passages, of_p = _distinct(examples.contexts)
+  encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
+  q = _flat([ids for ids, _, _ in encoded(encode, questions)])
+  of_texts = encoded(encode, passages)
+  p, starts, ends = (_flat([text[i] for text in of_texts]) for i in range(3))
+  longest = np.minimum(np.diff(q.offsets), max_question)[of_q]
+  fixed = sum(role not in 'AB' for role, _ in words)
+  room = frame.max_length - fixed - longest
+  if len(room) and room.min() < 1:
+    raise errors.UserError(
+      f'config.length={frame.max_length} leaves no room for the passage beside a question of '
+      f'{longest.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, or '
+      'a lower --config.features.max_question.'
+    )
+  sizes = np.diff(p.offsets)[of_p]
+  stride = np.minimum(doc_stride, room)
+  many = 1 + np.maximum(0, -(-(sizes - room) // stride))
+  window = np.repeat(np.arange(len(many)), many)  # the question of each
+  first = _within(many) * stride[window]
+  size = np.minimum(room[window], sizes[window] - first)
+  # every row is made of the same words: special tokens, the question, a part of the passage
+  roles = sorted({role for role, _ in words} - {'A', 'B'})
+  pool = np.concatenate([[frame.special[r] for r in roles], q.values, p.values]).astype(np.int32)
+  begin, length = np.zeros((2, len(window), len(words)), np.int64)
+  for j, (role, _) in enumerate(words):
+    if role == of_question:
+      begin[:, j] = len(roles) + q.offsets[of_q[window]]
+      length[:, j] = longest[window]
+    elif role == of_passage:
+      begin[:, j] = len(roles) + len(q.values) + p.offsets[of_p[window]] + first
+      length[:, j] = size
+    else:
+      begin[:, j], length[:, j] = roles.index(role), 1
+  offsets = np.concatenate([[0], np.cumsum(length.sum(axis=1))]).astype(np.int64)
+  within = np.cumsum(length, axis=1) - length  # where each word begins in its row
+  at = np.repeat((begin - offsets[:-1, None] - within).reshape(-1), length.reshape(-1))
+  ids = pool[at + np.arange(offsets[-1])]
+  named = [role for role, _ in words]
+  place, cls = within[:, named.index(of_passage)], within[:, named.index('cls')]
+  segments = np.tile(np.array([segment for _, segment in words], np.int32), len(window))
+  answerable = np.array([role in (of_passage, 'cls') for role in named], np.int32)
+  detail = Windows(
+    window.astype(np.int32),
+    of_p[window].astype(np.int32),
+    first,
+    size,
+    place,
+    cls,
+    starts.values,
+    ends.values,
+    p.offsets,
+    Decoding(n_best, max_answer, beam, no_answer_threshold),
+  )
+  labels = None
+  if examples.answers is not None:
+    labels = _answer_places(detail, np.array(examples.spans, np.int64).reshape(-1, 2))
+  impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
+  return Rows(
+    ids=ids,
+    segments=np.repeat(segments, length.reshape(-1)),
+    offsets=offsets,
+    uncut=(fixed + longest + sizes)[window],
+    labels=labels,
+    label_axis='places',
+    features={'impossible': impossible.astype(np.float32)},
+    token_features={
+      'answer_mask': np.repeat(np.tile(answerable, len(window)), length.reshape(-1))
+    },
+    detail=detail,
+  )
+
+
+def _roles(words, order):
+  """(role of the question, role of the passage). auto: the passage is the first text where the row
+  ends in the special token (code of XLNet's release), else the second.
+  """
+  first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
+  return ('B', 'A') if first else ('A', 'B')
+
+
+def _answer_places(w: Windows, spans) -> np.ndarray:
+  """int32 [W, 2]: see question_windows. spans: int64 [Q, 2], in characters."""
+  spans = spans[w.question]
+  # All texts behind one another: the characters of text n begin at n · wide.
+  wide = int(max(spans.max(initial=0), w.ends.max(initial=0))) + 2
+  number = np.repeat(np.arange(len(w.texts) - 1), np.diff(w.texts)) * wide
+  behind = np.maximum.accumulate(number + w.ends)
+  begin = np.minimum.accumulate((number + w.starts)[::-1])[::-1]
+  own = w.passage * np.int64(wide)
+  # the first token that ends behind the answer's first character, the last that begins in it
+  start = np.searchsorted(behind, own + spans[:, 0], 'right') - w.texts[w.passage] - w.first
+  end = np.searchsorted(begin, own + spans[:, 1], 'left') - 1 - w.texts[w.passage] - w.first
+  there = (spans[:, 0] >= 0) & (start >= 0) & (start <= end) & (end < w.size)
+  out = np.where(there[:, None], w.place[:, None] + np.stack([start, end], axis=1), w.cls[:, None])
+  return out.astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flat:
+  values: np.ndarray
+  offsets: np.ndarray
+
+
+def _flat(arrays) -> _Flat:
+  sizes = np.array([len(x) for x in arrays], np.int64)
+  values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+  return _Flat(values.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+
+def _distinct(texts):
+  """(texts, each once; int64 number of each in them)."""
+  numbers = {}
+  at = [numbers.setdefault(text, len(numbers)) for text in texts]
+  return list(numbers), np.array(at, np.int64)
+
+
+def _within(sizes) -> np.ndarray:
+  """0 … n − 1 for each n of sizes, behind one another."""
+  ends = np.cumsum(sizes)
+  return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)
