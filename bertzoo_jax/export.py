@@ -31,6 +31,7 @@ from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -166,6 +167,7 @@ def convert(
   """
   known = architectures.ARCHITECTURES
   row_heads.check(a, params)
+  span_heads.check(a, params)
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)

@@ -142,8 +142,9 @@ def _write(name, config, task, chosen, results, begun, workdir):
     _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
   said = work.predictions(chosen.folder)
-  for split in (s for s in task.splits if s.startswith('test')):
-    submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
+  for split in said:
+    if split.startswith('test'):
+      submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
     if split in config.submission:
       file = storage.path(workdir) / 'submission' / config.submission[split]
       submission.benchmark(file, task, task.splits[split], said[split])

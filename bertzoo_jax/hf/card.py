@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -45,7 +46,8 @@ def text(
   """
   computed = architecture.computes(encoder)
   task = architecture.pipeline if computed.pipeline is None else computed.pipeline
-  scores = row_heads.kind(architecture) != ''
+  answers = span_heads.finds(architecture)
+  scores = answers or row_heads.kind(architecture) != ''
   parameters = sum(x.size for x in tensors.values())
   corpus = dict(corpus)
   licence, language = corpus.pop('license', None), corpus.pop('language', None)
@@ -58,7 +60,7 @@ def text(
     'tags:',
     '- bertzoo_jax',
     *(['- masked-language-modeling'] if task == 'fill-mask' else []),
-    *(['- text-classification'] if scores else []),
+    *([f'- {span_heads.PIPELINE if answers else row_heads.PIPELINE}'] if scores else []),
     '---',
     '',
   ]
@@ -259,6 +261,8 @@ def _usage(task: str) -> list[str]:
   """How the directory is loaded."""
   if task == row_heads.PIPELINE:
     return _usage_of_scores()
+  if task == span_heads.PIPELINE:
+    return _usage_of_answers()
   return [
     '```python',
     'from transformers import AutoTokenizer, pipeline',
@@ -283,6 +287,20 @@ def _usage_of_scores() -> list[str]:
     '```',
     '',
     'Add `top_k=None` for the scores of all labels.',
+    '',
+  ]
+
+
+def _usage_of_answers() -> list[str]:
+  """How a directory whose class finds answers is loaded."""
+  return [
+    '```python',
+    'from transformers import pipeline',
+    f"answer = pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')",
+    "answer(question='Who …?', context='A passage.')",
+    '```',
+    '',
+    'Where passages may have no answer, add `handle_impossible_answer=True` to the call.',
     '',
   ]
 

@@ -103,8 +103,9 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   """The reference's logits in float32, by head.
 
   Returns:
-    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L] and 'row' [B, C], those that the class has, or
-    other heads by the names of `networks.predict`; 'vectors' [B, L, D] of a class without a head.
+    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L],
+    those that the class has, or other heads by the names of `networks.predict`; 'vectors'
+    [B, L, D] of a class without a head.
     'unloaded': names of the tensors that the reference did not find in the file, or found there and
     did not load.
   """
@@ -119,6 +120,8 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
     'mlm': getattr(out, 'prediction_logits', alone if dims == 3 else None),
     'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
     flat: alone if dims == 2 else None,
+    'start': getattr(out, 'start_logits', None),
+    'end': getattr(out, 'end_logits', None),
     'vectors': getattr(out, 'last_hidden_state', None),
   }
   return {

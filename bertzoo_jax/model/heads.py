@@ -30,6 +30,7 @@ READS = {
   'pair_head': 'rows',
   'replaced_head': 'tokens',
   'row_head': 'rows',
+  'span_head': 'tokens',
 }
 
 # The forms of RowHead: the name of its dense layer and what follows it; None: it has none.
@@ -38,6 +39,14 @@ ROW_HEADS = {
   'gelu': ('dense', layers.activation('gelu')),
   'linear': None,
 }
+
+# The forms of ConditionalSpanHead: the activation of its hidden layers, whether that of the end has
+# a norm, whether the score of no answer has a bias.
+SPAN_HEADS = {
+  'tanh': (jnp.tanh, True, False),
+  'gelu': (layers.activation('gelu'), False, True),
+}
+FORBIDDEN = -1e30
 
 
 def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
@@ -264,3 +273,80 @@ class TokenScore(nn.Module):
     return layers.Dense((1,), nn.initializers.glorot_uniform(), self.dtype, name='classifier')(
       hidden
     )[..., 0].astype(jnp.float32)
+
+
+class SpanHead(nn.Module):
+  """Scores each token as the start and as the end of an answer, by one linear layer (Devlin et al.
+  2018 §4.2). The product runs in float32, as that of RowHead.
+  """
+
+  kernel_init: Callable
+
+  @nn.compact
+  def __call__(self, hidden_BLD):
+    """logits_BL2 in float32: of the start, of the end."""
+    return layers.Dense((2,), self.kernel_init, jnp.float32, name='classifier')(hidden_BLD)
+
+
+class ConditionalSpanHead(nn.Module):
+  """Scores each token as the start of an answer, and as the end of an answer that begins at a given
+  token; scores whether a row has no answer (Yang et al. 2019, Lan et al. 2019, Clark et al. 2020;
+  code of the releases).
+
+  The end is scored by a hidden layer over the vectors of the token and of the start, no answer by
+  one over the mean vector of the starts and the row's vector. A kernel over two vectors is two
+  kernels whose products are added.
+
+  kind: of SPAN_HEADS. hidden_size: width of the hidden layers, 0 for that of the encoder.
+  answerable: whether no answer is scored. dropout: rate before the last layer of that score.
+  """
+
+  kind: str
+  hidden_size: int
+  answerable: bool
+  kernel_init: Callable
+  dtype: Any
+  norm_eps: float
+  dropout: float = 0.0
+
+  @nn.compact
+  def __call__(self, hidden_BLD, row_BD, allowed_BL, starts_BK=None, beam=0, dropout_keys_B2=None):
+    """Logits in float32; of places that are not allowed FORBIDDEN.
+
+    Args:
+      hidden_BLD, row_BD: vectors of tokens and rows.
+      allowed_BL: bool, places where an answer may begin and end.
+      starts_BK: int32, places of starts; None for the `beam` best ones.
+      dropout_keys_B2: keys of the rows; None without dropout.
+
+    Returns:
+      (start_BL, starts_BK, end_BKL, none_B): none_B is the logit that the row has no answer, None
+      if that is not scored.
+    """
+    activation, normed, bias = errors.choose(self.kind, SPAN_HEADS, 'objective.head')
+    width = self.hidden_size or hidden_BLD.shape[-1]
+
+    def dense(name, use_bias=True):
+      return layers.Dense((width,), self.kernel_init, self.dtype, use_bias=use_bias, name=name)
+
+    def score(name, use_bias=True):
+      one = layers.Dense((1,), self.kernel_init, jnp.float32, use_bias=use_bias, name=name)
+      return lambda x: one(x)[..., 0]
+
+    start_BL = jnp.where(allowed_BL, score('start')(hidden_BLD), FORBIDDEN)
+    if starts_BK is None:
+      starts_BK = jax.lax.top_k(start_BL, min(beam, start_BL.shape[1]))[1]
+    of_tokens_BLH = dense('end_token')(hidden_BLD)
+    of_starts_BKH = dense('end_start', use_bias=False)(protocol.gather(hidden_BLD, starts_BK))
+    norm = layers.Norm(self.norm_eps, self.dtype, name='end_norm') if normed else lambda x: x
+    end, ends = score('end'), []
+    for k in range(starts_BK.shape[1]):  # one after the other: [B, K, L, H] may not fit
+      ends.append(end(norm(activation(of_tokens_BLH + of_starts_BKH[:, k, None]))))
+    end_BKL = jnp.where(allowed_BL[:, None], jnp.stack(ends, axis=1), FORBIDDEN)
+    if not self.answerable:
+      return start_BL, starts_BK, end_BKL, None
+    shares_BL = jax.nn.softmax(start_BL, axis=-1).astype(hidden_BLD.dtype)
+    mean_BD = jnp.einsum('BL,BLD->BD', shares_BL, hidden_BLD)
+    x_BH = activation(dense('answer_start')(mean_BD) + dense('answer_row', use_bias=False)(row_BD))
+    x_BH = layers.dropout(x_BH[:, None], self.dropout, dropout_keys_B2)[:, 0]
+    return start_BL, starts_BK, end_BKL, score('answer', bias)(x_BH)

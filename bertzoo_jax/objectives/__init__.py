@@ -15,6 +15,7 @@ from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.objectives import rows
 from bertzoo_jax.objectives import span_boundary
+from bertzoo_jax.objectives import spans
 
 BY_NAME = {
   'mlm': mlm.mlm,
@@ -33,6 +34,8 @@ BY_NAME = {
   'classification': rows.classification,
   'regression': rows.regression,
   'multilabel': rows.multilabel,
+  'span': spans.span,
+  'span_conditional': spans.span_conditional,
 }
 
 

@@ -18,7 +18,10 @@ HEADS = {
   'pair_head': 'pair',
   'replaced_head': 'replaced',
   'row_head': 'row',
+  'span_head': 'start',
 }
+
+BEAM = 20  # starts, and ends of each, that `predict` looks at
 
 _ROW_HEAD = 1 << 16  # tells the keys of its dropout from those that encoders make of the rows'
 
@@ -196,11 +199,91 @@ def row_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_
   return head.apply({'params': own}, encoder.row_vectors(hidden_BLD, batch), keys_B2)
 
 
+def span_head(encoder):
+  """The head that scores tokens as starts and ends of answers."""
+  return heads.SpanHead(encoder.kernel_init)
+
+
+def init_span_head(encoder, key):
+  """Its parameters."""
+  return span_head(encoder).init(key, _vectors(encoder))['params']
+
+
+def span_logits(encoder, params, hidden_BLD):
+  """(start_BL, end_BL), float32. params: of the network."""
+  logits_BL2 = span_head(encoder).apply({'params': params['span_head']}, hidden_BLD)
+  return logits_BL2[..., 0], logits_BL2[..., 1]
+
+
+def init_conditional_span_head(encoder, key, kind: str, hidden_size: int, answerable: bool):
+  """Parameters of heads.ConditionalSpanHead. Raises UserError for an unknown kind."""
+  vectors_11D = _vectors(encoder)
+  head = heads.ConditionalSpanHead(
+    kind, hidden_size, answerable, encoder.kernel_init, encoder.dtype, encoder.norm_eps
+  )
+  allowed = jnp.ones((1, 1), bool)
+  return head.init(key, vectors_11D, vectors_11D[0], allowed, beam=1)['params']
+
+
+def conditional_span_logits(
+  encoder, params, hidden_BLD, batch, starts_BK=None, key=None, dropout=0.0
+):
+  """(start_BL, starts_BK, end_BKL, none_B) of heads.ConditionalSpanHead.
+
+  Args:
+    encoder: linen module.
+    params: of the network.
+    hidden_BLD: of `encode`.
+    batch: what the encoder read; answer_mask, without which every token may be part of an answer.
+    starts_BK: int32, places of starts; None for the BEAM best ones.
+    key: of dropout, None without it; dropout: its rate.
+  """
+  own, keys_B2 = params['span_head'], None
+  if key is not None:
+    keys_B2 = row_keys.fold_in(row_keys.join(batch['row_keys'], key), _ROW_HEAD)
+  kind = 'tanh' if 'end_norm' in own else 'gelu'
+  width = own['end_token']['bias'].shape[0]
+  head = heads.ConditionalSpanHead(
+    kind, width, 'answer' in own, encoder.kernel_init, encoder.dtype, encoder.norm_eps, dropout
+  )
+  allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0
+  row_BD = encoder.row_vectors(hidden_BLD, batch)
+  return head.apply(
+    {'params': own}, hidden_BLD, row_BD, allowed_BL, starts_BK, BEAM, dropout_keys_B2=keys_B2
+  )
+
+
+def _span_outputs(encoder, params, hidden_BLD, batch):
+  """What a head for answers says: start, end [B, L]. Of a conditional head: start_score,
+  start_place [B, K], end_score, end_place [B, K, K], logarithms of probabilities and places from
+  the row's first token, K = BEAM, the best first; impossible [B], 0 if it is not scored.
+  """
+  if 'classifier' in params['span_head']:
+    start_BL, end_BL = span_logits(encoder, params, hidden_BLD)
+    return {'start': start_BL, 'end': end_BL}
+  start_BL, starts_BK, end_BKL, none_B = conditional_span_logits(encoder, params, hidden_BLD, batch)
+  first_B = jnp.argmax(batch['pack_ids'] > 0, axis=1).astype(jnp.int32)
+  scores_BK = jnp.take_along_axis(jax.nn.log_softmax(start_BL), starts_BK, axis=1)
+  missing = BEAM - starts_BK.shape[1]  # rows shorter than the beam
+  ends_BKK, places_BKK = jax.lax.top_k(jax.nn.log_softmax(end_BKL), BEAM - missing)
+  filled = lambda x, value: jnp.pad(
+    x.astype(jnp.float32), [(0, 0)] + [(0, missing)] * (x.ndim - 1), constant_values=value
+  )
+  return {
+    'start_score': filled(scores_BK, heads.FORBIDDEN),
+    'start_place': filled(starts_BK - first_B[:, None], -1),
+    'end_score': filled(ends_BKK, heads.FORBIDDEN),
+    'end_place': filled(places_BKK - first_B[:, None, None], -1),
+    'impossible': jnp.zeros(len(first_B)) if none_B is None else none_B,
+  }
+
+
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The outputs of a network's trained heads, without dropout, float32.
 
   Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL, 'row':
-  logits_BC}. A network that predicts the next token returns {'next': logits_BLV}.
+  logits_BC}, and those of a head for answers (`_span_outputs`). A network that predicts the next
+  token returns {'next': logits_BLV}.
   """
   return {name: x for name, x in outputs(encoder, params, batch).items() if name != 'vectors'}
 
@@ -227,6 +310,8 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     out['replaced'] = replaced_logits(encoder, params, hidden_BLD, batch)
   if 'row_head' in params:
     out['row'] = row_logits(encoder, params, hidden_BLD, batch)
+  if 'span_head' in params:
+    out |= _span_outputs(encoder, params, hidden_BLD, batch)
   return {'vectors': hidden_BLD.astype(jnp.float32), **out}
 
 

@@ -13,6 +13,7 @@ from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.frames import encoded
 
+
 def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -> Rows:
   """One text or two in one row.
 

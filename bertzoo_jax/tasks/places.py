@@ -12,7 +12,7 @@ from bertzoo_jax.tasks.examples import TRAIN
 def of(task_dir, files) -> dict:
   """{split: path, None where an optional file is absent}; train is the first.
 
-  files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as configs/tasks/parts.py:table has it.
+  files: {split: name in `task_dir`}, as configs/tasks/parts.py:table has it.
 
   Raises UserError for a file that is not there, and for a split of another name.
   """

@@ -1,8 +1,9 @@
-"""Questions with answers in a passage, as they are read: SQuAD's JSON and files of its shape, MRQA's
-JSON lines, tables.
+"""Questions with answers in a passage, as they are read: SQuAD's JSON and files of its shape,
+MRQA's JSON lines, tables.
 
 An answer is a text and the character at which it begins. Where the passage has another text there,
-the nearest place of the answer is taken; an answer that the passage does not have cannot be learned.
+the nearest place of the answer is taken. An answer that the passage does not have cannot be
+learned.
 """
 
 import collections
@@ -355,7 +356,7 @@ def _start(value, where) -> int:
     return int(float(value))
   except (TypeError, ValueError, OverflowError) as e:
     raise errors.UserError(
-      f'{where} has the answer_start {value!r}: it is the number of the character, from 0, at which '
+      f'{where} has the answer_start {value!r}: give the number of the character, from 0, at which '
       'the answer begins.'
     ) from e
 
@@ -438,7 +439,7 @@ def _notes(split, counts, first, columns):
   ids = columns[4]
   if len(set(ids)) < len(ids):
     notes.append(
-      f'{split}: {len(ids) - len(set(ids)):,} questions have the id of another one; a submission has '
-      'one answer for each id.'
+      f'{split}: {len(ids) - len(set(ids)):,} questions have the id of another one; a submission '
+      'has one answer for each id.'
     )
   return notes

@@ -37,6 +37,14 @@ def length_lines(task) -> list[str]:
   ]
 
 
+def window_lines(task) -> list[str]:
+  """Tokens per row of each split whose long texts are windows."""
+  return [
+    f'{s.name}: tokens per row median {int(np.median(s.sizes))}, longest {s.sizes.max()}'
+    for s in task.splits.values()
+  ]
+
+
 def repeat_lines(task) -> list[str]:
   """Examples that are repeated, and examples of other splits that train has, too."""
   lines, train = [], task.splits[TRAIN].source

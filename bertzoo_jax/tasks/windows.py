@@ -14,6 +14,7 @@ from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.frames import encoded
 
 _ORDERS = ('auto', 'question_first', 'passage_first')
+MOST_STARTS = 20  # of a beam: objectives/networks.py has as many
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
 
@@ -121,12 +122,12 @@ def question_windows(
   del numbers
   if order not in _ORDERS:
     raise errors.UserError(f'config.features.order={order!r}: it is {", ".join(_ORDERS)}.')
-  fields = dict(
-    doc_stride=doc_stride, max_question=max_question, n_best=n_best, max_answer=max_answer, beam=beam
-  )
-  for name, value in fields.items():
+  fields = dict(doc_stride=doc_stride, max_question=max_question, n_best=n_best)
+  for name, value in dict(fields, max_answer=max_answer, beam=beam).items():
     if value < 1:
       raise errors.UserError(f'config.features.{name}={value}: it is at least 1.')
+  if beam > MOST_STARTS:
+    raise errors.UserError(f'config.features.beam={beam}: it is at most {MOST_STARTS}.')
   words = frame.words(True)
   of_question, of_passage = _roles(words, order)
   questions, of_q = _distinct(examples.questions)
@@ -141,8 +142,8 @@ def question_windows(
   if len(room) and room.min() < 1:
     raise errors.UserError(
       f'config.length={frame.max_length} leaves no room for the passage beside a question of '
-      f'{longest.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, or '
-      'a lower --config.features.max_question.'
+      f'{longest.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, '
+      'or a lower --config.features.max_question.'
     )
   sizes = np.diff(p.offsets)[of_p]
   stride = np.minimum(doc_stride, room)
@@ -195,9 +196,7 @@ def question_windows(
     labels=labels,
     label_axis='places',
     features={'impossible': impossible.astype(np.float32)},
-    token_features={
-      'answer_mask': np.repeat(np.tile(answerable, len(window)), length.reshape(-1))
-    },
+    token_features={'answer_mask': np.repeat(np.tile(answerable, len(window)), length.reshape(-1))},
     detail=detail,
   )
 

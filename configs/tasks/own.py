@@ -10,6 +10,7 @@
 | pairs | two texts (text_a, text_b) and one of several labels |
 | regress | a text and a number; two texts with --config.source.text_b=NAME |
 | multilabel | a text and several columns of 0 and 1: --config.source.label=toxic,insult,threat |
+| qa | a question and its answer in a passage: SQuAD's JSON; a table with `,source=table` |
 
 Files: tsv, csv, jsonl, json or parquet, by the end of the name; a path, or a name in --task_dir.
 `files.dev` is scored; without one, `dev_share` of the train file is. `files.test` is predicted.
@@ -47,6 +48,19 @@ TASKS = {
     metrics=('micro_f1', 'macro_f1', 'accuracy'),
   ),
 }
+
+
+_QUESTIONS = {
+  'squad': lambda: parts.squad(files=_FILES),
+  'table': lambda: parts.question_table(files=_FILES),
+}
+TASKS['qa'] = dict(
+  sources=_QUESTIONS,
+  features=parts.question_windows,
+  objective=parts.span,
+  metrics=('f1', 'exact_match'),
+  length=384,
+)
 
 
 def get_config(argument='classify'):

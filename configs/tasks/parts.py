@@ -75,6 +75,45 @@ def tfds(
   return _part('tfds', {**locals(), 'splits': ml_collections.ConfigDict(dict(splits))})
 
 
+def squad(*, files, leave_out=(), dev_share=0.1):
+  """Questions with answers in a passage: JSON as SQuAD, CMRC2018, DRCD and CJRC have it, or MRQA's
+  JSON lines (.jsonl, .jsonl.gz).
+
+  A wrong answer_start is mended where the passage has the answer elsewhere. A train question whose
+  answer is nowhere in its passage is left out.
+
+  files: see table.
+  leave_out: of `unanswerable` (questions without an answer) and `yes_no` (answers yes or no that
+    are no part of the passage).
+  dev_share: of the train passages, whose questions become `dev` where there is no such split.
+  """
+  return _part('squad', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
+
+
+def question_table(
+  *,
+  files,
+  question='question',
+  context='context',
+  answer='answer',
+  answer_start='answer_start?',
+  example='id?',
+  header=True,
+  columns=(),
+  separator='auto',
+  quotes='auto',
+  dev_share=0.1,
+):
+  """Questions of a table, one per row; an empty answer means that the passage has none.
+
+  question, context, answer: names of columns.
+  answer_start: the column of the character, from 0, at which the answer begins; without it the
+    first place of the answer is taken. example: the id of a question. NAME? may be absent.
+  files, header, columns, separator, quotes: see table. dev_share: see squad.
+  """
+  return _part('question_table', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
+
+
 # --- features: how an example becomes a row ---
 
 
@@ -84,6 +123,31 @@ def texts(*, truncation='longest_first'):
   truncation: longest_first (tokens are taken from the longer text) | only_first | only_second.
   """
   return _part('texts', locals())
+
+
+def question_windows(
+  *,
+  doc_stride=128,
+  max_question=64,
+  order='auto',
+  n_best=20,
+  max_answer=30,
+  beam=5,
+  no_answer_threshold=0.0,
+):
+  """A question and its passage in one row; of a passage that is too long, several windows.
+
+  doc_stride: tokens from the beginning of a window to that of the next.
+  max_question: tokens of a question, at most; the rest is cut.
+  order: question_first | passage_first | auto (passage first where rows end in the special token of
+    the row, as XLNet's, else the question).
+  n_best: starts and ends of a window that are paired, and answers of a question that are kept.
+  max_answer: tokens of an answer, at most.
+  beam: starts, and ends of each, that objective=span_conditional pairs; at most 20.
+  no_answer_threshold: of the odds of having no answer, above which none is given. Only read if
+    train has questions without an answer. The metric best_threshold finds it on dev.
+  """
+  return _part('question_windows', locals())
 
 
 # --- objective ---
@@ -130,12 +194,28 @@ def _sift(given, **usual):
 _SIFT = sift  # constructors have an argument of this name
 
 
+def span():
+  """The answer to a question as a span of its passage: start and end by one linear layer."""
+  return _part('span', locals())
+
+
+def span_conditional(*, head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.1):
+  """The same, with the end scored given the start, and a score that there is no answer.
+
+  head: tanh (XLNet, ALBERT: tanh, and a norm for the end) | gelu (ELECTRA: no norm).
+  hidden_size: width of the hidden layers; 0 for the encoder's. ELECTRA has 512.
+  answerable_weight: of the loss of that score; 0 for no such score.
+  dropout: before the last layer of that score.
+  """
+  return _part('span_conditional', locals())
+
+
 # --- a fine-tuning ---
 
 SECTIONS = {
-  'source': (table, tfds),
-  'features': (texts,),
-  'objective': (classification, regression, multilabel),
+  'source': (table, tfds, squad, question_table),
+  'features': (texts, question_windows),
+  'objective': (classification, regression, multilabel, span, span_conditional),
   'optimizer': parts.SECTIONS['optimizer'],
   'schedule': parts.SECTIONS['schedule'],
 }

@@ -183,5 +183,13 @@ ARCHITECTURES = {
     deberta.CLASSIFICATION,
     deberta_v2.CLASSIFICATION,
     xlnet.CLASSIFICATION,
+    bert.QUESTIONS,
+    ernie.QUESTIONS,
+    roberta.QUESTIONS,
+    electra.QUESTIONS,
+    albert.QUESTIONS,
+    deberta.QUESTIONS,
+    deberta_v2.QUESTIONS,
+    xlnet.QUESTIONS,
   )
 }

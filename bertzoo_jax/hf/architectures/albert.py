@@ -110,3 +110,4 @@ CLASSIFICATION = _build(
   build=bert_like.classification,
   head_dropouts=('classifier_dropout_prob',),
 )
+QUESTIONS = _build('AlbertForQuestionAnswering', build=bert_like.questions)

@@ -53,6 +53,11 @@ def classification(name, model_type, **rest):
   return bert_like.classification(name, model_type, rows, segments=2, **rest)
 
 
+def questions(name, model_type, **rest):
+  """A class with BERT's layers that finds answers. rest: arguments of bert_like.build."""
+  return bert_like.questions(name, model_type, bert_like.encoder(model_type, 2), segments=2, **rest)
+
+
 def _next_logits(directory, batch):
   """As verify.logits: logits of the token that follows each token."""
   network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
@@ -73,3 +78,4 @@ LEFT_TO_RIGHT = build(
   logits=_next_logits,
 )
 CLASSIFICATION = classification('BertForSequenceClassification', 'bert')
+QUESTIONS = questions('BertForQuestionAnswering', 'bert')

@@ -10,6 +10,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -227,6 +228,12 @@ def classification(name: str, model_type: str, rows: tuple[Row, ...], **rest):
   """An architecture of BERT's kind that scores rows. Arguments: see `build`."""
   told = dict(heads=SCORES_ROWS, pipeline=row_heads.PIPELINE, head_dropouts=('classifier_dropout',))
   return build(name, model_type, rows, **{**told, **rest})
+
+
+def questions(name: str, model_type: str, rows: tuple[Row, ...], **rest):
+  """An architecture of BERT's kind that finds answers. rows: of the body; others: see `build`."""
+  told = dict(heads=span_heads.SAID, pipeline=span_heads.PIPELINE)
+  return build(name, model_type, (*rows, *span_heads.ROWS), **{**told, **rest})
 
 
 def _modern(model_type: str, name: str) -> str:

@@ -83,3 +83,4 @@ MASKED_LM = _build(
   heads=deberta_like.NO_POOLER,
 )
 CLASSIFICATION = deberta_like.classification(_build, 'DebertaForSequenceClassification', _BODY)
+QUESTIONS = deberta_like.questions(_build, 'DebertaForQuestionAnswering', _BODY)

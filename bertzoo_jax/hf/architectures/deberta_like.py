@@ -10,6 +10,7 @@ from typing import Any
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -182,8 +183,20 @@ def classification(build, name: str, rows: tuple[Row, ...], **rest):
   return a._replace(to_encoder=row_heads.expecting(a.to_encoder, pooler_hidden_act='gelu'))
 
 
+def questions(build, name: str, rows: tuple[Row, ...], **rest):
+  """An architecture that finds answers. Arguments: see `classification`."""
+  return build(
+    name,
+    (*rows, *span_heads.ROWS),
+    heads=span_heads.SAID,
+    pipeline=span_heads.PIPELINE,
+    computes=_for_rows,
+    **rest,
+  )
+
+
 def _for_rows(encoder) -> Computed:
-  """The Computed of an encoder whose vectors score rows: the decoder has no part in them."""
+  """The Computed of an encoder whose last vectors are scored: the decoder has no part in them."""
   computed = without_decoder(encoder)
   said = f'The enhanced mask decoder has no part in the score, and `{POSITIONS}` is not read.'
   return computed._replace(said=said if computed.said else '', pipeline=None)

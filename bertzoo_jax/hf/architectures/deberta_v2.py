@@ -183,3 +183,4 @@ DISCRIMINATOR = _build(
   logits=discriminator_logits,
 )
 CLASSIFICATION = deberta_like.classification(_build, 'DebertaV2ForSequenceClassification', _BODY)
+QUESTIONS = deberta_like.questions(_build, 'DebertaV2ForQuestionAnswering', _BODY)

@@ -48,3 +48,4 @@ CLASSIFICATION = _build(
   *row_heads.rows('gelu', 'classifier.dense', 'classifier.out_proj'),
   build=bert_like.classification,
 )
+QUESTIONS = _build('ElectraForQuestionAnswering', build=bert_like.questions)

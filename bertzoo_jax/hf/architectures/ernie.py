@@ -22,3 +22,4 @@ _FIELDS = dict(
 PRETRAINING = bert.pretraining('ErnieForPreTraining', 'ernie', **_FIELDS)
 MASKED_LM = bert.masked_lm('ErnieForMaskedLM', 'ernie', **_FIELDS)
 CLASSIFICATION = bert.classification('ErnieForSequenceClassification', 'ernie', **_FIELDS)
+QUESTIONS = bert.questions('ErnieForQuestionAnswering', 'ernie', **_FIELDS)

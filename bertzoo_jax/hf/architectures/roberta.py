@@ -1,6 +1,7 @@
 """RoBERTa (Liu et al. 2019)."""
 
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
@@ -40,5 +41,12 @@ CLASSIFICATION = bert_like.classification(
     *row_heads.rows('tanh', 'classifier.dense', 'classifier.out_proj'),
   ),
   heads=f'{bert_like.SCORES_ROWS} {_ZEROS}',
+  **_FIELDS,
+)
+QUESTIONS = bert_like.questions(
+  'RobertaForQuestionAnswering',
+  'roberta',
+  bert_like.encoder('roberta', 1),
+  heads=f'{span_heads.SAID} {_ZEROS}',
   **_FIELDS,
 )

@@ -10,6 +10,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -154,6 +155,17 @@ def _row_logits(directory, batch):
   return {'row': out.logits.numpy(), 'unloaded': unloaded}
 
 
+def _span_logits(directory, batch):
+  """The same of a class that scores tokens as starts and ends."""
+  network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnsweringSimple')
+  out = verify.outputs(network, batch, segments=True)
+  return {
+    'start': out.start_logits.numpy(),
+    'end': out.end_logits.numpy(),
+    'unloaded': unloaded,
+  }
+
+
 # How the class makes a row's vector of its tokens, and what an encoder and a head here do.
 _SUMMARY = {
   'summary_type': 'last',
@@ -208,4 +220,17 @@ CLASSIFICATION = LM._replace(
   tied={},
   logits=_row_logits,
   head_dropouts=('summary_last_dropout', 'summary_first_dropout'),
+)
+QUESTIONS = CLASSIFICATION._replace(
+  name='XLNetForQuestionAnsweringSimple',
+  rows=(*_body(), *span_heads.ROWS),
+  to_config=lambda *of: {
+    **_to_config(*of),
+    'architectures': ['XLNetForQuestionAnsweringSimple'],
+  },
+  to_encoder=_to_encoder,
+  heads=f'{span_heads.SAID} The passage is the first text.',
+  pipeline=span_heads.PIPELINE,
+  logits=_span_logits,
+  head_dropouts=(),
 )

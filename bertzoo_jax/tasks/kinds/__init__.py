@@ -1,5 +1,6 @@
 """Kinds of fine-tuning tasks, by the name of their objective; one file for each family."""
 
+from bertzoo_jax.tasks.kinds import questions
 from bertzoo_jax.tasks.kinds import rows
 from bertzoo_jax.tasks.kinds.kind import Kind
 
@@ -19,5 +20,7 @@ BY_NAME = {
     rows.CLASSIFICATION,
     rows.REGRESSION,
     rows.MULTILABEL,
+    questions.SPAN,
+    questions.SPAN_CONDITIONAL,
   )
 }
