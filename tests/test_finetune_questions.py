@@ -7,6 +7,8 @@ import jax
 import ml_collections
 import pytest
 
+from bertzoo_jax import export
+from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import __main__ as command
 from configs import parts
 from configs.tasks import own
@@ -35,24 +37,29 @@ def articles(count, seed, unanswerable=0.0):
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """A folder with a pretrained run and files of questions."""
+  """A folder with pretrained runs and files of questions."""
   folder = tmp_path_factory.mktemp('world')
-  (folder / 'run').mkdir()
-  made.make_run(folder / 'run', 'bert')
+  for family in ('bert', 'xlnet'):
+    (folder / family).mkdir()
+    made.make_run(folder / family, family)
   for name, count in (('train', 96), ('dev', 40), ('test', 6)):
     (folder / f'{name}.json').write_text(articles(count, len(name)))
-    (folder / f'{name}2.json').write_text(articles(count, len(name), unanswerable=0.4))
+    (folder / f'{name}2.json').write_text(articles(count, len(name) + 9, unanswerable=0.4))
   return folder
 
 
-def config(files=('train.json', 'dev.json'), objective='span', **changes):
+def config(objective='span', kind='', **changes):
+  """A fine-tuning of own.py:qa. kind: '2' for files with questions without an answer. changes:
+  'a__b' is the field a.b.
+  """
   out = own.get_config(f'qa,objective={objective}')
-  out.source.files = ml_collections.ConfigDict(dict(zip(('train', 'dev', 'test'), files)))
+  files = {split: f'{split}{kind}.json' for split in ('train', 'dev', 'test')}
+  out.source.files = ml_collections.ConfigDict(files)
   out.length, out.batch_size, out.steps = 24, 16, 60
   out.features.doc_stride = 6
   out.schedule.learning_rate = 3e-3
   out.run = parts.run(
-    dtype='float32', log_every=1, tensorboard=False, compile_cache='', kernels='xla'
+    dtype='float32', log_every=20, tensorboard=False, compile_cache='', kernels='xla'
   )
   for key, value in changes.items():
     *sections, field = key.split('__')
@@ -63,16 +70,68 @@ def config(files=('train.json', 'dev.json'), objective='span', **changes):
   return ml_collections.ConfigDict(out).lock()
 
 
-def finetune(world, workdir, made_config, **kw):
-  kw = {'init': str(world / 'run'), 'devices': jax.devices()[:1], **kw}
+def finetune(world, workdir, made_config, family='bert', **kw):
+  kw = {'init': str(world / family), 'devices': jax.devices()[:1], **kw}
   return command.finetune(made_config, str(workdir), task_dir=str(world), **kw)
 
 
-def test_a_run_learns_to_find_answers_in_windows_and_leaves_its_predictions(
-  world, tmp_path, capsys
-):
-  files = ('train.json', 'dev.json', 'test.json')
-  made_config = config(files, submission={'test': 'answers.json'})
+def test_a_run_learns_to_find_answers_in_windows_and_is_exported(world, tmp_path, capsys):
+  made_config = config(submission={'test': 'answers.json'})
   found = finetune(world, tmp_path / 'f', made_config, predict=str(world / 'test.json'))
-  print(capsys.readouterr().out[-3000:])
-  print(found)
+  assert found[0].metric == 'f1' and found[0].median > 0.9
+  said = capsys.readouterr().out
+  assert 'questions with answers in a passage' in said and 'at most' in said
+  right = {
+    qa['id']: qa['answers'][0]['text']
+    for article in json.loads((world / 'test.json').read_text())['data']
+    for qa in article['paragraphs'][0]['qas']
+  }
+  answers = json.loads((tmp_path / 'f/submission/answers.json').read_text())
+  assert answers == right
+  assert (tmp_path / 'f/submission/answers.n_best.json').exists()
+  assert not (tmp_path / 'f/submission/answers.null_odds.json').exists()
+  lines = (tmp_path / 'f/qa/test.json.predictions.jsonl').read_text().splitlines()
+  assert {x['example']: x['answer'] for x in map(json.loads, lines)} == right
+  rows = export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')
+  if rows is None:
+    pytest.skip('the comparison needs torch and transformers')
+  assert {'start', 'end'} <= {r.what.split()[0] for r in rows if r.holds}
+  card = (tmp_path / 'out/README.md').read_text()
+  assert "pipeline('question-answering'" in card and 'pipeline_tag: question-answering' in card
+  transformers = pytest.importorskip('transformers')
+  if not hasattr(transformers, 'QuestionAnsweringPipeline'):
+    return
+  pipe = transformers.pipeline('question-answering', str(tmp_path / 'out'))
+  for article in json.loads((world / 'test.json').read_text())['data']:
+    paragraph = article['paragraphs'][0]
+    qa = paragraph['qas'][0]
+    theirs = pipe(question=qa['question'], context=paragraph['context'], doc_stride=6)
+    assert theirs['answer'] == answers[qa['id']]
+
+
+@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
+def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
+  world, tmp_path, objective
+):
+  metrics = ('best_f1', 'f1', 'best_threshold')
+  submission = {'dev': 'dev.json'}
+  made_config = config(objective, '2', metrics=metrics, submission=submission, steps=80)
+  found = finetune(world, tmp_path / 'f', made_config)
+  table = json.loads((tmp_path / 'f/table.json').read_text())[0]
+  assert found[0].median > 0.85 > 0.6 > table['majority'] > 0.2
+  assert found[0].others['dev f1'] <= found[0].median and 'dev best_threshold' in found[0].others
+  odds = json.loads((tmp_path / 'f/submission/dev.null_odds.json').read_text())
+  answers = json.loads((tmp_path / 'f/submission/dev.json').read_text())
+  assert len(odds) == len(answers) == 40 and all((odds[i] > 0) == (not answers[i]) for i in odds)
+
+
+def test_xlnet_reads_the_passage_first_and_its_conditional_head_is_exported(world, tmp_path):
+  finetune(world, tmp_path / 'f', config('span_conditional', '2', steps=3), family='xlnet')
+  rows = export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')
+  print(rows)
+
+
+def test_a_conditional_head_of_a_family_without_such_a_class_is_refused(world, tmp_path):
+  finetune(world, tmp_path / 'f', config('span_conditional', steps=2))
+  with pytest.raises(errors.UserError, match='fine-tune with objective=span to export'):
+    export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')

@@ -73,7 +73,7 @@ def text(
     f'{sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
     '',
-    *(_usage(task) if task else []),
+    *(_usage(task, encoder.padding_side == 'left') if task else []),
     *(_outputs(config) if scores else []),
     '## Training',
     '',
@@ -257,12 +257,12 @@ def _masking(section: dict[str, Any]) -> str:
   return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
 
 
-def _usage(task: str) -> list[str]:
-  """How the directory is loaded."""
+def _usage(task: str, passage_first: bool) -> list[str]:
+  """How the directory is loaded. passage_first: whether a passage is before its question."""
   if task == row_heads.PIPELINE:
     return _usage_of_scores()
   if task == span_heads.PIPELINE:
-    return _usage_of_answers()
+    return _usage_of_answers(passage_first)
   return [
     '```python',
     'from transformers import AutoTokenizer, pipeline',
@@ -291,16 +291,30 @@ def _usage_of_scores() -> list[str]:
   ]
 
 
-def _usage_of_answers() -> list[str]:
-  """How a directory whose class finds answers is loaded."""
+def _usage_of_answers(passage_first: bool) -> list[str]:
+  """How a directory whose class finds answers is loaded. passage_first: in its rows."""
   return [
     '```python',
-    'from transformers import pipeline',
-    f"answer = pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')",
-    "answer(question='Who …?', context='A passage.')",
+    'import torch',
+    'from transformers import AutoModelForQuestionAnswering, AutoTokenizer',
+    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
+    "model = AutoModelForQuestionAnswering.from_pretrained('THIS_DIRECTORY')",
+    "question, passage = 'Who …?', 'A passage.'",
+    f'texts = {"passage, question" if passage_first else "question, passage"}',
+    "row = tokenizer(*texts, return_tensors='pt', return_offsets_mapping=True)",
+    "places = row.pop('offset_mapping')[0]",
+    f'own = torch.tensor([s == {0 if passage_first else 1} for s in row.sequence_ids()])',
+    'with torch.no_grad():',
+    '  out = model(**row)',
+    'scores = out.start_logits[0][:, None] + out.end_logits[0]',
+    'spans = (own[:, None] & own).triu() & ~torch.ones_like(scores).triu(30).bool()',
+    "best = scores.masked_fill(~spans, -float('inf')).argmax()",
+    'start, end = divmod(best.item(), len(own))',
+    'print(passage[places[start][0] : places[end][1]].strip())',
     '```',
     '',
-    'Where passages may have no answer, add `handle_impossible_answer=True` to the call.',
+    'Cut a longer passage into windows. transformers before 5 does it: '
+    f"`pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')`.",
     '',
   ]
 

@@ -4,7 +4,8 @@ A head is `span_head` among the parameters: one linear layer (model.heads.SpanHe
 that scores the end given the start (model.heads.ConditionalSpanHead).
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
 
 HEAD = 'span_head'
+BEAM = 20  # as objectives.networks has it
 PIPELINE = 'question-answering'
 SAID = 'The head scores each token as the first and as the last one of the answer.'
 
@@ -61,18 +63,20 @@ def finds(a: Architecture) -> bool:
   return any(path.startswith(f'{HEAD}/') for row in a.rows for path in _paths(row))
 
 
-def check(a: Architecture, paths: Iterable[str]) -> None:
-  """Raises UserError if the parameters have a head for answers that the class has no place for,
-  with the objective that fits.
+def check(a: Architecture, params: Mapping[str, Any]) -> None:
+  """Raises UserError if the head for answers among the parameters (by path) has no place in a
+  class, with the objective that fits.
   """
-  own = {path for path in paths if path.startswith(f'{HEAD}/')}
-  if own and own - {path for row in a.rows for path in _paths(row)}:
+  own = {path for path in params if path.startswith(f'{HEAD}/')}
+  places = {path for row in a.rows for path in _paths(row) if path.startswith(f'{HEAD}/')}
+  if f'{HEAD}/start/kernel' not in own:
+    return
+  width, hidden = params[f'{HEAD}/end_token/kernel'].shape
+  if own != places or width != hidden:
     raise errors.UserError(
-      f'{a.name} has no place for the head of objective=span_conditional, and of the classes of '
-      'transformers only XLNetForQuestionAnswering has one, with head=tanh, hidden_size=0 and '
-      'answerable_weight above 0: fine-tune with objective=span to export.'
-      if f'{HEAD}/start/kernel' in own
-      else f'{a.name} has no place for the head of objective=span: leave out --architecture.'
+      f'{a.name} has no place for this head of objective=span_conditional. Of the classes of '
+      'transformers only XLNetForQuestionAnswering has one, for XLNet with head=tanh, '
+      'hidden_size=0 and answerable_weight above 0: fine-tune with objective=span to export.'
     )
 
 

@@ -254,28 +254,30 @@ def conditional_span_logits(
 
 
 def _span_outputs(encoder, params, hidden_BLD, batch):
-  """What a head for answers says: start, end [B, L]. Of a conditional head: start_score,
-  start_place [B, K], end_score, end_place [B, K, K], logarithms of probabilities and places from
-  the row's first token, K = BEAM, the best first; impossible [B], 0 if it is not scored.
+  """What a head for answers says: start, end [B, L]. Of a conditional head: start_share,
+  start_place [B, K], end_share, end_place [B, K, K], probabilities and places from the row's first
+  token, K = BEAM, the best first; impossible [B], 0 if it is not scored. Where fewer places are
+  allowed, the probability is 0 and the place −1.
   """
   if 'classifier' in params['span_head']:
     start_BL, end_BL = span_logits(encoder, params, hidden_BLD)
     return {'start': start_BL, 'end': end_BL}
   start_BL, starts_BK, end_BKL, none_B = conditional_span_logits(encoder, params, hidden_BLD, batch)
   first_B = jnp.argmax(batch['pack_ids'] > 0, axis=1).astype(jnp.int32)
-  scores_BK = jnp.take_along_axis(jax.nn.log_softmax(start_BL), starts_BK, axis=1)
+  shares_BK = jnp.take_along_axis(jax.nn.softmax(start_BL), starts_BK, axis=1)
+  ends_BKK, places_BKK = jax.lax.top_k(jax.nn.softmax(end_BKL), starts_BK.shape[1])
+  ends_BKK = jnp.where(shares_BK[:, :, None] > 0, ends_BKK, 0.0)
   missing = BEAM - starts_BK.shape[1]  # rows shorter than the beam
-  ends_BKK, places_BKK = jax.lax.top_k(jax.nn.log_softmax(end_BKL), BEAM - missing)
-  filled = lambda x, value: jnp.pad(
-    x.astype(jnp.float32), [(0, 0)] + [(0, missing)] * (x.ndim - 1), constant_values=value
-  )
-  return {
-    'start_score': filled(scores_BK, heads.FORBIDDEN),
-    'start_place': filled(starts_BK - first_B[:, None], -1),
-    'end_score': filled(ends_BKK, heads.FORBIDDEN),
-    'end_place': filled(places_BKK - first_B[:, None, None], -1),
-    'impossible': jnp.zeros(len(first_B)) if none_B is None else none_B,
-  }
+  out = {}
+  for name, shares, places in (
+    ('start', shares_BK, starts_BK - first_B[:, None]),
+    ('end', ends_BKK, places_BKK - first_B[:, None, None]),
+  ):
+    sides = [(0, 0)] + [(0, missing)] * (shares.ndim - 1)
+    places = jnp.where(shares > 0, places, -1).astype(jnp.float32)
+    out[f'{name}_share'] = jnp.pad(shares, sides)
+    out[f'{name}_place'] = jnp.pad(places, sides, constant_values=-1)
+  return {**out, 'impossible': jnp.zeros(len(first_B)) if none_B is None else none_B}
 
 
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:

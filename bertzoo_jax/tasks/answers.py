@@ -89,15 +89,15 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
 def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
   """(Spans, odds of no answer per question [Q]) of a beam (Yang et al. 2019, code of the release).
 
-  outputs: start_score, start_place [W, K], end_score, end_place [W, K, M]: logarithms of
-  probabilities and places in the row, the best first; impossible [W]: score that the window has no
-  answer, of which the lowest of a question's windows is taken.
+  outputs: start_share, start_place [W, K], end_share, end_place [W, K, M]: probabilities and places
+  in the row, the best first; impossible [W]: score that the window has no answer, of which the
+  lowest of a question's windows is taken. An answer's score is the logarithm of its probability.
   """
   k, most = windows.decoding.beam, windows.decoding.max_answer
   place = windows.place[:, None]
-  start_score = outputs['start_score'][:, :k].astype(np.float64)
+  start_share = outputs['start_share'][:, :k].astype(np.float64)
   start = outputs['start_place'][:, :k].astype(np.int64) - place
-  end_score = outputs['end_score'][:, :k, :k].astype(np.float64)
+  end_share = outputs['end_share'][:, :k, :k].astype(np.float64)
   end = outputs['end_place'][:, :k, :k].astype(np.int64) - place[:, :, None]
   inside = (start >= 0) & (start < windows.size[:, None])
   bounds = np.concatenate([[0], np.cumsum(windows.size)])
@@ -106,9 +106,9 @@ def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
     inside &= windows.best_context[at]
   lengths = end - start[:, :, None] + 1
   right = inside[:, :, None] & (lengths >= 1) & (lengths <= most)
-  right &= end < windows.size[:, None, None]
+  right &= (end < windows.size[:, None, None]) & (start_share[:, :, None] > 0) & (end_share > 0)
   w, i, j = np.nonzero(right)
-  spans = Spans(w, start[w, i], end[w, i, j], start_score[w, i], end_score[w, i, j])
+  spans = Spans(w, start[w, i], end[w, i, j], np.log(start_share[w, i]), np.log(end_share[w, i, j]))
   return spans, _lowest(windows, outputs['impossible'].astype(np.float64))
 
 

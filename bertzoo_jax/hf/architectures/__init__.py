@@ -191,5 +191,6 @@ ARCHITECTURES = {
     deberta.QUESTIONS,
     deberta_v2.QUESTIONS,
     xlnet.QUESTIONS,
+    xlnet.CONDITIONAL_QUESTIONS,
   )
 }

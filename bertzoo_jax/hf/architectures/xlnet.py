@@ -166,6 +166,36 @@ def _span_logits(directory, batch):
   }
 
 
+def _beams(directory, batch):
+  """The same of a class that scores ends given their starts, with as many of each as
+  `networks.predict` gives, and none at padding.
+  """
+  import torch
+
+  network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
+  real = batch['pack_ids'] > 0
+  rows, length = real.shape
+  network.start_n_top = network.end_n_top = many = min(span_heads.BEAM, length)
+  out = verify.outputs(
+    network, batch, segments=True, p_mask=torch.as_tensor(~real, dtype=torch.float32)
+  )
+  first, found = np.argmax(real, axis=1), {}
+  for name, shares, places, shape in (
+    ('start', out.start_top_log_probs, out.start_top_index, (rows, many)),
+    ('end', out.end_top_log_probs, out.end_top_index, (rows, many, many)),
+  ):
+    # ends are in the order (end, start) there; the probabilities have no logarithm
+    shares, places = (np.swapaxes(x.numpy().reshape(shape), 1, -1) for x in (shares, places))
+    if name == 'end':  # of starts that are none
+      shares = np.where(out.start_top_log_probs.numpy()[:, :, None] > 0, shares, 0)
+    places = places - first.reshape(-1, *[1] * (places.ndim - 1))
+    sides = [(0, 0)] + [(0, span_heads.BEAM - many)] * (places.ndim - 1)
+    found[f'{name}_share'] = np.pad(shares, sides)
+    places = np.where(shares > 0, places, -1).astype(np.float32)
+    found[f'{name}_place'] = np.pad(places, sides, constant_values=-1)
+  return {**found, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
+
+
 # How the class makes a row's vector of its tokens, and what an encoder and a head here do.
 _SUMMARY = {
   'summary_type': 'last',
@@ -233,4 +263,19 @@ QUESTIONS = CLASSIFICATION._replace(
   pipeline=span_heads.PIPELINE,
   logits=_span_logits,
   head_dropouts=(),
+)
+CONDITIONAL_QUESTIONS = QUESTIONS._replace(
+  name='XLNetForQuestionAnswering',
+  rows=(*_body(), *span_heads.CONDITIONAL_ROWS),
+  to_config=lambda *of: {
+    **_to_config(*of),
+    'architectures': ['XLNetForQuestionAnswering'],
+    'start_n_top': 5,
+    'end_n_top': 5,
+  },
+  heads='The head scores each token as the start of the answer, and as its end given the start, '
+  'and tells whether there is no answer (`cls_logits`). The passage is the first text. Give '
+  '`p_mask`: 1 for tokens that are neither of the passage nor the last one.',
+  pipeline='',
+  logits=_beams,
 )

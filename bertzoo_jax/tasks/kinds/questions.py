@@ -84,9 +84,9 @@ def _no_answer_beams(task, split):
     return None
   place = split.detail.place.astype(np.float32)
   return {
-    'start_score': np.zeros((len(split), 1), np.float32),
+    'start_share': np.ones((len(split), 1), np.float32),
     'start_place': place[:, None],
-    'end_score': np.zeros((len(split), 1, 1), np.float32),
+    'end_share': np.ones((len(split), 1, 1), np.float32),
     'end_place': place[:, None, None],
     'impossible': np.full(len(split), 1e6, np.float32),
   }
@@ -152,7 +152,7 @@ def _kind(name, outputs, spans_of, constant):
 SPAN = _kind('span', {'start': 'tokens', 'end': 'tokens'}, _of_places, _no_answer_places)
 SPAN_CONDITIONAL = _kind(
   'span_conditional',
-  dict.fromkeys(('start_score', 'start_place', 'end_score', 'end_place', 'impossible'), 'rows'),
+  dict.fromkeys(('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'),
   _of_beams,
   _no_answer_beams,
 )
