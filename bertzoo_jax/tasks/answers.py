@@ -3,10 +3,12 @@
 Legend: Q questions, W windows, K starts and M ends of a beam.
 """
 
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
 
+_INVISIBLE = '\u200b\u2060\ufeff\u00ad'  # of no width, and no part of a word
 _CHUNK = 2048  # windows at a time
 
 
@@ -132,7 +134,7 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
   for i, context in enumerate(questions.contexts):
     seen = {}
     for c in order[bounds[i] : bounds[i + 1]]:
-      text = context[begin[c] : behind[c]].strip()
+      text = cut(context, begin[c], behind[c])
       if text and text not in seen:
         seen[text] = (spans.start_score[c], spans.end_score[c])
         if len(seen) == windows.decoding.n_best:
@@ -149,6 +151,15 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
   none = odds > threshold if may_have_none else np.zeros(len(best), bool)
   texts = ['' if none[i] else text for i, text in enumerate(best)]
   return Said(texts, best, odds, n_best, may_have_none)
+
+
+def cut(context: str, begin: int, end: int) -> str:
+  """The characters begin … end − 1 of a passage without blanks and invisible characters around
+  them, with the accents that follow: a tokenizer that drops accents counts them to no token.
+  """
+  while end < len(context) and unicodedata.category(context[end])[0] == 'M':
+    end += 1
+  return context[begin:end].strip().strip(_INVISIBLE).strip()
 
 
 def _top(scores, n):

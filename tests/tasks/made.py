@@ -22,6 +22,10 @@ class Characters:
   def encode_as_transformers(self, texts):
     return [np.array([10 + ord(c) for c in t if not c.isspace()], np.int32) for t in texts]
 
+  def encode_with_offsets(self, texts, special_text=False):
+    starts = [np.array([i for i, c in enumerate(t) if not c.isspace()], np.int32) for t in texts]
+    return [(ids, at, at + 1) for ids, at in zip(self.encode_as_transformers(texts), starts)]
+
 
 def config(argument='classify', files=None, **source):
   """A config of configs/tasks/own.py with fields of its source."""

@@ -1,0 +1,122 @@
+"""Scores of places → answers: against a search over all pairs; thresholds; text of the passage."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bertzoo_jax.tasks import answers
+from tests.tasks import made
+from tests.tasks import test_windows
+
+TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
+
+
+def rows_of(**fields):
+  examples = test_windows.asked(TEXTS, 'abc')
+  rows = test_windows.made_rows(
+    examples,
+    made.Characters(),
+    made.SHAPE,
+    length=16,
+    doc_stride=4,
+    **fields,
+  )
+  return examples, rows
+
+
+def pairs(rows, starts, ends, most):
+  """{question: [(score, begin, behind), …]}: all spans of all windows, by a plain search."""
+  w, found, at = rows.detail, {}, 0
+  for i, size in enumerate(w.size):
+    row = rows.offsets[i] + w.place[i]
+    for a in range(size):
+      for b in range(a, min(a + most, size)):
+        if w.best_context[at + a]:
+          one = np.array([i])
+          begin, behind = w.characters(one, one * 0 + a, one * 0 + b)
+          score = float(starts[row + a]) + float(ends[row + b])
+          found.setdefault(int(w.question[i]), []).append((score, int(begin[0]), int(behind[0])))
+    at += size
+  return found
+
+
+def test_the_best_answers_are_those_of_a_search_over_all_spans():
+  examples, rows = rows_of(max_answer=7)
+  draw = np.random.default_rng(1)
+  starts, ends = draw.normal(size=(2, len(rows.ids))).astype(np.float32)
+  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
+  said = answers.said(rows.detail, examples, spans, odds, True, 0.0)
+  cls = starts[rows.offsets[:-1]] + ends[rows.offsets[:-1]]
+  for q, found in pairs(rows, starts, ends, 7).items():
+    score, begin, behind = max(found)
+    assert said.best[q] == TEXTS[q][begin:behind].strip()
+    none = cls[rows.detail.question == q].min()
+    np.testing.assert_allclose(odds[q], none - score, rtol=1e-5)
+    assert said.texts[q] == ('' if none > score else said.best[q])
+    others = [text for text, *_ in said.n_best[q]]
+    assert len(others) == len(set(others)) <= 20
+    shares = [p for _, p, _, _ in said.n_best[q]]
+    assert shares == sorted(shares, reverse=True) and abs(sum(shares) - 1) < 1e-9
+
+
+def test_a_higher_threshold_gives_more_answers_and_without_such_questions_all_have_one():
+  examples, rows = rows_of()
+  starts, ends = np.random.default_rng(2).normal(size=(2, len(rows.ids))).astype(np.float32)
+  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
+  said = lambda none, t: answers.said(rows.detail, examples, spans, odds, none, t)
+  given = [sum(map(bool, said(True, t).texts)) for t in (-99.0, *sorted(odds))]
+  assert given == [0, 1, 2, 3, 4]
+  assert said(False, -99.0).texts == said(True, 99.0).texts == said(True, 0.0).best
+
+
+def test_a_beam_gives_the_answer_of_the_highest_product_that_is_a_span():
+  examples, rows = rows_of()
+  w, count = rows.detail, len(rows.labels)
+  outputs = dict(
+    start_share=np.full((count, 2), 0.0),
+    start_place=np.full((count, 2), -1.0),
+    end_share=np.full((count, 2, 2), 0.0),
+    end_place=np.full((count, 2, 2), -1.0),
+    impossible=np.arange(count, dtype=np.float32) - 1,
+  )
+  place = float(w.place[0])
+  outputs['start_share'][0] = 0.6, 0.4
+  outputs['start_place'][0] = 0, place + 3  # the special token; 't' of 'time'
+  outputs['end_share'][0] = [[0.9, 0.1], [0.3, 0.7]]
+  outputs['end_place'][0] = [[0, place + 4], [place + 6, place + 2]]  # the last is before its start
+  spans, odds = answers.of_beams(w, outputs)
+  said = answers.said(w, examples, spans, odds, False, 0.0)
+  assert said.best[0] == 'time' and said.best[1:] == ['', '', '']
+  np.testing.assert_allclose(spans.start_score + spans.end_score, np.log(0.4 * 0.3))
+  lowest = [outputs['impossible'][w.question == q].min() for q in range(len(TEXTS))]
+  np.testing.assert_array_equal(odds, lowest)
+
+
+@pytest.mark.parametrize(
+  'text, place, wished',
+  [
+    ('a cafe\u0301 b', (2, 6), 'cafe\u0301'),
+    (' \u3000two \u200b', (0, 7), 'two'),
+    ('\ufeffthe end', (0, 4), 'the'),
+    ('', (0, 0), ''),
+  ],
+)
+def test_text_is_cut_without_blanks_and_with_its_accents(text, place, wished):
+  assert answers.cut(text, *place) == wished
+
+
+def test_the_highest_scores_are_found_and_of_equal_ones_the_first():
+  draw = np.random.default_rng(0)
+  for width, n in ((3, 5), (50, 5), (400, 20), (7, 1)):
+    scores = draw.integers(0, 9, (6, width)).astype(np.float64)
+    scores[0] = -np.inf
+    places, found = answers._top(scores, n)
+    order = np.argsort(-scores, axis=1, kind='stable')[:, :n]
+    np.testing.assert_array_equal(found, np.take_along_axis(scores, order, axis=1))
+    np.testing.assert_array_equal(places, order)
+
+
+def test_questions_without_a_window_place_have_no_answer():
+  w = types.SimpleNamespace(question=np.array([0, 0, 1]))
+  np.testing.assert_array_equal(answers._lowest(w, np.array([2.0, 1.0, 3.0])), [1, 3])
