@@ -92,11 +92,10 @@ def batches(case, kind):
   return out
 
 
-def our_losses(case, kind):
-  objective, params = start(case, kind)
+def optimizer(params, num_layers):
+  """(tx, schedule) of the parameters of a network."""
   paths = optimizers.paths_of(params)
   schedule = schedules.BY_NAME['linear_from_start'](STEPS, learning_rate=PEAK, warmup=WARMUP)
-  rates = layer_decay.rates(paths, objective.networks[0].encoder.num_layers, DECAY, 'corrected')
   tx = optimizers.BY_NAME['adamw'](
     schedule,
     paths,
@@ -106,9 +105,15 @@ def our_losses(case, kind):
     weight_decay=0.01,
     no_decay=(r'norm/', r'bias$'),
     clip_norm=1.0,
-    rates=rates,
+    rates=layer_decay.rates(paths, num_layers, DECAY, 'corrected'),
     clip_groups=(),
   )
+  return tx, schedule
+
+
+def our_losses(case, kind):
+  objective, params = start(case, kind)
+  tx, schedule = optimizer(params, objective.networks[0].encoder.num_layers)
   state = small.state(objective, tx, params, ROWS)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
   losses = []
@@ -116,6 +121,11 @@ def our_losses(case, kind):
     state, found = step(state, batch)
     losses.append(float(found['loss']))
   return np.asarray(losses)
+
+
+def rate_at(s):
+  """The rate of a step."""
+  return PEAK * s / WARMUP if s < WARMUP else PEAK * (1 - s / STEPS)
 
 
 def multiplier(name, num_layers):
@@ -165,7 +175,7 @@ def torch_losses(folder, case, kind):
     network.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(names.values(), 1.0)
-    rate = PEAK * s / WARMUP if s < WARMUP else PEAK * (1 - s / STEPS)
+    rate = rate_at(s)
     with torch.no_grad():
       for name, p in names.items():
         adam(p, name, state, s, rate * multiplier(name, num_layers))

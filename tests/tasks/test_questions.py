@@ -1,0 +1,221 @@
+"""Files of questions: SQuAD, CMRC, CJRC, MRQA, tables; wrong places of answers."""
+
+import gzip
+import json
+import os
+import pathlib
+
+import pytest
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import files
+from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks import questions
+from configs.tasks import own
+from configs.tasks import questions as configs
+from tests.tasks import made
+
+DATA = os.environ.get('BERTZOO_DATA')
+real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+CONTEXT = 'The cat sat. \U0001f600 The cat slept on the mat.'
+
+
+def squad(*qas, context=CONTEXT):
+  """JSON of one passage. qas: (id, [(answer, start)]), or (id, None) without answers."""
+  made_qas = []
+  for name, answers in qas:
+    qa = {'id': name, 'question': f'Who {name}?'}
+    if answers is not None:
+      qa['answers'] = [{'text': text, 'answer_start': start} for text, start in answers]
+    made_qas.append(qa)
+  return json.dumps({'data': [{'paragraphs': [{'context': context, 'qas': made_qas}]}]})
+
+
+def read(folder, leave_out=(), **contents):
+  names = {}
+  for split, content in contents.items():
+    name = f'{split}.json'
+    (folder / name).write_text(content, encoding='utf-8-sig')
+    names[split] = name
+  given = {'dev': '', 'test': '', **names}
+  return questions.squad(str(folder), files=given, leave_out=leave_out, dev_share=0.5)
+
+
+@pytest.mark.parametrize(
+  'text, start, wished',
+  [
+    ('The cat', 0, (0, True)),
+    ('The cat', 15, (15, True)),
+    ('The cat', 14, (15, False)),
+    ('The cat', 2, (0, False)),
+    ('The cat', 999, (15, False)),
+    ('The cat', -1, (0, False)),
+    ('mat', 0, (CONTEXT.index('mat'), False)),
+    ('dog', 3, (-1, False)),
+    ('', 3, (-1, False)),
+  ],
+)
+def test_the_nearest_place_of_an_answer_is_taken(text, start, wished):
+  assert questions.found(CONTEXT, text, start) == wished
+
+
+def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tmp_path):
+  train = squad(('a', [('mat', 30)]), ('b', [('dog', 2)]), ('c', [('dog', 0), ('cat', 4)]))
+  source = read(tmp_path, train=train, dev=squad(('d', [('dog', 2)])))
+  examples = source.splits['train']
+  assert examples.spans == [
+    (CONTEXT.index('mat'),) * 1 + (CONTEXT.index('mat') + 3,),
+    (-1, -1),
+    (4, 7),
+  ]
+  assert any('1 questions have a wrong answer_start' in note for note in source.notes)
+  _, splits, notes = questions.numbered(source)
+  assert splits['train'][0].ids == ['a', 'c'] and splits['dev'][0].ids == ['d']
+  assert splits['dev'][0].answers == [('dog',)]
+  assert notes == ['train: 1 questions left out, whose answers are not in the passage.']
+
+
+def test_questions_without_an_answer_have_none_whatever_is_plausible(tmp_path):
+  data = json.loads(squad(('a', [('cat', 4)]), ('b', []), ('c', [('mat', 0)])))
+  qas = data['data'][0]['paragraphs'][0]['qas']
+  qas[2] |= {'is_impossible': True}
+  qas[1] |= {'is_impossible': True, 'plausible_answers': [{'text': 'mat', 'answer_start': 33}]}
+  examples = read(tmp_path, train=json.dumps(data)).splits['train']
+  assert examples.answers == [('cat',), (), ()] and examples.spans[1:] == [(-1, -1)] * 2
+
+
+def test_questions_of_yes_and_no_and_none_are_left_out_where_asked_and_told(tmp_path):
+  data = json.loads(
+    squad(('a', [('YES', -1)]), ('b', [('cat', 4)]), ('c', [('no', -1)]), ('d', []))
+  )
+  data['data'][0]['paragraphs'][0]['qas'][3]['is_impossible'] = 'true'
+  data['data'][0]['paragraphs'][0]['qas'][1]['is_impossible'] = 'false'
+  source = read(tmp_path, train=json.dumps(data), leave_out=('unanswerable', 'yes_no'))
+  assert source.splits['train'].ids == ['b']
+  said = '\n'.join(source.notes)
+  assert '2 questions with the answer yes or no left out' in said
+  assert '1 questions without an answer left out' in said
+  with pytest.raises(errors.UserError, match='unanswerable and yes_no'):
+    read(tmp_path, train=json.dumps(data), leave_out=('maybe',))
+
+
+def test_the_layout_of_cmrc_s_release_needs_no_places(tmp_path):
+  text = '\u5929\u5730\u7384\u9ec4\uff0c\u5b87\u5b99\u6d2a\u8352'
+  qa = {'query_id': 'T1', 'query_text': '\uff1f', 'answers': ['\u5b87\u5b99', '\u6d2a\u8352']}
+  data = json.dumps([{'context_id': 'T', 'context_text': text, 'qas': [qa]}])
+  examples = read(tmp_path, train=data).splits['train']
+  assert examples.ids == ['T1'] and examples.spans == [(5, 7)]
+  assert examples.answers == [('\u5b87\u5b99', '\u6d2a\u8352')]
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_mrqa_s_lines_are_read_packed_or_not(tmp_path, packed):
+  qa = {
+    'qid': 'q',
+    'question': 'Who?',
+    'answers': ['The cat', 'Cat'],
+    'detected_answers': [
+      {'text': 'cat', 'char_spans': [[4, 6], [19, 21]], 'token_spans': [[1, 1]]}
+    ],
+  }
+  lines = [{'header': {'dataset': 'X'}}, {'context': CONTEXT, 'qas': [qa]}]
+  data = ''.join(json.dumps(line) + '\n' for line in lines).encode()
+  name = 'train.jsonl.gz' if packed else 'train.jsonl'
+  (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
+  source = questions.squad(str(tmp_path), files={'train': name}, leave_out=(), dev_share=0.5)
+  examples = source.splits['train']
+  assert examples.spans == [(4, 7)] and examples.answers == [('The cat', 'Cat')]
+  assert not source.notes
+
+
+def test_a_dev_share_has_all_questions_of_its_passages(tmp_path):
+  data = {'data': []}
+  for n in range(40):
+    one = json.loads(
+      squad((f'{n}a', [('cat', 4)]), (f'{n}b', [('cat', 4)]), context=f'The cat {n}')
+    )
+    data['data'] += one['data']
+  _, splits, notes = questions.numbered(read(tmp_path, train=json.dumps(data)))
+  train, dev = splits['train'][0], splits['dev'][0]
+  assert not set(train.contexts) & set(dev.contexts) and len(dev) % 2 == 0 < len(dev)
+  assert 'by a hash of their passages' in notes[0]
+
+
+def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
+  (tmp_path / 'train.tsv').write_text(
+    f'id\tcontext\tquestion\tanswer\tanswer_start\nx\t{CONTEXT}\tWho?\tThe cat\t15\n'
+    f'y\t{CONTEXT}\tWho?\tThe cat\t\nz\t{CONTEXT}\tWho?\t\t\n'
+  )
+  config = own.get_config('qa,source=table')
+  config.source.files.train = 'train.tsv'
+  source = tasks.files.BY_NAME['question_table'](
+    str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'}
+  )
+  examples = source.splits['train']
+  assert examples.spans == [(15, 22), (0, 7), (-1, -1)] and examples.ids == ['x', 'y', 'z']
+  assert examples.answers == [('The cat',), ('The cat',), ()]
+  config.source.answer = 'reply'
+  with pytest.raises(errors.UserError, match="names the column 'reply'.*--config.source.answer"):
+    files.BY_NAME['question_table'](
+      str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'}
+    )
+
+
+@pytest.mark.parametrize(
+  'content, words',
+  [
+    ('{"data": [', 'holds no JSON'),
+    ('{"questions": []}', 'has not the shape of SQuAD'),
+    ('{"data": [{"paragraphs": [{"context": "x"}]}]}', 'has not the shape of SQuAD'),
+    ('{"data": []}', 'has no questions'),
+    (squad(('a', [('cat', 'four')])), 'number of the character'),
+    (squad(('a', [('cat', 4)]), ('b', None)), 'has no answers'),
+    (squad(('a', [('dog', 4)])), 'None of the 1 train questions has its answer'),
+  ],
+)
+def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
+  with pytest.raises(errors.UserError, match=words):
+    questions.numbered(read(tmp_path, train=content, dev=squad(('d', [('cat', 4)]))))
+
+
+def test_a_file_to_predict_needs_no_answers(tmp_path):
+  source = read(tmp_path, train=squad(('a', [('cat', 4)])))
+  (tmp_path / 'new.json').write_text(squad(('n', None)))
+  found = source.read(str(tmp_path / 'new.json'))
+  assert found.answers is None and found.ids == ['n'] and found.spans == [(-1, -1)]
+
+
+def test_the_source_of_another_kind_of_task_is_refused(tmp_path):
+  (tmp_path / 'train.json').write_text(squad(('a', [('cat', 4)])))
+  config = own.get_config('qa,objective=classification')
+  config.source.files.train = 'train.json'
+  with pytest.raises(errors.UserError, match='reads questions'):
+    tasks.open(config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=64)
+  assert kinds.of('my.module:my_span').name == 'span'
+
+
+@real
+@pytest.mark.parametrize(
+  'task, files_, counts, mended',
+  [
+    (
+      'cmrc2018',
+      dict(train='qa_zh/cmrc2018_dev.json', dev='qa_zh/cmrc2018_trial.json'),
+      (3219, 1002),
+      8,
+    ),
+    ('squad', dict(train='qa_en/policyqa_dev.json', dev='qa_en/xquad.en.json'), (3809, 1190), 0),
+  ],
+)
+def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_, counts, mended):
+  config = configs.get_config(task)
+  for split in config.source.files:
+    config.source.files[split] = files_.get(split, '')
+  opened = tasks.open(
+    config, str(pathlib.Path(DATA)), made.Characters(), made.SHAPE, segments=2, max_length=512
+  )
+  assert tuple(len(s.source) for s in opened.splits.values()) == counts
+  said = [n for n in opened.notes if 'wrong answer_start' in n]
+  assert sum(int(n.split()[1]) for n in said) == mended
+  assert not [n for n in opened.notes if 'left out' in n]
