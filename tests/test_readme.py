@@ -252,7 +252,7 @@ def _flags():
       f'config.{k}.{field}' for k in config if hasattr(config[k], 'keys') for field in config[k]
     }
   for task in own.TASKS:
-    for source in ('table', 'tfds'):
+    for source in own.TASKS[task]['sources']:
       config = own.get_config(f'{task},source={source}')
       out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
   return out

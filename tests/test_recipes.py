@@ -8,6 +8,7 @@ from bertzoo_jax.common import parts as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from configs.tasks import parts as task_parts
+from configs.tasks import question_recipes
 from configs.tasks import recipes
 
 GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli')
@@ -82,6 +83,59 @@ def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
     'dropout': lambda: made.objective.dropout,
     'head': lambda: made.objective.head,
     'sift': lambda: made.objective.sift.weight,
+  }
+  assert {key: read[key]() if key in read else made[key] for key in figures} == figures
+
+
+def questions(name, task, objective=task_parts.span):
+  source = task_parts.squad(files={'train': 'train.json'})
+  recipe = recipes.recipe(name, task, objective)
+  return task_parts.fine_tuning(source=source, metrics=('f1',), **recipe)
+
+
+QUESTIONS = ('squad', 'squad2', 'cmrc2018', 'drcd', 'cjrc', 'mrqa', 'qa')
+
+
+@pytest.mark.parametrize('name', recipes.RECIPES)
+def test_every_recipe_makes_a_whole_config_for_questions(name):
+  assert set(question_recipes.QUESTIONS[name]) <= {'default', *QUESTIONS}
+  for task in QUESTIONS:
+    made = questions(name, task)
+    assert set(made) == set(inspect.signature(task_parts.fine_tuning).parameters)
+    assert made.objective.name in ('span', 'span_conditional')
+    assert made.features.name == 'question_windows' and made.length >= 384
+    assert made.init == '' and (made.steps or made.epochs)
+
+
+@pytest.mark.parametrize(
+  'name, task, figures',
+  [
+    ('bert', 'squad', dict(rate=5e-5, batch_size=32, epochs=3, length=384, grid=())),
+    ('bert_large', 'squad2', dict(rate=5e-5, batch_size=48, epochs=2, seeds=())),
+    ('roberta', 'squad2', dict(rate=1.5e-5, batch_size=48, epochs=2, warmup=0.06)),
+    ('albert_base', 'squad', dict(steps=3649, warmup=365, length=384, objective='span')),
+    ('albert_xxlarge', 'squad2', dict(rate=3e-5, steps=8144, objective='span_conditional')),
+    ('electra_small', 'squad', dict(epochs=2, length=512, answerable=0.0, beam=20, rate=1e-4)),
+    ('electra_large', 'squad2', dict(answerable=0.5, threshold=-2.75, head='gelu', hidden=512)),
+    ('spanbert', 'mrqa', dict(epochs=4, length=512, order='passage_first')),
+    ('xlnet_large', 'squad', dict(steps=8000, layer_decay=0.75, answer=64, head='tanh')),
+    ('macbert', 'cmrc2018', dict(rate=3e-5, epochs=2, length=512, objective='span')),
+    ('bert_wwm', 'cjrc', dict(rate=4e-5)),
+    ('ernie', 'drcd', dict(rate=5e-5, batch_size=64, warmup=0)),
+  ],
+)
+def test_a_recipe_has_the_figures_of_its_source_for_questions(name, task, figures):
+  made = questions(name, task)
+  read = {
+    'rate': lambda: made.schedule.learning_rate,
+    'objective': lambda: made.objective.name,
+    'head': lambda: made.objective.head,
+    'hidden': lambda: made.objective.hidden_size,
+    'answerable': lambda: made.objective.answerable_weight,
+    'beam': lambda: made.features.beam,
+    'threshold': lambda: made.features.no_answer_threshold,
+    'answer': lambda: made.features.max_answer,
+    'order': lambda: made.features.order,
   }
   assert {key: read[key]() if key in read else made[key] for key in figures} == figures
 

@@ -18,6 +18,7 @@ import copy
 from configs import parts
 from configs.parts import _near
 from configs.tasks import parts as task_parts
+from configs.tasks import question_recipes
 
 _RATE = 'schedule.learning_rate'
 
@@ -28,8 +29,8 @@ def recipe(name, task, objective=None) -> dict:
   Args:
     name: of a recipe in RECIPES.
     task: name of a task ('rte'); a task that the recipe does not have gets its default.
-    objective: constructor (`task_parts.classification`, `regression`, `multilabel`); None for
-      regression for stsb, else classification.
+    objective: constructor (`task_parts.classification`, `regression`, `multilabel`, `span`); None
+      for regression for stsb, else classification.
 
   Raises:
     ValueError: no such recipe; the message lists those that exist.
@@ -39,6 +40,8 @@ def recipe(name, task, objective=None) -> dict:
       f'no recipe is called {name!r}; there is {", ".join(RECIPES)}.{_near(name, RECIPES)}'
     )
   own = RECIPES[name]
+  if objective in (task_parts.span, task_parts.span_conditional):
+    return question_recipes.of(name, task, copy.deepcopy(own['default']), objective)
   fields = copy.deepcopy({**own['default'], **(own[task] if task in own else {})})
   make = objective or (task_parts.regression if task == 'stsb' else task_parts.classification)
   return {**fields, 'objective': make(**fields['objective'])}
