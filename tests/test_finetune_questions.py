@@ -1,15 +1,18 @@
 """finetune on questions from the outside: what a run leaves, resuming, exports."""
 
 import json
+import os
 import random
+import signal
 
 import jax
 import ml_collections
+import numpy as np
 import pytest
 
 from bertzoo_jax import export
-from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import __main__ as command
+from bertzoo_jax.training import metrics
 from configs import parts
 from configs.tasks import own
 from tests import test_load as made
@@ -92,30 +95,35 @@ def test_a_run_learns_to_find_answers_in_windows_and_is_exported(world, tmp_path
   assert not (tmp_path / 'f/submission/answers.null_odds.json').exists()
   lines = (tmp_path / 'f/qa/test.json.predictions.jsonl').read_text().splitlines()
   assert {x['example']: x['answer'] for x in map(json.loads, lines)} == right
+  pytest.importorskip('torch', reason='the comparison needs torch')
+  pytest.importorskip('transformers', reason='the comparison needs transformers')
   rows = export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')
-  if rows is None:
-    pytest.skip('the comparison needs torch and transformers')
   assert {'start', 'end'} <= {r.what.split()[0] for r in rows if r.holds}
-  card = (tmp_path / 'out/README.md').read_text()
-  assert "pipeline('question-answering'" in card and 'pipeline_tag: question-answering' in card
-  transformers = pytest.importorskip('transformers')
-  if not hasattr(transformers, 'QuestionAnsweringPipeline'):
-    return
-  pipe = transformers.pipeline('question-answering', str(tmp_path / 'out'))
-  for article in json.loads((world / 'test.json').read_text())['data']:
-    paragraph = article['paragraphs'][0]
-    qa = paragraph['qas'][0]
-    theirs = pipe(question=qa['question'], context=paragraph['context'], doc_stride=6)
-    assert theirs['answer'] == answers[qa['id']]
+  check_card(tmp_path / 'out', world, right)
 
 
-@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
+def check_card(directory, world, right):
+  """The code of the card finds the same answers."""
+  card = (directory / 'README.md').read_text()
+  assert 'pipeline_tag: question-answering' in card
+  code = card.split('```python\n')[1].split('```')[0].replace('THIS_DIRECTORY', str(directory))
+  assert "question, passage = 'Who …?', 'A passage.'" in code
+  for article in json.loads((world / 'test.json').read_text())['data'][:3]:
+    paragraph, said = article['paragraphs'][0], []
+    asked = f'question, passage = {paragraph["qas"][0]["question"]!r}, {paragraph["context"]!r}'
+    exec(code.replace("question, passage = 'Who …?', 'A passage.'", asked), {'print': said.append})
+    assert said == [right[paragraph['qas'][0]['id']]]
+
+
+@pytest.mark.parametrize(
+  'objective', [pytest.param('span', marks=pytest.mark.slow), 'span_conditional']
+)
 def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
   world, tmp_path, objective
 ):
-  metrics = ('best_f1', 'f1', 'best_threshold')
+  scores = ('best_f1', 'f1', 'best_threshold')
   submission = {'dev': 'dev.json'}
-  made_config = config(objective, '2', metrics=metrics, submission=submission, steps=80)
+  made_config = config(objective, '2', metrics=scores, submission=submission, steps=80)
   found = finetune(world, tmp_path / 'f', made_config)
   table = json.loads((tmp_path / 'f/table.json').read_text())[0]
   assert found[0].median > 0.85 > 0.6 > table['majority'] > 0.2
@@ -125,13 +133,36 @@ def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
   assert len(odds) == len(answers) == 40 and all((odds[i] > 0) == (not answers[i]) for i in odds)
 
 
-def test_xlnet_reads_the_passage_first_and_its_conditional_head_is_exported(world, tmp_path):
-  finetune(world, tmp_path / 'f', config('span_conditional', '2', steps=3), family='xlnet')
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
+def test_xlnet_reads_the_passage_first_and_its_heads_are_exported(world, tmp_path, objective):
+  pytest.importorskip('transformers', reason='the comparison needs transformers')
+  made_config = config(objective, steps=120, submission={'test': 'answers.json'})
+  found = finetune(world, tmp_path / 'f', made_config, family='xlnet')
+  assert found[0].median > 0.8
   rows = export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')
-  print(rows)
+  assert all(r.holds for r in rows)
+  if objective == 'span':
+    answers = json.loads((tmp_path / 'f/submission/answers.json').read_text())
+    check_card(tmp_path / 'out', world, answers)
 
 
-def test_a_conditional_head_of_a_family_without_such_a_class_is_refused(world, tmp_path):
-  finetune(world, tmp_path / 'f', config('span_conditional', steps=2))
-  with pytest.raises(errors.UserError, match='fine-tune with objective=span to export'):
-    export.export(str(tmp_path / 'f/qa/run'), tmp_path / 'out')
+def test_a_run_that_was_stopped_ends_with_the_same_predictions(world, tmp_path, monkeypatch):
+  made_config = config(steps=12, run__log_every=1)
+  finetune(world, tmp_path / 'whole', made_config)
+  write, rows = metrics.Record.write, []
+
+  def stop(self, row):
+    rows.append(row)
+    if len(rows) == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return write(self, row)
+
+  monkeypatch.setattr(metrics.Record, 'write', stop)
+  assert finetune(world, tmp_path / 'f', made_config) is None
+  assert not (tmp_path / 'f/table.md').exists() and 5 <= len(rows) < 12
+  finetune(world, tmp_path / 'f', made_config)
+  whole, parts_ = (np.load(tmp_path / name / 'qa/run/predictions.npz') for name in ('whole', 'f'))
+  assert sorted(whole.files) == ['dev/end', 'dev/start', 'test/end', 'test/start']
+  for name in whole.files:
+    np.testing.assert_array_equal(whole[name], parts_[name])
