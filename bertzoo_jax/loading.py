@@ -81,7 +81,8 @@ class Loaded:
         padding; 1 if left out) likewise.
 
     Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
-    'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C].
+    'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start'
+    and 'end' [B, L].
     """
     return networks.outputs(self.encoder, params, self._completed(batch))
 
