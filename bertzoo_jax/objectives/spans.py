@@ -13,13 +13,15 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.objectives import scored
+from bertzoo_jax.objectives import sift as perturbing
 
 
-def span(encoder, ops=operations.PLAIN):
+def span(encoder, ops=operations.PLAIN, *, sift=None):
   """Mean of the negative log-likelihoods of start and end, each a softmax over the tokens of the
   row (Devlin et al. 2018 §4.2).
 
-  Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
+  Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy. sift: fields of
+  sift.py, None for none.
   """
 
   def logits(params, hidden_BLD, batch, key):
@@ -37,12 +39,14 @@ def span(encoder, ops=operations.PLAIN):
     sums=_sums,
     loss=scored.mean('rows', 'span_loss'),
     reads=('labels', 'label_weights'),
+    units=lambda batch: batch['label_weights'],
+    forms={'start': 'classes', 'end': 'classes'},
   )
-  return scored.objective_of(encoder, scorer, ops)
+  return perturbing.around(encoder, scorer, ops, sift)
 
 
 def span_conditional(
-  encoder, ops=operations.PLAIN, *, head, hidden_size, answerable_weight, dropout
+  encoder, ops=operations.PLAIN, *, head, hidden_size, answerable_weight, dropout, sift=None
 ):
   """The same with the end scored given the start, and whether the row has no answer (Yang et al.
   2019, Lan et al. 2019, Clark et al. 2020; code of the releases). Training gives the true start.
@@ -57,6 +61,7 @@ def span_conditional(
     hidden_size: width of its hidden layers; 0 for the encoder's.
     answerable_weight: of answerable_loss in the loss; 0 for no such score.
     dropout: rate before the last layer of that score.
+    sift: fields of sift.py; None for none.
   """
   answerable = answerable_weight > 0
 
@@ -97,8 +102,13 @@ def span_conditional(
     sums=sums,
     loss=loss,
     reads=('labels', 'label_weights', 'answer_mask', *(('impossible',) if answerable else ())),
+    units=lambda batch: batch['label_weights'],
+    forms={
+      **{'start': 'classes', 'end': 'classes'},
+      **({'impossible': 'labels'} if answerable else {}),
+    },
   )
-  return scored.objective_of(encoder, scorer, ops)
+  return perturbing.around(encoder, scorer, ops, sift)
 
 
 def _normalizers(batch):

@@ -194,20 +194,23 @@ def _sift(given, **usual):
 _SIFT = sift  # constructors have an argument of this name
 
 
-def span():
-  """The answer to a question as a span of its passage: start and end by one linear layer."""
-  return _part('span', locals())
+def span(*, sift=None):
+  """The answer to a question as a span of its passage: start and end by one linear layer.
+
+  sift: see classification.
+  """
+  return _part('span', {**locals(), 'sift': _sift(sift)})
 
 
-def span_conditional(*, head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.1):
+def span_conditional(*, head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.1, sift=None):
   """The same, with the end scored given the start, and a score that there is no answer.
 
   head: tanh (XLNet, ALBERT: tanh, and a norm for the end) | gelu (ELECTRA: no norm).
   hidden_size: width of the hidden layers; 0 for the encoder's. ELECTRA has 512.
   answerable_weight: of the loss of that score; 0 for no such score.
-  dropout: before the last layer of that score.
+  dropout: before the last layer of that score. sift: see classification.
   """
-  return _part('span_conditional', locals())
+  return _part('span_conditional', {**locals(), 'sift': _sift(sift)})
 
 
 # --- a fine-tuning ---

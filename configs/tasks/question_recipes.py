@@ -143,15 +143,17 @@ def of(name, task, default, make) -> dict:
   """Fields of a recipe for a task of questions, its sections made.
 
   Args:
-    name: of the recipe.
+    name: of the recipe; NAME_sift is NAME with SiFT.
     task: its name.
     default: the recipe's fields for any task.
     make: constructor of the objective that the config asks for.
   """
-  own = QUESTIONS[name]
+  own = QUESTIONS[name.removesuffix('_sift')]
   changes = {**own['default'], **(own[task] if task in own else {})}
   objective = dict(changes.pop('objective', {}))
   chosen = objective.pop('make', make)
+  if 'sift' in default['objective']:
+    objective['sift'] = default['objective']['sift']
   features = changes.pop('features', task_parts.question_windows)
   fields = {**default, 'grid': (), **changes}
   return {**fields, 'features': features(), 'objective': chosen(**objective)}

@@ -46,8 +46,12 @@ def of(kind='classification', section='disentangled', dropout=0.1, **own):
   }[section]
   encoder = small.encoder(section=section, dropout=dropout, attention_dropout=dropout)
   fields = dict(head='tanh', dropout=dropout, input_dropout=0.0)
-  if kind != 'regression':
+  if kind not in ('regression', 'span', 'span_conditional'):
     fields['labels'] = LABELS
+  if kind == 'span':
+    fields = {}
+  if kind == 'span_conditional':
+    fields = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=dropout)
   if own.get('weight', 0.0) is not None:
     usual = {**ON, **({'loss': 'mse'} if kind == 'regression' else {})}
     fields['sift'] = parts.sift(**{**usual, **own})
@@ -253,6 +257,24 @@ def test_scores_and_labels_learn_with_it(kind):
     losses.append(float(sums['rows'][{'regression': 'squared_error'}.get(kind, 'label_loss')]))
     params = jax.tree.map(lambda p, g: p - 3e-3 * g, params, gradients)
   assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize('kind', ['span', 'span_conditional'])
+def test_starts_and_ends_are_compared_over_the_tokens_of_a_row(kind):
+  objective, params = of(kind, 'transformer', dropout=0.0)
+  rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
+  rows['answer_mask'], rows['impossible'] = rows['pack_ids'], np.zeros(ROWS, np.float32)
+  totals = objective.normalizers(rows)
+  value, (_, sums) = objective.loss(params, rows, totals, (), jax.random.key(0), True)
+  mean = float(sums['sift']['sift_divergence']) / float(totals['sift'])
+  # of unlike distributions over at most LENGTH tokens; padding is in neither
+  assert np.isfinite(value) and 0 < mean < 4 * math.log(LENGTH)
+  plain, _ = of(kind, 'transformer', dropout=0.0, weight=0.0)
+  without, (_, own) = plain.loss(params, rows, plain.normalizers(rows), (), None, True)
+  near = dict(rtol=1e-3)  # the clean pass has one norm more
+  np.testing.assert_allclose(float(value), float(without) + ON['weight'] * mean, **near)
+  np.testing.assert_allclose(sums['rows']['span_loss'], own['rows']['span_loss'], **near)
 
 
 def test_a_label_is_compared_as_one_of_two_classes():
