@@ -16,6 +16,7 @@ from configs import bert_wwm
 from configs import electra
 from configs import ernie
 from configs import parts
+from configs.tasks import parts as task_parts
 
 
 def _config(**fields):
@@ -237,3 +238,12 @@ def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_ad
   del stored['phases'][1][1]['objective']['head']
   again = configuration.from_json(json.dumps(stored))
   assert configuration.differences(*map(configuration.flatten, (config, again))) == []
+
+
+@pytest.mark.parametrize('kind', ['classification', 'regression', 'multilabel'])
+def test_a_fine_tuned_run_of_an_earlier_version_has_the_section_that_was_added(kind):
+  section = getattr(task_parts, kind)()
+  stored = dict(phases=[[1, {}]], objective={**section.to_dict()})
+  del stored['objective']['sift']
+  again = configuration.from_json(json.dumps(stored)).objective
+  assert again.to_dict() == section.to_dict() and again.sift.weight == 0

@@ -59,6 +59,7 @@ RATE = 'schedule.learning_rate'
     (dict(seeds=(1, 1)), 'name each once'),
     (dict(seeds=(1.5,)), 'seeds are whole numbers'),
     (dict(batch_size=0), 'config.batch_size is 0'),
+    (dict(grid=(('objective.sift.loss', ('kl', 'mea')),)), 'objective.sift.loss'),
     (dict(epochs=float('inf')), 'config.epochs is inf'),
     (dict(epochs=0.0), 'raise config.epochs'),
     (dict(steps=-3), 'config.steps is -3'),
