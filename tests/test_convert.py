@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -24,6 +25,7 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import sharding
 from configs import deberta_v3
 
 torch = pytest.importorskip('torch', reason='pickles need torch')
@@ -186,6 +188,13 @@ def compare(folder, name, *strangers):
   assert all(row.holds for row in rows), verify.table(rows)
 
 
+@pytest.fixture
+def one_device(monkeypatch):
+  """Runs take the first device alone, for which they compile sooner."""
+  mesh = sharding.mesh
+  monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+
+
 def chain(tmp_path, release, converted, steps):
   """A run of some steps from the converted release, exported; what is lost fails."""
   out, _ = converted
@@ -218,6 +227,7 @@ def chain(tmp_path, release, converted, steps):
   return exported
 
 
+@pytest.mark.usefixtures('one_device')
 def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted, capsys):
   chain(tmp_path, release, converted, 3)
   said = capsys.readouterr().out
@@ -234,6 +244,7 @@ def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('one_device')
 def test_fifty_steps_from_a_release(tmp_path, release, converted):
   chain(tmp_path, release, converted, 50)
 

@@ -121,7 +121,9 @@ def probabilities(name, logits):
   return 1 / (1 + np.exp(-logits)) if name == 'multilabel' else e / e.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize('name', RUNS)
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name == 'roberta')) for name in RUNS]
+)
 def test_a_pipeline_gives_the_labels_and_probabilities_of_the_run(tmp_path, name, capsys):
   made, params, tokenizer = fine_tuned(tmp_path, name)
   a, objective = hf.architectures.choose(f'{RUNS[name][0]}ForSequenceClassification'), RUNS[name][3]

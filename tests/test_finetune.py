@@ -158,7 +158,13 @@ def same_bytes(a, b):
         np.testing.assert_array_equal(x[name], y[name])
 
 
-def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupted, tmp_path):
+KILLS = ('learning_rate=0.001+seed=0', 5), ('learning_rate=0.003+seed=0', 3)
+
+
+@pytest.mark.parametrize(
+  'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
+)
+def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
   (tmp_path / 'config.py').write_text(
     'from tests import test_finetune\n'
     'def get_config(argument=None):\n'
@@ -174,7 +180,7 @@ def test_a_grid_that_is_killed_twice_ends_with_the_same_bytes(world, uninterrupt
     line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
   folder = tmp_path / 'f' / 'classify'
-  for run, step in (('learning_rate=0.001+seed=0', 5), ('learning_rate=0.003+seed=0', 3)):
+  for run, step in kills:
     process, until = begin(), time.monotonic() + SECONDS
     while time.monotonic() < until and process.poll() is None:
       if any(row['step'] >= step for row in metrics.read(folder / run)):

@@ -35,7 +35,9 @@ def corpus_of(tmp_path_factory):
     if key not in made:
       made[key] = tmp_path_factory.mktemp('corpus') / 'corpus'
       files = ('zh_*.txt',) if chinese else ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
-      prepare.prepare(config, [str(SAMPLE / f) for f in files], str(made[key]), say=lambda _: None)
+      prepare.prepare(
+        config, [str(SAMPLE / f) for f in files], str(made[key]), workers=1, say=lambda _: None
+      )
     return made[key]
 
   return make

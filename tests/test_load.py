@@ -99,7 +99,10 @@ def addresses(run, directory, family):
     yield f'hf:{directory}/discriminator'
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize(
+  'family',
+  [pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'deberta'))) for f in FAMILIES],
+)
 def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   run, directory = places(family)
   first = pretrained.open(str(run))
@@ -198,7 +201,10 @@ def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp
   assert any(line.startswith('ignored: row_head') for line in lines)
 
 
-@pytest.mark.parametrize('family', ['bert', 'electra', 'deberta_v3', 'xlnet', 'left to right'])
+@pytest.mark.parametrize(
+  'family',
+  ['bert', pytest.param('electra', marks=pytest.mark.slow), 'deberta_v3', 'xlnet', 'left to right'],
+)
 def test_apply_gives_the_vectors_and_what_the_heads_say(places, family):
   model = bertzoo_jax.load(str(places(family)[0]))
   batch = verify.random_batch(600, 24, model.encoder.type_vocab_size, 0)
@@ -297,7 +303,13 @@ def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
     model.encode(TEXTS)
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize(
+  'family',
+  [
+    pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'albert', 'deberta')))
+    for f in FAMILIES
+  ],
+)
 def test_vectors_are_those_of_transformers(places, family):
   """Of the base model of an export, at tokens that are no padding."""
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')

@@ -130,7 +130,11 @@ def in_order_config():
 
 
 @pytest.mark.parametrize(
-  'make', [lambda: masked_config('left_to_right'), in_order_config], ids=['next', 'in order']
+  'make',
+  [
+    pytest.param(lambda: masked_config('left_to_right'), id='next', marks=pytest.mark.slow),
+    pytest.param(in_order_config, id='in order'),
+  ],
 )
 def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path):
   config = make()

@@ -260,11 +260,12 @@ def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path
   assert result['held_out']['held_out_loss'] > 0 and curve(tmp_path / 'run') == curve(untouched)
 
 
-def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path):
+@pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path, again):
   at = random.Random(os.getpid()).randrange(2, BORDER)
   in_a_save = saving(at)
-  print(f'killed in a save from step {at} on, and at the border of the phases')
-  check_resumes(world, untouched, tmp_path / 'run', in_a_save, reached(BORDER))
+  print(f'killed in a save from step {at} on' + ', and at the border of the phases' * again)
+  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(BORDER)] * again)
   assert in_a_save.landed, 'no save was under way when the run was killed'
 
 
@@ -386,6 +387,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
       subprocess.run(['umount', str(folder)], check=True)
 
 
+# In the ordinary run, tests/training/test_checkpoint.py damages checkpoints without a process.
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
   world, untouched, tmp_path
 ):
@@ -427,8 +430,9 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
 
 def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   workdir = tmp_path / 'run'
+  seldom = ('--config.run.save_minutes=1000.0', '--config.run.eval_every=0')
   first = subprocess.Popen(
-    command(world, workdir),
+    command(world, workdir, *seldom),
     cwd=ROOT,
     env=environment(),
     stdout=subprocess.DEVNULL,
@@ -569,6 +573,7 @@ def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, cap
     phases=((2, {}),),
     schedule__warmup=1,
     run__keep_every=1,
+    run__eval_every=0,
   )
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
@@ -613,6 +618,8 @@ def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
   )
 
 
+# In the ordinary run, tests/training/test_loop.py and test_pretrain_networks.py do so.
+@pytest.mark.slow
 def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
   phases = ((BORDER, {'length': 32, 'objective': parts.mlm()}), (STEPS - BORDER, {}))
   again = dict(phases=phases, run__keep_every=BORDER, run__save_minutes=1000.0, run__eval_every=0)
@@ -680,7 +687,9 @@ def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
   assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
 
 
-@pytest.mark.parametrize('log_every', [1, 2, 100])
+@pytest.mark.parametrize(
+  'log_every', [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 100]
+)
 def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
   world, tmp_path, here, log_every
 ):
@@ -710,6 +719,7 @@ def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, h
     tmp_path / 'run',
     batches=str(npz(world / 'poisoned2.npz', poison=(3,))),
     run__on_nonfinite='skip',
+    run__eval_every=0,
   )
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]

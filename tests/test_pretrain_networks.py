@@ -45,7 +45,7 @@ TWO_STAGES = dict(
   run__eval_every=0,
 )
 # Two steps, of which the first has rate 0: it leaves the weights that a run began with.
-SHORT = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1)
+SHORT = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1, run__eval_every=0)
 
 
 def params_at(workdir, step):
@@ -76,7 +76,7 @@ def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_sta
 
 
 def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):
-  here(tmp_path / 'run', **SHORT, **ELECTRA)
+  here(tmp_path / 'run', **{**SHORT, 'run__eval_every': 2}, **ELECTRA)
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
   classes = {
     name: json.loads((tmp_path / 'hf' / name / 'config.json').read_text())['architectures']
@@ -219,6 +219,7 @@ def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
   )
   here(tmp_path / 'two', **SHORT, **shared)
   still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
+  still['run__eval_every'] = 0
   here(tmp_path / 'six', init=str(tmp_path / 'two'), encoder__num_layers=6, **still, **shared)
   assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
   assert (

@@ -99,7 +99,17 @@ def _count(leaves, *but):
   return sum(math.prod(shape) for path, shape in leaves.items() if not path.startswith(but))
 
 
-@pytest.mark.parametrize('system, size', SHAPES)
+# Of another number of pieces, or of another depth, than a size beside it.
+ALIKE = ('mdeberta_base', 'small', 'base_ablation')
+
+
+@pytest.mark.parametrize(
+  'system, size',
+  [
+    pytest.param(system, size, marks=[pytest.mark.slow] * (size in ALIKE))
+    for system, size in SHAPES
+  ],
+)
 def test_a_network_has_the_parameters_of_transformers_base_model_and_what_predicts(system, size):
   shape, leaves = SHAPES[system, size], _leaves(found.config(system, size))
   of_others = ('encoder/embeddings/position/', 'mlm_head/', 'replaced_head/', 'generator/')

@@ -212,7 +212,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(
   assert not list(tmp_path.iterdir())
 
 
-def test_the_command_works_and_a_mistake_exits_with_2(corpus):
+def _command(corpus, *more):
   line = [
     sys.executable,
     '-m',
@@ -222,11 +222,20 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
     '--config.tokenizer.vocab_size=500',
     '--config.corpus.held_out=0.2',
     f'--corpus={corpus}',
+    *more,
   ]
-  done = subprocess.run([*line, '--rows=1'], cwd=ROOT, capture_output=True, text=True)
+  return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_works(corpus):
+  done = _command(corpus, '--rows=1')
   assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
+
+
+@pytest.mark.slow  # another mistake is in tests/tokenizers/test_compare.py
+def test_a_mistake_exits_with_2(corpus):
   # refused before TensorFlow starts work
-  done = subprocess.run([*line, '--steps=5'], cwd=ROOT, capture_output=True, text=True)
+  done = _command(corpus, '--steps=5')
   assert (
     done.returncode == 2
     and done.stderr.strip().splitlines()[-1].startswith('error: --steps=5')
@@ -260,7 +269,13 @@ def _measured(text, name):
   return float(re.search(rf'│ {re.escape(name)} *│ *([\d.]+)', text)[1])
 
 
-@pytest.mark.parametrize('name', MASKINGS)
+# The others are as these are, or move whole words as `span` does.
+SLOW = ('whole_word', 'ngram')
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MASKINGS]
+)
 def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus, name):
   config = _with(MASKINGS[name])
   text = _show(corpus, config, rows=2)

@@ -930,7 +930,7 @@ def test_a_worker_that_ends_well_after_the_others_is_waited_for(cloud):
   assert cloud.attempts(0) == 1 and 'done' in out
 
 
-@pytest.mark.parametrize('code', [1, 75])
+@pytest.mark.parametrize('code', [pytest.param(1, marks=pytest.mark.slow), 75])
 def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud, code):
   (cloud.folder / 'plan').write_text(f'{code}')
   done = cloud.run('babysit', '--retries', '1', *cloud.line())
@@ -941,7 +941,7 @@ def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud, code):
   )
 
 
-@pytest.mark.parametrize('code', [2, 3])
+@pytest.mark.parametrize('code', [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_mistake_and_numbers_that_are_not_finite_are_not_tried_again(cloud, code):
   (cloud.folder / 'plan').write_text(f'{code}')
   done = cloud.run('babysit', *cloud.line())

@@ -65,7 +65,19 @@ def layouts(draw):
   return rows
 
 
-@pytest.mark.parametrize('name', SECTIONS)
+# Choices of a masking that another name has beside them.
+CHOICES = (
+  'token independent',
+  'entity independent',
+  'ngram left to right',
+  'span cut',
+  'windows spread',
+  'permutation of pieces',
+)
+SLOW_CHOICES = [pytest.param(n, marks=[pytest.mark.slow] * (n in CHOICES)) for n in SECTIONS]
+
+
+@pytest.mark.parametrize('name', SLOW_CHOICES)
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(
   rows=layouts(), seed=st.integers(0, 2**31), long=st.sampled_from([0.0, 0.3, 0.7, 1.0])
@@ -145,7 +157,7 @@ def test_whole_words_stay_whole_where_the_masking_takes_words(name):
   assert multi > 50
 
 
-@pytest.mark.parametrize('name', SECTIONS)
+@pytest.mark.parametrize('name', SLOW_CHOICES)
 def test_eager_graph_and_tf_data_agree_bit_for_bit(name):
   features, keys = masking_rows.some_layout(50, LENGTH, 2)
   mask = _build(name)

@@ -74,9 +74,9 @@ def test_lengths_are_drawn_with_the_published_shares(section, published):
   'section',
   [
     parts.token(),
-    parts.whole_word(),
+    pytest.param(parts.whole_word(), marks=pytest.mark.slow),
     parts.ngram(),
-    parts.ngram(order='left_to_right'),
+    pytest.param(parts.ngram(order='left_to_right'), marks=pytest.mark.slow),
     parts.span(),
     parts.ngram_windows(scan='spread'),
     parts.permutation(),

@@ -90,8 +90,14 @@ def test_iterating_equals_computing_each_batch(name):
     _same(batch, pipe.batch(step))
 
 
+def _slow_but(names):
+  """The formats, of which all but these are long proofs."""
+  slow = lambda name: [pytest.mark.slow] * (name not in names)
+  return [pytest.param(name, marks=slow(name)) for name in FORMATS]
+
+
 @pytest.mark.parametrize('name', FORMATS)
-@pytest.mark.parametrize('hosts', [2, 4])
+@pytest.mark.parametrize('hosts', [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_hosts_together_hold_the_same_global_batch(name, hosts):
   whole = _build(name)
   border = _border(whole)
@@ -111,16 +117,27 @@ def test_seeking_equals_walking(name):
   _same(walked[border], _build(name).batch(border))
 
 
-@pytest.mark.parametrize(
-  'masking',
-  [
-    parts.whole_word(selection='independent'),
-    parts.span(),
-    parts.permutation(num_predictions=6, block=8),
-  ],
-  ids=lambda section: section.name,
+MASKINGS = (
+  parts.whole_word(selection='independent'),
+  parts.span(),
+  parts.permutation(num_predictions=6, block=8),
 )
-@pytest.mark.parametrize('name', FORMATS)
+
+
+# Each format with one masking, and each masking with two formats or three; the others are slow.
+@pytest.mark.parametrize(
+  'name, masking',
+  [
+    pytest.param(
+      name,
+      masking,
+      id=f'{name}-{masking.name}',
+      marks=[pytest.mark.slow] * ((i + j) % len(MASKINGS) > 0),
+    )
+    for i, name in enumerate(FORMATS)
+    for j, masking in enumerate(MASKINGS)
+  ],
+)
 def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):
   starts = np.arange(V) % 3 > 0
   text = corpus.in_memory(*_text(), V, SPECIAL, word_starts=starts)
@@ -219,7 +236,7 @@ def test_seed_phase_and_split_change_the_batch_and_nothing_else_does():
     assert (base['input_ids'] != _build('full_sentences', **change).batch(0)['input_ids']).any()
 
 
-@pytest.mark.parametrize('border', (5, 40))
+@pytest.mark.parametrize('border', (5, pytest.param(40, marks=pytest.mark.slow)))
 def test_phases_of_unlike_batches_read_the_rows_of_one_phase_of_one_row_per_step(border):
   config = bert.get_config('tiny')
   config.length, config.batch_size, config.seed = 32, 8, 3
@@ -383,8 +400,22 @@ def test_a_corpus_without_tokens_is_refused(text):
     )
 
 
-@pytest.mark.parametrize('name', sorted(set(FORMATS) - {'memory_segments'}))
-@pytest.mark.parametrize('lengths', [[[1]], [[1], [], [0]], [[0, 1, 0]], [[1], [1]], [[200]]])
+# Each format has one of them in every run, and the intricate one all.
+SMALLEST = [[1]], [[1], [], [0]], [[0, 1, 0]], [[1], [1]], [[200]]
+
+
+@pytest.mark.parametrize(
+  'lengths, name',
+  [
+    pytest.param(
+      lengths,
+      name,
+      marks=[pytest.mark.slow] * (name != 'segment_pairs' and i % len(SMALLEST) != j),
+    )
+    for i, name in enumerate(sorted(set(FORMATS) - {'memory_segments'}))
+    for j, lengths in enumerate(SMALLEST)
+  ],
+)
 def test_the_smallest_corpora_make_batches(name, lengths):
   flat = [n for document in lengths for n in document]
   text = (
@@ -452,7 +483,7 @@ def _in_parts(monkeypatch, name, **fields):
     )
 
 
-@pytest.mark.parametrize('name', FORMATS)
+@pytest.mark.parametrize('name', _slow_but(('segment_pairs', 'full_sentences', 'memory_segments')))
 def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(name, monkeypatch):
   pipe = _in_parts(monkeypatch, name)
   steps = 2 * pipe.rows_per_epoch // 4 + 2

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import pathlib
 
+import pytest
 import small_networks as small
 
 from bertzoo_jax.model import encoder as encoders
@@ -30,11 +31,33 @@ def pytest_generate_tests(metafunc):
   by_hand = {address: _of_file(address) for address in given}
   if 'encoder_of' in metafunc.fixturenames:
     cases = {name: config.encoder for name, config in (by_hand or _encoders()).items()}
-    metafunc.parametrize('encoder_of', list(cases.values()), ids=list(cases), scope='module')
+    metafunc.parametrize('encoder_of', _marked(cases, _poorer), ids=list(cases), scope='module')
   if 'objective_of' in metafunc.fixturenames:
     cases = {name: (config.encoder, config.objective) for name, config in by_hand.items()}
     cases = cases or _objectives()
-    metafunc.parametrize('objective_of', list(cases.values()), ids=list(cases), scope='module')
+    metafunc.parametrize('objective_of', _marked(cases, _shared), ids=list(cases), scope='module')
+
+
+def _marked(cases, slow):
+  """The values of cases, of which those whose names `slow` finds are long proofs."""
+  found = slow(cases)
+  return [pytest.param(x, marks=[pytest.mark.slow] * (name in found)) for name, x in cases.items()]
+
+
+def _poorer(names):
+  """Encoders that are another one without one part, and all but the last from outside."""
+  parts_of = {name: set(name.split(', ')) for name in names}
+  poorer = {a for a in names for b in names if parts_of[a] < parts_of[b] and _one_more(a, b)}
+  return poorer | set([name for name in names if name.endswith('_config')][:-1])
+
+
+def _one_more(a, b):
+  return len(b.split(', ')) == len(a.split(', ')) + 1
+
+
+def _shared(names):
+  """Ways of sharing that no config takes."""
+  return {name for name in names if ', shared ' in name}
 
 
 def _of_file(address):

@@ -26,7 +26,11 @@ from bertzoo_jax.training import sharding
 
 GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat')
 # Machinery that may change nothing but rounding.
-SAME = ({'unroll': 99}, {'unroll': 2, 'remat': 'full'}, {'remat': 'sublayers'})
+SAME = (
+  pytest.param({'unroll': 99}, marks=pytest.mark.slow),
+  {'unroll': 2, 'remat': 'full'},
+  pytest.param({'remat': 'sublayers'}, marks=pytest.mark.slow),
+)
 SHORT = 8  # tokens per row where operations are counted: windows are wider
 
 # Features of a row, of which an encoder reads some.

@@ -17,10 +17,12 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import optimizers
 
+LENGTH, PREDICTIONS = 40, 5  # of all rows: an objective is compiled for few shapes
+
 
 def rows(objective, **sizes):
   """A batch as the step hands it to an objective, of lanes if it reads a memory."""
-  batch = small.rows(**sizes)
+  batch = small.rows(**{'length': LENGTH, 'predictions': PREDICTIONS, **sizes})
   if 'resets' not in objective.reads:
     return batch
   found = small.lanes(batch)
@@ -46,7 +48,7 @@ def learned(objective_of):
 
 def test_parts_of_a_batch_add_up_to_the_whole_in_loss_metrics_and_gradient(learned):
   objective, params = learned
-  batch = rows(objective, rows=8)
+  batch = rows(objective)
   normalizers = objective.normalizers(batch)
 
   def of_part(part):
@@ -83,7 +85,7 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
 def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):
   objective, params = learned
   (loss, _), gradients = small.evaluate(
-    objective, params, {**rows(objective), 'masked_weights': np.zeros((4, 5), np.float32)}
+    objective, params, {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   )
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   masked_only = [
@@ -127,7 +129,7 @@ def test_vocabulary_scores_are_computed_at_predicted_positions_only(learned):
 
 def test_every_parameter_gets_a_gradient(learned):
   objective, params = learned
-  gradients = small.evaluate(objective, params, rows(objective, length=40))[1]
+  gradients = small.evaluate(objective, params, rows(objective))[1]
   for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
     if optimizers.matching(optimizers.path_of(path), objective.frozen):
       assert not np.asarray(leaf).any(), path
@@ -137,9 +139,9 @@ def test_every_parameter_gets_a_gradient(learned):
 
 def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
   objective, params = learned
-  batch = {**rows(objective), 'masked_weights': np.zeros((4, 5), np.float32)}
+  batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   if any(float(total) for total in objective.normalizers(batch).values()):
-    batch |= {'pack_ids': np.zeros((4, 24), np.int32)}
+    batch |= {'pack_ids': np.zeros((4, LENGTH), np.int32)}
   (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   if not any(float(total) for total in objective.normalizers(batch).values()):

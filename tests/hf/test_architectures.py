@@ -230,7 +230,28 @@ def worst_logits(rows):
   return max(float(r.difference) for r in rows[1:])
 
 
-@pytest.mark.parametrize('case', CASES)
+# What two other cases have together; all are written and read back in every run.
+SLOW = (
+  'bert with exact gelu',
+  'roberta with pairs',
+  'albert of two groups',
+  'albert with tables as wide as its layers',
+  'albert without sharing',
+  'electra with tables as wide as its layers',
+  'generator that shares none',
+  'generator that shares token',
+  'generator as wide as the tables',
+  'deberta of content to position',
+  'deberta of position to content',
+  'deberta v2 of both terms',
+  'deberta v3 discriminator of one table',
+  'deberta v3 discriminator with a head of single tokens',
+)
+
+
+@pytest.mark.parametrize(
+  'case', [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
+)
 def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   architecture, _, _, special = CASES[case]
   params, encoder = network(case)

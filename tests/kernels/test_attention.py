@@ -196,7 +196,22 @@ DROPPED = (
 )  # with dropout, the others without
 
 
-SLOW = ('places in two blocks of keys', 'places in blocks', 'two streams, content')
+# What another case has too, in blocks or beside other terms.
+SLOW = (
+  'c2p',
+  'both in two blocks of keys',
+  'memory',
+  'memory beyond 512 keys',
+  'memory and no terms',
+  'one query',
+  'window of a memory',
+  'permutation',
+  'segments',
+  'places',
+  'places in two blocks of keys',
+  'places in blocks',
+  'two streams, content',
+)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +233,13 @@ def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(n
 # the last is filled up.
 @pytest.mark.parametrize(
   'batch,length,heads,width',
-  [(3, 40, 4, 64), (2, 128, 2, 64), (2, 33, 3, 16), (1, 1500, 1, 64), (2, 17, 12, 64)],
+  [
+    pytest.param(3, 40, 4, 64, marks=pytest.mark.slow),
+    (2, 128, 2, 64),
+    (2, 33, 3, 16),
+    (1, 1500, 1, 64),
+    (2, 17, 12, 64),
+  ],
 )
 def test_it_equals_plain_attention_without_terms(batch, length, heads, width):
   qkv, weight, packs, _ = inputs(batch, length, heads, width)
@@ -447,14 +468,21 @@ COMPILED = {
 }
 TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v5p': 'v5p:2x2x1', 'v6e': 'v6e:2x2'}
 ON_V5P = ('two terms and dropout', 'plain without dropout', 'predictions', 'two streams, queries')
+# Each kernel is compiled for v5e or v4, some whose terms move sublanes for v4 too, which alone does
+# so without indices; the others differ in the size of their memory. The rest is slow.
+QUICK = {
+  'v4': ('two terms and dropout', 'two terms in blocks', 'bias', 'two streams, queries'),
+  'v5e': tuple(name for name in COMPILED if name not in ('two terms', 'two terms in blocks')),
+  'v5p': ('plain without dropout', 'two streams, queries'),
+  'v6e': ('plain without dropout', 'two streams, queries'),
+}
 
 
 @topologies.needs_libtpu
 @pytest.mark.parametrize(
   'name,chip',
   [
-    # v4 alone moves sublanes without indices; the others differ in the size of their memory
-    pytest.param(n, c, marks=[pytest.mark.slow] * (c == 'v6e' and n not in ON_V5P))
+    pytest.param(n, c, marks=[pytest.mark.slow] * (n not in QUICK[c]))
     for n in COMPILED
     for c in TOPOLOGIES
     if c != 'v5p' or n in ON_V5P

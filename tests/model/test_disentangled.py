@@ -222,7 +222,21 @@ def their_decoder(network, batch, positions):
   return z.numpy()
 
 
-@pytest.mark.parametrize('name', CASES)
+# What stands in other cases too, beside something else.
+SLOW = (
+  'v1, rows beyond it',
+  'v2, rows below the greatest distance',
+  'v1 with position to content alone',
+  'v2 with content to position alone',
+  'v2 with position to content alone',
+  'two segments',
+  'one layer',
+)
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_vectors_and_the_decoder_equal_those_of_transformers(name):
   changes, length = CASES[name]
   e, batch = encoder(**changes), batch_of(length)
@@ -237,7 +251,10 @@ def test_vectors_and_the_decoder_equal_those_of_transformers(name):
     assert_states(states_BPD, their_decoder(network, batch, table), batch)
 
 
-@pytest.mark.parametrize('length', [100, 130, 500, 520])
+@pytest.mark.parametrize(
+  'length',
+  [pytest.param(100, marks=pytest.mark.slow), 130, pytest.param(500, marks=pytest.mark.slow), 520],
+)
 @pytest.mark.parametrize('version', [V1, {}], ids=['v1', 'v2'])
 def test_the_papers_512_distances_in_256_buckets_are_those_of_transformers(version, length):
   sizes = dict(num_layers=1, hidden_size=32, num_heads=2, intermediate_size=32)

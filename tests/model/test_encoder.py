@@ -57,7 +57,9 @@ def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
   assert small.worst(x, run(encoder, params, batch)) < 1e-5
 
 
-@pytest.mark.parametrize('remat', ['full', 'feed_forward', 'sublayers'])
+@pytest.mark.parametrize(
+  'remat', ['full', pytest.param('feed_forward', marks=pytest.mark.slow), 'sublayers']
+)
 def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params, remat):
   encoder = lambda remat: small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
   plain, again = (
@@ -333,8 +335,8 @@ def test_parameters_that_only_predictions_need_are_initialised_and_learn():
     **{k: v for k, v in small.SECTION.items() if k != 'name'},
   )
   objective, batch = objectives.BY_NAME['mlm'](encoder), small.batch()
-  params = objective.init(jax.random.key(0))
-  plain = small.objective('mlm').init(jax.random.key(0))
+  params = jax.jit(objective.init)(jax.random.key(0))
+  plain = jax.jit(small.objective('mlm').init)(jax.random.key(0))
   assert small.worst(params['encoder']['layers'], plain['encoder']['layers']) == 0
   loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
-  assert np.abs(jax.grad(loss)(params)['encoder']['more']['kernel']).max() > 0
+  assert np.abs(jax.jit(jax.grad(loss))(params)['encoder']['more']['kernel']).max() > 0

@@ -34,7 +34,14 @@ def copy_of(layer, block, layers, groups, inner):
   return int(layer / (layers / groups)) * inner + block
 
 
-@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
+@pytest.mark.parametrize(
+  'sharing, layers, groups, inner',
+  [
+    *STACKS[:1],
+    *(pytest.param(*s, marks=pytest.mark.slow) for s in STACKS[1:6]),
+    *STACKS[6:],
+  ],
+)
 def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   sharing, layers, groups, inner
 ):
@@ -91,7 +98,13 @@ def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
 
 
-@pytest.mark.parametrize('sharing', stack.SHARING)
+@pytest.mark.parametrize(
+  'sharing',
+  [
+    pytest.param(s, marks=[pytest.mark.slow] * (s in ('attention', 'feed_forward')))
+    for s in stack.SHARING
+  ],
+)
 def test_the_program_does_not_grow_with_depth(sharing):
   def lines(depth):
     encoder = small.encoder(num_layers=depth, sharing=sharing, dropout=0.1, attention_dropout=0.1)

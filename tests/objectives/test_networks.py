@@ -29,7 +29,7 @@ def test_v3_s_head_reads_the_first_token_of_its_own_pack():
   assert small.worst(packed[0, 7:19], (x @ score['kernel'] + score['bias'])[:, 0]) < 1e-4
 
 
-@pytest.mark.parametrize('kind', ['tanh', 'gelu', 'linear'])
+@pytest.mark.parametrize('kind', ['tanh', pytest.param('gelu', marks=pytest.mark.slow), 'linear'])
 def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kind):
   encoder, draw = small.encoder(), np.random.default_rng(0)
   own = small.perturbed(networks.init_row_head(encoder, jax.random.key(0), kind, 3))

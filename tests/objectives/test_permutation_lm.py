@@ -46,7 +46,9 @@ def test_rows_shorter_than_the_reused_part_are_refused():
     small.evaluate(objective, params, batch)
 
 
-@pytest.mark.parametrize('kind', ['permutation_lm', 'memory_mlm'])
+@pytest.mark.parametrize(
+  'kind', ['permutation_lm', pytest.param('memory_mlm', marks=pytest.mark.slow)]
+)
 def test_a_pair_loss_is_added_with_its_weight(kind):
   objective, batch = objective_of(kind, pair_weight=0.5), next(batches())
   params = small.parameters(objective)

@@ -177,7 +177,13 @@ def updated(accumulation, mesh):
 
 
 @pytest.mark.parametrize(
-  'accumulation, mesh', [(2, None), (4, None), (1, (2, 4, 1)), (2, (2, 2, 2))]
+  'accumulation, mesh',
+  [
+    (2, None),
+    pytest.param(4, None, marks=pytest.mark.slow),
+    pytest.param(1, (2, 4, 1), marks=pytest.mark.slow),
+    (2, (2, 2, 2)),
+  ],
 )
 def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, mesh):
   (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)
@@ -190,7 +196,14 @@ def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, 
 # --- filling ---
 
 
-@pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial', 'replace_mlm'])
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'replaced_token',
+    pytest.param('replaced_token_adversarial', marks=pytest.mark.slow),
+    'replace_mlm',
+  ],
+)
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
   objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
   batch = {**small.batch(), 'row_keys': keys(4)}
@@ -239,8 +252,17 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
 # --- gradients ---
 
 
-@pytest.mark.parametrize('kind', ['replaced_token', 'replaced_token_adversarial'])
-@pytest.mark.parametrize('shared', ['none', 'token', 'embeddings'])
+@pytest.mark.parametrize(
+  'kind, shared',
+  [
+    ('replaced_token', 'none'),
+    pytest.param('replaced_token', 'token', marks=pytest.mark.slow),
+    ('replaced_token', 'embeddings'),
+    pytest.param('replaced_token_adversarial', 'none', marks=pytest.mark.slow),
+    ('replaced_token_adversarial', 'token'),
+    pytest.param('replaced_token_adversarial', 'embeddings', marks=pytest.mark.slow),
+  ],
+)
 def test_the_discriminator_s_loss_sends_no_gradient_to_what_is_the_generator_s_own(kind, shared):
   objective, params = pair(kind, shared=shared, generator_weight=0.0)
   found = gradients(objective, params, rows())
@@ -248,7 +270,9 @@ def test_the_discriminator_s_loss_sends_no_gradient_to_what_is_the_generator_s_o
   assert all(ravel_pytree(found[name])[0].any() for name in ('encoder', 'replaced_head'))
 
 
-@pytest.mark.parametrize('shared', ['none', 'token', 'embeddings'])
+@pytest.mark.parametrize(
+  'shared', ['none', pytest.param('token', marks=pytest.mark.slow), 'embeddings']
+)
 def test_the_generator_s_loss_reaches_what_it_shares_and_nothing_else_of_the_discriminator(shared):
   objective, params = pair(shared=shared, discriminator_weight=0.0)
   found = gradients(objective, params, rows())

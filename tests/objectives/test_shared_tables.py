@@ -45,6 +45,7 @@ class Sharing:
   """Gradients of the two losses under each way of sharing, at the same word vectors."""
 
   def __init__(self, changes):
+    self._found = {}
     make = lambda shared, **how: small.objective(
       'replaced_token', **changes, **V3, shared=shared, **how
     )
@@ -69,7 +70,9 @@ class Sharing:
     return weights.flatten(small.evaluate(objective, params, batch())[1])
 
 
-@pytest.fixture(scope='module', params=CASES)
+@pytest.fixture(
+  scope='module', params=['disentangled', pytest.param('transformer', marks=pytest.mark.slow)]
+)
 def sharing(request):
   changes, head = CASES[request.param]
   return Sharing({**changes, 'head': head})
@@ -133,7 +136,14 @@ def test_the_own_part_starts_at_zero_so_that_both_networks_start_with_one_table(
   assert (main[WORD] == generator[WORD]).all()
 
 
-@pytest.mark.parametrize('kind', ['replaced_token_adversarial', 'replace_mlm', 'all_tokens_mlm'])
+@pytest.mark.parametrize(
+  'kind',
+  [
+    pytest.param('replaced_token_adversarial', marks=pytest.mark.slow),
+    pytest.param('replace_mlm', marks=pytest.mark.slow),
+    'all_tokens_mlm',
+  ],
+)
 def test_other_objectives_with_a_generator_keep_the_two_parts_apart(kind):
   changes = {**CASES['disentangled'][0], 'num_layers': 1}
   both = functools.partial(small.objective, kind, **changes, **V3, generator_weight=0.0)

@@ -182,7 +182,9 @@ def _as(kind, e):
   return kind(vocab_size=e.vocab_size, dtype=e.dtype, **own)
 
 
-@pytest.mark.parametrize('error', PLANTED)
+@pytest.mark.parametrize(
+  'error', [SLOW(e) if e in ('reach one less', 'epsilon of another') else e for e in PLANTED]
+)
 def test_an_error_in_the_network_is_seen_by_the_comparison(error, tmp_path):
   network = encoder('modern')
   a, params = exported(tmp_path, network, 'modern')
@@ -215,17 +217,22 @@ def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
   return phase_runs.target(run), toys.run(run, steps)[1]
 
 
+@functools.cache
+def alone(name, objective):
+  return losses(name, (1, 1, 1), objective)[1]
+
+
 @pytest.mark.parametrize('name, objective', [('modern', 'kept'), SLOW('convolved', 'mlm')])
-def test_losses_are_those_of_one_device_on_any_mesh(name, objective):
-  _, alone = losses(name, (1, 1, 1), objective)
-  assert len(set(alone)) == len(alone)
-  for mesh in ((2, 1, 2), (1, 4, 1)):
-    (state, notes), here = losses(name, mesh, objective)
-    np.testing.assert_allclose(here, alone, rtol=1e-5, err_msg=str(mesh))
-    assert not notes
-    for path, x in weights.flatten(state.params).items():
-      if path.endswith('kernel') and 'head' not in path:
-        assert not x.sharding.is_fully_replicated, (mesh, path)
+@pytest.mark.parametrize('mesh', [SLOW((2, 1, 2)), (1, 4, 1)])
+def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
+  wanted = alone(name, objective)
+  assert len(set(wanted)) == len(wanted)
+  (state, notes), here = losses(name, mesh, objective)
+  np.testing.assert_allclose(here, wanted, rtol=1e-5)
+  assert not notes
+  for path, x in weights.flatten(state.params).items():
+    if path.endswith('kernel') and 'head' not in path:
+      assert not x.sharding.is_fully_replicated, path
 
 
 def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():

@@ -144,7 +144,11 @@ def test_a_wrong_name_is_one_sentence(name, source, words):
 @pytest.mark.parametrize(
   'flags, words',
   [
-    (['--tokenizers', 'nothing', '--source', 'README.md'], 'does not exist'),
+    pytest.param(
+      ['--tokenizers', 'nothing', '--source', 'README.md'],
+      'does not exist',
+      marks=pytest.mark.slow,
+    ),
     (['--config', 'configs/bert.py:tiny'], '--corpus is missing'),
   ],
 )

@@ -31,7 +31,7 @@ BOUNDS = {
   ('roberta:tiny', 'v5e-4'): (28,),
   ('roberta:base', 'v6e-8'): (24500,),
 }
-QUICK = ('electra:tiny',)
+QUICK = ('bert:tiny',)
 
 
 @pytest.mark.parametrize(

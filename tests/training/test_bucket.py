@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import select
-import shutil
 import subprocess
 import sys
 
@@ -158,25 +157,27 @@ def test_a_store_that_fails_now_and_then_is_asked_again_in_saves_and_restores(st
   assert all(fault.hits == fault.times for fault in saving + restoring)
 
 
+@pytest.mark.parametrize(
+  'how, name, step',
+  [
+    (503, 'save', 2),
+    pytest.param('reset', 'resume', None, marks=pytest.mark.slow),
+    pytest.param(429, 'read', None, marks=pytest.mark.slow),
+  ],
+)
 def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_before_is_whole(
-  store, child
+  store, child, how, name, step
 ):
-  workdir = 'gs://bucket/forever'
+  workdir = f'gs://bucket/forever_{name}'
   assert child('save', workdir, 1)['value'] is None
-  for how, *question in (
-    (503, 'save', workdir, 2),
-    ('reset', 'resume', workdir),
-    (429, 'read', workdir),
-  ):
-    store.mend()
-    # what is there can be seen, and nothing more can be written; or nothing can be read
-    store.fail(how, on='POST' if 'save' in question else 'forever')
-    answer = child(*question)
-    assert answer['code'] == 75 and answer['seconds'] < 60, answer
-    assert 'same line again' in words(answer)
+  # what is there can be seen, and nothing more can be written; or nothing can be read
+  store.fail(how, on='POST' if name == 'save' else 'forever')
+  answer = child(name, workdir, *[step] * (step is not None))
+  assert answer['code'] == 75 and answer['seconds'] < 60, answer
+  assert 'same line again' in words(answer)
   store.mend()
   assert child('resume', workdir)['value'] == 1
-  assert not [n for n in store.names('bucket', 'forever') if 'damaged' in n]
+  assert not [n for n in store.names('bucket', f'forever_{name}') if 'damaged' in n]
   assert child('save', workdir, 2)['value'] is None
   assert child('resume', workdir)['value'] == 2
 
@@ -236,24 +237,24 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   assert child('read', 'gs://bucket/unmarked')['value'] == 2
 
 
+@pytest.mark.parametrize(
+  'how',
+  [pytest.param(429, marks=pytest.mark.slow), 503, pytest.param('reset', marks=pytest.mark.slow)],
+)
 def test_a_mirror_outlasts_a_store_that_fails_and_ends_in_time_if_it_fails_for_good(
-  store, child, tmp_path
+  store, child, tmp_path, how
 ):
   small_corpora.write(tmp_path / 'corpus')
-  store.upload(tmp_path / 'corpus', 'bucket', 'text')
-  for how in (429, 503, 'reset'):
-    store.mend()
-    fault = store.fail(how, on='text.*tokens.npy')
-    answer = child('fetch', 'gs://bucket/text', str(tmp_path / 'cache'))
-    assert answer['code'] == 75 and answer['seconds'] < 60 and fault.hits > 2, answer
-    assert 'same line again' in words(answer)
-    assert not list((tmp_path / 'cache').rglob('manifest.json'))
-    assert not list((tmp_path / 'cache').rglob('*.part'))
-    store.mend()
-    sometimes = [
-      store.fail(how, 2, f'text.*{file}') for file in ('tokens.npy', 'manifest', 'prefix')
-    ]
-    folder = pathlib.Path(child('fetch', 'gs://bucket/text', str(tmp_path / 'cache'))['value'])
-    assert all(fault.hits == 2 for fault in sometimes[:2])
-    corpus.verify(storage.path(folder))
-    shutil.rmtree(folder)
+  store.upload(tmp_path / 'corpus', 'bucket', f'text_{how}')
+  fetch = lambda: child('fetch', f'gs://bucket/text_{how}', str(tmp_path / 'cache'))
+  fault = store.fail(how, on='text.*tokens.npy')
+  answer = fetch()
+  assert answer['code'] == 75 and answer['seconds'] < 60 and fault.hits > 2, answer
+  assert 'same line again' in words(answer)
+  assert not list((tmp_path / 'cache').rglob('manifest.json'))
+  assert not list((tmp_path / 'cache').rglob('*.part'))
+  store.mend()
+  sometimes = [store.fail(how, 2, f'text.*{file}') for file in ('tokens.npy', 'manifest', 'prefix')]
+  folder = pathlib.Path(fetch()['value'])
+  assert all(fault.hits == 2 for fault in sometimes[:2])
+  corpus.verify(storage.path(folder))

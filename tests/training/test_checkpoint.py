@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -22,15 +23,23 @@ def at(state, step):
   )
 
 
-@pytest.fixture
-def saved(tmp_path):
-  """(workdir, state at step 0, Checkpoints) with steps 1, 2, 3 saved."""
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3, keep_every=0)
+@pytest.fixture(scope='module')
+def three(tmp_path_factory):
+  """(workdir with steps 1, 2, 3 saved, state at step 0), which no test changes."""
+  workdir, state = tmp_path_factory.mktemp('three'), phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
   for step in (1, 2, 3):
     checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
-  checkpoints.wait()
-  yield tmp_path, state, checkpoints
+  checkpoints.close()
+  return workdir, state
+
+
+@pytest.fixture
+def saved(three, tmp_path):
+  """(workdir, state at step 0, Checkpoints) with steps 1, 2, 3 saved."""
+  shutil.copytree(three[0], tmp_path, dirs_exist_ok=True)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3, keep_every=0)
+  yield tmp_path, three[1], checkpoints
   checkpoints.close()
 
 

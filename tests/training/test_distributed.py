@@ -27,9 +27,11 @@ from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 
 
-def test_two_hosts_that_are_stopped_twice_train_as_one(world, alone, tmp_path):
+# The host that gets the signal, each in its turn; both stop at the same step.
+@pytest.mark.parametrize('stops', [(1,), pytest.param((1, 0), marks=pytest.mark.slow)], ids=str)
+def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path, stops):
   workdir, saved = tmp_path / 'run', 0
-  for asked in (1, 0):  # each host in its turn gets the signal, and both stop at the same step
+  for asked in stops:
     with two(world, workdir, step_seconds=0.1) as both:
       wait_for_step(workdir, saved + 3, both)
       both[asked].process.send_signal(signal.SIGTERM)
@@ -75,7 +77,8 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   ), both[1 - victim].said
 
 
-@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
   run = tmp_path / 'run'
   # Every step is saved, so that the save before is under way or is waited for.

@@ -1,5 +1,6 @@
 """The loop over phases: borders, interruptions, the best checkpoint, and storage that fails."""
 
+import functools
 import math
 import time
 import types
@@ -48,10 +49,34 @@ def without_pairs():
   )
 
 
+@pytest.fixture(autouse=True, scope='module')
+def programs_compiled_once():
+  """Of a phase_run that several tests have."""
+  known = {}
+
+  def once(name):
+    make = getattr(phase_runs, name)
+
+    def found(phase_run):
+      key = name, id(phase_run)
+      if key not in known:
+        known[key] = phase_run, make(phase_run)
+      return known[key][1]
+
+    return found
+
+  with pytest.MonkeyPatch.context() as patch:
+    for name in ('train_step', 'evaluation', 'left_out', 'entering'):
+      patch.setattr(phase_runs, name, once(name))
+    yield
+
+
+@functools.cache
 def first_stage():
   return toys.phase_run(0, BORDER, objective=without_pairs())
 
 
+@functools.cache
 def second_stage():
   return toys.phase_run(BORDER, END)
 

@@ -57,7 +57,9 @@ def saved(tmp_path_factory, train):
   return workdir, at_save, before + after
 
 
-@pytest.mark.parametrize('mesh', [(8, 1, 1), (4, 2, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+  'mesh', [(8, 1, 1), pytest.param((4, 2, 1), marks=pytest.mark.slow), (2, 2, 2)]
+)
 def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
   _, losses = train(mesh, STEPS)
   np.testing.assert_allclose(losses, saved[2], rtol=1e-5)
@@ -66,7 +68,12 @@ def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
 
 @pytest.mark.parametrize(
   'mesh, chosen',
-  [((8, 1, 1), 'xla'), ((2, 4, 1), 'xla'), ((8, 1, 1), 'fused'), ((4, 1, 2), 'fused')],
+  [
+    pytest.param((8, 1, 1), 'xla', marks=pytest.mark.slow),
+    ((2, 4, 1), 'xla'),
+    pytest.param((8, 1, 1), 'fused', marks=pytest.mark.slow),
+    ((4, 1, 2), 'fused'),
+  ],
 )
 def test_losses_are_the_same_in_any_number_of_microbatches_with_any_kernels(saved, mesh, chosen):
   parted = phase_run(mesh, accumulation=2, chosen=kernels.choose(chosen, jax.devices()[0], 0.1))
@@ -94,7 +101,14 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   np.testing.assert_allclose(ours, losses[SAVED:], rtol=1e-5)
 
 
-@pytest.mark.parametrize('mesh,share', [((8, 1, 1), 1), ((2, 2, 2), 1 / 4), ((1, 8, 1), 1 / 8)])
+@pytest.mark.parametrize(
+  'mesh,share',
+  [
+    pytest.param((8, 1, 1), 1, marks=pytest.mark.slow),
+    ((2, 2, 2), 1 / 4),
+    ((1, 8, 1), 1 / 8),
+  ],
+)
 def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
   fresh, notes = phase_runs.fresh(phase_run(mesh)), phase_runs.target(phase_run(mesh))[1]
   assert not notes

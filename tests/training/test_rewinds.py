@@ -161,7 +161,7 @@ def test_a_spike_is_said_and_counted_and_the_count_survives_a_resume(tmp_path, c
   assert not (tmp_path / rewinds.FILE).exists()
 
 
-@pytest.mark.parametrize('log_every', [LOGS, 100])
+@pytest.mark.parametrize('log_every', [LOGS, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_run_that_is_to_stop_at_a_spike_keeps_the_checkpoint_before_it(tmp_path, log_every):
   for _ in range(2):
     with pytest.raises(errors.Stopped, match=f'spike: step {POISON + 1} ') as e:
@@ -169,7 +169,7 @@ def test_a_run_that_is_to_stop_at_a_spike_keeps_the_checkpoint_before_it(tmp_pat
     assert e.value.code == 3 and step_folders.steps(tmp_path)[-1] == 12
 
 
-@pytest.mark.parametrize('log_every', [1, LOGS, 100])
+@pytest.mark.parametrize('log_every', [1, LOGS, pytest.param(100, marks=pytest.mark.slow)])
 def test_going_back_gives_the_run_that_never_took_the_step(
   tmp_path, left_out_from_the_start, log_every
 ):
@@ -180,7 +180,7 @@ def test_going_back_gives_the_run_that_never_took_the_step(
   assert (row is None) == (log_every != 1) and (row is None or row['skipped'])
 
 
-@pytest.mark.parametrize('after', [14, 16])
+@pytest.mark.parametrize('after', [14, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_preemption_beside_a_spike_changes_nothing(tmp_path, left_out_from_the_start, after):
   try:
     result = attempt(tmp_path, 'rewind', asked=Asked(after))
@@ -192,7 +192,7 @@ def test_a_preemption_beside_a_spike_changes_nothing(tmp_path, left_out_from_the
   assert_same(final(tmp_path), left_out_from_the_start)
 
 
-@pytest.mark.parametrize('log_every', [1, LOGS, 100])
+@pytest.mark.parametrize('log_every', [1, LOGS, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_spike_before_a_loss_that_is_not_finite_is_left_out_also_where_a_save_comes_first(
   tmp_path, log_every
 ):

@@ -33,7 +33,14 @@ def plain():
 
 @pytest.mark.parametrize(
   'mesh,accumulation',
-  [((1, 1, 1), 2), ((1, 1, 1), 4), ((4, 1, 2), 1), ((4, 1, 1), 2), ((2, 2, 2), 2), ((2, 1, 4), 4)],
+  [
+    pytest.param((1, 1, 1), 2, marks=pytest.mark.slow),
+    ((1, 1, 1), 4),
+    ((4, 1, 2), 1),
+    pytest.param((4, 1, 1), 2, marks=pytest.mark.slow),
+    ((2, 2, 2), 2),
+    pytest.param((2, 1, 4), 4, marks=pytest.mark.slow),
+  ],
 )
 def test_microbatches_and_meshes_give_the_same_update_dropout_included(plain, mesh, accumulation):
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
@@ -141,7 +148,14 @@ BY_LAYER = dict(
 )
 
 
-@pytest.mark.parametrize('mesh,accumulation', [((1, 1, 1), 4), ((4, 1, 2), 1), ((2, 2, 2), 2)])
+@pytest.mark.parametrize(
+  'mesh,accumulation',
+  [
+    ((1, 1, 1), 4),
+    pytest.param((4, 1, 2), 1, marks=pytest.mark.slow),
+    ((2, 2, 2), 2),
+  ],
+)
 def test_tables_that_name_layers_and_clip_groups_give_the_same_update_on_any_mesh(
   mesh, accumulation
 ):
@@ -167,7 +181,8 @@ def test_the_gradient_norm_in_the_metrics_is_that_of_all_clip_groups_together():
   assert found == pytest.approx(math.sqrt(sum(squares)), rel=1e-5) and found > 0.1
 
 
-@pytest.mark.parametrize('weight', [math.inf, math.nan, 1e38])  # 1e38: the sum overflows
+# 1e38: the sum overflows
+@pytest.mark.parametrize('weight', [pytest.param(math.inf, marks=pytest.mark.slow), math.nan, 1e38])
 def test_an_update_that_is_not_finite_is_left_out_and_counted(weight):
   objective = toys.amplified(toys.toy())
   phase_run = toys.phase_run(objective=objective, poison=(2, 3), weight=weight)
