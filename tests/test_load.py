@@ -235,7 +235,7 @@ def test_three_lines_of_python_give_vectors(places):
   assert model.encode([]).shape == (0, 32) and model.encode([], 'none') == []
 
 
-@pytest.mark.parametrize('family', ['bert', 'xlnet'])
+@pytest.mark.parametrize('family', [pytest.param('bert', marks=pytest.mark.slow), 'xlnet'])
 def test_vectors_do_not_depend_on_the_batch_and_keep_the_order(places, family):
   model = bertzoo_jax.load(str(places(family)[0]))
   texts = [*TEXTS, *TEXTS[::-1]]

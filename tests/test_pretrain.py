@@ -429,10 +429,9 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
 
 
 def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
-  workdir = tmp_path / 'run'
-  seldom = ('--config.run.save_minutes=1000.0', '--config.run.eval_every=0')
+  workdir, batches = tmp_path / 'run', npz(world / 'few.npz')
   first = subprocess.Popen(
-    command(world, workdir, *seldom),
+    command(world, workdir, f'--batches={batches}', '--config.run.eval_every=0'),
     cwd=ROOT,
     env=environment(),
     stdout=subprocess.DEVNULL,
@@ -446,7 +445,7 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   finally:
     first.send_signal(signal.SIGCONT)
   assert first.wait(timeout=300) == 0
-  assert step_folders.steps(workdir)[-1] == STEPS
+  assert step_folders.steps(workdir)[-1] == 6
 
 
 def refused(world, workdir, changes, words, **kw):

@@ -300,7 +300,9 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
       assert places == [*range(1, len(places) + 1)]
 
 
-@pytest.mark.parametrize('name', MASKINGS)
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MASKINGS]
+)
 def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
   text = _show(corpus, _with(MASKINGS[name]), stats=True, steps=(0, 12))
   assert _measured(text, 'predicted padding') == 0 == _measured(text, 'predicted special tokens')

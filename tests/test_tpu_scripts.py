@@ -557,7 +557,7 @@ def test_a_config_that_is_not_in_the_code_that_is_sent_is_refused_with_the_remed
 SECRET = "'-----BEGIN\nUVhRk1L=\nexport W=UVhRk2L\n  UVhRk3L # UVhRk4L\n\"UVhRk5L\n-----END'"
 
 
-@pytest.mark.parametrize('where', ['settings', 'environment'])
+@pytest.mark.parametrize('where', ['settings', pytest.param('environment', marks=pytest.mark.slow)])
 def test_a_key_of_several_lines_is_masked_whole_and_arrives_whole(ready, where):
   if where == 'settings':
     ready.write(HF_TOKEN=SECRET)

@@ -62,7 +62,7 @@ PAPERS = {
 }
 # Their batches come from their own pipelines.
 CHINESE = ('bert_wwm', 'ernie', 'macbert')
-SLOW = ('bert_wwm', 'macbert', 'roberta')  # BERT's network, and LAMB as ALBERT has it
+SLOW = ('bert_wwm', 'ernie', 'macbert', 'roberta')  # BERT's network, and LAMB as ALBERT has it
 OFFSETS = 2  # places in a span that are told apart
 SYSTEMS = {  # objective, architecture, what the small network takes from the paper's, special ids
   'bert': ('mlm_pair', 'BertForPreTraining', {}, small.BERT_IDS),

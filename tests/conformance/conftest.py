@@ -45,14 +45,10 @@ def _marked(cases, slow):
 
 
 def _poorer(names):
-  """Encoders that are another one without one part, and all but the last from outside."""
+  """Encoders that are another one without some of its parts, and all but the last from outside."""
   parts_of = {name: set(name.split(', ')) for name in names}
-  poorer = {a for a in names for b in names if parts_of[a] < parts_of[b] and _one_more(a, b)}
+  poorer = {a for a in names for b in names if parts_of[a] < parts_of[b]}
   return poorer | set([name for name in names if name.endswith('_config')][:-1])
-
-
-def _one_more(a, b):
-  return len(b.split(', ')) == len(a.split(', ')) + 1
 
 
 def _shared(names):

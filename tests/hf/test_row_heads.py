@@ -216,7 +216,13 @@ def test_every_class_is_tried_in_both_directions():
   assert {of(family).name for family in THEIRS} == scoring and len(scoring) == 8
 
 
-@pytest.mark.parametrize('family', THEIRS)
+@pytest.mark.parametrize(
+  'family',
+  [
+    pytest.param(family, marks=[pytest.mark.slow] * (family in ('Ernie', 'Roberta', 'Deberta')))
+    for family in THEIRS
+  ],
+)
 def test_we_score_rows_the_same_from_what_transformers_writes(tmp_path, family):
   theirs, a = their_network(family, **THEIRS[family]), of(family)
   theirs.save_pretrained(tmp_path)

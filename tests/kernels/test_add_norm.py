@@ -28,7 +28,9 @@ def value_and_gradients(f, x, y, weight, scale, shift):
 
 
 # The last has three blocks.
-@pytest.mark.parametrize('shape', [(3, 40, 24), (2, 7, 128), (1, 96, 16384)])
+@pytest.mark.parametrize(
+  'shape', [(3, 40, 24), pytest.param((2, 7, 128), marks=pytest.mark.slow), (1, 96, 16384)]
+)
 def test_it_equals_the_plain_one_in_value_and_gradient(shape):
   arrays = inputs(shape)
   ours = value_and_gradients(lambda *a: add_norm(*a, EPS), *arrays)

@@ -54,7 +54,7 @@ def two_stream():
   params=[
     pytest.param(lambda: disentangled(V1), id='v1', marks=pytest.mark.slow),
     pytest.param(lambda: disentangled(V2), id='v2'),
-    pytest.param(two_stream, id='two_stream'),
+    pytest.param(two_stream, id='two_stream', marks=pytest.mark.slow),
   ],
 )
 def found(request):

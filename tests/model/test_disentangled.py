@@ -305,7 +305,13 @@ def right():
   return e, batch, params_of(e), decode(e, params_of(e), batch)
 
 
-@pytest.mark.parametrize('name', MISTAKES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] * (name == 'no position to content'))
+    for name in MISTAKES
+  ],
+)
 def test_a_mistake_in_the_scores_shows(right, name):
   e, batch, params, states = right
   assert small.worst(decode(e, params, batch, attending(MISTAKES[name])), states) > 1e-2

@@ -331,7 +331,7 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   )
 
 
-@pytest.mark.parametrize('disallow', [False, True])
+@pytest.mark.parametrize('disallow', [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabulary_of_three(
   disallow,
 ):

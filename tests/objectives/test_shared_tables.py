@@ -71,7 +71,7 @@ class Sharing:
 
 
 @pytest.fixture(
-  scope='module', params=['disentangled', pytest.param('transformer', marks=pytest.mark.slow)]
+  scope='module', params=[pytest.param('disentangled', marks=pytest.mark.slow), 'transformer']
 )
 def sharing(request):
   changes, head = CASES[request.param]

@@ -240,7 +240,11 @@ def test_an_over_long_line_is_dropped_and_its_neighbours_stay(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-  'open_packed', [lambda name: gzip.open(name, 'wb', 1), lambda name: zstandard.open(name, 'wb')]
+  'open_packed',
+  [
+    lambda name: gzip.open(name, 'wb', 1),
+    pytest.param(lambda name: zstandard.open(name, 'wb'), marks=pytest.mark.slow),
+  ],
 )
 def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, open_packed):
   with open_packed(tmp_path / 'a.txt') as f:

@@ -183,7 +183,7 @@ def test_the_evaluation_at_a_border_is_kept_with_its_checkpoint(tmp_path, monkey
   )
 
 
-@pytest.mark.parametrize('start', [0, BORDER])
+@pytest.mark.parametrize('start', [pytest.param(0, marks=pytest.mark.slow), BORDER])
 def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare(
   tmp_path, monkeypatch, start
 ):

@@ -219,7 +219,9 @@ def test_metrics_are_sums_over_totals_of_the_whole_batch():
   assert {'lr', 'grad_norm', 'nonfinite'} < values.keys()
 
 
-@pytest.mark.parametrize('mesh, accumulation', [(1, 1), (1, 4), (2, 2)])
+@pytest.mark.parametrize(
+  'mesh, accumulation', [pytest.param(1, 1, marks=pytest.mark.slow), (1, 4), (2, 2)]
+)
 def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumulation):
   phase_run = toys.phase_run(
     objective=toys.toy(dropout=0.5),
@@ -237,7 +239,10 @@ def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumula
   assert phase_runs.evaluation(phase_run)(params) == found
 
 
-@pytest.mark.parametrize('mesh, accumulation', [((1, 1, 1), 1), ((1, 1, 1), 4), ((1, 2, 1), 2)])
+@pytest.mark.parametrize(
+  'mesh, accumulation',
+  [((1, 1, 1), 1), pytest.param((1, 1, 1), 4, marks=pytest.mark.slow), ((1, 2, 1), 2)],
+)
 def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulation):
   objective = toys.toy(with_carry=True)
   phase_run = toys.phase_run(
