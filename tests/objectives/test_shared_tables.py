@@ -45,7 +45,6 @@ class Sharing:
   """Gradients of the two losses under each way of sharing, at the same word vectors."""
 
   def __init__(self, changes):
-    self._found = {}
     make = lambda shared, **how: small.objective(
       'replaced_token', **changes, **V3, shared=shared, **how
     )
