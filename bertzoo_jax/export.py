@@ -32,6 +32,7 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -163,17 +164,16 @@ def convert(
   task: row_heads.Task | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
-  special: ids by name; task: of a head that scores rows.
+  special: ids by name; task: of its head.
   """
   known = architectures.ARCHITECTURES
   row_heads.check(a, params)
   span_heads.check(a, params)
+  task_heads.check(a, params)
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
-  if row_heads.kind_of(params):
-    outputs = len(params[f'{row_heads.CLASSIFIER}/bias'])
-    hf_json |= row_heads.config(a, outputs, task or row_heads.Task())
+  hf_json |= task_heads.config(a, params, task or row_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
@@ -185,6 +185,11 @@ def _tokenizer(folder, config, a, encoder):
     own = tokenizers.of_folder(folder)
     return own.special, hf_tokenizer.published(folder), own
   content, special = hf_tokenizer.read(folder)
+  own = tokenizers.load(folder, config['tokenizer'])
+  if row_heads.kind(a, task_heads.TAG) and not own.section.get('add_prefix_space', True):
+    # words were read with a blank before each, and transformers refuses words without
+    own = tokenizers.Tokenizer({**own.section, 'add_prefix_space': True}, own.vocabulary)
+    content = json.loads(own.parsing_engine().to_str())
   shape = a.tokens or hf_tokenizer.Shape()
   files = hf_tokenizer.files(
     content,
@@ -194,7 +199,7 @@ def _tokenizer(folder, config, a, encoder):
     segments=encoder.type_vocab_size or a.segments,
     model=hf_tokenizer.sentencepiece_model(folder),
   )
-  return special, files, tokenizers.load(folder, config['tokenizer'])
+  return special, files, own
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):
@@ -216,6 +221,8 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   )
   if row_heads.HEAD in params:
     batch = verify.with_single_texts(batch)
+  if task_heads.CHOICE in params:
+    batch = verify.as_options(verify.with_single_texts(batch))
   computed = a.computes(encoder)
   rows = verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),

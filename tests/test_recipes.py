@@ -7,6 +7,7 @@ import pytest
 from bertzoo_jax.common import parts as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
+from configs.tasks import choices
 from configs.tasks import parts as task_parts
 from configs.tasks import question_recipes
 from configs.tasks import recipes
@@ -14,6 +15,8 @@ from configs.tasks import recipes
 GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli')
 CHINESE = ('chnsenticorp', 'lcqmc', 'bq', 'xnli', 'afqmc', 'tnews', 'ocnli', 'thucnews')
 OTHERS = ('yelp5', 'imdb')
+# tasks whose objective their own file names
+NOT_ROWS = ('race', 'race_middle', 'race_high', 'conll2003', 'msra_ner')
 PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/dense/bias': (4,)}
 
 
@@ -24,7 +27,7 @@ def config(name, task):
 
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
-  assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS}
+  assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS, *NOT_ROWS}
   known = set(inspect.signature(task_parts.fine_tuning).parameters)
   for task in (*GLUE, *CHINESE, *OTHERS, 'my_own'):
     made = config(name, task)
@@ -42,6 +45,14 @@ def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
     part_table.build(made.optimizer, optimizers.BY_NAME, 'optimizer', rate, PATHS)
 
 
+def test_a_recipe_s_fields_go_to_the_objective_that_a_task_has():
+  fields = recipes.recipe('electra_base', 'conll2003', task_parts.tagging)
+  assert fields['objective'].name == 'tagging' and 'head' not in fields['objective']
+  assert recipes.recipe('electra_base', 'race', task_parts.choice)['objective'].head == 'linear'
+  race = choices.get_config('race,recipe=bert')
+  assert race.steps == 0 and race.epochs == 3  # not XLNet's, which race has without a recipe
+
+
 @pytest.mark.parametrize(
   'name, task, figures',
   [
@@ -57,6 +68,12 @@ def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
     ('deberta_base', 'rte', dict(epochs=6, dropout=0.2, length=320, init='mnli')),
     ('deberta_base', 'my_own', dict(grid=(1.5e-5, 2e-5, 3e-5, 4e-5))),
     ('deberta_v2_xxlarge', 'cola', dict(rate=2.5e-6, length=64, epochs=10)),
+    ('roberta', 'race', dict(epochs=4, batch_size=16, rate=1e-5, length=512, grid=())),
+    ('albert_base', 'race', dict(steps=12000, warmup=1000, rate=2e-5, encoder=0.1)),
+    ('xlnet_large', 'race_high', dict(steps=12000, warmup=1000, rate=2e-5, batch_size=32)),
+    ('deberta_large', 'conll2003', dict(epochs=15, warmup=0.1, rate=1e-5, dropout=0.0, length=512)),
+    ('deberta_v3_large', 'conll2003', dict(epochs=10, warmup=10, rate=9e-6, batch_size=16)),
+    ('ernie', 'msra_ner', dict(epochs=3, batch_size=16, rate=5e-5, warmup=0, length=256)),
     ('deberta_base_sift', 'mnli', dict(epochs=6, warmup=1000, rate=1.5e-5, dropout=0.1, sift=5)),
     ('deberta_v2_xxlarge_sift', 'mnli', dict(epochs=6, rate=3e-6, dropout=0.3, length=256)),
     ('deberta_v3_xsmall_sift', 'mnli', dict(epochs=10, warmup=1500, rate=5e-5, sift=3)),

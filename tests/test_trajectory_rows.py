@@ -112,12 +112,16 @@ def optimizer(params, num_layers):
 
 
 def our_losses(case, kind):
-  objective, params = start(case, kind)
+  return losses_of(*start(case, kind), batches(case, kind))
+
+
+def losses_of(objective, params, given):
+  """The loss of each batch, training on them in turn."""
   tx, schedule = optimizer(params, objective.networks[0].encoder.num_layers)
   state = small.state(objective, tx, params, ROWS)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
   losses = []
-  for batch in batches(case, kind):
+  for batch in given:
     state, found = step(state, batch)
     losses.append(float(found['loss']))
   return np.asarray(losses)
@@ -150,19 +154,9 @@ def adam(p, name, state, s, rate):
 def torch_losses(folder, case, kind):
   family = heads.CASES[case][0]
   network = getattr(transformers, f'{family}ForSequenceClassification').from_pretrained(folder)
-  network.eval()
-  num_layers = network.config.num_hidden_layers
-  # what the classes have beside our network: XLNet's query vector, the segment that RoBERTa adds
-  beside = ('mask_emb', 'roberta.embeddings.token_type_embeddings')
-  names = {n: p for n, p in network.named_parameters() if not any(b in n for b in beside)}
-  state = {}
-  losses = []
-  for s, batch in enumerate(batches(case, kind)):
-    t = {k: torch.as_tensor(np.ascontiguousarray(v)) for k, v in batch.items()}
-    inputs = dict(input_ids=t['input_ids'].long(), attention_mask=t['pack_ids'].long())
-    if t['segment_ids'].any():
-      inputs['token_type_ids'] = t['segment_ids'].long()
-    logits, weight = network(**inputs).logits, t['label_weights']
+
+  def loss_of(logits, t):
+    weight = t['label_weights']
     if kind == 'classification':
       each = torch.nn.functional.cross_entropy(logits, t['labels'].long(), reduction='none')
     elif kind == 'regression':
@@ -171,7 +165,26 @@ def torch_losses(folder, case, kind):
       each = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, t['labels'], reduction='none'
       ).mean(dim=1)
-    loss = (each * weight).sum() / weight.sum()
+    return (each * weight).sum() / weight.sum()
+
+  return torch_losses_of(network, batches(case, kind), loss_of)
+
+
+def torch_losses_of(network, given, loss_of):
+  """The loss of each batch, training on them in turn. loss_of: (logits, tensors of it) → loss."""
+  network.eval()
+  num_layers = network.config.num_hidden_layers
+  # what the classes have beside our network: XLNet's query vector, the segment that RoBERTa adds
+  beside = ('mask_emb', 'roberta.embeddings.token_type_embeddings')
+  names = {n: p for n, p in network.named_parameters() if not any(b in n for b in beside)}
+  state = {}
+  losses = []
+  for s, batch in enumerate(given):
+    t = {k: torch.as_tensor(np.ascontiguousarray(v)) for k, v in batch.items()}
+    inputs = dict(input_ids=t['input_ids'].long(), attention_mask=t['pack_ids'].long())
+    if t['segment_ids'].any():
+      inputs['token_type_ids'] = t['segment_ids'].long()
+    loss = loss_of(network(**inputs).logits, t)
     network.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(names.values(), 1.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -47,7 +48,8 @@ def text(
   computed = architecture.computes(encoder)
   task = architecture.pipeline if computed.pipeline is None else computed.pipeline
   answers = span_heads.finds(architecture)
-  scores = answers or row_heads.kind(architecture) != ''
+  trained = task_heads.head_of(architecture)
+  scores = answers or trained != ''
   parameters = sum(x.size for x in tensors.values())
   corpus = dict(corpus)
   licence, language = corpus.pop('license', None), corpus.pop('language', None)
@@ -60,7 +62,7 @@ def text(
     'tags:',
     '- bertzoo_jax',
     *(['- masked-language-modeling'] if task == 'fill-mask' else []),
-    *([f'- {span_heads.PIPELINE if answers else row_heads.PIPELINE}'] if scores else []),
+    *([f'- {span_heads.PIPELINE if answers else task_heads.TASKS[trained]}'] if scores else []),
     '---',
     '',
   ]
@@ -73,7 +75,7 @@ def text(
     f'{sizes.num_heads} heads, '
     f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
     '',
-    *(_usage(task, encoder.padding_side == 'left') if task else []),
+    *(_usage(task, trained, encoder, config) if task or trained else []),
     *(_outputs(config) if scores else []),
     '## Training',
     '',
@@ -202,7 +204,7 @@ def _public(names: list[str]) -> str:
 
 
 def _outputs(config: dict[str, Any]) -> list[str]:
-  """What the outputs of a head for rows are."""
+  """What the outputs of a task's head are."""
   task = row_heads.task_of(config['objective'])
   labels = ', '.join(f'{i} `{label}`' for i, label in enumerate(task.labels))
   what = {
@@ -212,6 +214,8 @@ def _outputs(config: dict[str, Any]) -> list[str]:
     'single_label_classification': 'One label is right (softmax over the outputs).',
   }
   lines = [what[task.problem]] if task.problem in what else []
+  if config['objective']['name'] == 'tagging':
+    lines = ['A word has one tag (softmax over the outputs of its first token).']
   if task.labels and task.problem != 'regression':
     lines.append(f'Labels: {labels}.')
   if 'metrics' in config:
@@ -257,12 +261,16 @@ def _masking(section: dict[str, Any]) -> str:
   return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
 
 
-def _usage(task: str, passage_first: bool) -> list[str]:
-  """How the directory is loaded. passage_first: whether a passage is before its question."""
-  if task == row_heads.PIPELINE:
+def _usage(task: str, head: str, encoder, config: dict[str, Any]) -> list[str]:
+  """How the directory is loaded. head: of task_heads.OUTPUTS, or ''."""
+  if head == row_heads.HEAD:
     return _usage_of_scores()
+  if head == task_heads.TAG:
+    return _usage_of_tags()
+  if head == task_heads.CHOICE:
+    return _usage_of_choices(config)
   if task == span_heads.PIPELINE:
-    return _usage_of_answers(passage_first)
+    return _usage_of_answers(passage_first=encoder.padding_side == 'left')
   return [
     '```python',
     'from transformers import AutoTokenizer, pipeline',
@@ -315,6 +323,47 @@ def _usage_of_answers(passage_first: bool) -> list[str]:
     '',
     'Cut a longer passage into windows. transformers before 5 does it: '
     f"`pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')`.",
+    '',
+  ]
+
+
+def _usage_of_tags() -> list[str]:
+  """How a directory whose class tags tokens is loaded."""
+  return [
+    '```python',
+    'from transformers import pipeline',
+    f"tag = pipeline('{task_heads.TASKS[task_heads.TAG]}', model='THIS_DIRECTORY', "
+    "aggregation_strategy='first')",
+    "tag('A sentence with names.')",
+    '```',
+    '',
+    'A word has the tag of its first token (`first`). For text that is split into words already, '
+    'call the tokenizer with `is_split_into_words=True` and read the logits at the first token of '
+    'each word.',
+    '',
+  ]
+
+
+def _usage_of_choices(config: dict[str, Any]) -> list[str]:
+  """How a directory whose class scores options is loaded."""
+  own = config['features'] if 'features' in config else {}
+  first = 'order' in own and own['order'] == 'options_first'
+  blank = own['blank'] if 'blank' in own else ''
+  texts = 'asked, [text] * len(asked)' if first else '[text] * len(asked), asked'
+  return [
+    '```python',
+    'from transformers import AutoModelForMultipleChoice, AutoTokenizer',
+    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
+    "model = AutoModelForMultipleChoice.from_pretrained('THIS_DIRECTORY')",
+    "text, asked = 'A text.', ['A question? An option', 'A question? Another option']",
+    f'rows = tokenizer({texts}, padding=True, truncation='
+    f"'{'only_second' if first else 'only_first'}', return_tensors='pt')",
+    'scores = model(**{name: x[None] for name, x in rows.items()}).logits[0]',
+    '```',
+    '',
+    'Each option is a row of its own. '
+    + (f'An option takes the place of `{blank}` in its question. ' if blank else '')
+    + 'Without a text, the question is the text and the option stands beside it.',
     '',
   ]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -99,13 +99,18 @@ def with_single_texts(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {name: np.concatenate([x, single[name]]) for name, x in batch.items()}
 
 
+def as_options(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The rows as units of two options, [B/2, 2, L]."""
+  return {name: x.reshape(-1, 2, x.shape[-1]) for name, x in batch.items()}
+
+
 def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The reference's logits in float32, by head.
 
   Returns:
-    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L],
-    those that the class has, or other heads by the names of `networks.predict`; 'vectors'
-    [B, L, D] of a class without a head.
+    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L], 'tag'
+    [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
+    `networks.predict`; 'vectors' [B, L, D] of a class without a head.
     'unloaded': names of the tensors that the reference did not find in the file, or found there and
     did not load.
   """
@@ -115,11 +120,12 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   out = outputs(network, batch)
   alone = getattr(out, 'logits', None)
   dims = 0 if alone is None else alone.ndim
-  flat = 'row' if row_heads.kind(a) else 'replaced'
+  said = task_heads.OUTPUTS.get(task_heads.head_of(a), '')
   found = {
-    'mlm': getattr(out, 'prediction_logits', alone if dims == 3 else None),
+    'mlm': getattr(out, 'prediction_logits', alone if dims == 3 and not said else None),
     'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-    flat: alone if dims == 2 else None,
+    'replaced': alone if dims == 2 and not said else None,
+    **({said: alone} if said else {}),
     'start': getattr(out, 'start_logits', None),
     'end': getattr(out, 'end_logits', None),
     'vectors': getattr(out, 'last_hidden_state', None),
@@ -224,7 +230,7 @@ def compare_logits(
 
 
 _ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2, 'row': 3}
-_OF_ROWS = ('pair', 'row')
+_OF_ROWS = ('pair', 'row', 'choice')
 
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:

@@ -2,6 +2,7 @@
 pickles are never read.
 """
 
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -15,6 +16,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
@@ -22,6 +24,7 @@ from bertzoo_jax.hf.architecture import WORD_TABLE
 # File with the heads that a class of transformers lacks, beside the class's weights. It has our
 # names and layouts. transformers does not read it.
 HEADS = 'heads.safetensors'
+_LABELLED = (row_heads.HEAD, task_heads.TAG)  # heads whose outputs have names
 
 
 class Report(NamedTuple):
@@ -100,7 +103,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     encoder,
     tuple(unread + notes),
     a.model_type,
-    row_heads.labels_of(content) if row_heads.kind_of(params) else (),
+    row_heads.labels_of(content) if task_heads.in_paths(params) in _LABELLED else (),
   )
 
 
@@ -113,9 +116,9 @@ def merge(
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
   stays for all texts. A position table of another length gives the rows that both have; the rest
-  stay fresh. A head that scores rows takes the pooler of a pair head, and a pair head that of a
-  head that scores rows. Of a head for rows with another number of outputs the last layer is fresh;
-  one of another form is fresh as a whole.
+  stay fresh. A head that scores rows, one that scores options and a pair head
+  take the pooler of one another. Of a head for rows or tags with another number of outputs the last
+  layer is fresh; one of another form is fresh as a whole.
 
   Args:
     fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
@@ -176,20 +179,22 @@ def _with_fitting_heads(fresh: dict, loaded: dict) -> tuple[dict, list[str]]:
   """
   has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
   without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
-  heads = (row_heads.HEAD, 'pair_head')
-  for ours, theirs in (heads, heads[::-1]):
+  heads = (row_heads.HEAD, 'pair_head', task_heads.CHOICE)
+  for ours, theirs in itertools.permutations(heads, 2):
     old, new = f'{theirs}/pooler', f'{ours}/pooler'
     if has(fresh, new) and has(loaded, old) and not has(fresh, theirs) and not has(loaded, ours):
       own = {path.replace(old, new): x for path, x in loaded.items() if path.startswith(old)}
       return {**without(old), **own}, [f'{new}: the pooler of {theirs}']
-  kinds = [row_heads.kind_of(params) for params in (loaded, fresh)]
-  if all(kinds) and kinds[0] != kinds[1]:
-    note = f'{row_heads.HEAD}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
-    return without(row_heads.HEAD), [f'{note} and objective.head is {kinds[1]}']
-  last = f'{row_heads.CLASSIFIER}/bias'
-  if last in fresh and last in loaded and fresh[last].shape[0] != (there := len(loaded[last])):
-    note = f'{row_heads.CLASSIFIER}: fresh, since the checkpoint has {there} outputs'
-    return without(row_heads.CLASSIFIER), [f'{note} and this network {fresh[last].shape[0]}']
+  for head in (row_heads.HEAD, task_heads.CHOICE):
+    kinds = [row_heads.kind_of(params, head) for params in (loaded, fresh)]
+    if all(kinds) and kinds[0] != kinds[1]:
+      note = f'{head}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
+      return without(head), [f'{note} and objective.head is {kinds[1]}']
+  for head in _LABELLED:
+    last = f'{head}/classifier/bias'
+    if last in fresh and last in loaded and fresh[last].shape[0] != (there := len(loaded[last])):
+      note = f'{head}/classifier: fresh, since the checkpoint has {there} outputs'
+      return without(f'{head}/classifier'), [f'{note} and this network {fresh[last].shape[0]}']
   return loaded, []
 
 

@@ -31,6 +31,8 @@ READS = {
   'replaced_head': 'tokens',
   'row_head': 'rows',
   'span_head': 'tokens',
+  'choice_head': 'rows',
+  'tag_head': 'tokens',
 }
 
 # The forms of RowHead: the name of its dense layer and what follows it; None: it has none.
@@ -217,6 +219,26 @@ class RowHead(nn.Module):
       x_BD = activation(dense(x_BD))
     x_BD = drop(x_BD, self.dropout, after)
     return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(x_BD)
+
+
+class TagHead(nn.Module):
+  """Scores each token by its vector: dropout, then a linear layer (Devlin et al. 2018 §5.3). The
+  product runs in float32, as that of RowHead.
+
+  dropout: rate.
+  """
+
+  num_outputs: int
+  kernel_init: Callable
+  dropout: float = 0.0
+
+  @nn.compact
+  def __call__(self, hidden_BLD, dropout_keys_B2=None):
+    """logits_BLC in float32. dropout_keys_B2: keys of the rows; None without dropout."""
+    x_BLD = layers.dropout(hidden_BLD, self.dropout, dropout_keys_B2)
+    return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(
+      x_BLD
+    )
 
 
 class ReplacedHead(nn.Module):

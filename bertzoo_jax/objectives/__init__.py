@@ -8,6 +8,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import choices
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
@@ -16,6 +17,7 @@ from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.objectives import rows
 from bertzoo_jax.objectives import span_boundary
 from bertzoo_jax.objectives import spans
+from bertzoo_jax.objectives import tokens
 
 BY_NAME = {
   'mlm': mlm.mlm,
@@ -36,6 +38,8 @@ BY_NAME = {
   'multilabel': rows.multilabel,
   'span': spans.span,
   'span_conditional': spans.span_conditional,
+  'tagging': tokens.tagging,
+  'choice': choices.choice,
 }
 
 

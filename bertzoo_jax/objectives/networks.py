@@ -19,6 +19,8 @@ HEADS = {
   'replaced_head': 'replaced',
   'row_head': 'row',
   'span_head': 'start',
+  'choice_head': 'choice',
+  'tag_head': 'tag',
 }
 
 BEAM = 20  # starts, and ends of each, that `predict` looks at
@@ -179,7 +181,9 @@ def row_head_kind(params) -> str:
   return next(k for k, layer in heads.ROW_HEADS.items() if layer is None or layer[0] in params)
 
 
-def row_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_dropout=0.0):
+def row_logits(
+  encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_dropout=0.0, name='row_head'
+):
   """logits_BC, float32, of each row.
 
   Args:
@@ -189,14 +193,76 @@ def row_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0, input_
     batch: what the encoder read, and row_keys where there is dropout.
     key: of dropout; its draws differ from those of `encode`. None without dropout.
     dropout, input_dropout: rates, see heads.RowHead.
+    name: of the head among the parameters.
   """
-  own = params['row_head']
-  keys_B2 = None
-  if key is not None:
-    keys_B2 = row_keys.fold_in(row_keys.join(batch['row_keys'], key), _ROW_HEAD)
+  own, keys_B2 = params[name], _head_keys(batch, key)
   num_outputs = own['classifier']['bias'].shape[0]
   head = row_head(encoder, row_head_kind(own), num_outputs, dropout, input_dropout)
   return head.apply({'params': own}, encoder.row_vectors(hidden_BLD, batch), keys_B2)
+
+
+def rows_of_options(batch):
+  """The batch of B·C rows that a batch of units [B, C, L] has. Each row has its own dropout keys. A
+  batch [B, L] is returned as it is.
+  """
+  if batch['input_ids'].ndim == 2:
+    return batch
+  units, options, _ = batch['input_ids'].shape
+  rows = {
+    name: x.reshape(units * options, *x.shape[2:]) for name, x in batch.items() if x.ndim == 3
+  }
+  if 'row_keys' in batch:
+    keys_BC2 = row_keys.fold_in(batch['row_keys'][:, None], jnp.arange(options))
+    rows['row_keys'] = keys_BC2.reshape(units * options, 2)
+  return rows
+
+
+def choice_logits(encoder, params, hidden, batch, key=None, dropout=0.0, input_dropout=0.0):
+  """logits_BC, float32, of the options of each unit. Those that only fill a unit have −1e9.
+
+  Args:
+    hidden: of the rows of `rows_of_options`, [B·C, L, D].
+    batch: of units; option_weights [B, C] is 0 for options that only fill.
+    others: see `row_logits`.
+  """
+  found = row_logits(
+    encoder,
+    params,
+    hidden,
+    rows_of_options(batch),
+    key,
+    dropout,
+    input_dropout,
+    name='choice_head',
+  )
+  logits_BC = found.reshape(batch['input_ids'].shape[:2])
+  if 'option_weights' not in batch:
+    return logits_BC
+  return jnp.where(batch['option_weights'] > 0, logits_BC, -1e9)
+
+
+def tag_head(encoder, num_outputs: int, dropout: float = 0.0):
+  """The head that scores each token by its vector."""
+  return heads.TagHead(num_outputs, encoder.kernel_init, dropout)
+
+
+def init_tag_head(encoder, key, num_outputs: int):
+  """Its parameters."""
+  return tag_head(encoder, num_outputs).init(key, _vectors(encoder))['params']
+
+
+def tag_logits(encoder, params, hidden_BLD, batch, key=None, dropout=0.0):
+  """logits_BLC, float32, of each token. Arguments: see `row_logits`."""
+  own = params['tag_head']
+  head = tag_head(encoder, own['classifier']['bias'].shape[0], dropout)
+  return head.apply({'params': own}, hidden_BLD, _head_keys(batch, key))
+
+
+def _head_keys(batch, key):
+  """Keys of a head's dropout, [B, 2]; None without."""
+  if key is None:
+    return None
+  return row_keys.fold_in(row_keys.join(batch['row_keys'], key), _ROW_HEAD)
 
 
 def span_head(encoder):
@@ -284,14 +350,16 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The outputs of a network's trained heads, without dropout, float32.
 
   Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL, 'row':
-  logits_BC}, and those of a head for answers (`_span_outputs`). A network that predicts the next
-  token returns {'next': logits_BLV}.
+  logits_BC, 'choice': logits_BC, 'tag': logits_BLC}, and those of a head for answers
+  (`_span_outputs`). A network that predicts the next token returns {'next': logits_BLV}. Of a batch
+  of units [B, C, L] all but 'choice' are of its B·C rows.
   """
   return {name: x for name, x in outputs(encoder, params, batch).items() if name != 'vectors'}
 
 
 def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """As `predict`, and {'vectors': hidden_BLD} of all tokens, float32."""
+  units, batch = batch, rows_of_options(batch)
   rows, length = batch['input_ids'].shape
   out = {}
   if 'next_head' in params:
@@ -312,6 +380,10 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     out['replaced'] = replaced_logits(encoder, params, hidden_BLD, batch)
   if 'row_head' in params:
     out['row'] = row_logits(encoder, params, hidden_BLD, batch)
+  if 'tag_head' in params:
+    out['tag'] = tag_logits(encoder, params, hidden_BLD, batch)
+  if 'choice_head' in params and units['input_ids'].ndim == 3:
+    out['choice'] = choice_logits(encoder, params, hidden_BLD, units)
   if 'span_head' in params:
     out |= _span_outputs(encoder, params, hidden_BLD, batch)
   return {'vectors': hidden_BLD.astype(jnp.float32), **out}

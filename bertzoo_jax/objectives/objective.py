@@ -1,5 +1,6 @@
 """Objectives: pure functions, as in optax. One train step serves all of them."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -64,7 +65,8 @@ class Network(NamedTuple):
 
     Returns None if the encoder does not tell its operations, or a head is not known.
     """
-    rows, length = features['input_ids']
+    *axes, length = features['input_ids']  # of options the batch has [B, C, L]
+    rows = math.prod(axes)
     predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
     known = {**heads.READS, **dict(self.reads)}
     own = jax.eval_shape(self.of, params)

@@ -2,11 +2,14 @@
 
 import hashlib
 
+import numpy as np
+
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import rows
 from bertzoo_jax.tasks import tables
+from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
@@ -34,16 +37,8 @@ def tfds(
     UserError: no such dataset, split or feature; no TensorFlow.
   """
   names = column_names.Names(text_a, text_b, label, example, ())
-  splits = {split: address for split, address in dict(splits).items() if address}
-  if TRAIN not in splits:
-    raise errors.UserError(
-      'config.source.splits has no train: name the split that is learned, '
-      '--config.source.splits.train=train.'
-    )
   out, digest = {}, hashlib.sha256()
-  for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
-    other, _, part = splits[split].rpartition(':')
-    builder = _builder(other or dataset, task_dir)
+  for split, builder, part in _parts(dataset, splits, task_dir):
     out[split] = _examples(builder, part, split, names, tuple(labels))
     # a dataset has no file of its own to hash: name, version, and what was read
     read = '\x1f'.join([builder.info.full_name, part, *out[split].a, *(out[split].b or ())])
@@ -63,6 +58,97 @@ def tfds(
     (),
     read,
   )
+
+
+def tfds_tags(
+  task_dir, *, dataset, splits, words, tags, scheme, convert, labels, dev_share
+) -> Source:
+  """Tagged sentences of tensorflow-datasets; the fields are those of
+  configs/tasks/parts.py:tfds_tags. task_dir and errors: see tfds.
+  """
+  read, digest = {}, hashlib.sha256()
+  for split, builder, part in _parts(dataset, splits, task_dir):
+    read[split] = _tagged(builder, part, split, words, tags)
+    said = '\x1f'.join([builder.info.full_name, part, *read[split].keys])
+    digest.update(said.encode())
+  out, notes = tagged.schemed(read, scheme, convert)
+
+  def read_file(path):
+    path = storage.path(path)
+    data, form = tables.bytes_of(path), dict(word=0, layout='auto', separator='auto')
+    return tagged.sentences(data, path, 'test', tag=None, **form)[0]
+
+  return Source(
+    out,
+    tuple(labels),
+    ('tag',),
+    (),
+    dev_share,
+    digest.hexdigest(),
+    tuple(notes),
+    read_file,
+  )
+
+
+def _tagged(builder, part, split, words, tags) -> tagged.Tagged:
+  """The sentences of one split."""
+  features, where = builder.info.features, _where(builder, part)
+  for field, name in (('words', words), ('tags', tags)):
+    if name not in features:
+      raise errors.UserError(
+        f'config.source.{field} names the feature {name!r}, and {where} has '
+        f'{", ".join(map(repr, features))}.{errors.did_you_mean(name, features)}'
+      )
+  own, labels = [], []
+  feature = getattr(features[tags], 'feature', features[tags])
+  for number, record in enumerate(_records(builder, part)):
+    place = f'{where}, row {number}, feature {words!r}'
+    own.append([rows.as_text(word, place) for word in np.asarray(record[words]).tolist()])
+    values = np.asarray(record[tags]).tolist()
+    if len(values) != len(own[-1]):
+      raise errors.UserError(f'{place}: {len(own[-1])} words and {len(values)} tags.')
+    labels.append([_label(v, feature, ()) for v in values])
+  return tagged.Tagged(
+    own,
+    labels if not split.startswith('test') or any(map(any, labels)) else None,
+    [str(i) for i in range(len(own))],
+    [f'{where}, row {i}' for i in range(len(own))],
+  )
+
+
+def _parts(dataset, splits, task_dir):
+  """Yields (split, builder, part of the dataset); train is the first."""
+  splits = {split: address for split, address in dict(splits).items() if address}
+  if TRAIN not in splits:
+    raise errors.UserError(
+      'config.source.splits has no train: name the split that is learned, '
+      '--config.source.splits.train=train.'
+    )
+  for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
+    other, _, part = splits[split].rpartition(':')
+    yield split, _builder(other or dataset, task_dir), part
+
+
+def _where(builder, part) -> str:
+  """A split of a dataset, for messages. Raises UserError if there is no such split."""
+  if builder.info.splits and part.partition('[')[0] not in builder.info.splits:
+    raise errors.UserError(
+      f'{builder.info.full_name} has no split {part!r}.'
+      f'{errors.did_you_mean(part, builder.info.splits)}'
+    )
+  return f'{builder.info.full_name}:{part}'
+
+
+def _records(builder, part):
+  """The records of a split, in their order."""
+  import tensorflow_datasets
+
+  data = builder.as_dataset(
+    split=part,
+    shuffle_files=False,
+    read_config=tensorflow_datasets.ReadConfig(interleave_cycle_length=1),
+  )
+  return tensorflow_datasets.as_numpy(data)
 
 
 def _builder(dataset, task_dir):
@@ -88,23 +174,11 @@ def _builder(dataset, task_dir):
 
 
 def _examples(builder, part, split, names, labels) -> Examples:
-  import tensorflow_datasets
-
-  features, where = builder.info.features, f'{builder.info.full_name}:{part}'
-  if builder.info.splits and part.partition('[')[0] not in builder.info.splits:
-    raise errors.UserError(
-      f'{builder.info.full_name} has no split {part!r}.'
-      f'{errors.did_you_mean(part, builder.info.splits)}'
-    )
+  features, where = builder.info.features, _where(builder, part)
   wanted = names.wanted(list(features), where, split)
   found = names.found(split)
-  data = builder.as_dataset(
-    split=part,
-    shuffle_files=False,
-    read_config=tensorflow_datasets.ReadConfig(interleave_cycle_length=1),
-  )
   columns = {name: [] for name in wanted}
-  for number, record in enumerate(tensorflow_datasets.as_numpy(data)):
+  for number, record in enumerate(_records(builder, part)):
     for name in wanted:
       value = record[name]
       if name in found.label:

@@ -7,7 +7,9 @@ the tokenizer and the frame, with the fields of `config.features` by name, and r
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import windows
+from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
@@ -108,4 +110,9 @@ def _framed(words, special, tokens, kept, lengths, numbers) -> Rows:
   )
 
 
-BY_NAME = {'texts': texts, 'question_windows': windows.question_windows}
+BY_NAME = {
+  'texts': texts,
+  'question_windows': windows.question_windows,
+  'words': words.words,
+  'choice_rows': choice_rows.choice_rows,
+}

@@ -7,11 +7,13 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 import hashlib
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import datasets
 from bertzoo_jax.tasks import places
 from bertzoo_jax.tasks import questions
 from bertzoo_jax.tasks import tables
+from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
@@ -78,7 +80,8 @@ def missing(config, task_dir) -> str:
   if 'files' not in config.source:
     return ''
   try:
-    places.of(task_dir, {TRAIN: config.source.files.train})
+    folders = config.source.name == 'choices'
+    places.of(task_dir, {TRAIN: config.source.files.train}, folders)
   except errors.UserError as e:
     return str(e)
   return ''
@@ -89,4 +92,7 @@ BY_NAME = {
   'tfds': datasets.tfds,
   'squad': questions.squad,
   'question_table': questions.table,
+  'conll': tagged.conll,
+  'tfds_tags': datasets.tfds_tags,
+  'choices': choices.choices,
 }

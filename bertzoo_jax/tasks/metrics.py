@@ -2,7 +2,8 @@
 
 labels: int [N] classes, float [N] scores or float [N, C] of 0 and 1; logits: [N, C], of scores
 [N, 1]. The definitions are those of scikit-learn and scipy. What they leave undefined is 0 here: a
-correlation with a constant, F1 without a positive example.
+correlation with a constant, F1 without a positive example. A metric that has an argument `groups`
+gets the names of the examples: rows of one name are ranked among one another.
 """
 
 import numpy as np
@@ -59,6 +60,35 @@ def spearman(labels, logits):
   return _correlation(_ranks(labels), _ranks(_scores(logits)))
 
 
+def mrr(labels, logits, groups):
+  """Mean reciprocal rank: of each group the first row of class 1, by the score of class 1. A group
+  without such a row counts 0; rows of equal score keep their order.
+
+  groups: name of each row's group.
+  """
+  first = [np.flatnonzero(own) for own in _ranked(labels, logits, groups)]
+  return np.mean([1 / (1 + own[0]) if len(own) else 0.0 for own in first])
+
+
+def mean_average_precision(labels, logits, groups):
+  """Mean over the groups of the average precision at their rows of class 1. See mrr."""
+  each = []
+  for own in _ranked(labels, logits, groups):
+    places = np.flatnonzero(own)
+    each.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)) if len(places) else 0.0)
+  return np.mean(each)
+
+
+def _ranked(labels, logits, groups):
+  """Yields of each group whether its rows are of class 1, the highest score first."""
+  scores, labels = logits[:, 1] - logits[:, 0], np.asarray(labels)
+  rows = {}
+  for i, group in enumerate(groups):
+    rows.setdefault(group, []).append(i)
+  for own in rows.values():
+    yield labels[np.array(own)[np.argsort(-scores[own], kind='stable')]] == 1
+
+
 def _classes(logits):
   return np.argmax(logits, axis=-1)
 
@@ -98,6 +128,8 @@ BY_NAME = {
   'matthews': matthews,
   'pearson': pearson,
   'spearman': spearman,
+  'mrr': mrr,
+  'map': mean_average_precision,
 }
 _CLASSES = ('classification',)
 FITS = {
@@ -108,4 +140,6 @@ FITS = {
   'matthews': _CLASSES,
   'pearson': ('regression',),
   'spearman': ('regression',),
+  'mrr': _CLASSES,
+  'map': _CLASSES,
 }

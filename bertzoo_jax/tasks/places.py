@@ -9,10 +9,11 @@ from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
 
 
-def of(task_dir, files) -> dict:
+def of(task_dir, files, folders=False) -> dict:
   """{split: path, None where an optional file is absent}; train is the first.
 
-  files: {split: name in `task_dir`}, as configs/tasks/parts.py:table has it.
+  files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as configs/tasks/parts.py:table says.
+  folders: whether a name may be that of a folder.
 
   Raises UserError for a file that is not there, and for a split of another name.
   """
@@ -37,7 +38,7 @@ def of(task_dir, files) -> dict:
       storage.path(os.path.join(task_dir or '', name))
       for name in files[split].removesuffix(column_names.OPTIONAL).split('|')
     ]
-    out[split] = next((p for p in looked_for if p.exists() and not p.is_dir()), None)
+    out[split] = next((p for p in looked_for if p.exists() and (folders or not p.is_dir())), None)
     if out[split] is None and not files[split].endswith(column_names.OPTIONAL):
       remedy = (
         'set --task_dir to the folder of the task'

@@ -39,7 +39,15 @@ class Read(NamedTuple):
 
 
 def read(
-  data: bytes, file, wanted, *, header=True, columns=(), separator='auto', quotes='auto'
+  data: bytes,
+  file,
+  wanted,
+  *,
+  header=True,
+  columns=(),
+  separator='auto',
+  quotes='auto',
+  lists=(),
 ) -> Read:
   """The wanted columns of a file.
 
@@ -49,20 +57,21 @@ def read(
     wanted: function list of column names → those to read; it raises UserError if one is missing.
     header, columns, separator, quotes: of text files, as configs/tasks/parts.py:table has them.
       The columns of a file without any names are called 0, 1, ….
+    lists: names of columns whose lists of texts stay lists, in JSON and parquet.
 
   Raises:
     UserError: another kind of file or encoding; quotes that do not end; most rows do not fit.
   """
   suffix = pathlib.PurePath(str(file)).suffix.lower()
   if suffix == '.parquet':
-    return _parquet(data, file, wanted)
+    return _parquet(data, file, wanted, lists)
   if suffix not in SUFFIXES:
     raise errors.UserError(
       f'{file}: a table is read by the end of its name, {", ".join(SUFFIXES)}: unpack or rename it.'
     )
-  data = _text(data, file)
+  data = text_of(data, file)
   if suffix in JSON:
-    return _records(data, file, wanted)
+    return _records(data, file, wanted, lists)
   separator = TEXT[suffix] if separator == 'auto' else separator
   if quotes == 'auto':
     quotes = 'double' if suffix == '.csv' else 'none'
@@ -77,7 +86,7 @@ def read(
 # --- bytes → lines ---
 
 
-def _text(data, file) -> bytes:
+def text_of(data, file) -> bytes:
   """The bytes of a text file without a byte-order mark. Raises UserError if it is no UTF-8 text."""
   if data[:2] in (b'\xff\xfe', b'\xfe\xff'):
     raise _encoding(file, 'UTF-16', 'UTF-16')
@@ -91,14 +100,14 @@ def _text(data, file) -> bytes:
 
 def text(data: bytes, file) -> str:
   """The bytes of a text file as a text. Raises UserError if it is no UTF-8 text."""
-  data = _text(data, file)
+  data = text_of(data, file)
   try:
     return data.decode('utf-8')
   except UnicodeDecodeError as e:
     raise _encoding(file, *_guess(data)) from e
 
 
-def _lines(data, file):
+def lines_of(data, file):
   """Yields (number from 1, line without its end). Lines end in LF or CR LF, or in CR alone where
   the file has no LF.
   """
@@ -173,11 +182,11 @@ def _delimited(data, file, wanted, header, names, separator, quoted) -> Read:
 def _rows(data, file, separator, quoted):
   """Yields (number of the first line, fields) of each row, blank lines among them."""
   if not quoted:
-    yield from ((number, line.split(separator)) for number, line in _lines(data, file))
+    yield from ((number, line.split(separator)) for number, line in lines_of(data, file))
     return
   csv.field_size_limit(_FIELD)
   reader = csv.reader(
-    (line.replace('\r', ' ') + '\n' for _, line in _lines(data, file)),
+    (line.replace('\r', ' ') + '\n' for _, line in lines_of(data, file)),
     delimiter=separator,
     strict=True,
   )
@@ -224,7 +233,7 @@ def _find(known, file, wanted, guess=False) -> dict[str, int]:
 # --- records ---
 
 
-def _records(data, file, wanted) -> Read:
+def _records(data, file, wanted, lists) -> Read:
   """Of a JSON array of objects, or of JSON lines (which files called .json hold, too)."""
   left_out, records = {}, []
   if data.lstrip()[:1] == b'[':
@@ -238,7 +247,7 @@ def _records(data, file, wanted) -> Read:
     rows = list(enumerate(array, 1))
   else:
     unit, rows = 'line', []
-    for place, line in _lines(data, file):
+    for place, line in lines_of(data, file):
       if line.strip():
         try:
           rows.append((place, json.loads(line)))
@@ -265,7 +274,8 @@ def _records(data, file, wanted) -> Read:
       left_out.setdefault(reason, [0, place])[0] += 1
       continue
     for name, value in zip(names, values):
-      out[name].append(as_text(value, f'{file}, {unit} {place}, key {name!r}'))
+      where = f'{file}, {unit} {place}, key {name!r}'
+      out[name].append(_shown(value, where, name in lists))
     numbers.append(number)
     places.append(place)
   return Read(out, numbers, places, unit, left_out)
@@ -291,7 +301,7 @@ def _value(record, name):
   return _ABSENT
 
 
-def _parquet(data, file, wanted) -> Read:
+def _parquet(data, file, wanted, lists) -> Read:
   import pyarrow
   from pyarrow import parquet
 
@@ -303,11 +313,19 @@ def _parquet(data, file, wanted) -> Read:
   except (pyarrow.ArrowException, OSError) as e:
     raise errors.UserError(f'{file} is no whole parquet file ({e}): copy it again.') from e
   out = {
-    name: [as_text(v, f'{file}, row {i}, column {name!r}') for i, v in enumerate(column, 1)]
+    name: [
+      _shown(v, f'{file}, row {i}, column {name!r}', name in lists) for i, v in enumerate(column, 1)
+    ]
     for name, column in values.items()
   }
   count = table.metadata.num_rows
   return Read(out, list(range(count)), list(range(1, count + 1)), 'row', {})
+
+
+def _shown(value, where, stays):
+  if stays and isinstance(value, list):
+    return [as_text(v, where) for v in value]
+  return as_text(value, where)
 
 
 def as_text(value, where: str) -> str:

@@ -92,6 +92,19 @@ class Tokenizer:
       for e in self._as_transformers.encode_batch_fast(texts, add_special_tokens=False)
     ]
 
+  def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """As transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
+
+    Returns:
+      (ids, words) of each sentence, int32 [T]: token t belongs to the word words[t]. A word may
+      have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
+    """
+    return published.with_words(self._of_words, sentences)
+
+  @functools.cached_property
+  def _of_words(self) -> hf.Tokenizer:
+    return published.of_words(self._as_transformers)
+
   @functools.cached_property
   def _as_transformers(self) -> hf.Tokenizer:
     return self.parsing_engine()
@@ -204,8 +217,8 @@ def load(path, section: dict | None = None) -> Tokenizer:
 def of_folder(folder) -> Tokenizer | published.Published:
   """The tokenizer of a folder, for use with weights that lie there or belong to it.
 
-  Both kinds of result have encode_as_transformers, encode_with_offsets, decode, special, pieces and
-  vocab_size.
+  Both kinds of result have encode_as_transformers, encode_with_offsets, encode_words, decode,
+  special, pieces and vocab_size.
 
   Args:
     folder: one that `save` wrote, or a local Hugging Face directory.

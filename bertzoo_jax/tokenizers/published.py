@@ -1,5 +1,6 @@
 """Tokenizers of Hugging Face directories, which no config section describes."""
 
+import functools
 import json
 
 import numpy as np
@@ -72,6 +73,14 @@ class Published:
       self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})
     return with_offsets(self._parsing if special_text else self._plain, texts)
 
+  def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(ids, numbers of words) of each sentence, see `tokenizers.Tokenizer`."""
+    return with_words(self._of_words, sentences)
+
+  @functools.cached_property
+  def _of_words(self) -> hf.Tokenizer:
+    return of_words(self._parsing)
+
   def decode(self, ids) -> str:
     """The text of ids, special tokens spelt out."""
     return self._parsing.decode([int(i) for i in ids], skip_special_tokens=False)
@@ -83,6 +92,37 @@ def with_offsets(engine, texts):
   for e in engine.encode_batch(texts, add_special_tokens=False):
     offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
     out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
+  return out
+
+
+def of_words(engine: hf.Tokenizer) -> hf.Tokenizer:
+  """The engine for texts that are split into words: see `blank_before_words`."""
+  content = json.loads(engine.to_str())
+  made = blank_before_words(content)
+  return engine if made == content else hf.Tokenizer.from_str(json.dumps(made))
+
+
+def blank_before_words(content: dict) -> dict:
+  """A tokenizer.json whose byte-level pre-tokenizer puts a blank before each word: transformers'
+  add_prefix_space=True, without which it refuses words. The same one if it has no such part.
+  """
+  split = content.get('pre_tokenizer') or {}
+  if split.get('type') == 'ByteLevel':
+    return {**content, 'pre_tokenizer': {**split, 'add_prefix_space': True}}
+  if split.get('type') == 'Sequence':
+    own = [
+      {**x, 'add_prefix_space': True} if x.get('type') == 'ByteLevel' else x
+      for x in split['pretokenizers']
+    ]
+    return {**content, 'pre_tokenizer': {**split, 'pretokenizers': own}}
+  return content
+
+
+def with_words(engine, sentences):
+  """(ids, number of the word of each token) of each sentence, int32 [T], by an engine."""
+  out = []
+  for e in engine.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False):
+    out.append((np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)))
   return out
 
 

@@ -14,7 +14,7 @@ class Meter:
     self.phase = phase_run.index
     self._rows, self._tokens, self._per_epoch = (
       phase_run.rows,
-      phase_run.rows * phase_run.length,
+      phase_run.tokens,
       phase_run.data.rows_per_epoch,
     )
     self._first_step, self._examples, self._first_example = (

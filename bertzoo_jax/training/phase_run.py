@@ -54,7 +54,7 @@ class PhaseRun(NamedTuple):
 
   @property
   def rows(self) -> int:
-    """Rows of the global batch."""
+    """Rows of the global batch; of a batch of options, its units."""
     return self.data.features['input_ids'][0][0]
 
   @property
@@ -63,9 +63,14 @@ class PhaseRun(NamedTuple):
     return {name: shape for name, (shape, _) in self.data.features.items()}
 
   @property
+  def tokens(self) -> int:
+    """Tokens of the global batch, padding too."""
+    return math.prod(self.data.features['input_ids'][0])
+
+  @property
   def length(self) -> int:
     """Tokens a row."""
-    return self.data.features['input_ids'][0][1]
+    return self.data.features['input_ids'][0][-1]
 
 
 def target(phase_run: PhaseRun):

@@ -53,7 +53,10 @@ def _one(task, tasks, changes):
   )
   fields['source'] = source()
   objective = tasks[task]['objective'] if 'objective' in tasks[task] else parts.classification
-  fields.update(_recipe(changes.pop('recipe', ''), task, objective))
+  recipe = _recipe(changes.pop('recipe', ''), task, objective)
+  if 'epochs' in recipe and 'steps' not in recipe:
+    fields.pop('steps', None)  # of the paper that the task's own values are from
+  fields.update(recipe)
   for key, value in changes.items():
     if key not in parts.SECTIONS:
       known = ('recipe', 'source', *parts.SECTIONS)

@@ -11,12 +11,23 @@
 | regress | a text and a number; two texts with --config.source.text_b=NAME |
 | multilabel | a text and several columns of 0 and 1: --config.source.label=toxic,insult,threat |
 | qa | a question and its answer in a passage: SQuAD's JSON; a table with `,source=table` |
+| choice | a text, a question, its options (as many columns, or a list), and the right one |
+| tag | a word and its tag; an empty line ends a sentence (CoNLL's columns) |
 
 Files: tsv, csv, jsonl, json or parquet, by the end of the name; a path, or a name in --task_dir.
 `files.dev` is scored; without one, `dev_share` of the train file is. `files.test` is predicted.
 Columns are called text (text_a and text_b of pairs), label or score unless you name others. The
 labels are those of the train file. `,source=tfds` reads a dataset of tensorflow-datasets
 (--config.source.dataset=imdb_reviews).
+
+`choice` has the columns text, question, options and label. --config.source.options=a,b,c names one
+column for each option; a single one has lists (jsonl). A label is the letter, the number or the
+text of the right option. Without a text, --config.source.text='', the question stands beside each
+option.
+
+`tag` reads text files with columns: the word is in the first one (--config.source.word=0), the tag
+in the last (--config.source.tag=-1). Its metrics are of entities (B-PER, I-PER, …); for tags
+without such prefixes, as parts of speech, set --config.metrics="('accuracy',)".
 """
 
 from configs.tasks import arguments
@@ -46,6 +57,22 @@ TASKS = {
     sources=_columns(),
     objective=parts.multilabel,
     metrics=('micro_f1', 'macro_f1', 'accuracy'),
+  ),
+  'choice': dict(
+    sources={'choices': lambda: parts.choices(files=_FILES)},
+    objective=parts.choice,
+    features=parts.choice_rows,
+    metrics=('accuracy',),
+  ),
+  'tag': dict(
+    sources={
+      'conll': lambda: parts.conll(files=_FILES),
+      'tfds_tags': lambda: parts.tfds_tags(dataset='', splits={**_FILES, 'train': 'train'}),
+    },
+    objective=parts.tagging,
+    features=parts.words,
+    metrics=('entity_f1', 'entity_precision', 'entity_recall', 'accuracy'),
+    submission=dict(test='test.conll'),
   ),
 }
 

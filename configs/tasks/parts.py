@@ -114,6 +114,92 @@ def question_table(
   return _part('question_table', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
 
 
+def conll(
+  *,
+  files,
+  word=0,
+  tag=-1,
+  layout='auto',
+  separator='auto',
+  prefix='',
+  scheme='auto',
+  convert='',
+  labels=(),
+  dev_share=0.1,
+):
+  """Sentences of tagged words: a word per line, its columns, and an empty line behind a sentence.
+
+  files: see table. A test file may have words alone.
+  word, tag: numbers of columns from 0; −1 is the last one.
+  layout: columns | conllu (Universal Dependencies: comments, ranges of words and empty nodes are
+    left out) | table (MSRA-NER: a sentence per line, its words and its tags, each with U+0002
+    between) | auto (conllu by the name's end, table by U+0002). Lines of -DOCSTART- are left out.
+  separator: auto (tabs if most lines have one, else blanks) | the character.
+  prefix: what words begin with and is left out, as 'en:' in WikiANN's files.
+  scheme: of the tags, auto | iob1 | iob2 | bioes | bilou | io | none (parts of speech). Tags that
+    the scheme does not allow are counted and said.
+  convert: the scheme to convert the tags to, iob2 | bioes | bilou; '' for none.
+  labels: all tags in order; () for those of train, and of a scheme all prefixes of its types.
+  dev_share: see table.
+  """
+  return _part('conll', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
+
+
+def tfds_tags(
+  *,
+  dataset,
+  splits,
+  words='tokens',
+  tags='tags',
+  scheme='auto',
+  convert='',
+  labels=(),
+  dev_share=0.1,
+):
+  """Tagged sentences of tensorflow-datasets.
+
+  dataset, splits: see tfds.
+  words, tags: names of features, each a sequence.
+  scheme, convert, labels, dev_share: see conll.
+  """
+  return _part('tfds_tags', {**locals(), 'splits': ml_collections.ConfigDict(dict(splits))})
+
+
+def choices(
+  *,
+  files,
+  layout='auto',
+  text='text',
+  question='question',
+  options='options',
+  label='label',
+  example='',
+  label_form='auto',
+  header=True,
+  columns=(),
+  separator='auto',
+  quotes='auto',
+  dev_share=0.1,
+):
+  """Questions with options, one of which is right.
+
+  files: see table. A name may be that of a folder with files of RACE.
+  layout: race (a JSON object per file: article, questions, options, answers) | dream (a JSON array
+    of dialogues) | mctest (stories as text or as a table, with a file of answers, .ans, beside) |
+    table (tsv, txt, csv, jsonl, json or parquet) | auto (by what the file begins with). The fields
+    below are those of a table.
+  text, question, label, example: names of columns; '' for none. Without a text, the question stands
+    beside each option.
+  options: the columns of the options, with commas between; or one column that has lists of them
+    (JSON, parquet). Empty options are left out.
+  label_form: what the labels are: letter (A is the first option) | from_0 | from_1 (numbers) | text
+    (of the right option) | auto (the only one that fits all labels).
+  header, columns, separator, quotes, dev_share: see table. dev_share is of texts, so all questions
+    about one text stay together.
+  """
+  return _part('choices', {**locals(), 'files': ml_collections.ConfigDict(dict(files))})
+
+
 # --- features: how an example becomes a row ---
 
 
@@ -148,6 +234,29 @@ def question_windows(
     train has questions without an answer. The metric best_threshold finds it on dev.
   """
   return _part('question_windows', locals())
+
+
+def words(*, overlap=0.25):
+  """The words of a sentence in one row; each is predicted at its first token.
+
+  overlap: what two rows of a sentence longer than config.length share: tokens, or below 1 a share
+    of a row. A word is learned and predicted in the row where it has most context. No word is left
+    out.
+  """
+  return _part('words', locals())
+
+
+def choice_rows(*, options=0, order='text_first', option_tokens=128, option_cut='start', blank='_'):
+  """A row for each option of a question: the text, and the question with the option.
+
+  options: rows per question; 0 for as many as the question with the most options has.
+  order: text_first (code of ALBERT's and XLNet's releases) | options_first (code of RoBERTa's).
+  option_tokens: of a question with its option, at most; of a short row no more than half.
+  option_cut: which end it loses: start | end. The text always loses its end.
+  blank: what the option replaces in a question; a question without it has the option behind it. ''
+    for always behind it.
+  """
+  return _part('choice_rows', locals())
 
 
 # --- objective ---
@@ -213,12 +322,24 @@ def span_conditional(*, head='tanh', hidden_size=0, answerable_weight=0.5, dropo
   return _part('span_conditional', {**locals(), 'sift': _sift(sift)})
 
 
+def tagging(*, dropout=0.1, sift=None):
+  """One tag per word, at its first token. dropout: of the vectors that the head reads.
+  sift: see classification.
+  """
+  return _part('tagging', {**locals(), 'sift': _sift(sift)})
+
+
+def choice(*, head='auto', dropout=0.1, input_dropout=0.0, sift=None):
+  """One of several options, each of which gets a score. Fields: see classification."""
+  return _part('choice', {**locals(), 'sift': _sift(sift)})
+
+
 # --- a fine-tuning ---
 
 SECTIONS = {
-  'source': (table, tfds, squad, question_table),
-  'features': (texts, question_windows),
-  'objective': (classification, regression, multilabel, span, span_conditional),
+  'source': (table, tfds, squad, question_table, conll, tfds_tags, choices),
+  'features': (texts, question_windows, words, choice_rows),
+  'objective': (classification, regression, multilabel, span, span_conditional, tagging, choice),
   'optimizer': parts.SECTIONS['optimizer'],
   'schedule': parts.SECTIONS['schedule'],
 }

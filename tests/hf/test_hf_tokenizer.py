@@ -175,3 +175,34 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
 def test_ids_with_gaps_are_refused():
   with pytest.raises(errors.UserError, match='no gaps'):
     hf_tokenizer.vocabulary({'model': {'vocab': {'a': 0, 'b': 2}}})
+
+
+WORDS = [
+  ['The', 'time', 'machine', "didn't", 'stop', '.'],
+  ['', 'a', ' ', '\u200b', '\x07', 'b'],
+  [' lead', 'trail ', 'in side', 'naïve', 'ﬁx', 'A\u0301'],
+  ['海', '钓比赛', '，', '1,000', '10,', '...'],
+  ['[MASK]', '<mask>', 'a<mask>b', '<s>', '[SEP]', '▁', '▁x'],
+  ['😀', '👩\u200d👩', '\ufffd', '\u3000', 'İ', 'ẞ'],
+  [],
+]
+
+
+def test_ids_of_words_equal_transformers_with_is_split_into_words(trained, tmp_path):
+  tokenizer, folder = trained
+  export(folder, tmp_path, 'bert', 2)
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  if tokenizer.section['name'] == 'byte_bpe':
+    # as one gives it to RobertaTokenizerFast, which refuses words without
+    content = json.loads((tmp_path / 'tokenizer.json').read_text())
+    content['pre_tokenizer']['add_prefix_space'] = True
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(content))
+    reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
+  sentences = WORDS + [line.split() for line in SAMPLE.split('\n')[:200]]
+  ours = tokenizer.encode_words(sentences)
+  theirs = tokenizers.of_folder(tmp_path).encode_words(sentences)
+  for words, (ids, of_word), (other, of_other) in zip(sentences, ours, theirs):
+    wanted = reloaded(words, is_split_into_words=True, add_special_tokens=False)
+    assert ids.tolist() == wanted['input_ids'] == other.tolist(), words
+    assert of_word.tolist() == wanted.word_ids() == of_other.tolist(), words
+  assert sum(len(ids) for ids, _ in ours) > 1000

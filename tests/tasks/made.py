@@ -26,6 +26,15 @@ class Characters:
     starts = [np.array([i for i, c in enumerate(t) if not c.isspace()], np.int32) for t in texts]
     return [(ids, at, at + 1) for ids, at in zip(self.encode_as_transformers(texts), starts)]
 
+  def encode_words(self, sentences):
+    """A token per character; the word '~' has none."""
+    out = []
+    for words in sentences:
+      ids = [10 + ord(c) for word in words for c in word if c not in ' ~']
+      of_word = [i for i, word in enumerate(words) for c in word if c not in ' ~']
+      out.append((np.array(ids, np.int32), np.array(of_word, np.int32)))
+    return out
+
 
 def config(argument='classify', files=None, **source):
   """A config of configs/tasks/own.py with fields of its source."""

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import files
+from bertzoo_jax.tasks.kinds import kind
 from configs.tasks import chinese
 from configs.tasks import glue
 
@@ -269,3 +270,23 @@ def test_public_files_have_their_published_sizes(config, folder, sizes):
   assert not [note for note in task.notes if 'left out' in note]
   assert task.labels == ('0', '1')
   assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())
+
+
+def test_metrics_of_ranks_need_the_column_of_the_question(tmp_path):
+  lines = ['qid\ttext_a\ttext_b\tlabel'] + [f'{i // 2}\tq\ta {i}\t{i % 2}' for i in range(8)]
+  made.write(tmp_path, train_tsv='\n'.join(lines), dev_tsv='\n'.join(lines))
+  config = chinese.get_config('dbqa')
+  config.source.files = {'train': 'train.tsv', 'dev': 'dev.tsv'}
+  opened = lambda: tasks.open(
+    config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=32
+  )
+  task = opened()
+  dev = task.splits['dev']
+  assert 'metrics mrr' in task.report()
+  best = {'row': np.stack([1 - dev.labels, dev.labels], axis=1).astype(np.float32)}
+  assert kind.score(('mrr', 'map'), task, dev, best) == {'mrr': 1.0, 'map': 1.0}
+  usual = kind.score(('mrr', 'map'), task, dev, task.kind.constant(task, dev))
+  assert usual == {'mrr': 0.5, 'map': 0.5}
+  config.source.example = ''
+  with pytest.raises(errors.UserError, match="'mrr', which ranks .* --config.source.example=NAME"):
+    opened().report()

@@ -61,6 +61,23 @@ def test_scores_of_classes_equal_scikit_learns(case, count):
   assert ours == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize('case', range(10))
+def test_ranks_of_questions_are_scored_by_their_definitions(case):
+  rng = np.random.default_rng(case)
+  labels, logits = rng.integers(0, 2, 60), rng.normal(size=(60, 2)).round(case % 2 + 0)
+  groups = [f'q{i}' for i in rng.integers(0, 9, 60)]
+  reciprocal, precision = [], []
+  for group in set(groups):
+    own = [i for i, g in enumerate(groups) if g == group]
+    own.sort(key=lambda i: logits[i, 0] - logits[i, 1])  # stable
+    right = [labels[i] for i in own]
+    reciprocal.append(1 / (right.index(1) + 1) if 1 in right else 0)
+    each = [sum(right[: k + 1]) / (k + 1) for k in range(len(right)) if right[k]]
+    precision.append(sum(each) / max(len(each), 1))
+  assert metrics.mrr(labels, logits, groups) == pytest.approx(np.mean(reciprocal))
+  assert metrics.mean_average_precision(labels, logits, groups) == pytest.approx(np.mean(precision))
+
+
 @pytest.mark.parametrize('case', CASES)
 def test_scores_of_several_labels_equal_scikit_learns(case):
   rng = np.random.default_rng(case)

@@ -85,7 +85,8 @@ def _beside(name: str) -> dict[str, Architecture]:
 
 def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
   """The class for a task in the family of a class, and the form of its head (tanh, gelu or linear).
-  Where the family has none, `name` and 'tanh': export then says what it has no place for.
+  Where the family has none, `name`, and the form of the family's head for rows (or 'tanh'): export
+  then says what it has no place for.
 
   Args:
     name: of a class, see `choose`, or a model_type.
@@ -99,7 +100,7 @@ def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
     if a.model_type == model_type and (form := row_heads.kind(a, head)):
       return other, form
-  return name, 'tanh'
+  return name, 'tanh' if head == row_heads.HEAD else task_class_of(name)[1]
 
 
 def placed(name: str, params, own_heads) -> dict[str, Any]:
@@ -192,5 +193,20 @@ ARCHITECTURES = {
     deberta_v2.QUESTIONS,
     xlnet.QUESTIONS,
     xlnet.CONDITIONAL_QUESTIONS,
+    bert.TAGS,
+    ernie.TAGS,
+    roberta.TAGS,
+    electra.TAGS,
+    albert.TAGS,
+    deberta.TAGS,
+    deberta_v2.TAGS,
+    xlnet.TAGS,
+    bert.CHOICES,
+    ernie.CHOICES,
+    roberta.CHOICES,
+    electra.CHOICES,
+    albert.CHOICES,
+    deberta_v2.CHOICES,
+    xlnet.CHOICES,
   )
 }

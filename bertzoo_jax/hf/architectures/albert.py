@@ -4,6 +4,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -111,3 +112,14 @@ CLASSIFICATION = _build(
   head_dropouts=('classifier_dropout_prob',),
 )
 QUESTIONS = _build('AlbertForQuestionAnswering', build=bert_like.questions)
+TAGS = _build(
+  'AlbertForTokenClassification',
+  build=bert_like.tagging,
+  head_dropouts=('classifier_dropout_prob',),
+)
+CHOICES = _build(
+  'AlbertForMultipleChoice',
+  *task_heads.choice_rows('tanh', 'albert.pooler'),
+  build=bert_like.choice,
+  head_dropouts=('classifier_dropout_prob',),
+)

@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2018), and its left-to-right baseline."""
 
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
@@ -58,6 +59,20 @@ def questions(name, model_type, **rest):
   return bert_like.questions(name, model_type, bert_like.encoder(model_type, 2), segments=2, **rest)
 
 
+def tagging(name, model_type, **rest):
+  """A class with BERT's layers that tags tokens. rest: arguments of bert_like.build."""
+  return bert_like.tagging(name, model_type, bert_like.encoder(model_type, 2), segments=2, **rest)
+
+
+def choice(name, model_type, **rest):
+  """A class with BERT's layers that scores options. rest: arguments of bert_like.build."""
+  rows = (
+    *bert_like.encoder(model_type, 2),
+    *task_heads.choice_rows('tanh', f'{model_type}.pooler.dense'),
+  )
+  return bert_like.choice(name, model_type, rows, segments=2, **rest)
+
+
 def _next_logits(directory, batch):
   """As verify.logits: logits of the token that follows each token."""
   network, unloaded = verify.reloaded(directory, LEFT_TO_RIGHT.name)
@@ -79,3 +94,5 @@ LEFT_TO_RIGHT = build(
 )
 CLASSIFICATION = classification('BertForSequenceClassification', 'bert')
 QUESTIONS = questions('BertForQuestionAnswering', 'bert')
+TAGS = tagging('BertForTokenClassification', 'bert')
+CHOICES = choice('BertForMultipleChoice', 'bert')

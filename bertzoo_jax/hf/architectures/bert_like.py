@@ -11,6 +11,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -234,6 +235,19 @@ def questions(name: str, model_type: str, rows: tuple[Row, ...], **rest):
   """An architecture of BERT's kind that finds answers. rows: of the body; others: see `build`."""
   told = dict(heads=span_heads.SAID, pipeline=span_heads.PIPELINE)
   return build(name, model_type, (*rows, *span_heads.ROWS), **{**told, **rest})
+
+
+def tagging(name: str, model_type: str, rows: tuple[Row, ...], **rest):
+  """An architecture of BERT's kind that tags tokens. rows: of the body; others: see `build`."""
+  told = dict(heads=task_heads.SAID_OF_TAGS, pipeline=task_heads.TASKS[task_heads.TAG])
+  told |= dict(head_dropouts=('classifier_dropout',))
+  return build(name, model_type, (*rows, *task_heads.tag_rows()), **{**told, **rest})
+
+
+def choice(name: str, model_type: str, rows: tuple[Row, ...], **rest):
+  """An architecture of BERT's kind that scores options. Arguments: see `build`."""
+  told = dict(heads=task_heads.SAID_OF_CHOICES, pipeline='', head_dropouts=('classifier_dropout',))
+  return build(name, model_type, rows, **{**told, **rest})
 
 
 def _modern(model_type: str, name: str) -> str:

@@ -84,3 +84,4 @@ MASKED_LM = _build(
 )
 CLASSIFICATION = deberta_like.classification(_build, 'DebertaForSequenceClassification', _BODY)
 QUESTIONS = deberta_like.questions(_build, 'DebertaForQuestionAnswering', _BODY)
+TAGS = deberta_like.tagging(_build, 'DebertaForTokenClassification', _BODY)

@@ -11,6 +11,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -193,6 +194,32 @@ def questions(build, name: str, rows: tuple[Row, ...], **rest):
     computes=_for_rows,
     **rest,
   )
+
+
+def tagging(build, name: str, rows: tuple[Row, ...], **rest):
+  """An architecture that tags tokens. Arguments: see `classification`."""
+  return build(
+    name,
+    (*rows, *task_heads.tag_rows()),
+    heads=task_heads.SAID_OF_TAGS,
+    pipeline=task_heads.TASKS[task_heads.TAG],
+    computes=_for_rows,
+    **rest,
+  )
+
+
+def choice(build, name: str, rows: tuple[Row, ...], **rest):
+  """An architecture that scores options. Arguments: see `classification`."""
+  a = build(
+    name,
+    (*rows, *task_heads.choice_rows('gelu', 'pooler.dense')),
+    heads=task_heads.SAID_OF_CHOICES,
+    pipeline='',
+    computes=_for_rows,
+    head_dropouts=('cls_dropout', 'pooler_dropout'),
+    **rest,
+  )
+  return a._replace(to_encoder=row_heads.expecting(a.to_encoder, pooler_hidden_act='gelu'))
 
 
 def _for_rows(encoder) -> Computed:

@@ -184,3 +184,5 @@ DISCRIMINATOR = _build(
 )
 CLASSIFICATION = deberta_like.classification(_build, 'DebertaV2ForSequenceClassification', _BODY)
 QUESTIONS = deberta_like.questions(_build, 'DebertaV2ForQuestionAnswering', _BODY)
+TAGS = deberta_like.tagging(_build, 'DebertaV2ForTokenClassification', _BODY)
+CHOICES = deberta_like.choice(_build, 'DebertaV2ForMultipleChoice', _BODY)

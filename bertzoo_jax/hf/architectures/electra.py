@@ -1,11 +1,13 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def _build(name, *heads, build=bert_like.build, **rest):
+def _build(name, *heads, build=bert_like.build, also=(), **rest):
+  """also: further fields of config.json."""
   none = lambda sizes: None
   return build(
     name,
@@ -16,7 +18,10 @@ def _build(name, *heads, build=bert_like.build, **rest):
       *heads,
     ),
     segments=2,
-    more=lambda encoder, special, sizes: {'embedding_size': sizes.table_width},
+    more=lambda encoder, special, sizes: {
+      'embedding_size': sizes.table_width,
+      **dict(also),
+    },
     defaults=dict(
       embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
     ),
@@ -49,3 +54,19 @@ CLASSIFICATION = _build(
   build=bert_like.classification,
 )
 QUESTIONS = _build('ElectraForQuestionAnswering', build=bert_like.questions)
+TAGS = _build('ElectraForTokenClassification', build=bert_like.tagging)
+# How the class makes the vector that is scored, and what a head here does.
+_SUMMARY = {
+  'summary_type': 'first',
+  'summary_use_proj': True,
+  'summary_activation': 'gelu',
+  'summary_proj_to_labels': False,
+}
+CHOICES = _build(
+  'ElectraForMultipleChoice',
+  *task_heads.choice_rows('gelu', 'sequence_summary.summary'),
+  build=bert_like.choice,
+  also=_SUMMARY,
+  head_dropouts=('summary_last_dropout', 'summary_first_dropout'),
+)
+CHOICES = CHOICES._replace(to_encoder=row_heads.expecting(CHOICES.to_encoder, **_SUMMARY))

@@ -2,6 +2,7 @@
 
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
@@ -48,5 +49,23 @@ QUESTIONS = bert_like.questions(
   'roberta',
   bert_like.encoder('roberta', 1),
   heads=f'{span_heads.SAID} {_ZEROS}',
+  **_FIELDS,
+)
+TAGS = bert_like.tagging(
+  'RobertaForTokenClassification',
+  'roberta',
+  bert_like.encoder('roberta', 1),
+  heads=f'{task_heads.SAID_OF_TAGS} {_ZEROS}',
+  **_FIELDS,
+)
+CHOICES = bert_like.choice(
+  'RobertaForMultipleChoice',
+  'roberta',
+  (
+    *bert_like.encoder('roberta', 1),
+    *task_heads.choice_rows('tanh', 'roberta.pooler.dense'),
+  ),
+  heads=f'{task_heads.SAID_OF_CHOICES} {_ZEROS}',
+  head_dropouts=(),  # that of the encoder's vectors
   **_FIELDS,
 )

@@ -2,6 +2,7 @@
 content stream.
 """
 
+import functools
 import re
 import types
 
@@ -11,6 +12,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -196,6 +198,13 @@ def _beams(directory, batch):
   return {**found, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
 
 
+def _head_logits(name, output, directory, batch):
+  """The same of a class with one head, by the name of its output."""
+  network, unloaded = verify.reloaded(directory, name)
+  out = verify.outputs(network, batch, segments=True)
+  return {output: out.logits.numpy(), 'unloaded': unloaded}
+
+
 # How the class makes a row's vector of its tokens, and what an encoder and a head here do.
 _SUMMARY = {
   'summary_type': 'last',
@@ -278,4 +287,29 @@ CONDITIONAL_QUESTIONS = QUESTIONS._replace(
   '`p_mask`: 1 for tokens that are neither of the passage nor the last one.',
   pipeline='',
   logits=_beams,
+)
+TAGS = CLASSIFICATION._replace(
+  name='XLNetForTokenClassification',
+  rows=(*_body(), *task_heads.tag_rows()),
+  to_config=lambda *of: {**_to_config(*of), 'architectures': ['XLNetForTokenClassification']},
+  to_encoder=_to_encoder,
+  heads=f'{task_heads.SAID_OF_TAGS} transformers has no dropout before the head.',
+  pipeline=task_heads.TASKS[task_heads.TAG],
+  logits=functools.partial(_head_logits, 'XLNetForTokenClassification', 'tag'),
+  head_dropouts=(),
+)
+CHOICES = CLASSIFICATION._replace(
+  name='XLNetForMultipleChoice',
+  rows=(
+    *_body(),
+    *task_heads.choice_rows('tanh', 'sequence_summary.summary', 'logits_proj'),
+  ),
+  to_config=lambda *of: {
+    **_to_config(*of),
+    'architectures': ['XLNetForMultipleChoice'],
+    **_SUMMARY,
+  },
+  heads=f'{task_heads.SAID_OF_CHOICES} It reads the vector of the last token: pad on the left.',
+  pipeline='',
+  logits=functools.partial(_head_logits, 'XLNetForMultipleChoice', 'choice'),
 )

@@ -1,7 +1,9 @@
 """Kinds of fine-tuning tasks, by the name of their objective; one file for each family."""
 
+from bertzoo_jax.tasks.kinds import choices
 from bertzoo_jax.tasks.kinds import questions
 from bertzoo_jax.tasks.kinds import rows
+from bertzoo_jax.tasks.kinds import tags
 from bertzoo_jax.tasks.kinds.kind import Kind
 
 
@@ -22,5 +24,7 @@ BY_NAME = {
     rows.MULTILABEL,
     questions.SPAN,
     questions.SPAN_CONDITIONAL,
+    tags.TAGGING,
+    choices.CHOICE,
   )
 }

@@ -1,5 +1,6 @@
 """What one kind of fine-tuning task does that others do not."""
 
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -63,7 +64,17 @@ def score(names, task, split, outputs) -> dict[str, float]:
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
   given = task.kind.given(task, split, outputs)
-  return {n: float(parts.resolve(n, task.kind.metrics, 'metrics')(*given)) for n in names}
+  found = {n: parts.resolve(n, task.kind.metrics, 'metrics') for n in names}
+  groups = lambda f: {'groups': split.examples} if ranks(f) else {}
+  return {n: float(f(*given, **groups(f))) for n, f in found.items()}
+
+
+def ranks(metric: Callable) -> bool:
+  """Whether a metric ranks the rows of one name, which it is given as `groups`."""
+  try:
+    return 'groups' in inspect.signature(metric).parameters
+  except ValueError:  # of a function that Python cannot look into
+    return False
 
 
 def check_metrics(kind: Kind, names, labels) -> None:

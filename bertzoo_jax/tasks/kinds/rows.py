@@ -11,6 +11,7 @@ from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import ranks
 
 
 def _labelled(task):
@@ -56,7 +57,19 @@ def _score_lines(task):
   ]
 
 
+def _check_groups(task):
+  """Raises UserError if a metric ranks the rows of one name and no two rows of dev have one."""
+  ranking = [n for n in task.metrics if n in task.kind.metrics and ranks(task.kind.metrics[n])]
+  for s in _others(task) if ranking else ():
+    if len(set(s.examples)) == len(s):
+      raise errors.UserError(
+        f'config.metrics has {ranking[0]!r}, which ranks the rows of one question, and no two rows '
+        f'of {s.name} are of one: name the column of the question, --config.source.example=NAME.'
+      )
+
+
 def _report(label_lines, task):
+  _check_groups(task)
   lines = [*label_lines(task), *report.length_lines(task)]
   for s in task.splits.values():
     if empty := sum(not key.strip('\x1f \t\n') for key in s.source.keys):
@@ -120,10 +133,11 @@ def _checked(split, outputs):
 
 
 def _check(kind, names, labels):
-  if 'f1' in names and kind == 'classification' and len(labels) != 2:
+  of_two = [name for name in names if name in ('f1', 'mrr', 'map')]
+  if of_two and kind == 'classification' and len(labels) != 2:
     raise errors.UserError(
-      f"config.metrics has 'f1', which is of two classes, and there are {len(labels)}: take "
-      'macro_f1.'
+      f'config.metrics has {of_two[0]!r}, which is of two classes, and there are {len(labels)}: '
+      'take macro_f1.'
     )
 
 

@@ -1,0 +1,182 @@
+"""Tags of words: schemes, entities, and entity scores.
+
+A tag is O, or PREFIX-TYPE. An entity is (type, first word, last word). The schemes are
+
+    name    prefixes    an entity
+    iob1    I B         I I I; its first word has B only behind an entity of the same type
+    iob2    B I         B I I
+    bioes   B I E S     B I E; S of one word
+    bilou   B I L U     B I L; U of one word
+    io      I           I I I; neighbours of one type are one entity
+    none    -           tags without prefixes, as parts of speech
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from bertzoo_jax.common import errors
+
+OUTSIDE = 'O'
+# {scheme: its prefixes, in the order in which labels are listed}
+PREFIXES = {
+  'iob1': ('B', 'I'),
+  'iob2': ('B', 'I'),
+  'bioes': ('B', 'I', 'E', 'S'),
+  'bilou': ('B', 'I', 'L', 'U'),
+  'io': ('I',),
+  'none': (),
+}
+_SPELLED_ALIKE = {'L': 'E', 'U': 'S'}  # BILOU's prefixes in BIOES
+_ALL = frozenset('BIESLU')
+
+
+def parts(tag: str) -> tuple[str, str]:
+  """(prefix, type) of a tag. O is ('O', ''). BILOU's L and U are E and S."""
+  if tag == OUTSIDE:
+    return OUTSIDE, ''
+  prefix, _, type_ = tag.partition('-')
+  return _SPELLED_ALIKE.get(prefix, prefix), type_
+
+
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+  """The entities of a sentence, whatever its scheme, as CoNLL's evaluation reads them.
+
+  An entity begins at a tag with B or S, behind O, E or S, and where the type changes. It ends ahead
+  of O and of the next entity. So I behind O begins an entity, too.
+  """
+  out, begin, before = [], None, (OUTSIDE, '')
+  for i, tag in enumerate([*tags, OUTSIDE]):
+    prefix, type_ = parts(tag)
+    outside = prefix == OUTSIDE
+    begins = not outside and (
+      prefix in 'BS' or before[0] in ('E', 'S', OUTSIDE) or before[1] != type_
+    )
+    if begin is not None and (outside or begins):
+      out.append((before[1], begin, i - 1))
+      begin = None
+    if begins:
+      begin = i
+    before = (prefix, type_)
+  return out
+
+
+def strict_entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
+  """The entities of a sentence that its scheme allows; other tags belong to none.
+
+  IOB2: B and the I of its type behind it. BIOES: S; B, any I and E of one type. IOB1 and IO have
+  the entities of `entities`.
+  """
+  if scheme in ('bioes', 'bilou'):
+    return _closed([parts(tag) for tag in tags])
+  return _opened([parts(tag) for tag in tags]) if scheme == 'iob2' else entities(tags)
+
+
+def _opened(found):
+  out, i = [], 0
+  while i < len(found):
+    begin, (prefix, type_) = i, found[i]
+    i += 1
+    if prefix == 'B':
+      while i < len(found) and found[i] == ('I', type_):
+        i += 1
+      out.append((type_, begin, i - 1))
+  return out
+
+
+def _closed(found):
+  out, i = [], 0
+  while i < len(found):
+    begin, (prefix, type_) = i, found[i]
+    i += 1
+    if prefix == 'S':
+      out.append((type_, begin, begin))
+    elif prefix == 'B':
+      while i < len(found) and found[i] == ('I', type_):
+        i += 1
+      if i < len(found) and found[i] == ('E', type_):
+        out.append((type_, begin, i))
+        i += 1
+  return out
+
+
+def scores(true, said) -> tuple[float, float, float]:
+  """(precision, recall, F1) over all entities of all sentences; 0 where undefined.
+
+  true, said: a list of entities per sentence.
+  """
+  right = sum(len(set(a) & set(b)) for a, b in zip(true, said))
+  many_true, many_said = sum(map(len, true)), sum(map(len, said))
+  precision = right / many_said if many_said else 0.0
+  recall = right / many_true if many_true else 0.0
+  f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+  return precision, recall, f1
+
+
+def detect(sentences) -> str:
+  """The scheme of sentences of tags: the one that the prefixes allow and the fewest tags break."""
+  tags = {tag for sentence in sentences for tag in sentence}
+  prefixes = {tag.partition('-')[0] for tag in tags if tag != OUTSIDE}
+  if not tags or any(tag != OUTSIDE and '-' not in tag for tag in tags) or not prefixes <= _ALL:
+    return 'none'
+  if prefixes & {'L', 'U'}:
+    return 'bilou'
+  if prefixes & {'E', 'S'}:
+    return 'bioes'
+  if prefixes == {'I'}:
+    return 'io'
+  found = {scheme: sum(len(broken(t, scheme)) for t in sentences) for scheme in ('iob2', 'iob1')}
+  return min(found, key=found.get)
+
+
+def broken(tags: Sequence[str], scheme: str) -> list[int]:
+  """The words whose tag a scheme does not allow where it stands."""
+  if scheme == 'none':
+    return []
+  allowed = {_SPELLED_ALIKE.get(p, p) for p in PREFIXES[scheme]}
+  out, before = [], (OUTSIDE, '')
+  for i, tag in enumerate([*tags, OUTSIDE]):
+    prefix, type_ = parts(tag)
+    goes_on = before[0] in ('B', 'I') and before[1] == type_
+    wrong = prefix != OUTSIDE and (prefix not in allowed or not type_)
+    if scheme == 'iob1':
+      wrong |= prefix == 'B' and not goes_on
+    elif scheme == 'iob2':
+      wrong |= prefix == 'I' and not goes_on
+    elif scheme in ('bioes', 'bilou'):
+      open_ = before[0] in ('B', 'I')
+      # an entity that is open goes on, and only such a one does
+      wrong |= open_ != (prefix in ('I', 'E')) or (open_ and not goes_on)
+    word = min(i, len(tags) - 1)  # an entity that stays open is broken at the last word
+    if wrong and out[-1:] != [word]:
+      out.append(word)
+    before = (prefix, type_)
+  return out
+
+
+def converted(tags: Sequence[str], scheme: str) -> list[str]:
+  """The tags of a sentence in another scheme with the same `entities`.
+
+  scheme: iob2 | bioes | bilou.
+  """
+  first, inside, last, single = {
+    'iob2': 'BIIB',
+    'bioes': 'BIES',
+    'bilou': 'BILU',
+  }[errors.choose(scheme, dict.fromkeys(('iob2', 'bioes', 'bilou'), scheme), 'source.convert')]
+  out = [OUTSIDE] * len(tags)
+  for type_, begin, end in entities(tags):
+    for i in range(begin, end + 1):
+      prefix = first if i == begin else last if i == end else inside
+      out[i] = f'{single if begin == end else prefix}-{type_}'
+  return out
+
+
+def completed(labels: Iterable[str], scheme: str) -> tuple[str, ...]:
+  """All labels of a scheme for the types that these labels have: O, then by type and prefix.
+
+  Without a scheme: the labels, sorted.
+  """
+  if scheme == 'none':
+    return tuple(sorted(set(labels)))
+  types = sorted({label.partition('-')[2] for label in labels if label != OUTSIDE})
+  return (OUTSIDE, *(f'{prefix}-{type_}' for type_ in types for prefix in PREFIXES[scheme]))

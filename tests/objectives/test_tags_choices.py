@@ -1,0 +1,122 @@
+"""Tags and choices: what a batch counts, what is dropped, what a step costs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import small_networks as small
+
+from bertzoo_jax import objectives
+from bertzoo_jax.objectives import networks
+
+UNITS, OPTIONS, LENGTH = 4, 3, 8
+
+
+def choice(dropout=0.0):
+  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
+  objective = objectives.BY_NAME['choice'](encoder, head='tanh', dropout=dropout, input_dropout=0.0)
+  return objective, small.parameters(objective, seed=1, scale=0.1)
+
+
+def tagging(dropout=0.0):
+  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
+  objective = objectives.BY_NAME['tagging'](encoder, labels=('O', 'B', 'I'), dropout=dropout)
+  return objective, small.parameters(objective, seed=1, scale=0.1)
+
+
+def units(seed=0):
+  draw = np.random.default_rng(seed)
+  shape = (UNITS, OPTIONS, LENGTH)
+  there = np.ones((UNITS, OPTIONS), np.float32)
+  there[1, 2] = 0
+  return {
+    'input_ids': draw.integers(5, small.VOCAB, shape).astype(np.int32),
+    'segment_ids': np.zeros(shape, np.int32),
+    'pack_ids': np.ones(shape, np.int32),
+    'labels': np.array([0, 1, 2, 0], np.int32),
+    'label_weights': np.array([1, 1, 1, 0], np.float32),
+    'option_weights': there,
+    'row_keys': draw.integers(0, 1 << 30, (UNITS, 2)).astype(np.uint32),
+  }
+
+
+def loss(objective, params, batch, key=None, whole=None):
+  normalizers = objective.normalizers(whole or batch)
+  value, (_, sums) = objective.loss(params, batch, normalizers, (), key, key is not None)
+  return float(value), jax.tree.map(float, sums)
+
+
+def test_an_option_s_score_does_not_depend_on_the_other_options():
+  objective, params = choice()
+  encoder, batch = objective.networks[0].encoder, units()
+  found = np.asarray(networks.predict(encoder, params, batch)['choice'])
+  turned = {k: x[:, ::-1] if x.ndim > 1 and k != 'row_keys' else x for k, x in batch.items()}
+  np.testing.assert_allclose(
+    networks.predict(encoder, params, turned)['choice'], found[:, ::-1], atol=1e-5
+  )
+  assert found[1, 2] == -1e9 and np.abs(found[0]).max() < 1e3
+
+
+def test_options_that_fill_and_units_without_weight_count_nothing():
+  objective, params = choice()
+  batch = units()
+  other = {k: x.copy() for k, x in batch.items()}
+  other['input_ids'][1, 2] = other['input_ids'][3] = 7
+  assert loss(objective, params, other) == loss(objective, params, batch)
+  other['input_ids'][1, 1] = 7
+  assert loss(objective, params, other) != loss(objective, params, batch)
+
+
+def test_parts_of_a_batch_of_options_add_up_to_the_whole():
+  objective, params = choice(dropout=0.3)
+  batch, key = units(), jax.random.key(3)
+  parts = [{k: x[a : a + 2] for k, x in batch.items()} for a in (0, 2)]
+  whole, _ = loss(objective, params, batch, key)
+  each = [loss(objective, params, part, key, batch)[0] for part in parts]
+  assert abs(sum(each) - whole) < 1e-6 and min(each) > 0
+
+
+def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
+  objective, params = choice(dropout=0.5)
+  encoder, batch = objective.networks[0].encoder, units()
+  same = {k: np.repeat(x[:, :1], OPTIONS, axis=1) if x.ndim == 3 else x for k, x in batch.items()}
+  same['option_weights'] = np.ones((UNITS, OPTIONS), np.float32)
+  hidden = networks.encode(encoder, params['encoder'], networks.rows_of_options(same), None)
+  drawn = networks.choice_logits(encoder, params, hidden, same, jax.random.key(0), 0.5)
+  assert len(np.unique(np.asarray(drawn).round(5))) == UNITS * OPTIONS
+  plain = np.asarray(networks.choice_logits(encoder, params, hidden, same))
+  np.testing.assert_allclose(plain, plain[:, :1].repeat(OPTIONS, axis=1), atol=1e-5)
+
+
+def test_a_step_over_options_costs_what_as_many_rows_cost():
+  objective, params = choice()
+  shapes = {k: x.shape for k, x in units().items()}
+  flat = {k: (s[0] * s[1], *s[2:]) if len(s) == 3 else s for k, s in shapes.items()}
+  assert objective.flops(params, shapes) == objective.flops(params, flat) > 0
+  tags, own = tagging()
+  rows = {'input_ids': (UNITS, LENGTH), 'pack_ids': (UNITS, LENGTH)}
+  body = tags.flops(own, rows)
+  of_head = 3 * 2 * UNITS * LENGTH * own['tag_head']['classifier']['kernel'].size
+  assert body > of_head > 0
+  assert (
+    tags.flops({**own, 'tag_head': jax.tree.map(jnp.zeros_like, own['tag_head'])}, rows) == body
+  )
+
+
+def test_only_first_tokens_count_in_the_loss_of_tags():
+  objective, params = tagging()
+  draw = np.random.default_rng(0)
+  batch = {k: x[:, 0] if x.ndim == 3 else x for k, x in units().items()}
+  batch['labels'] = draw.integers(0, 3, (UNITS, LENGTH)).astype(np.int32)
+  batch['label_weights'] = (draw.random((UNITS, LENGTH)) < 0.5).astype(np.float32)
+  value, sums = loss(objective, params, batch)
+  other = {**batch, 'labels': np.where(batch['label_weights'] > 0, batch['labels'], 0)}
+  assert loss(objective, params, other)[0] == value
+  encoder = objective.networks[0].encoder
+  logits = np.asarray(networks.predict(encoder, params, batch)['tag'], np.float64)
+  shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  own = -np.log(np.take_along_axis(shares, batch['labels'][..., None], -1))[..., 0]
+  wanted = (own * batch['label_weights']).sum() / batch['label_weights'].sum()
+  assert abs(value - wanted) < 1e-5
+  assert sums['words']['tag_loss'] > 0
+  dropped, _ = tagging(dropout=0.5)
+  assert abs(loss(dropped, params, batch, jax.random.key(0))[0] - value) > 1e-3

@@ -1,0 +1,269 @@
+"""Questions with options: files, labels, rows."""
+
+import json
+import os
+import pathlib
+
+import made
+import numpy as np
+import pytest
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import choice_rows
+from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import frames
+from bertzoo_jax.tasks.kinds import kind as kinds
+from configs.tasks import choices as choice_configs
+
+DATA = os.environ.get('BERTZOO_DATA')
+real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+SPECIAL = made.Characters.special
+
+
+def read(folder, train, name='train.json', **fields):
+  made.write(folder, **{name.replace('.', '_'): train})
+  form = dict(layout='auto', text='text', question='question', options='options', label='label')
+  form |= dict(example='', label_form='auto', header=True, columns=(), separator='auto')
+  form |= dict(quotes='auto', dev_share=0.5, files={'train': name})
+  return choices.choices(str(folder), **{**form, **fields})
+
+
+def race(**changes):
+  record = dict(
+    article='A man.',
+    questions=['Who _ ?', 'Why?'],
+    options=[['a', 'b'], ['c', 'd']],
+    answers=['B', 'A'],
+    id='high2.txt',
+  )
+  return json.dumps({**record, **changes})
+
+
+def test_race_is_read_from_folders_in_the_order_of_its_numbers(tmp_path):
+  for level in ('high', 'middle'):
+    (tmp_path / 'train' / level).mkdir(parents=True)
+    for number in (10, 2):
+      name = f'{level}{number}.txt'
+      (tmp_path / 'train' / level / name).write_bytes(
+        ('\ufeff' + race(id=name, article=name)).replace(', ', ',\r\n').encode()
+      )
+  (tmp_path / 'train' / 'high' / 'notes.md').write_text('no JSON')
+  source = read(tmp_path, '', 'other.txt', files={'train': 'train', 'dev': 'train/high'})
+  train = source.splits['train']
+  assert train.texts[::2] == ['high2.txt', 'high10.txt', 'middle2.txt', 'middle10.txt']
+  assert train.ids[:3] == ['high2-0', 'high2-1', 'high10-0']
+  assert train.labels == [1, 0] * 4 and train.options[0] == ['a', 'b']
+  assert len(source.splits['dev']) == 4
+  with pytest.raises(errors.UserError, match="has no 'options'"):
+    read(tmp_path, json.dumps(dict(article='', questions=[])), 'one.txt')
+  with pytest.raises(errors.UserError, match='2 questions, 2 lists of options and 1 answers'):
+    read(tmp_path, race(answers=['A']), 'one.txt')
+
+
+def test_dream_s_answers_are_the_texts_of_options(tmp_path):
+  record = [['M: Hi.', 'W: Bye.'], [dict(question='Q?', choice=['x', 'A', 'z'], answer='A')], '4-1']
+  source = read(tmp_path, json.dumps([record]))
+  (train,) = source.splits.values()
+  assert train.texts == ['M: Hi.\nW: Bye.'] and train.labels == [1] and train.ids == ['4-1-0']
+  record[1][0]['answer'] = 'y'
+  with pytest.raises(errors.UserError, match="has the label 'y', which is none of its 3 options"):
+    read(tmp_path, json.dumps([record]))
+
+
+MCTEST = """
+***************************************************
+Story:            mc.0
+Author:           7
+
+One day.
+
+They left.
+
+1: one: Who?
+ A) he
+*B) she
+ C) they
+ D) it
+
+2: multiple: Where: home?
+*A) here
+ B) there
+ C) nowhere
+ D) 5) five
+"""
+TSV = '\t'.join(
+  ['mc.0', 'Author: 7', 'One day.\\newline\\newlineThey left.']
+  + ['one: Who?', 'he', 'she', 'they', 'it']
+  + ['multiple: Where: home?', 'here', 'there', 'nowhere', '5) five'] * 3
+)
+
+
+@pytest.mark.parametrize('ends', ['\n', '\r\n'])
+def test_mctest_is_read_as_text_and_as_a_table(tmp_path, ends):
+  source = read(tmp_path, MCTEST.replace('\n', ends), 'train.txt')
+  train = source.splits['train']
+  assert train.texts[0] == 'One day.\nThey left.' and train.questions == ['Who?', 'Where: home?']
+  assert train.options == [['he', 'she', 'they', 'it'], ['here', 'there', 'nowhere', '5) five']]
+  assert train.labels == [1, 0] and train.ids == ['mc.0-0', 'mc.0-1']
+  made.write(tmp_path, train_ans=f'B\tC{ends}')
+  source = read(tmp_path, MCTEST.replace('\n', ends), 'train.txt')
+  assert source.splits['train'].labels == [1, 2]
+  assert any('1 asterisks are not at the option of train.ans' in n for n in source.notes)
+  made.write(tmp_path, train_ans=f'B\tA\tB\tC{ends}')
+  source = read(tmp_path, TSV.replace('\n', ends), 'train.tsv', layout='mctest')
+  assert source.splits['train'].labels == [1, 0, 1, 2]
+  assert source.splits['train'].questions[:2] == train.questions
+  made.write(tmp_path, train_ans='B A B C\nA A A A\n')
+  with pytest.raises(errors.UserError, match='2 lines, and .* 1 stories'):
+    read(tmp_path, TSV, 'train.tsv', layout='mctest')
+
+
+@pytest.mark.parametrize(
+  'labels, wanted, form',
+  [
+    (('A', 'c'), [0, 2], 'letter'),
+    (('0', '2'), [0, 2], 'from_0'),
+    (('3', '1'), [2, 0], 'from_1'),
+    (('red', 'six'), [0, 2], 'text'),
+  ],
+)
+def test_labels_of_a_table_are_letters_numbers_or_texts(tmp_path, labels, wanted, form):
+  head = 'text\tquestion\tp\tq\tr\tlabel\n'
+  text = head + f't\tu\tred\tb\tc\t{labels[0]}\nt\tu\tfour\tfive\tsix\t{labels[1]}\n'
+  source = read(tmp_path, text, 'train.tsv', options='p,q,r')
+  assert source.splits['train'].labels == wanted
+  assert any(f'read as {form} ' in n for n in source.notes)
+
+
+def test_labels_that_could_be_two_things_or_none_are_refused(tmp_path):
+  line = lambda label, options=('x', 'y', 'z'): json.dumps(
+    dict(text='t', question='q', options=list(options), label=label)
+  )
+  with pytest.raises(errors.UserError, match='from_0 or from_1: set --config.source.label_form'):
+    read(tmp_path, line(1) + '\n' + line(2), 'train.jsonl')
+  source = read(tmp_path, line(1) + '\n' + line(2), 'train.jsonl', label_form='from_1')
+  assert source.splits['train'].labels == [0, 1]
+  with pytest.raises(errors.UserError, match='no option of their questions'):
+    read(tmp_path, line('w'), 'train.jsonl')
+  with pytest.raises(errors.UserError, match="label '3', which is none of its 3 options"):
+    read(tmp_path, line(3), 'train.jsonl', label_form='from_0')
+  with pytest.raises(errors.UserError, match='has 1 options'):
+    read(tmp_path, line(0, ['x', ' ']), 'train.jsonl', label_form='from_0')
+  with pytest.raises(errors.UserError, match='line 1 has no label'):
+    read(tmp_path, line(''), 'train.jsonl')
+
+
+def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
+  text = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
+  train = read(tmp_path, text, 'train.csv', options='p,q,r').splits['train']
+  assert train.options == [['b', 'c'], ['a', 'b']] and train.labels == [1, 0] and train.most == 3
+  with pytest.raises(errors.UserError, match="'p' has no list of options"):
+    read(tmp_path, text, 'train.csv', options='p')
+  with pytest.raises(errors.UserError, match="source.options names the column 'w'"):
+    read(tmp_path, text, 'train.csv', options='p,w')
+  with pytest.raises(errors.UserError, match="source.question names the column 'questoin'"):
+    read(tmp_path, text, 'train.csv', options='p,q', question='questoin')
+
+
+# --- rows ---
+
+
+def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, **fields):
+  """given: [(text, question, options)]."""
+  texts, questions, options = map(list, zip(*given))
+  count = len(given)
+  most = max(map(len, options))
+  examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
+  form = dict(options=0, order='text_first', option_tokens=128, option_cut='start', blank='_')
+  frame = frames.Frame(single, pair, SPECIAL, 2, length)
+  return choice_rows.choice_rows(examples, None, made.Characters(), frame, **{**form, **fields})
+
+
+def shown(rows):
+  """Rows as texts: ^ and $ are the special tokens."""
+  text = {2: '^', 3: '$'}
+  ids = [text[i] if i in text else chr(i - 10) for i in rows.ids]
+  return [''.join(ids[a:b]) for a, b in zip(rows.offsets, rows.offsets[1:])]
+
+
+def test_a_row_has_the_text_and_the_question_with_its_option():
+  rows = made_rows([('text', 'is_it', ['a', 'b']), ('t', 'why', ['c', 'd', 'e'])])
+  assert shown(rows) == ['^text$isait$', '^text$isbit$', '^$$', '^t$whyc$', '^t$whyd$', '^t$whye$']
+  assert rows.group == 3
+  assert rows.features['option_weights'].tolist() == [[1, 1, 0], [1, 1, 1]]
+  assert rows.segments[:12].tolist() == [0] * 6 + [1] * 6
+  first = made_rows([('text', 'is_it', ['a', 'b'])], order='options_first', blank='')
+  assert shown(first) == ['^is_ita$text$', '^is_itb$text$']
+  assert shown(made_rows([('', 'why', ['c', 'd'])])) == ['^why$c$', '^why$d$']
+  last = made_rows([('t', 'q', ['c', 'd'])], pair='A:0 sep:0 B:1 sep:1 cls:2')
+  assert shown(last) == ['t$qc$^', 't$qd$^'] and last.segments[:6].tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_the_question_keeps_its_end_and_the_text_its_beginning():
+  given = [('abcdefghij', 'klmnop', ['q', 'rs'])]
+  assert shown(made_rows(given, 13, option_tokens=4)) == ['^abcdef$nopq$', '^abcdef$oprs$']
+  assert shown(made_rows(given, 13, option_tokens=4, option_cut='end'))[1] == '^abcdef$klmn$'
+  # of a short row it has no more than half
+  assert shown(made_rows(given, 9)) == ['^abc$opq$', '^abc$prs$']
+  assert made_rows(given, 9).uncut.tolist() == [20, 21]
+  with pytest.raises(errors.UserError, match='no room for two texts'):
+    made_rows(given, 4)
+
+
+def test_more_options_than_rows_are_refused():
+  with pytest.raises(errors.UserError, match='3 options, and config.features.options=2: set .*=3'):
+    made_rows([('t', 'q', ['a', 'b', 'c'])], options=2)
+  assert made_rows([('t', 'q', ['a', 'b', 'c'])], options=5).group == 5
+
+
+def opened(folder, count=12):
+  lines = [
+    json.dumps(
+      dict(text=f'text {i // 3}', question='q', options=['a', 'b', 'c'], label='ABC'[i % 3])
+    )
+    for i in range(count)
+  ]
+  made.write(folder, train_jsonl='\n'.join(lines), test_jsonl=lines[0].replace('"A"', '""'))
+  files = dict(train='train.jsonl', test='test.jsonl')
+  return made.opened(folder, 'choice', files, length=24)
+
+
+def test_questions_about_one_text_stay_together_and_batches_have_three_axes(tmp_path):
+  task = opened(tmp_path)
+  train, dev = task.splits['train'], task.splits['dev']
+  assert not set(train.source.texts) & set(dev.source.texts)
+  batch = batches.train_batch(
+    train, 0, batch_size=4, seed=0, length_buckets=(16, 24), padding='right', pad=0
+  )
+  assert batch['input_ids'].shape == (4, 3, 16) and batch['labels'].shape == (4,)
+  assert batch['option_weights'].shape == (4, 3)
+  report = task.report()
+  assert 'one of 3 options' in report and 'Majority baseline (always option ' in report
+
+
+def test_predictions_name_the_option_and_its_letter(tmp_path):
+  task = opened(tmp_path)
+  test, dev = task.splits['test'], task.splits['dev']
+  (line,) = task.kind.answers(task, test, {'choice': np.array([[0.0, 2.0, 1.0]])})
+  assert line['label'] == 'B' and line['option'] == 'b' and line['example'] == '0'
+  assert sum(line['probabilities']) == pytest.approx(1, abs=1e-5)
+  perfect = {'choice': np.eye(3)[dev.labels]}
+  assert kinds.score(('accuracy',), task, dev, perfect) == {'accuracy': 1.0}
+  assert task.read(str(tmp_path / 'train.jsonl')).labels is None
+
+
+@real
+def test_mc500_has_its_published_sizes():
+  task = tasks.open(
+    choice_configs.get_config('mctest'),
+    str(pathlib.Path(DATA) / 'mc_en'),
+    made.Characters(),
+    made.SHAPE,
+    segments=2,
+    max_length=512,
+  )
+  assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
+  assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
+  assert all(s.group == 4 for s in task.splits.values())

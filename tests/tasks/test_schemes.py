@@ -1,0 +1,144 @@
+"""Tags, schemes and entities. Where seqeval is installed, scores are compared with its own."""
+
+import random
+import warnings
+
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import schemes
+
+TYPES = ('PER', 'LOC', 'ORG')
+
+
+def sentences(rng, prefixes, count=30, longest=12):
+  """Any tags, possible or not."""
+  tags = ['O', *(f'{p}-{t}' for p in prefixes for t in TYPES)]
+  return [rng.choices(tags, k=rng.randint(1, longest)) for _ in range(count)]
+
+
+def lawful(rng, scheme, count=30):
+  """Sentences that a scheme allows."""
+  out = []
+  for _ in range(count):
+    tags, before = [], ''
+    while len(tags) < rng.randint(1, 12):
+      if rng.random() < 0.4:
+        tags, before = [*tags, 'O'], ''
+        continue
+      type_, size = rng.choice(TYPES), rng.randint(1, 4)
+      entity = schemes.converted(
+        [f'B-{type_}', *[f'I-{type_}'] * (size - 1)], 'iob2' if scheme == 'iob1' else scheme
+      )
+      if scheme == 'iob1':
+        entity = [f'{"B" if before == type_ else "I"}-{type_}', *[f'I-{type_}'] * (size - 1)]
+      tags, before = [*tags, *entity], type_
+    out.append(tags)
+  return out
+
+
+def test_entities_of_known_sentences():
+  assert schemes.entities(['B-PER', 'I-PER', 'O', 'B-LOC']) == [('PER', 0, 1), ('LOC', 3, 3)]
+  assert schemes.entities(['I-PER', 'B-PER', 'I-LOC']) == [
+    ('PER', 0, 0),
+    ('PER', 1, 1),
+    ('LOC', 2, 2),
+  ]
+  assert schemes.entities(['B-A', 'L-A', 'U-A', 'O']) == [('A', 0, 1), ('A', 2, 2)]
+  assert schemes.entities([]) == schemes.entities(['O']) == []
+  assert schemes.strict_entities(['I-PER', 'B-PER', 'I-LOC', 'B-X', 'I-X'], 'iob2') == [
+    ('PER', 1, 1),
+    ('X', 3, 4),
+  ]
+  assert schemes.strict_entities(
+    ['B-A', 'I-A', 'O', 'B-A', 'I-A', 'E-A', 'S-B', 'E-B'], 'bioes'
+  ) == [
+    ('A', 3, 5),
+    ('B', 6, 6),
+  ]
+
+
+@pytest.mark.parametrize('prefixes', ['BI', 'BIES', 'I'])
+@pytest.mark.parametrize('case', range(20))
+def test_entity_scores_equal_seqeval_s(case, prefixes):
+  seqeval = pytest.importorskip('seqeval.metrics', reason='the comparison needs seqeval')
+  rng = random.Random(case)
+  true = sentences(rng, prefixes)
+  said = [[rng.choice([tag, *tags]) for tag in tags] for tags in true]
+  ours = schemes.scores(*([schemes.entities(tags) for tags in x] for x in (true, said)))
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    assert ours == pytest.approx(
+      [f(true, said) for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)],
+      abs=1e-12,
+    )
+
+
+@pytest.mark.parametrize('name', ['IOB2', 'IOBES', 'BILOU'])
+@pytest.mark.parametrize('case', range(20))
+def test_strict_entity_scores_equal_seqeval_s(case, name):
+  seqeval = pytest.importorskip('seqeval.metrics', reason='the comparison needs seqeval')
+  from seqeval import scheme
+
+  rng = random.Random(case)
+  prefixes = dict(IOB2='BI', IOBES='BIES', BILOU='BILU')[name]
+  true = sentences(rng, prefixes)
+  said = [[rng.choice([tag, *tags]) for tag in tags] for tags in true]
+  own = dict(IOB2='iob2', IOBES='bioes', BILOU='bilou')[name]
+  ours = schemes.scores(*([schemes.strict_entities(t, own) for t in x] for x in (true, said)))
+  more = dict(mode='strict', scheme=getattr(scheme, name))
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    assert ours == pytest.approx(
+      [
+        f(true, said, **more)
+        for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
+      ],
+      abs=1e-12,
+    )
+
+
+@pytest.mark.parametrize('scheme', ['iob1', 'iob2', 'bioes', 'bilou'])
+def test_a_scheme_is_detected_and_its_own_sentences_are_possible(scheme):
+  own = lawful(random.Random(1), scheme)
+  assert schemes.detect(own) == scheme
+  assert not [i for tags in own for i in schemes.broken(tags, scheme)]
+
+
+def test_other_schemes_are_detected():
+  assert schemes.detect([['I-A', 'O', 'I-B']]) == 'io'
+  assert schemes.detect([['NOUN', 'O', 'VERB']]) == 'none'
+  assert schemes.detect([['X-A', 'O']]) == 'none'
+  assert schemes.detect([['B-A', 'O']]) == 'iob2'
+  # one sentence breaks it
+  assert schemes.detect([['B-A', 'I-A', 'O']] * 5 + [['I-A']]) == 'iob2'
+
+
+def test_impossible_tags_are_named_by_their_word():
+  assert schemes.broken(['O', 'I-A', 'I-A', 'I-B'], 'iob2') == [1, 3]
+  assert schemes.broken(['B-A', 'I-A', 'B-A', 'B-B'], 'iob1') == [0, 3]
+  assert schemes.broken(['B-A', 'O', 'S-A', 'I-A', 'B-A'], 'bioes') == [1, 3, 4]
+  assert schemes.broken(['B-A', 'L-A', 'U-A', 'E-A'], 'bilou') == [3]
+  assert schemes.broken(['X', 'Y'], 'none') == []
+
+
+@pytest.mark.parametrize('to', ['iob2', 'bioes', 'bilou'])
+def test_conversion_keeps_the_entities_and_is_possible(to):
+  for tags in lawful(random.Random(2), 'iob1') + sentences(random.Random(3), 'BIES'):
+    new = schemes.converted(tags, to)
+    assert schemes.entities(new) == schemes.entities(tags)
+    assert schemes.strict_entities(new, to) == schemes.entities(tags)
+    assert not schemes.broken(new, to)
+  with pytest.raises(errors.UserError, match='convert'):
+    schemes.converted(['O'], 'iob3')
+
+
+def test_labels_are_completed_by_their_scheme():
+  assert schemes.completed(['O', 'B-LOC', 'I-PER'], 'iob2') == (
+    'O',
+    'B-LOC',
+    'I-LOC',
+    'B-PER',
+    'I-PER',
+  )
+  assert schemes.completed(['VERB', 'NOUN'], 'none') == ('NOUN', 'VERB')

@@ -1,0 +1,174 @@
+"""Tags from files to rows, predictions and scores."""
+
+import made
+import numpy as np
+import pytest
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import frames
+from bertzoo_jax.tasks import tagged
+from bertzoo_jax.tasks import words
+from bertzoo_jax.tasks.kinds import kind as kinds
+from configs.tasks import tags as tag_configs
+
+SPECIAL = made.Characters.special
+TRAIN = 'ab B-X\nc I-X\n~ O\nd O\n\ne B-Y\n\nf O\ng O\n'
+LAST = 'A:0 sep:0 cls:2'
+
+
+def made_rows(sentences, length, overlap, single='cls:0 A:0 sep:0', numbers=None):
+  examples = tagged.Tagged(sentences, None, [''] * len(sentences), [''] * len(sentences))
+  frame = frames.Frame(single, made.SHAPE.pair, SPECIAL, 2, length)
+  return words.words(examples, numbers, made.Characters(), frame, overlap=overlap)
+
+
+def opened(folder, train=TRAIN, length=16, test=None, **source):
+  made.write(folder, train_txt=train, dev_txt=train, **({'test_txt': test} if test else {}))
+  files = dict(train='train.txt', dev='dev.txt', test='test.txt' if test else '')
+  return made.opened(folder, 'tag', files, length=length, **source)
+
+
+@pytest.mark.parametrize('single', ['cls:0 A:0 sep:0', LAST])
+@pytest.mark.parametrize('overlap', [0, 1, 3])
+@pytest.mark.parametrize('length', [6, 7, 9, 30])
+def test_every_word_is_in_a_row_whole_sentences_are_kept_and_words_have_most_context(
+  length, overlap, single
+):
+  rng = np.random.default_rng(length)
+  sentences = [
+    [''.join(rng.choice(list('abcdefg'), rng.integers(1, 4))) for _ in range(n)]
+    for n in rng.integers(1, 14, 40)
+  ]
+  rows = made_rows(sentences, length, overlap, single)
+  encoded = made.Characters().encode_words(sentences)
+  begin = 0 if single == LAST else 1
+  assert np.diff(rows.offsets).max() <= length
+  assert (rows.uncut == np.diff(rows.offsets)).all()
+  row = 0
+  for s, (ids, of_word) in enumerate(encoded):
+    windows = [
+      rows.ids[rows.offsets[r] + begin : rows.offsets[r + 1] - (2 - begin)]
+      for r in range(row, row + rows.detail.windows[s])
+    ]
+    room = length - 2
+    starts, at = [], 0
+    for number, window in enumerate(windows):
+      if number == len(windows) - 1:
+        at = len(ids) - len(window)
+      starts.append(at)
+      assert ids[at : at + len(window)].tolist() == window.tolist()
+      at += room - overlap
+    covered = {t for a, w in zip(starts, windows) for t in range(a, a + len(w))}
+    assert covered == set(range(len(ids)))
+    places = rows.detail.first[rows.detail.sentences[s] : rows.detail.sentences[s + 1]]
+    for word, place in enumerate(places):
+      token = int(np.flatnonzero(of_word == word)[0])
+      context = [
+        min(token - a, a + len(w) - 1 - token) if a <= token < a + len(w) else -1
+        for a, w in zip(starts, windows)
+      ]
+      best = int(np.argmax(context))
+      assert place == rows.offsets[row + best] + begin + token - starts[best]
+      assert rows.ids[place] == ids[token]
+    row += len(windows)
+  assert row == len(rows.offsets) - 1
+
+
+def test_labels_are_at_first_tokens_and_words_without_tokens_have_none():
+  rows = made_rows([['ab', '~', 'c'], ['~']], 9, 0, numbers=np.array([3, 4, 5, 6], np.int32))
+  assert rows.labels.tolist() == [-1, 3, -1, 5, -1, -1, -1]
+  assert rows.detail.first.tolist() == [1, -1, 3, -1]
+  assert rows.segments.tolist() == [0] * 7
+  last = made_rows([['ab']], 9, 0, LAST)
+  assert last.ids.tolist()[2:] == [3, 2] and last.segments.tolist() == [0, 0, 0, 2]
+
+
+def test_an_overlap_that_leaves_no_room_is_refused():
+  with pytest.raises(errors.UserError, match='overlap=4, and a row of config.length=6 .* 4 tokens'):
+    made_rows([['a']], 6, 4)
+  with pytest.raises(errors.UserError, match='leaves no room'):
+    made_rows([['a']], 2, 0)
+
+
+def test_a_task_of_tags_has_labels_of_its_scheme_and_weights_at_first_tokens(tmp_path):
+  task = opened(tmp_path)
+  assert task.labels == ('O', 'B-X', 'I-X', 'B-Y', 'I-Y')
+  assert task.kind.name == 'tagging' and len(task.splits['train']) == 3
+  batch = batches.gathered(
+    task.splits['train'], np.array([0, 1, 2]), length=8, padding='left', pad=0
+  )
+  assert batch['labels'][0].tolist() == [0, 0, 0, 1, 0, 2, 0, 0]
+  assert batch['label_weights'][0].tolist() == [0, 0, 0, 1, 0, 1, 1, 0]
+  report = task.report()
+  assert '2 types of entities (iob2, 5 tags)' in report
+  assert "1 words have no token, the first is '~' in train.txt, line 1" in report
+  assert "always 'O'), accuracy: dev 50.0%" in report
+
+
+def test_scores_take_every_word_and_predictions_are_written_as_columns(tmp_path):
+  task = opened(tmp_path, test='ab\n~\n\ne\n')
+  dev = task.splits['dev']
+  perfect = np.eye(5, dtype=np.float32)[np.maximum(dev.labels, 0)]
+  names = ('entity_f1', 'strict_f1', 'entity_recall', 'accuracy')
+  assert kinds.score(names, task, dev, {'tag': perfect}) == dict.fromkeys(names, 1.0)
+  usual = task.kind.constant(task, dev)
+  found = kinds.score(names, task, dev, usual)
+  assert found['accuracy'] == pytest.approx(4 / 7) and found['entity_f1'] == 0
+  test = task.splits['test']
+  said = np.zeros((len(test.ids), 5), np.float32)
+  said[test.detail.first[0], 3] = 1
+  assert task.kind.answers(task, test, {'tag': said}) == [
+    {'example': '0', 'words': ['ab', '~'], 'tags': ['B-Y', 'O']},
+    {'example': '1', 'words': ['e'], 'tags': ['O']},
+  ]
+  assert task.kind.submission(task, test, {'tag': said}, 'x') == {'x': 'ab\tB-Y\n~\tO\n\ne\tO\n\n'}
+  text = task.kind.submission(task, dev, {'tag': perfect}, 'x')['x']
+  assert text.startswith('ab\tB-X\tB-X\nc\tI-X\tI-X\n~\tO\tO\n')
+
+
+def test_tags_that_train_lacks_count_as_wrong_and_are_not_learned(tmp_path):
+  made.write(tmp_path, train_txt=TRAIN, dev_txt='a B-Z\nb O\n')
+  task = made.opened(tmp_path, 'tag', dict(train='train.txt', dev='dev.txt'))
+  dev = task.splits['dev']
+  assert sorted(dev.labels.tolist()) == [-1, -1, -1, 0]
+  assert any("1 words have a tag that train lacks ('B-Z')" in n for n in task.notes)
+  found = kinds.score(('accuracy',), task, dev, task.kind.constant(task, dev))
+  assert found['accuracy'] == 0.5
+
+
+def test_dev_is_a_share_of_train_where_there_is_no_file(tmp_path):
+  made.write(tmp_path, train_txt=''.join(f'{c} O\nx B-X\n\n' for c in 'abcdefghij'))
+  task = made.opened(tmp_path, 'tag', dict(train='train.txt'), dev_share=0.3)
+  assert (len(task.splits['train']), len(task.splits['dev'])) == (7, 3)
+
+
+def test_metrics_of_entities_are_refused_for_parts_of_speech(tmp_path):
+  with pytest.raises(errors.UserError, match="'entity_f1', which is of entities"):
+    opened(tmp_path, 'a NOUN\nb VERB\n')
+  with pytest.raises(errors.UserError, match='nothing to learn'):
+    opened(tmp_path, 'a NOUN\nb NOUN\n')
+
+
+@pytest.mark.parametrize('name', ['conll2003', 'wikiann', 'ud_pos'])
+def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  tf = pytest.importorskip('tensorflow')
+  config = tag_configs.get_config(f'{name},source=tfds_tags')
+  words_of = lambda i: [f'w{i}', 'Zürich'.encode(), '!']
+
+  def records(builder, **kwargs):
+    feature = builder.info.features[config.source.tags].feature
+    tags = np.arange(27).reshape(9, 3) % feature.num_classes
+    own = {'tokens': [words_of(i) for i in range(9)], config.source.tags: tags}
+    return tf.data.Dataset.from_tensor_slices(own)
+
+  with tfds.testing.mock_data(num_examples=9, as_dataset_fn=records):
+    task = tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=128)
+    with pytest.raises(errors.UserError, match="source.tags names the feature 'tag'"):
+      config.source.tags = 'tag'
+      tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=128)
+  assert {n: len(s.source) for n, s in task.splits.items()} == dict(train=9, dev=9, test=9)
+  assert ('B-PER' in task.labels) == (name != 'ud_pos')
+  assert task.splits['dev'].source.words[1] == ['w1', 'Zürich', '!']

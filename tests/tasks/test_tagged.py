@@ -1,0 +1,160 @@
+"""Files of tagged sentences: layouts, traps, schemes."""
+
+import itertools
+
+import made
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import tagged
+
+CONLL = '-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP I-PER\n'
+
+
+def read(folder, train, name='train.txt', **fields):
+  made.write(folder, **{name.replace('.', '_'): train})
+  form = dict(word=0, tag=-1, layout='auto', separator='auto', scheme='auto', convert='')
+  form |= dict(prefix='', files={'train': name}, labels=(), dev_share=0.5)
+  return tagged.conll(str(folder), **{**form, **fields})
+
+
+def words_and_tags(source, split='train'):
+  own = source.splits[split]
+  return list(zip(own.words, own.tags))
+
+
+WANTED = [(['EU', 'rejects'], ['I-ORG', 'O']), (['Peter'], ['I-PER'])]
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    CONLL,
+    CONLL.rstrip('\n'),
+    CONLL.replace('\n', '\r\n'),
+    CONLL.replace('\n', '\r'),
+    '\ufeff' + CONLL,
+    CONLL.replace(' ', '\t'),
+    CONLL.replace(' ', '   '),
+    CONLL.replace('\n\n', '\n \t\n\n'),
+    CONLL + '\n\n\n',
+    CONLL.removeprefix('-DOCSTART- -X- -X- O\n\n'),
+  ],
+)
+def test_a_conll_file_is_read_whatever_its_line_ends_marks_and_blanks(tmp_path, text):
+  source = read(tmp_path, text)
+  assert words_and_tags(source) == WANTED
+  assert source.splits['train'].ids == ['0', '1']
+
+
+def test_columns_are_numbers_from_either_side(tmp_path):
+  source = read(tmp_path, CONLL, word=-4, tag=1)
+  assert words_and_tags(source) == [(['EU', 'rejects'], ['NNP', 'VBZ']), (['Peter'], ['NNP'])]
+  assert source.splits['train'].scheme == 'none'
+  with pytest.raises(errors.UserError, match='source.tag=4, and .*train.txt, line 3 has 4 columns'):
+    read(tmp_path, CONLL, tag=4)
+  with pytest.raises(errors.UserError, match='source.word=-5'):
+    read(tmp_path, CONLL, word=-5)
+
+
+def test_universal_dependencies_leave_out_comments_ranges_and_empty_nodes(tmp_path):
+  line = lambda i, word, tag: '\t'.join([i, word, '_', tag, *['_'] * 6]) + '\n'
+  text = (
+    '# sent_id = 1\n# text = vámonos #1\n'
+    + line('1-2', 'vámonos', '_')
+    + line('1', 'vamos', 'VERB')
+    + line('2', 'nos', 'PRON')
+    + line('2.1', 'ghost', 'NOUN')
+    + line('3', '10 000', 'NUM')
+    + '\n# second\n'
+    + line('1', '#', 'SYM')
+  )
+  source = read(tmp_path, text, 'train.conllu', word=1, tag=3)
+  assert words_and_tags(source) == [
+    (['vamos', 'nos', '10 000'], ['VERB', 'PRON', 'NUM']),
+    (['#'], ['SYM']),
+  ]
+  with pytest.raises(errors.UserError, match='line 1 has 2 columns'):
+    read(tmp_path, '1\tword\n', 'train.conllu', word=1, tag=3)
+
+
+def test_msra_s_characters_are_read_from_lines_and_from_a_table(tmp_path):
+  wanted = [(['海', ' ', '钓'], ['B-LOC', 'O', 'O']), (['比'], ['O'])]
+  mark = '\x02'
+  table = f'text_a\tlabel\n海{mark} {mark}钓\tB-LOC{mark}O{mark}O\n比\tO\n'
+  assert words_and_tags(read(tmp_path, table)) == wanted
+  assert words_and_tags(read(tmp_path, table.replace('\n', '\r\n').removesuffix('\r\n'))) == wanted
+  lines = '海 B-LOC\n  O\n钓 O\n\n比 O\n'
+  assert words_and_tags(read(tmp_path, lines)) == wanted
+  # with tabs, a word may be a blank, or nothing at all
+  tabs = '海\tB-LOC\n \tO\n钓\tO\n\n比\tO\n'
+  assert words_and_tags(read(tmp_path, tabs)) == wanted
+  assert words_and_tags(read(tmp_path, tabs.replace('\n \t', '\n\t')))[0][0] == ['海', '', '钓']
+
+
+def test_what_all_words_begin_with_is_left_out(tmp_path):
+  source = read(tmp_path, 'en:Rome\tB-LOC\nen:.\tO\n', prefix='en:')
+  assert source.splits['train'].words == [['Rome', '.']]
+
+
+def test_sentences_that_do_not_fit_are_left_out_and_counted(tmp_path):
+  good = 'a O\n\n' * 3
+  source = read(tmp_path, good + 'b O\nc X O\n\n')
+  assert len(source.splits['train']) == 3
+  assert any('1 sentence of train.txt with lines of 2 and of 3 columns' in n for n in source.notes)
+  assert any('line 8' in n for n in source.notes)
+  with pytest.raises(errors.UserError, match='2 of 3 sentences'):
+    read(tmp_path, 'b O\nc X O\n\n' * 2 + 'a O\n')
+  mark = '\x02'
+  source = read(tmp_path, f'a{mark}b\tO{mark}O\na{mark}b\tO\n')
+  assert len(source.splits['train']) == 1
+  assert any('another number of tags' in n and 'line 2' in n for n in source.notes)
+  with pytest.raises(errors.UserError, match="'b' has no tag"):
+    read(tmp_path, 'a\tO\nb\t\n', separator='\t')
+  with pytest.raises(errors.UserError, match='has no sentence'):
+    read(tmp_path, '\n\n')
+
+
+def test_the_scheme_is_told_and_impossible_tags_are_counted_with_their_first_place(tmp_path):
+  source = read(tmp_path, 'a B-X\nb I-X\nc O\nd I-X\n\ne I-Y\n\n' + 'f B-X\n\n' * 9)
+  assert any('scheme iob2 (found' in n for n in source.notes)
+  (said,) = [n for n in source.notes if 'impossible' in n]
+  assert "2 tags are impossible in the scheme iob2, the first is 'I-X' of word 4 ('d')" in said
+  assert 'train.txt, line 1' in said
+  source = read(tmp_path, 'a B-X\nb I-X\n', scheme='iob1')
+  assert any('1 tags are impossible in the scheme iob1' in n for n in source.notes)
+  with pytest.raises(errors.UserError, match='source.scheme'):
+    read(tmp_path, CONLL, scheme='iob3')
+
+
+def test_tags_are_converted(tmp_path):
+  source = read(tmp_path, CONLL, convert='bioes')
+  assert source.splits['train'].tags == [['S-ORG', 'O'], ['S-PER']]
+  assert source.splits['train'].scheme == 'bioes'
+  with pytest.raises(errors.UserError, match='have no scheme'):
+    read(tmp_path, CONLL, tag=1, convert='iob2')
+
+
+def test_a_test_file_of_words_alone_has_no_tags(tmp_path):
+  made.write(tmp_path, test_txt='EU\nrejects\n\nPeter\n')
+  made.write(tmp_path, train_txt=CONLL)
+  source = read(tmp_path, CONLL, files={'train': 'train.txt', 'test': 'test.txt'})
+  assert source.splits['test'].tags is None
+  assert source.splits['test'].words == [['EU', 'rejects'], ['Peter']]
+  assert source.read(tmp_path / 'train.txt').tags is None
+
+
+def test_what_is_written_is_read_again(tmp_path):
+  words, tags = [['a b', 'c'], ['d']], [['B-X', 'I-X'], ['O']]
+  text = tagged.written(words, tags)
+  assert words_and_tags(read(tmp_path, text)) == list(zip(words, tags))
+  three = tagged.written(words, tags, tags)
+  assert three.splitlines()[0] == 'a b\tB-X\tB-X'
+
+
+def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
+  own = read(tmp_path, 'a O\nb O\n\na O\nb X\n\nab O\n').splits['train']
+  assert own.keys[0] == own.keys[1] != own.keys[2]
+  some = own.take([2, 0])
+  assert some.words == [['ab'], ['a', 'b']] and some.ids == ['2', '0']
+  assert len(list(itertools.chain(*some.tags))) == 3
