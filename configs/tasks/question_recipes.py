@@ -78,6 +78,12 @@ _ELECTRA = {
 
 _DEBERTA = {'default': dict(length=384)}
 
+
+def _with_sift(weight):
+  """With SiFT, of this weight in the loss."""
+  return {'default': dict(length=384, objective=dict(sift=dict(weight=weight)))}
+
+
 # --- SpanBERT: Joshi et al. 2020, appendix B and §4.1 (the passage is first) ---
 
 _SPANBERT = {
@@ -131,6 +137,9 @@ QUESTIONS = {
   **dict.fromkeys(('deberta_v2_xlarge', 'deberta_v2_xxlarge'), _DEBERTA),
   **dict.fromkeys(('deberta_v3_xsmall', 'deberta_v3_small'), _DEBERTA),
   **dict.fromkeys(('deberta_v3_base', 'deberta_v3_large'), _DEBERTA),
+  **dict.fromkeys(('deberta_base_sift', 'deberta_v2_xxlarge_sift'), _with_sift(5.0)),
+  'deberta_v3_xsmall_sift': _with_sift(3.0),
+  **dict.fromkeys(('deberta_v3_small_sift', 'deberta_v3_base_sift'), _with_sift(5.0)),
   'spanbert': _SPANBERT,
   'xlnet_large': _XLNET,
   'bert_wwm': _BERT_WWM,

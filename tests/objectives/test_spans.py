@@ -1,0 +1,122 @@
+"""Objectives of questions: what the loss does not depend on, the beam, SiFT around them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import objectives
+from bertzoo_jax.common import errors
+from bertzoo_jax.objectives import networks
+from configs.tasks import parts
+
+ROWS, LENGTH = 4, 12
+CONDITIONAL = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0)
+NAMES = ('span', 'span_conditional')
+
+
+def made(name, **changes):
+  """(objective, parameters)."""
+  fields = {**(CONDITIONAL if name == 'span_conditional' else {}), **changes}
+  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
+  objective = objectives.BY_NAME[name](encoder, **fields)
+  return objective, small.parameters(objective, scale=0.2)
+
+
+def batch(length=LENGTH):
+  draw = np.random.default_rng(0)
+  real = np.arange(length) < np.asarray([LENGTH, 9, 7, 10])[:, None]
+  ids = np.zeros((ROWS, length), np.int32)
+  ids[:, :LENGTH] = draw.integers(5, small.VOCAB, (ROWS, LENGTH))
+  mask = real & (np.arange(length) >= 4)
+  mask[:, 0] = True
+  return {
+    'input_ids': np.where(real, ids, 0),
+    'segment_ids': np.zeros_like(ids),
+    'pack_ids': real.astype(np.int32),
+    'row_keys': np.arange(2 * ROWS, dtype=np.uint32).reshape(ROWS, 2),
+    'answer_mask': mask.astype(np.int32),
+    'labels': np.asarray([[4, 6], [0, 0], [5, 5], [8, 9]], np.int32),
+    'impossible': np.asarray([0, 1, 0, 0], np.float32),
+    'label_weights': np.asarray([1, 1, 1, 0], np.float32),
+  }
+
+
+def loss_of(objective, params, data, train=False):
+  totals = objective.normalizers(data)
+  found = objective.loss(params, data, totals, (), jax.random.key(0) if train else None, train)
+  return found[0], found[1][1]['rows']
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_padding_and_rows_that_fill_a_batch_change_nothing(name):
+  objective, params = made(name)
+  loss, sums = loss_of(objective, params, batch())
+  wider, _ = loss_of(objective, params, batch(LENGTH + 5))
+  np.testing.assert_allclose(loss, wider, rtol=1e-5)
+  other = batch()
+  other['labels'][3] = 4, 4
+  np.testing.assert_array_equal(loss, loss_of(objective, params, other)[0])
+  other['label_weights'][3] = 1
+  assert abs(loss - loss_of(objective, params, other)[0]) > 1e-3
+  assert 0 <= sums['start_accuracy'] <= 3
+
+
+def test_the_end_depends_on_the_start_only_in_the_conditional_head():
+  for name, differs in zip(NAMES, (False, True)):
+    objective, params = made(name)
+    data = batch()
+    _, before = loss_of(objective, params, data)
+    start = networks.predict(objective.networks[0].encoder, params, data)
+    data['labels'][0, 0] = 5
+    _, after = loss_of(objective, params, data)
+    # of the first row, the loss of the start changes; all else is the end's
+    if not differs:
+      log = jax.nn.log_softmax(jnp.where(data['pack_ids'] > 0, start['start'], -1e30))
+      moved = (log[0, 4] - log[0, 5]) / 2
+      np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
+    else:
+      assert before['answerable_loss'] == after['answerable_loss']
+
+
+def test_a_beam_has_the_scores_of_its_starts_one_by_one():
+  objective, params = made('span_conditional')
+  encoder, data = objective.networks[0].encoder, batch()
+  found = networks.predict(encoder, params, data)
+  hidden = networks.encode(encoder, params['encoder'], data, None)
+  for k in range(3):
+    places = found['start_place'][:, k : k + 1].astype(np.int32)
+    start, _, end, none = networks.conditional_span_logits(
+      encoder, params, hidden, data, jnp.asarray(places)
+    )
+    shares = jax.nn.softmax(start)
+    np.testing.assert_allclose(
+      found['start_share'][:, k], jnp.take_along_axis(shares, places, axis=1)[:, 0], rtol=1e-5
+    )
+    best = jax.nn.softmax(end[:, 0])
+    np.testing.assert_allclose(found['end_share'][:, k, 0], best.max(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(found['end_place'][:, k, 0], best.argmax(axis=1))
+    np.testing.assert_allclose(found['impossible'], none, rtol=1e-5)
+  assert found['start_place'].shape == (ROWS, networks.BEAM)
+  allowed = [set(np.flatnonzero(row)) for row in data['answer_mask']]
+  for row, places in enumerate(found['start_place'].astype(int)):
+    assert set(places.tolist()) == allowed[row] | {-1}
+
+
+def test_an_unknown_head_is_told():
+  with pytest.raises(errors.UserError, match='objective.head'):
+    made('span_conditional', head='linear')
+
+
+@pytest.mark.parametrize('name', [pytest.param('span', marks=pytest.mark.slow), 'span_conditional'])
+def test_sift_adds_a_finite_divergence_to_the_loss(name):
+  objective, params = made(name)
+  perturbed, _ = made(name, sift=parts.sift(weight=5.0, rate=0.05, init=0.1))
+  data = batch()
+  plain, _ = loss_of(objective, params, data, train=True)
+  value, gradients = jax.jit(
+    jax.value_and_grad(lambda p: loss_of(perturbed, p, data, train=True)[0])
+  )(params)
+  assert np.isfinite(value) and value > plain + 0.1
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
