@@ -60,6 +60,17 @@ def test_the_best_answers_are_those_of_a_search_over_all_spans():
     assert shares == sorted(shares, reverse=True) and abs(sum(shares) - 1) < 1e-9
 
 
+@pytest.mark.parametrize('most, wished', [(4, 'time'), (3, 'ime')])
+def test_an_answer_has_as_many_tokens_as_allowed(most, wished):
+  examples, rows = rows_of(max_answer=most)
+  starts, ends = np.zeros((2, len(rows.ids)), np.float32)
+  place = rows.detail.place[0]
+  starts[[place + 3, place + 4]] = 9, 8  # 't' and 'i' of 'time', in the first window
+  ends[place + 6] = 9
+  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
+  assert answers.said(rows.detail, examples, spans, odds, False, 0.0).best[0] == wished
+
+
 def test_a_higher_threshold_gives_more_answers_and_without_such_questions_all_have_one():
   examples, rows = rows_of()
   starts, ends = np.random.default_rng(2).normal(size=(2, len(rows.ids))).astype(np.float32)

@@ -151,6 +151,9 @@ def test_a_window_without_the_whole_answer_has_the_place_of_the_special_token():
   # windows begin at 0, 5, 10; the passage begins at place 5 of its row
   assert rows.labels.tolist() == [[0, 0], [5 + 3, 5 + 6], [0, 0]]
   assert rows.features['impossible'].tolist() == [1, 0, 1]
+  for last, there in ((10, True), (11, False)):  # of the first window, which has 10 tokens
+    rows = characters('0123456789' * 2, doc_stride=20, spans=[(8, last)])
+    assert rows.labels[0].tolist() == ([5 + 8, 5 + 9] if there else [0, 0])
   nowhere = characters('0123456789' * 2, doc_stride=5, spans=[questions.NOWHERE])
   assert not nowhere.labels.any() and nowhere.features['impossible'].all()
 
