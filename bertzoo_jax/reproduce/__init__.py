@@ -1,0 +1,3 @@
+"""Reproduces a table of a paper: plan (which runs), work (one row), page (the table). The command
+is in `__main__`.
+"""

@@ -1,0 +1,145 @@
+"""Reproduces a table of a paper: pretrains its rows, fine-tunes them, and sets the scores beside
+the paper's. Run the same line again to resume.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/albert_table5.py:tiny --workdir R
+                                    [--source TEXT …] [--task_dir DIR] [--rows None,SOP]
+
+The scale is the config's argument: `paper`, `budget,k=64` or `tiny` (configs/tables/parts.py).
+--source is the text of all rows, as prepare takes it; `tiny` reads the sample of this repository
+without it. Each row gets a corpus of its own tokenizer. --task_dir holds a folder per task, as
+finetune takes it; a task whose files are not there reads "not run".
+
+R gets a folder per row and seed, and table.md, table.json and table.html, which are written anew
+whenever a row ends. Several processes, on one machine or on several that share R, take rows from
+the same table: each row is held by a lock, and the row of a process that was killed is taken over
+(training/lock.py).
+
+Exit codes are those of pretrain: 0, 2, 3, 75, 130.
+"""
+
+import pathlib
+import time
+
+from absl import flags
+
+from bertzoo_jax.common import cli
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
+
+from bertzoo_jax import prepare  # noqa: E402
+from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.reproduce import page  # noqa: E402
+from bertzoo_jax.reproduce import plan  # noqa: E402
+from bertzoo_jax.reproduce import work  # noqa: E402
+from bertzoo_jax.training import distributed  # noqa: E402
+from bertzoo_jax.training import lock  # noqa: E402
+from bertzoo_jax.training import workdir as workdirs  # noqa: E402
+
+_SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
+_WAIT = 5.0  # seconds between two looks at rows that others hold
+
+
+def reproduce(config, workdir, *, source=(), task_dir='.', rows=(), say=print) -> bool:
+  """Runs what is missing of a table, and writes it; False if it was asked to stop.
+
+  Args:
+    config: of a table (configs/tables/).
+    workdir: folder of all rows; one that holds rows of this table is resumed.
+    source: text of all rows, as prepare takes it; () for the sample.
+    task_dir: folder of the tasks' files.
+    rows: titles or names of rows; () for all.
+    say: prints a line.
+
+  Raises:
+    UserError: anything that does not fit.
+    TryAgain, Stopped: see pretrain.
+  """
+  plan.check(config)
+  jobs = plan.jobs(config, workdir, rows)
+  workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
+  plan.check_same(config, workdir)
+  texts = _texts(jobs, config, workdir, source, say)
+  finished = {(job.row, job.seed) for job in jobs if job.finished}
+  say(f'{len(jobs)} rows, {len(finished)} of them are finished')
+  page.write(config, workdir)
+  while left := [job for job in jobs if not job.finished]:
+    taken = False
+    for job in left:
+      if job.finished or (job.after and not _before(jobs, job).finished):
+        continue
+      job.folder.mkdir(parents=True, exist_ok=True)
+      try:
+        with lock.hold(job.folder):
+          taken = True
+          if not job.finished:
+            if work.run(job, config, texts[plan.text_of(job.experiment)], task_dir, say) is None:
+              say('stopped: run the same line to resume')
+              return False
+      except errors.TryAgain as e:
+        if taken:
+          raise
+        say(f'{config.rows[job.row].title}, seed {job.seed}: {e}')
+        continue
+      page.write(config, workdir)
+      break
+    if not taken:
+      time.sleep(_WAIT)
+  page.write(config, workdir)
+  say(f'\n{page.markdown(config, workdir)}\n{storage.path(workdir) / page.HTML} has curves, too')
+  return True
+
+
+def _before(jobs, job):
+  return next(other for other in jobs if (other.row, other.seed) == (job.after, job.seed))
+
+
+def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
+  """{plan.text_of: folder of the corpus}; prepares what is missing."""
+  source = list(source) or [str(_SAMPLE / name) for name in config.table.sample]
+  if not source:
+    raise errors.UserError(
+      f'The scale {config.table.scale} has no text of its own: give --source FILE, as prepare '
+      'takes it.'
+    )
+  out = {}
+  for job in jobs:
+    name = plan.text_of(job.experiment)
+    if name in out:
+      continue
+    folder = storage.path(workdir) / 'text' / name
+    out[name] = str(folder / 'corpus')
+    while not (folder / 'corpus' / 'manifest.json').exists():
+      folder.mkdir(parents=True, exist_ok=True)
+      try:
+        with lock.hold(folder):
+          say(f'== text for {config.rows[job.row].title} in {out[name]}')
+          prepare.prepare(job.experiment, source, out[name], say=say)
+      except errors.TryAgain as e:
+        say(str(e))
+        time.sleep(_WAIT)
+  return out
+
+
+def main(_):
+  reproduce(
+    _CONFIG.value,
+    _WORKDIR.value,
+    source=_SOURCE.value,
+    task_dir=_TASK_DIR.value,
+    rows=_ROWS.value,
+  )
+
+
+if __name__ == '__main__':
+  _CONFIG = cli.define_config(
+    fields=(), help='Table: configs/tables/FILE.py:SCALE, then --config.section.key=value.'
+  )
+  _WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Folder of all rows, local or gs://.', required=True
+  )
+  _SOURCE = flags.DEFINE_multi_string('source', [], 'Text of all rows, as prepare takes it.')
+  _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
+  _ROWS = flags.DEFINE_list('rows', [], 'Titles of rows, by comma; all without it.')
+  cli.run(main, distributed.leave)

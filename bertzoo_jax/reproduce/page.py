@@ -1,0 +1,300 @@
+"""The table of what is finished: table.md, table.json, and table.html with curves.
+
+The same scores give the same bytes. Every process writes the whole table whenever a row ends.
+"""
+
+import html
+import math
+
+from bertzoo_jax.common import storage
+from bertzoo_jax.reproduce import plan
+from bertzoo_jax.training import metrics
+
+MARKDOWN, JSON, HTML = 'table.md', 'table.json', 'table.html'
+_COLORS = ('#1f6fb4', '#d1495b', '#2a9d5c', '#8a5fbf', '#c98a1b', '#3a9da5', '#7a7a7a', '#b85c9e')
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 460, 240, 52, 34  # of a plot, pixels
+
+
+def write(config, workdir) -> None:
+  """Writes the three files."""
+  folder = storage.path(workdir)
+  storage.write_text(folder / MARKDOWN, markdown(config, workdir))
+  storage.write_json(folder / JSON, collected(config, workdir))
+  storage.write_text(folder / HTML, page(config, workdir))
+
+
+def collected(config, workdir) -> dict:
+  """The table as plain values.
+
+  {'table': …, 'columns': [titles], 'rows': [{'row', 'title', 'note', 'seeds', 'steps', 'flops',
+  'devices', 'commits', 'cells': [{'column', 'paper', 'mark', 'ours', 'spread', 'delta', 'why'}]}]}.
+  Scores are in the paper's units. ours: means over the seeds; spread: lowest and highest of the
+  first number. delta: ours − paper at the scale `paper`, else None.
+  """
+  done = _finished(config, workdir)
+  rows = []
+  for row in config.table.rows:
+    one, found = config.rows[row], done.get(row, [])
+    cells = [
+      _cell(config, column, one.printed.get(column, ''), found) for column in _columns(config)
+    ]
+    rows.append(
+      {
+        'row': row,
+        'title': one.title,
+        'note': one.note,
+        'run': one.experiment is not None,
+        'seeds': len(found),
+        'steps': found[0]['steps'] if found else None,
+        'flops': found[0]['flops'] if found else None,
+        'devices': sorted({f['devices'] for f in found}),
+        'commits': sorted({f['commit'] or 'unknown' for f in found}),
+        'cells': cells,
+      }
+    )
+  about = config.table.to_dict()
+  return {
+    'table': {k: list(v) if isinstance(v, tuple) else v for k, v in about.items()},
+    'columns': [config.columns[c].title for c in _columns(config)],
+    'varies': [list(pair) for pair in config.varies],
+    'rows': rows,
+  }
+
+
+def markdown(config, workdir) -> str:
+  """The table with a heading: paper, ours and their difference in every cell."""
+  found = collected(config, workdir)
+  head = ['', *found['columns'], 'seeds']
+  lines = []
+  for row in found['rows']:
+    cells = [_text(cell, row, found) for cell in row['cells']]
+    lines.append([row['title'], *cells, str(row['seeds']) if row['run'] else '–'])
+  widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+  drawn = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(x, widths)) + ' |' for x in [head, *lines]]
+  rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
+  notes = [f'* {row["title"]}: {row["note"]}' for row in found['rows'] if row['note']]
+  return (
+    '\n'.join([*_heading(config), '', drawn[0], rule, *drawn[1:], *['', *notes][: len(notes) + 1]])
+    + '\n'
+  )
+
+
+def page(config, workdir) -> str:
+  """The table and the curves of its rows as one HTML file that needs nothing else."""
+  found = collected(config, workdir)
+  title, *about = _heading(config)
+  out = [
+    '<!doctype html><html lang="en"><meta charset="utf-8">',
+    f'<title>{html.escape(title.strip("# "))}</title><style>{_STYLE}</style>',
+    f'<h1>{html.escape(title.strip("# "))}</h1>',
+    *(f'<p>{html.escape(line)}</p>' for line in about if line),
+    '<div class="wide"><table><thead><tr><th rowspan="2">row</th>',
+    *(f'<th colspan="3">{html.escape(c)}</th>' for c in found['columns']),
+    '<th rowspan="2">seeds</th><th rowspan="2">steps</th><th rowspan="2">train FLOPs</th></tr><tr>',
+    *('<th>paper</th><th>ours</th><th>Δ</th>' for _ in found['columns']),
+    '</tr></thead><tbody>',
+  ]
+  for row in found['rows']:
+    out.append(f'<tr><td class="name">{html.escape(row["title"])}</td>')
+    for cell in row['cells']:
+      out += _html_cell(cell, row)
+    steps = f'{row["steps"]:,}' if row['steps'] else '–'
+    flops = f'{row["flops"]:.2e}' if row['flops'] else '–'
+    seeds = row['seeds'] if row['run'] else '–'
+    out.append(f'<td>{seeds}</td><td>{steps}</td><td>{flops}</td></tr>')
+  out.append('</tbody></table></div>')
+  notes = [(row['title'], row['note']) for row in found['rows'] if row['note']]
+  out += [f'<p>{html.escape(name)}: {html.escape(note)}</p>' for name, note in notes]
+  out += _curves(config, workdir, found)
+  machines = sorted({d for row in found['rows'] for d in row['devices']})
+  commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
+  out += [
+    f'<p class="small">Run on {html.escape(", ".join(machines) or "nothing yet")}; commits '
+    f'{html.escape(", ".join(commits) or "–")}.</p>',
+    '<h2>What the rows vary</h2><ul>',
+    *(f'<li><code>{html.escape(k)}</code>: {html.escape(v)}</li>' for k, v in found['varies']),
+    '</ul></html>\n',
+  ]
+  return '\n'.join(out)
+
+
+def _heading(config) -> list[str]:
+  t = config.table
+  said = {
+    'paper': 'The systems as published. Δ is ours − paper.',
+    'budget': (
+      f'BUDGET: the same networks on 1/{t.tokens_divided_by:g} of the tokens. Compare the rows '
+      "with each other: Δ is a row − the first row, ours beside the paper's."
+    ),
+    'tiny': (
+      'TINY: networks of minutes, to see that every row runs. These numbers say nothing about the '
+      "paper's."
+    ),
+  }[t.scale]
+  return [f'# {t.paper}, {t.name}: {t.title}', '', f'{t.source}. {said}', t.note]
+
+
+def _columns(config):
+  return config.table.columns
+
+
+def _finished(config, workdir) -> dict[str, list[dict]]:
+  """{row: scores of its finished seeds}."""
+  out = {}
+  for job in plan.jobs(config, workdir):
+    if job.finished:
+      out.setdefault(job.row, []).append(storage.read_json(job.folder / plan.SCORES))
+  return out
+
+
+def _cell(config, column, printed, found) -> dict:
+  mark = next((m for m in ('mem', '3rd') if printed.startswith(f'[{m}]')), '')
+  numbers = printed.removeprefix(f'[{mark}]').strip() if mark else printed
+  paper = [float(x) for x in numbers.split('/') if x not in ('', '–')] if _numeric(numbers) else []
+  kind, scale = config.columns[column], config.table.scale
+  each = [f['columns'][column] for f in found if column in f['columns']]
+  values = [e['values'] for e in each if e['values'] and None not in e['values']]
+  factor = 100.0 if kind.kind in ('task', 'average') or kind.get('unit', '') == '%' else 1.0
+  ours = [factor * sum(v) / len(v) for v in zip(*values)]
+  first = [factor * v[0] for v in values]
+  compared = scale == 'paper' and not mark and len(paper) == len(ours) > 0
+  why = next((e['why'] for e in each if e['why']), '')
+  if not found:
+    why = f'not supported: {kind.why}' if kind.kind == 'not_supported' else 'not run'
+  return {
+    'column': column,
+    'printed': numbers,
+    'paper': paper,
+    'mark': mark,
+    'ours': [round(x, 4) for x in ours],
+    'spread': [round(min(first), 4), round(max(first), 4)] if len(first) > 1 else [],
+    'delta': [round(a - b, 4) for a, b in zip(ours, paper)] if compared else [],
+    'why': why,
+  }
+
+
+def _numeric(text) -> bool:
+  try:
+    return all(x in ('', '–') or math.isfinite(float(x)) for x in text.split('/'))
+  except ValueError:
+    return False
+
+
+def _shown(values, signed=False) -> str:
+  return '/'.join(f'{v:+.1f}' if signed else f'{v:.1f}' for v in values)
+
+
+def _printed(cell) -> str:
+  if not cell['printed']:
+    return '–'
+  return f'({cell["printed"]} [{cell["mark"]}])' if cell['mark'] else cell['printed']
+
+
+def _ours(cell, row) -> str:
+  if cell['ours']:
+    spread = f' ({_shown(cell["spread"])})'.replace('/', '–') if cell['spread'] else ''
+    return _shown(cell['ours']) + spread
+  if not row['run']:
+    return '–'
+  return cell['why'].partition(':')[0] or 'not run'
+
+
+def _text(cell, row, found) -> str:
+  delta = f' | Δ {_shown(cell["delta"], signed=True)}' if cell['delta'] else ''
+  return f'{_printed(cell)} → {_ours(cell, row)}{delta}'.replace('|', '·')
+
+
+def _html_cell(cell, row) -> list[str]:
+  ours, why = _ours(cell, row), html.escape(cell['why'])
+  empty = '' if cell['ours'] else ' class="none"'
+  return [
+    f'<td class="paper">{html.escape(_printed(cell))}</td>',
+    f'<td{empty} title="{why}">{html.escape(ours)}</td>',
+    f'<td>{_shown(cell["delta"], signed=True) if cell["delta"] else "–"}</td>',
+  ]
+
+
+def _curves(config, workdir, found) -> list[str]:
+  """Plots of the held-out loss of each row over steps and over train FLOPs."""
+  lines, flops = {}, {row['row']: row['flops'] for row in found['rows']}
+  for job in plan.jobs(config, workdir):
+    if job.seed != config.seeds[0] or not storage.path(job.pretraining).exists():
+      continue
+    total = sum(n for n, _ in job.experiment.phases)
+    points = [
+      (row['step'], row['held_out_loss'])
+      for row in metrics.read(job.pretraining)
+      if row.get('held_out_loss') is not None
+    ]
+    if points:
+      lines[job.row] = [
+        (step, y, (flops.get(job.row) or math.nan) * step / total) for step, y in points
+      ]
+  if not lines:
+    return []
+  titles = [config.rows[row].title for row in lines]
+  legend = ''.join(
+    f'<span><i style="background:{_COLORS[i % len(_COLORS)]}"></i>{html.escape(title)}</span>'
+    for i, title in enumerate(titles)
+  )
+  plots = [
+    _plot('steps', [[(x, y) for x, y, _ in points] for points in lines.values()]),
+    _plot('train FLOPs', [[(f, y) for _, y, f in points] for points in lines.values()]),
+  ]
+  return [
+    '<h2>Held-out loss of pretraining</h2>',
+    '<p>Nats. Losses of unlike objectives are no measure of each other.</p>',
+    f'<p class="legend">{legend}</p><div class="plots">{"".join(plots)}</div>',
+  ]
+
+
+def _plot(name, lines) -> str:
+  """An SVG plot of lines of (x, y)."""
+  points = [(x, y) for line in lines for x, y in line if math.isfinite(x) and math.isfinite(y)]
+  if not points:
+    return ''
+  high_x = max(x for x, _ in points) or 1.0
+  low, high = min(y for _, y in points), max(y for _, y in points)
+  span = (high - low) or 1.0
+  right, top = _WIDTH - 12, 10
+  across = lambda x: _LEFT + x / high_x * (right - _LEFT)
+  down = lambda y: top + (high - y) / span * (_HEIGHT - _BOTTOM - top)
+  out = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over {name}">']
+  for i in range(5):
+    y = low + span * i / 4
+    out.append(
+      f'<line x1="{_LEFT}" x2="{right}" y1="{down(y):.1f}" y2="{down(y):.1f}" class="grid"/>'
+      f'<text x="{_LEFT - 6}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.2f}</text>'
+    )
+    x = high_x * i / 4
+    label = f'{x:,.0f}' if high_x < 1e7 else f'{x:.1e}'
+    out.append(f'<text x="{across(x):.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{label}</text>')
+  out.append(
+    f'<text x="{(right + _LEFT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">{name}</text>'
+  )
+  for i, line in enumerate(lines):
+    path = ' '.join(f'{across(x):.1f},{down(y):.1f}' for x, y in line if math.isfinite(x))
+    color = _COLORS[i % len(_COLORS)]
+    out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
+    out += [
+      f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.5" fill="{color}"/>'
+      for x, y in line
+      if math.isfinite(x)
+    ]
+  return ''.join([*out, '</svg>'])
+
+
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;color:#222;
+  margin:2rem auto;max-width:1200px;padding:0 1rem}
+h1{font-size:1.4rem} h2{font-size:1.1rem;margin-top:2rem}
+.wide{overflow-x:auto} table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
+th{background:#f4f4f4;font-weight:600;text-align:center} td.name{text-align:left;font-weight:600}
+td.paper{color:#666;border-left:2px solid #ccc} td.none{color:#999;font-style:italic}
+.plots{display:flex;flex-wrap:wrap;gap:1.5rem} svg{width:460px;max-width:100%}
+svg text{font-size:11px;fill:#555} .grid{stroke:#e5e5e5}
+.legend span{margin-right:1.2rem}
+.legend i{display:inline-block;width:1em;height:.7em;margin-right:.4em}
+.small{color:#666;font-size:.9em}
+"""

@@ -1,0 +1,129 @@
+"""Which runs a table asks for."""
+
+import hashlib
+import json
+from typing import Any
+from typing import NamedTuple
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+FIELDS = ('table', 'columns', 'rows', 'seeds', 'varies')
+SCORES = 'scores.json'
+TABLE = 'config.table.json'
+
+
+class Job(NamedTuple):
+  """One row with one seed: a pretraining, and all columns that are measured on it.
+
+  Attributes:
+    row: its name in the config.
+    seed: of the pretraining.
+    experiment: of the pretraining, locked.
+    init: address of weights; '' for random ones.
+    after: name of the row whose weights it begins with; '' for none.
+    folder: of the job.
+  """
+
+  row: str
+  seed: int
+  experiment: Any
+  init: str
+  after: str
+  folder: Any
+
+  @property
+  def pretraining(self):
+    """Workdir of the pretraining."""
+    return self.folder / 'pretrain'
+
+  @property
+  def finished(self) -> bool:
+    """Whether its scores are written."""
+    return (self.folder / SCORES).exists()
+
+
+def check(config) -> None:
+  """Raises UserError for a config that is no table."""
+  if lacking := [field for field in FIELDS if field not in config]:
+    raise errors.UserError(
+      f'The config is no table (it lacks {lacking[0]!r}): give a file of configs/tables/.'
+    )
+
+
+def jobs(config, workdir, wanted=()) -> list[Job]:
+  """The jobs of a table, row by row in its order, each after the row that it begins with.
+
+  Args:
+    config: of a table.
+    workdir: --workdir.
+    wanted: names or titles of rows; () for all. Rows that these begin with are added.
+
+  Raises:
+    UserError: an unknown row, or rows that begin with each other.
+  """
+  names = {config.rows[row].title: row for row in config.table.rows}
+  chosen = [names.get(name, name) for name in wanted] or list(config.table.rows)
+  for row in chosen:
+    if row not in config.rows:
+      raise errors.UserError(
+        f'The table has no row {row!r}; it has {", ".join(config.table.rows)}.'
+        f'{errors.did_you_mean(row, config.table.rows)}'
+      )
+  for row in chosen:  # grows
+    if (before := config.rows[row].init) in config.rows and before not in chosen:
+      chosen.append(before)
+  ordered = []
+  while rest := [row for row in config.table.rows if row in chosen and row not in ordered]:
+    ready = [row for row in rest if config.rows[row].init not in rest]
+    if not ready:
+      raise errors.UserError(
+        f'The rows {" and ".join(rest)} begin with the weights of each other (init): set one to "".'
+      )
+    ordered += ready
+  out = []
+  for row in ordered:
+    one = config.rows[row]
+    if one.experiment is None:
+      continue
+    for seed in config.seeds:
+      experiment = one.experiment.copy_and_resolve_references().unlock()
+      experiment.seed = seed
+      folder = storage.path(workdir) / 'rows' / row / f'seed={seed}'
+      after = one.init if one.init in config.rows else ''
+      init = str(folder.parent.parent / after / f'seed={seed}' / 'pretrain') if after else one.init
+      out.append(Job(row, seed, experiment.lock(), init, after, folder))
+  return out
+
+
+def text_of(experiment) -> str:
+  """Identifies the corpus that an experiment needs: by its tokenizer and its section `corpus`."""
+  sections = {key: configuration.flatten(experiment[key]) for key in ('tokenizer', 'corpus')}
+  return hashlib.sha256(repr(sorted(sections.items())).encode()).hexdigest()[:12]
+
+
+def check_same(config, workdir) -> None:
+  """Records the table in the workdir. Raises UserError if the workdir is another table's."""
+  file = storage.path(workdir) / TABLE
+  ours = json.loads(configuration.to_json(config))
+  if not file.exists():
+    storage.path(workdir).mkdir(parents=True, exist_ok=True)
+    storage.write_json(file, ours)
+    return
+  if changed := _first_difference(storage.read_json(file), ours):
+    raise errors.UserError(
+      f'{workdir} holds rows of another table or scale (config.{changed} differs): take another '
+      '--workdir.'
+    )
+
+
+def _first_difference(old, new, at='') -> str:
+  """The first field in which two tables differ; '' if there is none."""
+  if not (isinstance(old, dict) and isinstance(new, dict)):
+    return '' if old == new else at
+  for key in sorted({*old, *new} - {'varies', 'printed', 'note', 'title'}):
+    below = _first_difference(old.get(key), new.get(key), f'{at}.{key}'.strip('.'))
+    if below:
+      return below
+  return ''

@@ -1,0 +1,168 @@
+"""One job of a table: pretrains, measures held-out text, fine-tunes, and writes its scores."""
+
+import math
+import time
+
+import jax
+
+from bertzoo_jax import pretrain
+from bertzoo_jax import tasks
+from bertzoo_jax.common import storage
+from bertzoo_jax.evaluate import scores as held_out_scores
+from bertzoo_jax.finetune import __main__ as finetuning
+from bertzoo_jax.reproduce import plan
+from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import workdir as workdirs
+
+PRETRAINED = 'pretrained.json'
+_EVALUATED = {  # measure of a column: rows and measure of `evaluate`
+  'mlm_accuracy': ('mlm', 'accuracy'),
+  'mlm_loss': ('mlm', 'loss'),
+  'perplexity': ('mlm', 'loss'),
+  'nsp_accuracy': ('nsp', 'accuracy'),
+  'sop_accuracy': ('sop', 'accuracy'),
+}
+
+
+def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
+  """The scores of a job, which are written to its folder; None if the user asked to stop.
+
+  What is finished is not run again.
+
+  Args:
+    job: of the table.
+    config: of the table.
+    corpus: folder of the prepared text.
+    task_dir: folder of the tasks' files; a task whose files are not there is left out.
+    say: prints a line.
+
+  Raises:
+    UserError, TryAgain, Stopped: see pretrain and finetune.
+  """
+  say(f'\n== {config.rows[job.row].title}, seed {job.seed}: pretraining in {job.pretraining}')
+  trained = _pretrained(job, corpus)
+  if trained is None:
+    return None
+  evaluated = _evaluated(job, config, corpus)
+  columns, tasks_done = {}, {}
+  for name in config.table.columns:
+    column = config.columns[name]
+    if column.kind == 'task':
+      found = _fine_tuned(job, name, column, task_dir, say)
+      if found is None:
+        return None
+      tasks_done[name] = found
+    columns[name] = _cell(column, trained, evaluated, tasks_done.get(name))
+  for name in config.table.columns:
+    if config.columns[name].kind == 'average':
+      columns[name] = _average([columns[other] for other in config.columns[name].of])
+  result = {
+    'row': job.row,
+    'seed': job.seed,
+    'columns': columns,
+    'steps': trained['step'],
+    'flops': trained['flops'],
+    'parameters': trained['parameters'],
+    'corpus': trained['corpus'],
+    'devices': trained['devices'],
+    'commit': workdirs.commit(),
+  }
+  storage.write_json(job.folder / plan.SCORES, result)
+  return storage.read_json(job.folder / plan.SCORES)
+
+
+def _pretrained(job, corpus) -> dict | None:
+  """What is known of the finished pretraining; None if it was stopped."""
+  file = job.folder / PRETRAINED
+  if file.exists():
+    return storage.read_json(file)
+  began = time.monotonic()
+  found = pretrain.pretrain(
+    job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
+  )
+  jax.clear_caches()
+  if found['interrupted'] and found['step'] < found['end']:
+    return None
+  params, _, _ = checkpoint.load_params(str(job.pretraining))
+  storage.write_json(
+    file,
+    {
+      'step': found['step'],
+      'flops': found['flops'],
+      'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
+      'seconds': round(time.monotonic() - began, 3),
+      'corpus': workdirs.corpus_record(job.pretraining)['hash'],
+      'devices': f'{jax.device_count()} × {jax.devices()[0].device_kind}',
+      'parameters': sum(x.size for x in jax.tree.leaves(params)),
+    },
+  )
+  return storage.read_json(file)
+
+
+def _evaluated(job, config, corpus) -> dict:
+  """{(rows, measure): value} of `evaluate`; {} if no column needs it, or it cannot be."""
+  asked = {c.measure for c in config.columns.values() if c.kind == 'held_out'}
+  if not asked & _EVALUATED.keys():
+    return {}
+  found = held_out_scores.evaluate(str(job.pretraining), corpus)
+  jax.clear_caches()
+  return {(s.rows, s.measure): s.value for s in found.scores}
+
+
+def _fine_tuned(job, name, column, task_dir, say):
+  """{'SPLIT METRIC': (median over the seeds, seeds)} of the best point of the grid; a sentence if
+  the task's files are not there; None if it was stopped.
+  """
+  if why := tasks.missing(column.task, task_dir):
+    return why
+  folder = job.folder / 'tasks' / name
+  say(f'== {column.title} in {folder}')
+  found = finetuning.finetune(
+    column.task, str(folder), init=str(job.pretraining), task_dir=task_dir
+  )
+  jax.clear_caches()
+  if found is None:
+    return None
+  best = next(line for line in found if line.chosen)
+  return {
+    f'{best.split} {best.metric}': [best.median, best.seeds],
+    **{key: [value, best.seeds] for key, value in best.others.items()},
+  }
+
+
+def _cell(column, trained, evaluated, done) -> dict:
+  """{'values': [numbers], 'why': sentence where there are none, 'seeds': of the fine-tuning}."""
+  if column.kind == 'not_supported':
+    return _nothing(f'not supported: {column.why}')
+  if column.kind == 'parameters':
+    return _values(trained['parameters'] / 1e6)
+  if column.kind == 'held_out':
+    if column.measure not in _EVALUATED:
+      value = trained['held_out'].get(column.measure)
+      return _nothing('not measured by this objective') if value is None else _values(value)
+    value = evaluated.get(_EVALUATED[column.measure])
+    if value is None:
+      return _nothing('not measured by this network')
+    return _values(math.exp(value) if column.measure == 'perplexity' else value)
+  if column.kind == 'task':
+    if isinstance(done, str):
+      return _nothing('not run: no files')
+    cells = [done[metric] for metric in column.metrics if metric in done]
+    return {**_values(*(value for value, _ in cells)), 'seeds': cells[0][1] if cells else 0}
+  return _nothing('')
+
+
+def _values(*values):
+  return {'values': [v if math.isfinite(v) else None for v in values], 'why': ''}
+
+
+def _nothing(why):
+  return {'values': [], 'why': why}
+
+
+def _average(cells) -> dict:
+  """The mean over columns of the means inside each; nothing where one is missing."""
+  if any(not cell['values'] or None in cell['values'] for cell in cells):
+    return _nothing('not run: a column is missing')
+  means = [sum(cell['values']) / len(cell['values']) for cell in cells]
+  return _values(sum(means) / len(means))

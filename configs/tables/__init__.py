@@ -1,0 +1,1 @@
+"""Tables of the papers: one file per table; FILE.py:SCALE."""

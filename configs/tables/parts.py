@@ -1,0 +1,249 @@
+"""What a table config is made of: rows, columns, and the scale at which the rows are run.
+
+    FILE.py:paper             the systems as published
+    FILE.py:budget,k=64       the same networks on a 64th of the tokens
+    FILE.py:tiny              networks of minutes, to see that every row runs
+
+A row is a system's config and what the table changes in it. Nothing here imports a framework.
+
+`budget` divides the tokens of every row by k: the steps by √k and the rows of a batch by √k, at
+least one each. The learning rate goes with the root of the batch, as usual for Adam and LAMB. The
+warmup keeps its share of the steps.
+"""
+
+import importlib
+import math
+
+import ml_collections
+
+ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
+CHINESE = ('zh_laws.txt', 'zh_tang.txt')
+SCALES = ('paper', 'budget', 'tiny')
+MARKS = ('mem', '3rd')  # of printed numbers: from memory, or read in someone else's notes
+
+
+def row(title, *printed, system='', change='', fields=None, tiny=None, init='', note=''):
+  """A row of a table.
+
+  title: as the paper prints it.
+  printed: the paper's numbers, in the order of the columns: a number, 'F1/EM' for two, '' for none;
+    '[mem] …' or '[3rd] …' where the number itself was not read.
+  system: config and size, 'albert:base'; '' for that of the table, None for a row that is not run
+    (another paper's model, whose note says why).
+  change: parts that are swapped, 'objective=mlm,masking=span'.
+  fields: {key: value} of the config, after that.
+  tiny: {key: value} that `tiny` sets in place of `fields`; None for the same.
+  init: title of the row whose weights it begins with, or an address of weights.
+  note: a sentence about the row.
+  """
+  return dict(
+    title=title,
+    printed=printed,
+    system=system,
+    change=change,
+    fields=dict(fields or {}),
+    tiny=tiny,
+    init=init,
+    note=note,
+  )
+
+
+def held_out(title, measure, unit='%'):
+  """A column of a measure on held-out text.
+
+  measure: mlm_accuracy | mlm_loss | perplexity | nsp_accuracy | sop_accuracy (`evaluate`), or a
+    metric of the run's record by its name.
+  """
+  return dict(kind='held_out', title=title, measure=measure, unit=unit)
+
+
+def task(title, task, *metrics, split='dev', **fields):
+  """A column of a fine-tuning.
+
+  task: FILE:TASK of configs/tasks, with what is swapped in it: 'glue:sst2,recipe=albert_base'.
+  metrics: names; the first metric of the task without any. 'SPLIT metric' for another split.
+  fields: of the fine-tuning's config.
+  """
+  metrics = tuple(m if ' ' in m else f'{split} {m}' for m in metrics)
+  return dict(kind='task', title=title, task=task, metrics=metrics, split=split, fields=fields)
+
+
+def average(title, *of):
+  """A column with the mean of others, named by their titles; of two numbers in a column the mean
+  counts.
+  """
+  return dict(kind='average', title=title, of=of)
+
+
+def parameters(title='params'):
+  """A column with the number of trained parameters, in millions."""
+  return dict(kind='parameters', title=title)
+
+
+def speed(title, over):
+  """A column with the speed of training, as a multiple of that of the row `over`."""
+  return dict(kind='speed', title=title, over=over)
+
+
+def not_supported(title, why):
+  """A column that no task here covers. why: what would be needed."""
+  return dict(kind='not_supported', title=title, why=why)
+
+
+def table(
+  scale,
+  *,
+  paper,
+  name,
+  title,
+  system,
+  columns,
+  rows,
+  varies,
+  source='',
+  note='',
+  tiny_steps=200,
+  tiny_tasks=None,
+  seeds=(0,),
+  task_seeds=None,
+  topology='v4-32',
+  sample=ENGLISH,
+):
+  """The complete config of a table.
+
+  scale: tiny | paper | budget,k=K.
+  paper, name, title: 'Lan et al. 2019', 'Table 5', what it compares; source: where it is.
+  system: config and size of all rows that name no other.
+  varies: {key of the config: the paper's passage}: all that rows may differ in.
+  note: what is not reproduced.
+  tiny_steps: of every row's pretraining at `tiny`.
+  tiny_tasks: {field: value} of every task at `tiny`.
+  seeds: of pretraining, one run each. task_seeds: of fine-tuning; None for those of the task.
+  sample: files of data/sample that `tiny` reads if no text is given.
+  topology: slice on which the largest and the smallest row are compiled by preflight.
+  """
+  kind, k = _scale(scale)
+  made = ml_collections.ConfigDict(
+    dict(
+      table=dict(
+        paper=paper,
+        name=name,
+        title=title,
+        source=source,
+        note=note,
+        scale=kind,
+        tokens_divided_by=k,
+        topology=topology,
+        sample=sample if kind == 'tiny' else (),
+        columns=tuple(_id(column['title']) for column in columns),  # in their order
+        rows=tuple(_id(one['title']) for one in rows),
+      ),
+      varies=tuple(varies.items()),
+      seeds=seeds,
+      columns={},
+      rows={},
+    )
+  )
+  keys = [_id(column['title']) for column in columns]
+  for key, column in zip(keys, columns):
+    made.columns[key] = ml_collections.ConfigDict(_column(column, kind, tiny_tasks, task_seeds))
+  for one in rows:
+    if len(one['printed']) > len(keys):
+      raise ValueError(
+        f'row {one["title"]!r} has {len(one["printed"])} printed numbers and the table {len(keys)} '
+        'columns.'
+      )
+    made.rows[_id(one['title'])] = ml_collections.ConfigDict(
+      dict(
+        title=one['title'],
+        note=one['note'],
+        init=_id(one['init']) if one['init'] in {r['title'] for r in rows} else one['init'],
+        printed=dict(zip(keys, map(str, one['printed']))),
+        experiment=_experiment(one, system, kind, k, tiny_steps),
+      )
+    )
+  return made
+
+
+def _scale(scale):
+  kind, *more = (scale or '').split(',')
+  k = 1.0
+  for change in more:
+    key, _, value = change.partition('=')
+    if kind != 'budget' or key != 'k' or not _is_number(value) or float(value) < 1:
+      raise ValueError(f'{change!r}: a scale is tiny, paper, or budget,k=K with K from 1 on.')
+    k = float(value)
+  if kind not in SCALES:
+    raise ValueError(
+      f'no scale {kind!r}: write FILE.py:SCALE with SCALE one of {", ".join(SCALES)}.'
+    )
+  return kind, k
+
+
+def _experiment(one, system, scale, k, tiny_steps):
+  if one['system'] is None:
+    return None
+  file, _, size = (one['system'] or system).partition(':')
+  argument = ','.join(filter(None, ['tiny' if scale == 'tiny' else size, one['change']]))
+  if scale == 'tiny':
+    argument += f',steps={tiny_steps}'
+  config = importlib.import_module(f'configs.{file}').get_config(argument)
+  fields = one['fields'] if scale != 'tiny' or one['tiny'] is None else one['tiny']
+  for key, value in fields.items():
+    _set(config, key, value)
+  return config if scale != 'budget' else _budget(config, k)
+
+
+def _set(config, key, value):
+  *sections, field = key.split('.')
+  for section in sections:
+    config = config[section]
+  if field not in config:
+    raise ValueError(f'a row sets {key!r}, which is no field of its config.')
+  config[field] = value
+
+
+def _budget(config, k):
+  """A k-th of the tokens, see above."""
+  part = math.sqrt(k)
+  rows = config.batch_size or config.batch_tokens // config.length
+  fewer = max(1, round(rows / part))
+  config.batch_size, config.batch_tokens = fewer, 0
+  steps = sum(n for n, _ in config.phases)
+  shorter = max(1, round(steps * rows / fewer / k))
+  share = shorter / steps
+  config.phases = tuple((max(1, round(n * share)), overrides) for n, overrides in config.phases)
+  config.schedule.warmup = round(config.schedule.warmup * share)
+  config.schedule.learning_rate = config.schedule.learning_rate * math.sqrt(fewer / rows)
+  return config
+
+
+def _column(column, scale, tiny_tasks, task_seeds):
+  column = dict(column)
+  if column['kind'] == 'average':
+    return {**column, 'of': tuple(map(_id, column['of']))}
+  if column['kind'] != 'task':
+    return column
+  file, _, argument = column.pop('task').partition(':')
+  config = importlib.import_module(f'configs.tasks.{file}').get_config(argument)
+  fields = {**column.pop('fields'), **((tiny_tasks or {}) if scale == 'tiny' else {})}
+  for key, value in fields.items():
+    _set(config, key, value)
+  if task_seeds is not None:
+    config.seeds = task_seeds
+  column['metrics'] = column['metrics'] or (f'{column.pop("split")} {config.metrics[0]}',)
+  column.pop('split', None)
+  return {**column, 'task': config}
+
+
+def _id(title):
+  """A title as a name of a field and a folder."""
+  kept = [c if c.isalnum() else '_' for c in title.lower()]
+  return '_'.join(filter(None, ''.join(kept).split('_')))
+
+
+def _is_number(text):
+  try:
+    return math.isfinite(float(text))
+  except ValueError:
+    return False
