@@ -30,9 +30,12 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax import prepare  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.reproduce import budget  # noqa: E402
+from bertzoo_jax.reproduce import cost  # noqa: E402
 from bertzoo_jax.reproduce import page  # noqa: E402
 from bertzoo_jax.reproduce import plan  # noqa: E402
 from bertzoo_jax.reproduce import work  # noqa: E402
+from bertzoo_jax.tpu import chips  # noqa: E402
 from bertzoo_jax.training import distributed  # noqa: E402
 from bertzoo_jax.training import lock  # noqa: E402
 from bertzoo_jax.training import workdir as workdirs  # noqa: E402
@@ -41,7 +44,9 @@ _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 _WAIT = 5.0  # seconds between two looks at rows that others hold
 
 
-def reproduce(config, workdir, *, source=(), task_dir='.', rows=(), say=print) -> bool:
+def reproduce(
+  config, workdir, *, source=(), task_dir='.', rows=(), hours=None, tpu=None, say=print
+) -> bool:
   """Runs what is missing of a table, and writes it; False if it was asked to stop.
 
   Args:
@@ -50,6 +55,9 @@ def reproduce(config, workdir, *, source=(), task_dir='.', rows=(), say=print) -
     source: text of all rows, as prepare takes it; () for the sample.
     task_dir: folder of the tasks' files.
     rows: titles or names of rows; () for all.
+    hours: of this machine, or of `tpu`, by which `budget` chooses how many tokens; None if the
+      config says it.
+    tpu: accelerator type on which `hours` are spent; None for this machine.
     say: prints a line.
 
   Raises:
@@ -57,10 +65,12 @@ def reproduce(config, workdir, *, source=(), task_dir='.', rows=(), say=print) -
     TryAgain, Stopped: see pretrain.
   """
   plan.check(config)
-  jobs = plan.jobs(config, workdir, rows)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
-  plan.check_same(config, workdir)
+  jobs = plan.jobs(config, workdir, rows)
   texts = _texts(jobs, config, workdir, source, say)
+  config = _divided(config, jobs, texts, workdir, hours, tpu, say)
+  jobs = plan.jobs(config, workdir, rows)
+  plan.check_same(config, workdir)
   finished = {(job.row, job.seed) for job in jobs if job.finished}
   say(f'{len(jobs)} rows, {len(finished)} of them are finished')
   page.write(config, workdir)
@@ -89,6 +99,31 @@ def reproduce(config, workdir, *, source=(), task_dir='.', rows=(), say=print) -
   page.write(config, workdir)
   say(f'\n{page.markdown(config, workdir)}\n{storage.path(workdir) / page.HTML} has curves, too')
   return True
+
+
+def _divided(config, jobs, texts, workdir, hours, tpu, say):
+  """The table with its tokens divided: by the config's k, by that of the workdir, or by hours."""
+  if config.table.scale != 'budget':
+    if hours is not None:
+      raise errors.UserError(
+        f'--hours is for the scale budget, and this one is {config.table.scale}: give '
+        'FILE.py:budget.'
+      )
+    return config
+  k = config.table.tokens_divided_by or plan.recorded(workdir)
+  if not k and hours is None:
+    raise errors.UserError('The scale budget needs --hours H, or FILE.py:budget,k=K.')
+  if not k:
+    if tpu is None:
+      seconds = budget.warmed_up(jobs, texts, workdir, say)
+    else:
+      seconds = 86400 * sum(line.days or 0.0 for line in cost.lines(jobs, tpu, say=say))
+    k = budget.chosen(seconds, hours)
+    say(
+      f'All rows as published would take {seconds / 3600:,.1f} hours on {tpu or "this machine"}: '
+      f'the tokens are divided by k={k:.4g}.'
+    )
+  return budget.divided(config, k)
 
 
 def _before(jobs, job):
@@ -123,12 +158,24 @@ def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
 
 
 def main(_):
+  if _PREFLIGHT.value:
+    plan.check(_CONFIG.value)
+    config = _CONFIG.value
+    if config.table.scale == 'budget' and config.table.tokens_divided_by:
+      config = budget.divided(config, config.table.tokens_divided_by)
+    tpu = _TPU.value or config.table.topology
+    jobs = plan.jobs(config, _WORKDIR.value, _ROWS.value)
+    slice_ = chips.of_type(tpu)
+    print(cost.table(cost.lines(jobs, tpu, _PRICE.value), tpu, slice_.devices))
+    return
   reproduce(
     _CONFIG.value,
     _WORKDIR.value,
     source=_SOURCE.value,
     task_dir=_TASK_DIR.value,
     rows=_ROWS.value,
+    hours=_HOURS.value,
+    tpu=_TPU.value,
   )
 
 
@@ -141,5 +188,17 @@ if __name__ == '__main__':
   )
   _SOURCE = flags.DEFINE_multi_string('source', [], 'Text of all rows, as prepare takes it.')
   _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
+  _HOURS = flags.DEFINE_float(
+    'hours', None, 'Of the scale budget: hours that all rows may take.', lower_bound=0.01
+  )
+  _TPU = flags.DEFINE_string(
+    'tpu', None, 'Accelerator type on which --hours are spent, or for --preflight: v4-32.'
+  )
+  _PREFLIGHT = flags.DEFINE_bool(
+    'preflight', False, 'Only say what the rows would cost on a TPU; nothing is run.'
+  )
+  _PRICE = flags.DEFINE_float(
+    'price', None, 'Of --preflight: dollars per chip and hour.', lower_bound=0.0
+  )
   _ROWS = flags.DEFINE_list('rows', [], 'Titles of rows, by comma; all without it.')
   cli.run(main, distributed.leave)

@@ -12,6 +12,12 @@ from bertzoo_jax.training import metrics
 
 MARKDOWN, JSON, HTML = 'table.md', 'table.json', 'table.html'
 _COLORS = ('#1f6fb4', '#d1495b', '#2a9d5c', '#8a5fbf', '#c98a1b', '#3a9da5', '#7a7a7a', '#b85c9e')
+# Of the columns beside the paper's number.
+_HEADS = {
+  'paper': ('ours', 'Δ'),
+  'budget': ('ours, budget', 'Δ paper', 'Δ ours'),
+  'tiny': ('tiny run',),
+}
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 460, 240, 52, 34  # of a plot, pixels
 
 
@@ -27,9 +33,11 @@ def collected(config, workdir) -> dict:
   """The table as plain values.
 
   {'table': …, 'columns': [titles], 'rows': [{'row', 'title', 'note', 'seeds', 'steps', 'flops',
-  'devices', 'commits', 'cells': [{'column', 'paper', 'mark', 'ours', 'spread', 'delta', 'why'}]}]}.
+  'devices', 'commits', 'cells': [{'column', 'printed', 'paper', 'mark', 'ours', 'spread', 'deltas',
+  'why'}]}]}.
   Scores are in the paper's units. ours: means over the seeds; spread: lowest and highest of the
-  first number. delta: ours − paper at the scale `paper`, else None.
+  first number. deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first
+  row that has both, in the paper and here.
   """
   done = _finished(config, workdir)
   rows = []
@@ -52,6 +60,8 @@ def collected(config, workdir) -> dict:
         'cells': cells,
       }
     )
+  if config.table.scale == 'budget':
+    _compare_rows(rows)
   about = config.table.to_dict()
   return {
     'table': {k: list(v) if isinstance(v, tuple) else v for k, v in about.items()},
@@ -83,21 +93,22 @@ def page(config, workdir) -> str:
   """The table and the curves of its rows as one HTML file that needs nothing else."""
   found = collected(config, workdir)
   title, *about = _heading(config)
+  ours, *kinds = _HEADS[config.table.scale]
   out = [
     '<!doctype html><html lang="en"><meta charset="utf-8">',
     f'<title>{html.escape(title.strip("# "))}</title><style>{_STYLE}</style>',
     f'<h1>{html.escape(title.strip("# "))}</h1>',
     *(f'<p>{html.escape(line)}</p>' for line in about if line),
-    '<div class="wide"><table><thead><tr><th rowspan="2">row</th>',
-    *(f'<th colspan="3">{html.escape(c)}</th>' for c in found['columns']),
+    '<div class="wide"><table><thead><tr><th rowspan="2" class="row">row</th>',
+    *(f'<th colspan="{2 + len(kinds)}">{html.escape(c)}</th>' for c in found['columns']),
     '<th rowspan="2">seeds</th><th rowspan="2">steps</th><th rowspan="2">train FLOPs</th></tr><tr>',
-    *('<th>paper</th><th>ours</th><th>Δ</th>' for _ in found['columns']),
+    *(''.join(f'<th>{name}</th>' for name in ('paper', ours, *kinds)) for _ in found['columns']),
     '</tr></thead><tbody>',
   ]
   for row in found['rows']:
     out.append(f'<tr><td class="name">{html.escape(row["title"])}</td>')
     for cell in row['cells']:
-      out += _html_cell(cell, row)
+      out += _html_cell(cell, row, len(kinds))
     steps = f'{row["steps"]:,}' if row['steps'] else '–'
     flops = f'{row["flops"]:.2e}' if row['flops'] else '–'
     seeds = row['seeds'] if row['run'] else '–'
@@ -168,9 +179,20 @@ def _cell(config, column, printed, found) -> dict:
     'mark': mark,
     'ours': [round(x, 4) for x in ours],
     'spread': [round(min(first), 4), round(max(first), 4)] if len(first) > 1 else [],
-    'delta': [round(a - b, 4) for a, b in zip(ours, paper)] if compared else [],
+    'deltas': [[round(a - b, 4) for a, b in zip(ours, paper)]] if compared else [],
     'why': why,
   }
+
+
+def _compare_rows(rows):
+  """Sets the deltas of all cells to differences from the first row that has both numbers."""
+  for n in range(len(rows[0]['cells']) if rows else 0):
+    cells = [row['cells'][n] for row in rows]
+    usable = [c for c in cells if c['ours'] and len(c['ours']) == len(c['paper']) and not c['mark']]
+    for cell in usable[1:]:
+      cell['deltas'] = [
+        [round(a - b, 4) for a, b in zip(cell[key], usable[0][key])] for key in ('paper', 'ours')
+      ]
 
 
 def _numeric(text) -> bool:
@@ -200,17 +222,21 @@ def _ours(cell, row) -> str:
 
 
 def _text(cell, row, found) -> str:
-  delta = f' | Δ {_shown(cell["delta"], signed=True)}' if cell['delta'] else ''
+  deltas = ' → '.join(_shown(delta, signed=True) for delta in cell['deltas'])
+  delta = f' | Δ {deltas}' if deltas else ''
   return f'{_printed(cell)} → {_ours(cell, row)}{delta}'.replace('|', '·')
 
 
-def _html_cell(cell, row) -> list[str]:
+def _html_cell(cell, row, deltas) -> list[str]:
   ours, why = _ours(cell, row), html.escape(cell['why'])
   empty = '' if cell['ours'] else ' class="none"'
   return [
     f'<td class="paper">{html.escape(_printed(cell))}</td>',
     f'<td{empty} title="{why}">{html.escape(ours)}</td>',
-    f'<td>{_shown(cell["delta"], signed=True) if cell["delta"] else "–"}</td>',
+    *(
+      f'<td>{_shown(cell["deltas"][i], signed=True)}</td>' if cell['deltas'] else '<td>–</td>'
+      for i in range(deltas)
+    ),
   ]
 
 
@@ -221,15 +247,10 @@ def _curves(config, workdir, found) -> list[str]:
     if job.seed != config.seeds[0] or not storage.path(job.pretraining).exists():
       continue
     total = sum(n for n, _ in job.experiment.phases)
-    points = [
-      (row['step'], row['held_out_loss'])
-      for row in metrics.read(job.pretraining)
-      if row.get('held_out_loss') is not None
-    ]
-    if points:
-      lines[job.row] = [
-        (step, y, (flops.get(job.row) or math.nan) * step / total) for step, y in points
-      ]
+    points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
+    if points := [(step, y) for step, y in points if y is not None]:
+      own = flops[job.row] or math.nan
+      lines[job.row] = [(step, y, own * step / total) for step, y in points]
   if not lines:
     return []
   titles = [config.rows[row].title for row in lines]
@@ -243,9 +264,16 @@ def _curves(config, workdir, found) -> list[str]:
   ]
   return [
     '<h2>Held-out loss of pretraining</h2>',
-    '<p>Nats. Losses of unlike objectives are no measure of each other.</p>',
+    '<p>Nats per predicted token, of the first seed. Losses of rows that mask, replace or predict '
+    'in other ways are no measure of each other.</p>',
     f'<p class="legend">{legend}</p><div class="plots">{"".join(plots)}</div>',
   ]
+
+
+def _loss(row):
+  """The held-out loss of a row of metrics, of predicted tokens where there is one."""
+  names = ('held_out_mlm_loss', 'held_out_rtd_loss', 'held_out_loss')
+  return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def _plot(name, lines) -> str:
@@ -256,7 +284,7 @@ def _plot(name, lines) -> str:
   high_x = max(x for x, _ in points) or 1.0
   low, high = min(y for _, y in points), max(y for _, y in points)
   span = (high - low) or 1.0
-  right, top = _WIDTH - 12, 10
+  right, top = _WIDTH - 26, 10
   across = lambda x: _LEFT + x / high_x * (right - _LEFT)
   down = lambda y: top + (high - y) / span * (_HEIGHT - _BOTTOM - top)
   out = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over {name}">']
@@ -290,7 +318,8 @@ body{font:15px/1.45 system-ui,sans-serif;color:#222;
 h1{font-size:1.4rem} h2{font-size:1.1rem;margin-top:2rem}
 .wide{overflow-x:auto} table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
-th{background:#f4f4f4;font-weight:600;text-align:center} td.name{text-align:left;font-weight:600}
+th{background:#f4f4f4;font-weight:600;text-align:center}
+td.name,th.row{position:sticky;left:0;background:#fff;text-align:left;font-weight:600}
 td.paper{color:#666;border-left:2px solid #ccc} td.none{color:#999;font-style:italic}
 .plots{display:flex;flex-wrap:wrap;gap:1.5rem} svg{width:460px;max-width:100%}
 svg text{font-size:11px;fill:#555} .grid{stroke:#e5e5e5}

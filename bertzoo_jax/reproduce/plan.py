@@ -103,6 +103,17 @@ def text_of(experiment) -> str:
   return hashlib.sha256(repr(sorted(sections.items())).encode()).hexdigest()[:12]
 
 
+def rows_of(experiment) -> int:
+  """Rows of the global batch."""
+  return experiment.batch_size or experiment.batch_tokens // experiment.length
+
+
+def program_of(experiment) -> str:
+  """Identifies the programs of an experiment: equal ones are compiled once and cost the same."""
+  flat = configuration.flatten(experiment)
+  return repr(sorted((k, repr(v)) for k, v in flat.items() if k not in ('seed', 'init')))
+
+
 def check_same(config, workdir) -> None:
   """Records the table in the workdir. Raises UserError if the workdir is another table's."""
   file = storage.path(workdir) / TABLE
@@ -127,3 +138,9 @@ def _first_difference(old, new, at='') -> str:
     if below:
       return below
   return ''
+
+
+def recorded(workdir):
+  """The k of the table that a workdir holds; None if it holds none."""
+  file = storage.path(workdir) / TABLE
+  return storage.read_json(file)['table']['tokens_divided_by'] if file.exists() else None

@@ -2,13 +2,11 @@
 
     FILE.py:paper             the systems as published
     FILE.py:budget,k=64       the same networks on a 64th of the tokens
+    FILE.py:budget            the same; `reproduce --hours H` chooses k
     FILE.py:tiny              networks of minutes, to see that every row runs
 
-A row is a system's config and what the table changes in it. Nothing here imports a framework.
-
-`budget` divides the tokens of every row by k: the steps by √k and the rows of a batch by √k, at
-least one each. The learning rate goes with the root of the batch, as usual for Adam and LAMB. The
-warmup keeps its share of the steps.
+A row is a system's config and what the table changes in it. Nothing here imports a framework. How
+`budget` divides the tokens is told in bertzoo_jax/reproduce/budget.py.
 """
 
 import importlib
@@ -159,7 +157,7 @@ def table(
         note=one['note'],
         init=_id(one['init']) if one['init'] in {r['title'] for r in rows} else one['init'],
         printed=dict(zip(keys, map(str, one['printed']))),
-        experiment=_experiment(one, system, kind, k, tiny_steps),
+        experiment=_experiment(one, system, kind, tiny_steps),
       )
     )
   return made
@@ -167,7 +165,7 @@ def table(
 
 def _scale(scale):
   kind, *more = (scale or '').split(',')
-  k = 1.0
+  k = 0.0 if kind == 'budget' else 1.0
   for change in more:
     key, _, value = change.partition('=')
     if kind != 'budget' or key != 'k' or not _is_number(value) or float(value) < 1:
@@ -180,7 +178,7 @@ def _scale(scale):
   return kind, k
 
 
-def _experiment(one, system, scale, k, tiny_steps):
+def _experiment(one, system, scale, tiny_steps):
   if one['system'] is None:
     return None
   file, _, size = (one['system'] or system).partition(':')
@@ -191,7 +189,9 @@ def _experiment(one, system, scale, k, tiny_steps):
   fields = one['fields'] if scale != 'tiny' or one['tiny'] is None else one['tiny']
   for key, value in fields.items():
     _set(config, key, value)
-  return config if scale != 'budget' else _budget(config, k)
+  if scale == 'tiny':
+    config.run.eval_every = max(1, tiny_steps // 10)
+  return config
 
 
 def _set(config, key, value):
@@ -201,21 +201,6 @@ def _set(config, key, value):
   if field not in config:
     raise ValueError(f'a row sets {key!r}, which is no field of its config.')
   config[field] = value
-
-
-def _budget(config, k):
-  """A k-th of the tokens, see above."""
-  part = math.sqrt(k)
-  rows = config.batch_size or config.batch_tokens // config.length
-  fewer = max(1, round(rows / part))
-  config.batch_size, config.batch_tokens = fewer, 0
-  steps = sum(n for n, _ in config.phases)
-  shorter = max(1, round(steps * rows / fewer / k))
-  share = shorter / steps
-  config.phases = tuple((max(1, round(n * share)), overrides) for n, overrides in config.phases)
-  config.schedule.warmup = round(config.schedule.warmup * share)
-  config.schedule.learning_rate = config.schedule.learning_rate * math.sqrt(fewer / rows)
-  return config
 
 
 def _column(column, scale, tiny_tasks, task_seeds):

@@ -1,0 +1,65 @@
+"""What a table costs on a TPU: every unlike pretraining compiled for a slice, summed."""
+
+from typing import NamedTuple
+
+from bertzoo_jax.preflight import verdict
+from bertzoo_jax.reproduce import plan
+
+
+class Line(NamedTuple):
+  """One row of a table.
+
+  Attributes:
+    row: its name; runs: how many seeds.
+    fits: whether it fits the slice; why: the first problem if it does not.
+    days, dollars: of all its runs, likely; None where they are not known.
+  """
+
+  row: str
+  runs: int
+  fits: bool
+  why: str
+  days: float | None
+  dollars: float | None
+
+
+def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
+  """The cost of the pretraining of each row. Equal experiments are compiled once.
+
+  Args:
+    jobs: of the table.
+    tpu: accelerator type.
+    price: dollars per chip and hour; None for that of preflight.
+    say: prints a line.
+  """
+  known, out = {}, []
+  for row in dict.fromkeys(job.row for job in jobs):
+    own = [job for job in jobs if job.row == row]
+    program = plan.program_of(own[0].experiment)
+    if program not in known:
+      say(f'{row}: compiling for {tpu}')
+      known[program] = verdict.preflight(own[0].experiment, tpu=tpu, price=price, largest=False)
+    found = known[program]
+    run = found.run if found.fits else None
+    why = '' if found.fits else next(iter(f.sentence for f in found.findings), 'it does not fit')
+    times = len(own)
+    dollars = None if run is None or run.dollars is None else times * run.dollars
+    out.append(
+      Line(row, times, found.fits, why, None if run is None else times * run.days, dollars)
+    )
+  return out
+
+
+def table(found: list[Line], tpu: str, chips: int) -> str:
+  """The lines and their sum, as text."""
+  wide = max(len(line.row) for line in found)
+  shown = [f"Pretraining on {tpu} ({chips} chips), by the compiler's estimate; nothing was run."]
+  for line in found:
+    cost = f'{line.days:8.2f} days' if line.fits and line.days is not None else line.why
+    money = '' if line.dollars is None else f'  ${line.dollars:,.0f}'
+    shown.append(f'{line.row.ljust(wide)}  {line.runs} ×  {cost}{money}')
+  days = sum(line.days or 0.0 for line in found)
+  dollars = sum(line.dollars or 0.0 for line in found)
+  money = f'  ${dollars:,.0f}' if dollars else ''
+  shown.append(f'{"all".ljust(wide)}       {days:8.2f} days{money}')
+  return '\n'.join(shown)

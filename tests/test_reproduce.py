@@ -1,0 +1,183 @@
+"""The command `reproduce` on a table of seconds."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import small_table
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.reproduce import __main__ as command
+from bertzoo_jax.reproduce import budget
+from bertzoo_jax.reproduce import page
+from bertzoo_jax.reproduce import plan
+from configs.tables import parts
+
+ROOT = pathlib.Path(__file__).parents[1]
+SAMPLE = str(ROOT / 'data' / 'sample')
+
+
+def run(workdir, config=None, **kw):
+  said = []
+  config = config or small_table.get_config().lock()
+  done = command.reproduce(config, str(workdir), task_dir=SAMPLE, say=said.append, **kw)
+  return done, '\n'.join(said)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """(workdir, what was said) of a table that was run at once."""
+  workdir = tmp_path_factory.mktemp('table') / 'R'
+  done, said = run(workdir)
+  assert done
+  return workdir, said
+
+
+def table(workdir):
+  return json.loads((workdir / 'table.json').read_text())
+
+
+def cells(workdir, row):
+  found = next(r for r in table(workdir)['rows'] if r['row'] == row)
+  return {cell['column']: cell for cell in found['cells']}
+
+
+def test_a_table_has_the_papers_numbers_beside_ours(finished):
+  whole, deeper = cells(finished[0], 'whole'), cells(finished[0], 'deeper')
+  assert whole['mlm']['paper'] == [50.0] and 0 <= whole['mlm']['ours'][0] <= 100
+  assert whole['ppl']['ours'][0] > 1 and whole['params']['ours'][0] > 0
+  assert len(whole['books']['ours']) == 2 and whole['books']['paper'] == [80.1, 79.0]
+  mean = (whole['mlm']['ours'][0] + sum(whole['books']['ours']) / 2) / 2
+  assert whole['avg']['ours'][0] == pytest.approx(mean, abs=1e-3)
+  assert whole['coreference']['why'] == 'not supported: a scorer of antecedents'
+  assert deeper['mlm']['mark'] == 'mem' and deeper['params']['paper'] == []
+  # a tiny run is set beside nothing
+  assert all(not cell['deltas'] for cell in [*whole.values(), *deeper.values()])
+  text = (finished[0] / 'table.md').read_text()
+  assert 'TINY' in text and '(51.0 [mem])' in text and 'figure →' in text
+  assert re.search(r'\| theirs +\| 52.0 → – ', text) and '* theirs: Of another paper.' in text
+
+
+def test_a_row_begins_with_the_weights_of_another(finished):
+  attempts = finished[0] / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
+  begun = json.loads(attempts.read_text().splitlines()[0])
+  assert begun['init'] == str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
+
+
+def test_the_page_needs_nothing_else_and_has_a_curve_for_each_row(finished):
+  text = (finished[0] / 'table.html').read_text()
+  assert not re.search(r'(src|href)=|https?://|<script', text)
+  assert text.count('<svg') == 2 and text.count('<polyline') == 4
+  assert 'not supported' in text and 'tiny run' in text and '<th>Δ' not in text
+
+
+def test_the_same_line_runs_nothing_again(finished):
+  before = {p: p.stat().st_mtime_ns for p in finished[0].rglob('scores.json')}
+  done, said = run(finished[0])
+  assert done and 'pretraining' not in said and len(before) == 2
+  assert before == {p: p.stat().st_mtime_ns for p in finished[0].rglob('scores.json')}
+
+
+def test_another_table_or_scale_in_the_same_workdir_is_refused(finished):
+  changed = small_table.get_config()
+  changed.rows.deeper.experiment.masking.rate = 0.4
+  with pytest.raises(errors.UserError, match='rows.deeper.experiment.masking.rate'):
+    run(finished[0], changed.lock())
+
+
+def start(workdir):
+  code = (
+    'import small_table\n'
+    'from bertzoo_jax.reproduce import __main__ as command\n'
+    f'command.reproduce(small_table.get_config().lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
+  )
+  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
+  return subprocess.Popen(
+    [sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
+  )
+
+
+def scores(workdir):
+  """What must not depend on how often a run was killed."""
+  rows = table(workdir)['rows']
+  return [(row['title'], row['steps'], row['cells']) for row in rows]
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_rows_and_one_finishes_what_a_killed_one_began(finished, tmp_path):
+  workdir = tmp_path / 'R'
+  first = start(workdir)
+  for line in first.stdout:
+    if 'held out' in line or 'step 4' in line:
+      break
+  second = start(workdir)
+  for line in second.stdout:
+    if 'another' in line or 'holds' in line or 'lock' in line:
+      break
+  first.send_signal(signal.SIGKILL)
+  first.wait()
+  began = time.monotonic()
+  second.communicate(timeout=300)
+  assert second.returncode == 0 and time.monotonic() - began < 300
+  assert scores(workdir) == scores(finished[0])
+
+
+def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
+  config = parts.table(
+    'budget,k=16',
+    paper='p',
+    name='n',
+    title='t',
+    system='bert:base',
+    columns=(parts.held_out('MLM', 'mlm_accuracy'),),
+    rows=(parts.row('one', 1.0), parts.row('two', 2.0, fields={'masking.rate': 0.3})),
+    varies={'masking.rate': '§1'},
+  ).lock()
+  before, after = config.rows.one.experiment, budget.divided(config, 16.0).rows.one.experiment
+  assert budget.tokens(after) == pytest.approx(budget.tokens(before) / 16, rel=0.01)
+  assert after.batch_size == before.batch_size // 4
+  assert after.schedule.learning_rate == pytest.approx(before.schedule.learning_rate / 2)
+  share = lambda e: e.schedule.warmup / sum(n for n, _ in e.phases)
+  assert share(after) == pytest.approx(share(before), rel=0.02)
+  assert [length for _, length in after.phases] == [length for _, length in before.phases]
+
+
+def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):
+  config = small_table.get_config()
+  config.table.scale = 'budget'
+  found = page.collected(config.lock(), str(finished[0]))['rows']
+  ppl = [row['cells'][1] for row in found]
+  assert ppl[0]['deltas'] == [] and ppl[1]['deltas'][0] == [-0.25]
+  assert ppl[1]['deltas'][1][0] == pytest.approx(ppl[1]['ours'][0] - ppl[0]['ours'][0], abs=1e-3)
+  assert found[1]['cells'][0]['deltas'] == []  # a number from memory is compared with nothing
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    (dict(rows=['wholee']), "Did you mean 'whole'"),
+    (dict(hours=1.0), '--hours is for the scale budget'),
+  ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, change, words):
+  with pytest.raises(errors.UserError, match=words):
+    run(tmp_path / 'R', **change)
+
+
+def test_rows_that_begin_with_each_other_are_refused(tmp_path):
+  config = small_table.get_config()
+  config.rows.whole.init = 'deeper'
+  with pytest.raises(errors.UserError, match='begin with the weights of each other'):
+    plan.jobs(config.lock(), str(tmp_path))
+
+
+@pytest.mark.parametrize('scale', ['tinny', 'budget,k=0', 'paper,k=2', 'budget,n=3'])
+def test_a_wrong_scale_is_refused(scale):
+  with pytest.raises(ValueError, match='scale'):
+    small_table.get_config(scale)
