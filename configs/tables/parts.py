@@ -19,6 +19,23 @@ CHINESE = ('zh_laws.txt', 'zh_tang.txt')
 SCALES = ('paper', 'budget', 'tiny')
 MARKS = ('mem', '3rd')  # of printed numbers: from memory, or read in someone else's notes
 
+# The network that takes the place of DeBERTa's in RoBERTa-ReImp: RoBERTa's.
+ROBERTA_ENCODER = {
+  'encoder.type_vocab_size': 0,
+  'encoder.activation': 'gelu',
+  'encoder.norm_eps': 1e-5,
+  'encoder.initializer': 'normal',
+}
+ROBERTA_ENCODER_TINY = {
+  **ROBERTA_ENCODER,
+  'encoder.num_layers': 2,
+  'encoder.hidden_size': 128,
+  'encoder.num_heads': 2,
+  'encoder.intermediate_size': 512,
+  'encoder.dropout': 0.0,
+  'encoder.attention_dropout': 0.0,
+}
+
 
 def row(title, *printed, system='', change='', fields=None, tiny=None, init='', note=''):
   """A row of a table.
@@ -78,6 +95,19 @@ def parameters(title='params'):
   return dict(kind='parameters', title=title)
 
 
+def flops(title='train FLOPs'):
+  """A column with the FLOPs of the whole training, as ELECTRA's release counts them."""
+  return dict(kind='flops', title=title)
+
+
+def cosine(title, network):
+  """A column with the mean cosine of two word vectors of a network.
+
+  network: 'generator' or 'discriminator'.
+  """
+  return dict(kind='cosine', title=title, network=network)
+
+
 def speed(title, over):
   """A column with the speed of training, as a multiple of that of the row `over`."""
   return dict(kind='speed', title=title, over=over)
@@ -100,6 +130,9 @@ def table(
   varies,
   source='',
   note='',
+  change='',
+  fields=None,
+  tiny=None,
   tiny_steps=200,
   tiny_tasks=None,
   seeds=(0,),
@@ -114,6 +147,7 @@ def table(
   system: config and size of all rows that name no other.
   varies: {key of the config: the paper's passage}: all that rows may differ in.
   note: what is not reproduced.
+  change, fields, tiny: of every row, before its own; see `row`.
   tiny_steps: of every row's pretraining at `tiny`.
   tiny_tasks: {field: value} of every task at `tiny`.
   seeds: of pretraining, one run each. task_seeds: of fine-tuning; None for those of the task.
@@ -155,9 +189,11 @@ def table(
       dict(
         title=one['title'],
         note=one['note'],
-        init=_id(one['init']) if one['init'] in {r['title'] for r in rows} else one['init'],
+        init=_init(one['init'], {r['title'] for r in rows}, kind),
         printed=dict(zip(keys, map(str, one['printed']))),
-        experiment=_experiment(one, system, kind, tiny_steps),
+        experiment=_experiment(
+          one, row('', system=system, change=change, fields=fields, tiny=tiny), kind, tiny_steps
+        ),
       )
     )
   return made
@@ -178,20 +214,38 @@ def _scale(scale):
   return kind, k
 
 
-def _experiment(one, system, scale, tiny_steps):
+def _init(init, titles, scale):
+  """The name of a row or an address; no address at `tiny`, whose networks fit no other weights."""
+  return _id(init) if init in titles else '' if scale == 'tiny' else init
+
+
+def _experiment(one, every, scale, tiny_steps):
+  """The config of a row; None for one that is not run. every: what all rows have."""
   if one['system'] is None:
     return None
-  file, _, size = (one['system'] or system).partition(':')
-  argument = ','.join(filter(None, ['tiny' if scale == 'tiny' else size, one['change']]))
+  file, _, size = (one['system'] or every['system']).partition(':')
+  module = importlib.import_module(f'configs.{file}')
+  changes = _changes(every['change']) | _changes(one['change'])
   if scale == 'tiny':
-    argument += f',steps={tiny_steps}'
-  config = importlib.import_module(f'configs.{file}').get_config(argument)
-  fields = one['fields'] if scale != 'tiny' or one['tiny'] is None else one['tiny']
-  for key, value in fields.items():
-    _set(config, key, value)
+    size, changes = _tiny_size(size, module), {**changes, 'steps': tiny_steps}
+  config = module.get_config(','.join([size, *(f'{k}={v}' for k, v in changes.items())]))
+  for part in (every, one):
+    fields = part['fields'] if scale != 'tiny' or part['tiny'] is None else part['tiny']
+    for key, value in fields.items():
+      _set(config, key, value)
   if scale == 'tiny':
     config.run.eval_every = max(1, tiny_steps // 10)
   return config
+
+
+def _changes(text) -> dict:
+  return dict(change.split('=', 1) for change in text.split(',') if change)
+
+
+def _tiny_size(size, module):
+  """'tiny', or tiny_KIND for a size called ANY_KIND, where the config has it (tiny_two_stage)."""
+  kind = 'tiny_' + size.partition('_')[2]
+  return kind if kind in module.SIZES else 'tiny'
 
 
 def _set(config, key, value):
