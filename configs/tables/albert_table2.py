@@ -1,0 +1,81 @@
+"""Lan et al. 2019 (arXiv:1909.11942), Table 2: BERT and ALBERT of several sizes.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/albert_table2.py:tiny --workdir R
+
+All rows have ALBERT's vocabulary, text, optimizer and 125,000 steps (§4.1). The rows of BERT share
+nothing and have tables as wide as the layers: the numbers of BERT base are also Table 3's
+(not-shared, E = 768). "speed" is that of training, against BERT large.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+_BERT = {'encoder.embedding_size': 0, 'encoder.sharing': 'none'}
+
+
+def _row(model, size, *printed, tiny):
+  """tiny: layers and width at `tiny`."""
+  own, layers, width = _BERT if model == 'BERT' else {}, *tiny
+  shape = {
+    'encoder.num_layers': layers,
+    'encoder.hidden_size': width,
+    'encoder.num_heads': width // 32,
+    'encoder.intermediate_size': 4 * width,
+  }
+  return parts.row(
+    f'{model} {size}', *printed, system=f'albert:{size}', fields=own, tiny={**shape, **own}
+  )
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Lan et al. 2019',
+    name='Table 2',
+    title='BERT and ALBERT of several sizes',
+    source='arXiv:1909.11942, §4.3',
+    system='albert:base',
+    columns=(
+      parts.parameters('params, M'),
+      columns.squad1('albert_base'),
+      columns.squad2('albert_base'),
+      columns.glue('mnli', 'albert_base', 'MNLI'),
+      columns.glue('sst2', 'albert_base'),
+      columns.race('albert_base'),
+      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      parts.speed('speed', 'BERT large'),
+    ),
+    rows=(
+      _row(
+        'BERT', 'base', 108, '90.4/83.2', '80.4/77.6', 84.5, 92.8, 68.2, 82.3, 4.7, tiny=(2, 64)
+      ),
+      _row(
+        'BERT', 'large', 334, '92.2/85.5', '85.0/82.2', 86.6, 93.0, 73.9, 85.2, 1.0, tiny=(4, 96)
+      ),
+      _row(
+        'ALBERT', 'base', 12, '89.3/82.3', '80.0/77.1', 81.6, 90.3, 64.0, 80.1, 5.6, tiny=(2, 64)
+      ),
+      _row(
+        'ALBERT', 'large', 18, '90.6/83.9', '82.3/79.4', 83.5, 91.7, 68.5, 82.4, 1.7, tiny=(4, 96)
+      ),
+      _row(
+        'ALBERT', 'xlarge', 60, '92.5/86.1', '86.1/83.1', 86.4, 92.4, 74.8, 85.5, 0.6, tiny=(4, 128)
+      ),
+      _row(
+        'ALBERT',
+        'xxlarge',
+        235,
+        '94.1/88.3',
+        '88.1/85.1',
+        88.0,
+        95.2,
+        82.3,
+        88.7,
+        0.3,
+        tiny=(2, 256),
+      ),
+    ),
+    varies={
+      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; §3.1: heads H/64',
+    },
+  )

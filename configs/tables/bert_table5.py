@@ -1,0 +1,55 @@
+"""Devlin et al. 2018 (arXiv:1810.04805), Table 5: the pretraining tasks, BERT-base.
+
+python -m bertzoo_jax.reproduce --config configs/tables/bert_table5.py:tiny --workdir R
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+_ALONE = {'format.pairs': 'none'}
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Devlin et al. 2018',
+    name='Table 5',
+    title='The pretraining tasks',
+    source='arXiv:1810.04805, §5.1',
+    system='bert:base',
+    columns=(
+      columns.glue('mnli', 'bert'),
+      columns.glue('qnli', 'bert'),
+      columns.glue('mrpc', 'bert'),
+      columns.glue('sst2', 'bert'),
+      columns.squad1('bert', 'SQuAD', both=False),
+    ),
+    rows=(
+      parts.row('BERT base', 84.4, 88.4, 86.7, 92.7, 88.5),
+      parts.row('No NSP', 83.9, 84.9, 86.5, 92.6, 87.9, change='objective=mlm', fields=_ALONE),
+      parts.row(
+        'LTR & No NSP',
+        82.1,
+        84.3,
+        77.5,
+        92.1,
+        77.8,
+        change='objective=left_to_right',
+        fields=_ALONE,
+      ),
+      parts.row(
+        '+ BiLSTM',
+        82.1,
+        84.1,
+        75.7,
+        91.6,
+        84.9,
+        system=None,
+        note='the row above, fine-tuned with a BiLSTM on top; there is no such head',
+      ),
+    ),
+    varies={
+      'objective': '§5.1: MLM with NSP; MLM alone; a left-to-right language model',
+      'format.pairs': '§5.1: no NSP',
+    },
+  )

@@ -1,0 +1,46 @@
+"""Whole-word masking in English: README of BERT's release (Devlin et al. 2018), BERT-large.
+
+python -m bertzoo_jax.reproduce --config configs/tables/bert_whole_word.py:tiny --workdir R
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+_CASED = {
+  'tokenizer.lowercase': False,
+  'tokenizer.strip_accents': False,
+  'tokenizer.vocab_size': 28996,
+}
+_CASED_TINY = {**_CASED, 'tokenizer.vocab_size': 2048}
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Devlin et al. 2018',
+    name='README of the release (no table of the paper)',
+    title='Whole-word masking',
+    source='github.com/google-research/bert',
+    system='bert:large',
+    columns=(
+      columns.squad1('bert_large', 'SQuAD 1.1'),
+      columns.glue('mnli', 'bert_large', 'Multi NLI'),
+    ),
+    rows=(
+      parts.row('Uncased (Original)', '91.0/84.3', '86.05'),
+      parts.row('Uncased (Whole Word Masking)', '92.8/86.7', '87.07', change='masking=whole_word'),
+      parts.row('Cased (Original)', '91.5/84.8', '86.09', fields=_CASED, tiny=_CASED_TINY),
+      parts.row(
+        'Cased (Whole Word Masking)',
+        '92.9/86.7',
+        '86.46',
+        change='masking=whole_word',
+        fields=_CASED,
+        tiny=_CASED_TINY,
+      ),
+    ),
+    varies={
+      'masking': 'README: all pieces of a word are masked at once',
+      'tokenizer': 'README: uncased and cased',
+    },
+  )

@@ -1,0 +1,51 @@
+"""SiFT on and off: README of DeBERTa's release, and He et al. 2020 (arXiv:2006.03654), Table 12.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/deberta_sift.py:tiny --workdir R
+
+SiFT is a way of fine-tuning: each pair of columns begins with the same pretrained network. QQP is
+accuracy/F1. The paper's Table 12 has the same numbers of the first scores.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+_OFF, _ON = 'deberta_v2_xxlarge', 'deberta_v2_xxlarge_sift'
+
+
+def _both(task, title, *scores):
+  """The column without SiFT and with it."""
+  return tuple(
+    columns.sift(f'{title}{more}', task, recipe, *scores)
+    for recipe, more in ((_OFF, ''), (_ON, ' + SiFT'))
+  )
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='He et al. 2020',
+    name='README of the release (sift/)',
+    title='SiFT on and off',
+    source='github.com/microsoft/DeBERTa; arXiv:2006.03654, §4 and Table 12',
+    system='deberta_v2:xxlarge',
+    columns=(
+      *_both('mnli', 'MNLI-m/mm', 'dev accuracy', 'dev_mismatched accuracy'),
+      *_both('sst2', 'SST-2'),
+      *_both('qnli', 'QNLI'),
+      *_both('cola', 'CoLA'),
+      *_both('rte', 'RTE'),
+      *_both('qqp', 'QQP', 'accuracy', 'f1'),
+    ),
+    rows=(
+      parts.row(
+        'DeBERTa 1.5B',
+        *('91.7/91.9', '92.0/92.1'),
+        *(97.2, 97.5),
+        *(96.0, 96.5),
+        *(72.0, 73.5),
+        *(93.5, 96.5),
+        *('92.7/90.3', '93.0/90.7'),
+      ),
+    ),
+    varies={},
+  )

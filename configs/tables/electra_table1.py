@@ -1,0 +1,77 @@
+"""Clark et al. 2020 (arXiv:2003.10555), Table 1: small and base networks, GLUE dev.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/electra_table1.py:tiny --workdir R
+
+BERT's rows have the settings, rows and masks of ELECTRA's, and the steps of Table 6: 1.45M small,
+1M base. A row trained for x % has a schedule of its own over x % of the steps; the paper does not
+say whether its rows had. Parameters are the discriminator's in the paper, and of all that is
+trained in ours. FLOPs are counted as by the release.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+
+def _part(percent, steps, *printed):
+  return parts.row(
+    f'ELECTRA-Small, {percent} % trained',
+    *printed,
+    fields={'phases': ((steps, {}),)},
+    tiny={'phases': ((steps // 5000, {}),)},
+  )
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Clark et al. 2020',
+    name='Table 1',
+    title='Small and base networks',
+    source='arXiv:2003.10555, §3.3',
+    system='electra:small',
+    columns=(
+      parts.flops('train FLOPs'),
+      parts.not_supported('infer FLOPs', "a count of one example's forward pass"),
+      parts.parameters('params, M'),
+      *columns.glue_average('electra_base'),
+    ),
+    rows=(
+      parts.row('ELMo', '3.3e18', '2.6e10', 96, 71.2, system=None, note='another kind of network'),
+      parts.row('GPT', '4.0e19', '3.0e10', 117, 78.8, system=None, note='published'),
+      parts.row(
+        'BERT-Small',
+        '1.4e18',
+        '3.7e9',
+        14,
+        75.1,
+        change='objective=mlm',
+        fields={'phases': ((1_450_000, {}),)},
+        tiny={'phases': ((290, {}),)},
+      ),
+      parts.row(
+        'BERT-Base',
+        '6.4e19',
+        '2.9e10',
+        110,
+        82.2,
+        system='electra:base',
+        change='objective=mlm',
+        fields={'phases': ((1_000_000, {}),)},
+        tiny={'phases': ((260, {}),)},
+      ),
+      parts.row('ELECTRA-Small', '1.4e18', '3.7e9', 14, 79.9),
+      _part(50, 500_000, '7.1e17', '3.7e9', 14, 79.0),
+      _part(25, 250_000, '3.6e17', '3.7e9', 14, 77.7),
+      _part(12.5, 125_000, '1.8e17', '3.7e9', 14, 76.0),
+      _part(6.25, 62_500, '8.9e16', '3.7e9', 14, 74.1),
+      parts.row('ELECTRA-Base', '6.4e19', '2.9e10', 110, 85.1, system='electra:base'),
+    ),
+    varies={
+      'objective': 'Table 1: BERT and ELECTRA; Table 6: size of the generator',
+      'encoder': 'Table 6: small and base',
+      'length': 'Table 6: 128 small, 512 base',
+      'batch_size': 'Table 6: 128 small, 256 base',
+      'phases': 'Table 6: train steps BERT/ELECTRA; Table 1: share of the steps',
+      'schedule.learning_rate': 'Table 6: 5e-4 small, 2e-4 base',
+    },
+  )

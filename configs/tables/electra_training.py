@@ -1,0 +1,52 @@
+"""Clark et al. 2020 (arXiv:2003.10555), Figure 3 right: how the two networks are trained, GLUE dev.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/electra_training.py:tiny --workdir R
+
+The paper has a plot of scores over train FLOPs and no numbers: joint training is best, then
+adversarial, then two-stage, then BERT. The second column is from the text of §3.2: accuracy of a
+generator of width 256 on masked tokens. Two-stage: half of the steps for a generator of the
+network's size, then the discriminator begins with its weights. BERT has the 1M steps of Table 6.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Clark et al. 2020',
+    name='Figure 3 right',
+    title='Training algorithms',
+    source='arXiv:2003.10555, §3.2, "Training Algorithms"',
+    system='electra:base',
+    columns=(
+      parts.held_out('generator, masked tokens', 'held_out_mlm_accuracy'),
+      *columns.glue_average('electra_base'),
+    ),
+    rows=(
+      parts.row('ELECTRA', 65, 'figure'),
+      parts.row(
+        'Adversarial ELECTRA',
+        58,
+        'figure',
+        change='objective=replaced_token_adversarial',
+        fields={'objective.width': 1 / 3},
+        tiny={'objective.depth': 0.5, 'objective.temperature': 2.0},
+      ),
+      parts.row('Two-Stage ELECTRA', '', 'figure', system='electra:base_two_stage'),
+      parts.row(
+        'BERT',
+        '',
+        'figure',
+        change='objective=mlm',
+        fields={'phases': ((1_000_000, {}),)},
+        tiny={},
+      ),
+    ),
+    varies={
+      'objective': '§3.2: joint, adversarial, two-stage; BERT',
+      'phases': '§3.2: n steps of the generator, then n of the discriminator; Table 6: BERT',
+      'schedule.across_phases': '§3.2: two trainings, one after the other',
+    },
+  )

@@ -1,0 +1,44 @@
+"""Liu et al. 2019 (arXiv:1907.11692), §4.4: byte-level BPE and WordPiece, BERT-base.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/roberta_bytes.py:tiny --workdir R
+
+The paper prints no table and no score: it says that 50K bytes' pieces add about 15M parameters to
+base, and are slightly worse on some tasks. Rows are FULL-SENTENCES without NSP (§4.2); tasks are
+those of Table 2. Perplexities of two vocabularies do not compare, so the first column has bits per
+byte of text.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Liu et al. 2019',
+    name='§4.4 (text, no table)',
+    title='Byte-level BPE and WordPiece',
+    source='arXiv:1907.11692, §4.4',
+    system='bert:base',
+    change='format=full_sentences,objective=mlm',
+    fields={'phases': ((1_000_000, {}),)},
+    tiny={},
+    columns=(
+      parts.held_out('bits per byte', 'held_out_bits_per_byte', unit=''),
+      parts.parameters('params, M'),
+      columns.squad1('roberta', 'SQuAD 1.1', both=False),
+      columns.squad2('roberta', 'SQuAD 2.0', both=False),
+      columns.glue('mnli', 'roberta'),
+      columns.glue('sst2', 'roberta'),
+      columns.race('roberta'),
+    ),
+    rows=(
+      parts.row('WordPiece, 30K'),
+      parts.row(
+        'byte-level BPE, 50K',
+        change='tokenizer=byte_bpe',
+        tiny={'tokenizer.vocab_size': 3600},
+      ),
+    ),
+    varies={'tokenizer': '§4.4: 30K pieces of characters, or 50K of bytes'},
+  )

@@ -1,0 +1,54 @@
+"""Liu et al. 2019 (arXiv:1907.11692), Table 3: the batch size, BERT-base.
+
+    python -m bertzoo_jax.reproduce --config configs/tables/roberta_table3.py:tiny --workdir R
+
+Each row has as many tokens as the others. For the settings see roberta_table1.py; rows are
+FULL-SENTENCES without NSP (§4.2). The warmup was tuned and is not printed: here it is 1 % of the
+steps, BERT's share.
+"""
+
+from configs.tables import columns
+from configs.tables import parts
+
+
+def _row(title, batch_size, steps, rate, *printed):
+  return parts.row(
+    title,
+    *printed,
+    fields={
+      'batch_size': batch_size,
+      'phases': ((steps, {}),),
+      'schedule.learning_rate': rate,
+      'schedule.warmup': steps // 100,
+    },
+    tiny={'batch_size': batch_size // 16, 'phases': ((steps // 1000, {}),)},
+  )
+
+
+def get_config(scale='tiny'):
+  return parts.table(
+    scale,
+    paper='Liu et al. 2019',
+    name='Table 3',
+    title='The batch size',
+    source='arXiv:1907.11692, §4.3',
+    system='bert:base',
+    change='tokenizer=byte_bpe,format=full_sentences,objective=mlm',
+    tiny={'tokenizer.vocab_size': 2048},
+    columns=(
+      parts.held_out('ppl', 'perplexity', unit=''),
+      columns.glue('mnli', 'roberta'),
+      columns.glue('sst2', 'roberta'),
+    ),
+    rows=(
+      _row('256, 1M steps, lr 1e-4', 256, 1_000_000, 1e-4, 3.99, 84.7, 92.7),
+      _row('2K, 125K steps, lr 7e-4', 2048, 125_000, 7e-4, 3.68, 85.2, 92.9),
+      _row('8K, 31K steps, lr 1e-3', 8192, 31_000, 1e-3, 3.77, 84.6, 92.8),
+    ),
+    varies={
+      'batch_size': 'Table 3: bsz',
+      'phases': 'Table 3: steps',
+      'schedule.learning_rate': 'Table 3: lr, tuned for each setting',
+      'schedule.warmup': '§3.1: tuned for each setting',
+    },
+  )
