@@ -12,7 +12,7 @@ from configs.tables import parts
 
 def _row(width, *printed, tiny):
   """tiny: width at `tiny`."""
-  return parts.row(str(width), *printed, fields=_size(width, 64), tiny=_size(tiny, 32))
+  return parts.row(str(width), *printed, fields=_size(width, 64), tiny=_size(tiny, 64))
 
 
 def _size(width, head):

@@ -19,7 +19,7 @@ def _row(model, size, *printed, tiny):
   shape = {
     'encoder.num_layers': layers,
     'encoder.hidden_size': width,
-    'encoder.num_heads': width // 32,
+    'encoder.num_heads': width // 64,
     'encoder.intermediate_size': 4 * width,
   }
   return parts.row(
@@ -47,19 +47,19 @@ def get_config(scale='tiny'):
     ),
     rows=(
       _row(
-        'BERT', 'base', 108, '90.4/83.2', '80.4/77.6', 84.5, 92.8, 68.2, 82.3, 4.7, tiny=(2, 64)
+        'BERT', 'base', 108, '90.4/83.2', '80.4/77.6', 84.5, 92.8, 68.2, 82.3, 4.7, tiny=(2, 128)
       ),
       _row(
-        'BERT', 'large', 334, '92.2/85.5', '85.0/82.2', 86.6, 93.0, 73.9, 85.2, 1.0, tiny=(4, 96)
+        'BERT', 'large', 334, '92.2/85.5', '85.0/82.2', 86.6, 93.0, 73.9, 85.2, 1.0, tiny=(4, 128)
       ),
       _row(
-        'ALBERT', 'base', 12, '89.3/82.3', '80.0/77.1', 81.6, 90.3, 64.0, 80.1, 5.6, tiny=(2, 64)
+        'ALBERT', 'base', 12, '89.3/82.3', '80.0/77.1', 81.6, 90.3, 64.0, 80.1, 5.6, tiny=(2, 128)
       ),
       _row(
-        'ALBERT', 'large', 18, '90.6/83.9', '82.3/79.4', 83.5, 91.7, 68.5, 82.4, 1.7, tiny=(4, 96)
+        'ALBERT', 'large', 18, '90.6/83.9', '82.3/79.4', 83.5, 91.7, 68.5, 82.4, 1.7, tiny=(4, 128)
       ),
       _row(
-        'ALBERT', 'xlarge', 60, '92.5/86.1', '86.1/83.1', 86.4, 92.4, 74.8, 85.5, 0.6, tiny=(4, 128)
+        'ALBERT', 'xlarge', 60, '92.5/86.1', '86.1/83.1', 86.4, 92.4, 74.8, 85.5, 0.6, tiny=(4, 192)
       ),
       _row(
         'ALBERT',

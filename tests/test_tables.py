@@ -1,0 +1,188 @@
+"""The tables of the papers: every row builds as published, differs from the others only in what the
+table says, and takes a training step at `tiny`.
+"""
+
+import functools
+import importlib
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import small_networks
+
+from bertzoo_jax import objectives
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import parts
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.training import step as steps
+from tests.batches import test_masking_replacement
+
+ROOT = pathlib.Path(__file__).parents[1]
+TABLES = tuple(
+  p.stem
+  for p in sorted((ROOT / 'configs/tables').glob('*.py'))
+  if 'def get_config' in p.read_text(encoding='utf-8')
+)
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
+VOCAB, ROWS = 100, 4
+DESCENT = optax.GradientTransformationExtraArgs(
+  lambda params: (),
+  lambda gradients, state, params=None, **_: (jax.tree.map(lambda g: -0.01 * g, gradients), state),
+)
+# A number, 'F1/EM' of two, with where it is from if it was not read; a figure; nothing.
+PRINTED = re.compile(
+  r'|figure|(\[(mem|3rd)\] )?[\d.e]+|(\[(mem|3rd)\] )?([\d.]+|–)(/([\d.]+|–))+|–'
+)
+
+
+@functools.cache
+def table(name, scale):
+  return importlib.import_module(f'configs.tables.{name}').get_config(scale)
+
+
+def experiments(name, scale):
+  """{row: its experiment}, of rows that are run."""
+  rows = table(name, scale).rows
+  return {row: one.experiment for row, one in rows.items() if one.experiment is not None}
+
+
+def key_of(*sections):
+  return tuple(str(sorted(configuration.flatten(s).items())) for s in sections)
+
+
+_built = {}
+
+
+def objective_of(experiment, vocab_size):
+  """The objective of an experiment; the same for equal encoders and objectives."""
+  key = (*key_of(experiment.encoder, experiment.objective), vocab_size)
+  if key not in _built:
+    encoder = parts.build(
+      experiment.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
+    )
+    _built[key] = parts.build(
+      experiment.objective, objectives.BY_NAME, 'objective', encoder=encoder
+    )
+  return _built[key]
+
+
+@functools.cache
+def shapes_of(objective):
+  return jax.eval_shape(objective.init, jax.random.key(0))
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_a_table_is_one_at_every_scale_and_prints_numbers(name):
+  for scale in ('paper', 'budget,k=64', 'tiny'):
+    made = table(name, scale)
+    assert len(set(made.table.columns)) == len(made.columns) == len(made.table.columns)
+    assert len(set(made.table.rows)) == len(made.rows) == len(made.table.rows)
+    for one in made.rows.values():
+      assert all(PRINTED.fullmatch(number) for number in one.printed.values()), one.printed
+      assert one.experiment is not None or one.note
+      assert one.init in ('', *made.rows) or scale != 'tiny'
+    for column in made.columns.values():
+      assert set(column.get('of', ())) <= set(made.columns), column
+
+
+@pytest.mark.parametrize('scale', ['paper', 'tiny'])
+@pytest.mark.parametrize('name', TABLES)
+def test_rows_differ_in_what_the_table_says_and_nowhere_else(name, scale):
+  declared = dict(table(name, scale).varies)
+  flat = [configuration.science(one) for one in experiments(name, scale).values()]
+  changed = {
+    key for one in flat for key in flat[0].keys() | one.keys() if flat[0].get(key) != one.get(key)
+  }
+  under = lambda key, section: key == section or key.startswith(f'{section}.')
+  assert not [key for key in changed if not any(under(key, d) for d in declared)]
+  if scale == 'paper':
+    assert not [d for d in declared if not any(under(key, d) for key in changed)]
+  assert all(declared.values())
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_every_row_builds_as_published(name):
+  for one in experiments(name, 'paper').values():
+    for phase in configuration.phases(one):
+      made = objective_of(phase.config, one.tokenizer.vocab_size)
+      assert sum(x.size for x in jax.tree.leaves(shapes_of(made))) > 5e6
+
+
+def small(experiment):
+  """The experiment with an eighth of the width and a few rows, on the stand-in corpus."""
+  one = experiment.copy_and_resolve_references().unlock()
+  for field in ('hidden_size', 'intermediate_size', 'embedding_size'):
+    if field in one.encoder:
+      one.encoder[field] //= 8
+  one.batch_size, one.batch_tokens = ROWS, 0
+  return one
+
+
+@functools.cache
+def corpus():
+  draw = np.random.default_rng(0)
+  starts = np.append(0, np.cumsum(draw.integers(1, 20, 400)))
+  return corpora.in_memory(
+    draw.integers(len(SPECIAL), VOCAB, starts[-1]),
+    starts,
+    np.arange(0, 401, 8),
+    VOCAB,
+    SPECIAL,
+    similar=test_masking_replacement._table(),
+  )
+
+
+_batches, _masks = {}, {}
+
+
+def batch_of(config):
+  """The first batch of a phase; the same for equal formats, maskings and lengths."""
+  key = (*key_of(config.format, config.masking), config.length)
+  if key not in _batches:
+    made = pipeline.build(
+      corpus(),
+      format=config.format,
+      masking=config.masking,
+      length=config.length,
+      batch_size=ROWS,
+      seed=0,
+    )
+    # Formats with the same features share the masking that TensorFlow has traced.
+    mask = (*key_of(config.masking), config.length, tuple(sorted(made.features)))
+    made._mask = _masks.setdefault(mask, made._mask)
+    _batches[key] = made.batch(0)
+  return _batches[key]
+
+
+_steps = {}
+
+
+def step_of(objective, batch):
+  """(state, step) of a phase, by gradient descent; the same for equal programs."""
+  key = (objective, str(sorted((name, x.shape, str(x.dtype)) for name, x in batch.items())))
+  if key not in _steps:
+    drawn = objective._replace(init=lambda _: small_networks.parameters(objective))
+    _steps[key] = (
+      steps.init(drawn, DESCENT, 0, ROWS),
+      jax.jit(steps.make_train_step(objective, DESCENT, lambda step: 1e-2, seed=0)),
+    )
+  return _steps[key]
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_every_row_takes_a_training_step_at_tiny(name):
+  for one in experiments(name, 'tiny').values():
+    for phase in configuration.phases(small(one)):
+      objective, written = objective_of(phase.config, VOCAB), batch_of(phase.config)
+      wanted = {*objective.reads, *(k for k in objective.may_read if k in written)}
+      batch = {name: written[name] for name in wanted | ({'position_ids'} & written.keys())}
+      state, step = step_of(objective, batch)
+      after, metrics = step(state, batch)
+      assert np.isfinite(metrics['loss']) and np.isfinite(metrics['grad_norm'])
+      assert int(after.step) == 1 and int(after.nonfinite['total']) == 0
