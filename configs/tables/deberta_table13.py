@@ -7,6 +7,7 @@ and the norm of its relative table are not in this table, so no row has them.
 """
 
 from configs.tables import columns
+from configs.tables import deberta_table4
 from configs.tables import parts
 
 _SHARED = {'encoder.shared_projections': True}
@@ -36,8 +37,8 @@ def get_config(scale='tiny'):
         '91.1/84.8',
         '79.5/76.0',
         change='encoder=transformer',
-        fields=parts.ROBERTA_ENCODER,
-        tiny=parts.ROBERTA_ENCODER_TINY,
+        fields=deberta_table4.REIMP,
+        tiny=deberta_table4.REIMP_TINY,
       ),
       parts.row('DeBERTa-base', 134, '86.3/86.2', '92.1/86.1', '82.5/79.3'),
       parts.row('+ ShareProjection', 120, '86.3/86.3', '92.2/86.2', '82.3/79.5', fields=_SHARED),

@@ -19,23 +19,6 @@ CHINESE = ('zh_laws.txt', 'zh_tang.txt')
 SCALES = ('paper', 'budget', 'tiny')
 MARKS = ('mem', '3rd')  # of printed numbers: from memory, or read in someone else's notes
 
-# The network that takes the place of DeBERTa's in RoBERTa-ReImp: RoBERTa's.
-ROBERTA_ENCODER = {
-  'encoder.type_vocab_size': 0,
-  'encoder.activation': 'gelu',
-  'encoder.norm_eps': 1e-5,
-  'encoder.initializer': 'normal',
-}
-ROBERTA_ENCODER_TINY = {
-  **ROBERTA_ENCODER,
-  'encoder.num_layers': 2,
-  'encoder.hidden_size': 128,
-  'encoder.num_heads': 2,
-  'encoder.intermediate_size': 512,
-  'encoder.dropout': 0.0,
-  'encoder.attention_dropout': 0.0,
-}
-
 
 def row(title, *printed, system='', change='', fields=None, tiny=None, init='', note=''):
   """A row of a table.
