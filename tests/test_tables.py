@@ -89,6 +89,15 @@ def test_a_table_is_one_at_every_scale_and_prints_numbers(name):
       assert one.init in ('', *made.rows) or scale != 'tiny'
     for column in made.columns.values():
       assert set(column.get('of', ())) <= set(made.columns), column
+      if column.kind == 'task':
+        files = column.task.source.get('files') or column.task.source.splits
+        said = [metric.split() for metric in column.metrics]
+        assert all(split in files and metric in column.task.metrics for split, metric in said)
+
+
+def test_the_page_has_every_table():
+  page = (ROOT / 'docs/tables.md').read_text(encoding='utf-8')
+  assert set(re.findall(r'^\| `(\w+)\.py` \|', page, re.M)) == set(TABLES)
 
 
 @pytest.mark.parametrize('scale', ['paper', 'tiny'])

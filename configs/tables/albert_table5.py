@@ -6,6 +6,7 @@ The paper builds the intrinsic columns from dev text of SQuAD and RACE; here the
 the corpus's held-out text. A row without a pair head gets a linear probe, see `evaluate`.
 """
 
+from configs.tables import columns
 from configs.tables import parts
 
 
@@ -21,11 +22,11 @@ def get_config(scale='tiny'):
       parts.held_out('MLM', 'mlm_accuracy'),
       parts.held_out('NSP', 'nsp_accuracy'),
       parts.held_out('SOP', 'sop_accuracy'),
-      parts.not_supported('SQuAD1.1', 'questions'),
-      parts.not_supported('SQuAD2.0', 'questions'),
-      parts.task('MNLI', 'glue:mnli,recipe=albert_base'),
-      parts.task('SST-2', 'glue:sst2,recipe=albert_base'),
-      parts.not_supported('RACE', 'choices'),
+      columns.squad1('albert_base'),
+      columns.squad2('albert_base'),
+      columns.glue('mnli', 'albert_base', 'MNLI'),
+      columns.glue('sst2', 'albert_base'),
+      columns.race('albert_base'),
       parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
