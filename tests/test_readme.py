@@ -172,7 +172,8 @@ def parsed(tmp_path_factory):
   (folder / 'configs').mkdir()
   for path in (ROOT / 'configs').glob('*.py'):
     (folder / 'configs' / path.name).symlink_to(path)
-  (folder / 'configs' / 'tasks').symlink_to(ROOT / 'configs' / 'tasks')
+  for name in ('tasks', 'tables'):
+    (folder / 'configs' / name).symlink_to(ROOT / 'configs' / name)
   (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
   (folder / 'my_config.py').write_text(MY_ENCODER)
   done = _run(['-c', _PARSER], folder, text=json.dumps(COMMANDS))
