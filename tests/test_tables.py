@@ -20,6 +20,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import parts
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.training import step as steps
 from tests.batches import test_masking_replacement
 
@@ -195,3 +196,11 @@ def test_every_row_takes_a_training_step_at_tiny(name):
       after, metrics = step(state, batch)
       assert np.isfinite(metrics['loss']) and np.isfinite(metrics['grad_norm'])
       assert int(after.step) == 1 and int(after.nonfinite['total']) == 0
+
+
+def test_the_mean_cosine_is_that_of_all_pairs_of_different_rows():
+  words_VE = np.random.default_rng(0).normal(0.3, 1, (7, 4))
+  unit_VE = words_VE / np.linalg.norm(words_VE, axis=1, keepdims=True)
+  pairs = [unit_VE[i] @ unit_VE[j] for i in range(7) for j in range(7) if i != j]
+  with_zero_VE = np.concatenate([words_VE, np.zeros((1, 4))])
+  np.testing.assert_allclose(vectors.mean_cosine(with_zero_VE), np.mean(pairs), rtol=1e-12)

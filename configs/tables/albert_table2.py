@@ -76,6 +76,6 @@ def get_config(scale='tiny'):
       ),
     ),
     varies={
-      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; §3.1: heads H/64',
+      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; heads and dropout as released',
     },
   )
