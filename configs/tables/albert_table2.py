@@ -76,6 +76,7 @@ def get_config(scale='tiny'):
       ),
     ),
     varies={
-      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; heads and dropout as released',
+      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; heads and dropout as '
+      'released',
     },
   )

@@ -3,8 +3,8 @@
     python -m bertzoo_jax.reproduce --config configs/tables/electra_generator.py:tiny --workdir R
 
 The paper has a plot and no numbers: best is a generator of 1/4 to 1/2 of the discriminator's width.
-All rows have 500K steps, only widths shrink (§3.2). Rows are widths of the generator of a
-discriminator of 768. The unigram generator draws tokens as often as they are in the corpus. The
+All rows have 500K steps, only widths shrink (§3.2). Rows are some widths of the generator of
+a discriminator of 768. The unigram generator draws tokens as often as they are in the corpus. The
 uniform one is an option of the released code.
 """
 
@@ -47,7 +47,6 @@ def get_config(scale='tiny'):
       _row(64, 1 / 8),
       _row(128, 1 / 4),
       _row(256, 1 / 2),
-      _row(512, 3 / 4),
       _row(768, 1.0),
     ),
     varies={
