@@ -5,6 +5,7 @@ The same scores give the same bytes. Every process writes the whole table whenev
 
 import html
 import math
+import re
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
@@ -60,6 +61,7 @@ def collected(config, workdir) -> dict:
         'cells': cells,
       }
     )
+  _relate_speeds(config, rows)
   if config.table.scale == 'budget':
     _compare_rows(rows)
   about = config.table.to_dict()
@@ -184,6 +186,19 @@ def _cell(config, column, printed, found) -> dict:
   }
 
 
+def _relate_speeds(config, rows):
+  """Makes speeds multiples of that of the row that their column names."""
+  for n, column in enumerate(_columns(config)):
+    if config.columns[column].kind != 'speed':
+      continue
+    base = [row['cells'][n]['ours'] for row in rows if row['title'] == config.columns[column].over]
+    for cell in (row['cells'][n] for row in rows):
+      usable = bool(base and base[0])
+      cell['ours'] = [round(x / base[0][0], 4) for x in cell['ours']] if usable else []
+      cell['spread'] = []
+      cell['why'] = cell['why'] if usable else f'{config.columns[column].over} was not run'
+
+
 def _compare_rows(rows):
   """Sets the deltas of all cells to differences from the first row that has both numbers."""
   for n in range(len(rows[0]['cells']) if rows else 0):
@@ -202,8 +217,11 @@ def _numeric(text) -> bool:
     return False
 
 
-def _shown(values, signed=False) -> str:
-  return '/'.join(f'{v:+.1f}' if signed else f'{v:.1f}' for v in values)
+def _shown(values, like='', signed=False) -> str:
+  """Numbers with as many decimals as the paper prints."""
+  places = max((len(x.partition('.')[2]) for x in like.split('/') if _numeric(x)), default=1)
+  form = ('+' if signed else '') + ('.1e' if re.search(r'\de\d', like) else f'.{places}f')
+  return '/'.join(f'{v:{form}}' for v in values)
 
 
 def _printed(cell) -> str:
@@ -214,15 +232,15 @@ def _printed(cell) -> str:
 
 def _ours(cell, row) -> str:
   if cell['ours']:
-    spread = f' ({_shown(cell["spread"])})'.replace('/', '–') if cell['spread'] else ''
-    return _shown(cell['ours']) + spread
+    spread = f' ({_shown(cell["spread"], cell["printed"])})' if cell['spread'] else ''
+    return _shown(cell['ours'], cell['printed']) + spread.replace('/', '–')
   if not row['run']:
     return '–'
   return cell['why'].partition(':')[0] or 'not run'
 
 
 def _text(cell, row, found) -> str:
-  deltas = ' → '.join(_shown(delta, signed=True) for delta in cell['deltas'])
+  deltas = ' → '.join(_shown(delta, cell['printed'], signed=True) for delta in cell['deltas'])
   delta = f' | Δ {deltas}' if deltas else ''
   return f'{_printed(cell)} → {_ours(cell, row)}{delta}'.replace('|', '·')
 

@@ -1,20 +1,29 @@
 """One job of a table: pretrains, measures held-out text, fine-tunes, and writes its scores."""
 
 import math
+import statistics
 import time
 
 import jax
 
 from bertzoo_jax import pretrain
 from bertzoo_jax import tasks
+from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import storage
 from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
 from bertzoo_jax.reproduce import plan
+from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import metrics
 from bertzoo_jax.training import workdir as workdirs
 
 PRETRAINED = 'pretrained.json'
+_OF_TRAINING = {  # kind of a column: what is known of the pretraining, and its unit
+  'parameters': ('parameters', 1e6),
+  'flops': ('flops', 1.0),
+  'speed': ('tokens_per_second', 1.0),
+}
 _EVALUATED = {  # measure of a column: rows and measure of `evaluate`
   'mlm_accuracy': ('mlm', 'accuracy'),
   'mlm_loss': ('mlm', 'loss'),
@@ -44,6 +53,7 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   if trained is None:
     return None
   evaluated = _evaluated(job, config, corpus)
+  cosines = _cosines(job, config)
   columns, tasks_done = {}, {}
   for name in config.table.columns:
     column = config.columns[name]
@@ -52,7 +62,7 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
       if found is None:
         return None
       tasks_done[name] = found
-    columns[name] = _cell(column, trained, evaluated, tasks_done.get(name))
+    columns[name] = _cell(column, trained, evaluated, cosines, tasks_done.get(name))
   for name in config.table.columns:
     if config.columns[name].kind == 'average':
       columns[name] = _average([columns[other] for other in config.columns[name].of])
@@ -93,10 +103,27 @@ def _pretrained(job, corpus) -> dict | None:
       'seconds': round(time.monotonic() - began, 3),
       'corpus': workdirs.corpus_record(job.pretraining)['hash'],
       'devices': f'{jax.device_count()} × {jax.devices()[0].device_kind}',
+      'tokens_per_second': _speed(job.pretraining),
       'parameters': sum(x.size for x in jax.tree.leaves(params)),
     },
   )
   return storage.read_json(file)
+
+
+def _speed(workdir):
+  """Median tokens per second of a run; None if too few were measured."""
+  found = [row.get('tokens_per_second') for row in metrics.read(workdir)]
+  found = [speed for speed in found if speed]
+  return statistics.median(found) if found else None
+
+
+def _cosines(job, config) -> dict[str, float]:
+  """{network: mean cosine of its word vectors}; {} if no column has it."""
+  if not any(column.kind == 'cosine' for column in config.columns.values()):
+    return {}
+  run = pretrained.open_run(str(job.pretraining))
+  words = lambda network: network.of(run.params)['encoder']['embeddings']['word']['embedding']
+  return {network.name: vectors.mean_cosine(words(network)) for network in run.networks}
 
 
 def _evaluated(job, config, corpus) -> dict:
@@ -130,12 +157,17 @@ def _fine_tuned(job, name, column, task_dir, say):
   }
 
 
-def _cell(column, trained, evaluated, done) -> dict:
+def _cell(column, trained, evaluated, cosines, done) -> dict:
   """{'values': [numbers], 'why': sentence where there are none, 'seeds': of the fine-tuning}."""
   if column.kind == 'not_supported':
     return _nothing(f'not supported: {column.why}')
-  if column.kind == 'parameters':
-    return _values(trained['parameters'] / 1e6)
+  if column.kind == 'cosine':
+    value = cosines.get(column.network)
+    return _nothing('there is no such network') if value is None else _values(value)
+  if column.kind in _OF_TRAINING:
+    name, unit = _OF_TRAINING[column.kind]
+    value = trained[name]
+    return _nothing('not counted') if value is None else _values(value / unit)
   if column.kind == 'held_out':
     if column.measure not in _EVALUATED:
       value = trained['held_out'].get(column.measure)

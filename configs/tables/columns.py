@@ -1,13 +1,9 @@
 """Columns that several tables have: tasks in the order in which the papers print their numbers.
 
-recipe: of configs/tasks/recipes.py. A kind of task that configs/tasks does not have reads "not
-supported".
+recipe: of configs/tasks/recipes.py.
 """
 
-import importlib.util
-
 from configs.tables import parts
-from configs.tasks import recipes
 
 GLUE = {
   'cola': 'CoLA',
@@ -44,34 +40,34 @@ def glue_average(recipe, title='GLUE', but=()):
 
 def squad1(recipe, title='SQuAD1.1', both=True):
   """SQuAD 1.1's F1/EM. both: False for F1 alone."""
-  return _task(title, f'questions:squad,recipe={recipe}', *('f1', 'exact_match')[: 1 + both])
+  return parts.task(title, f'questions:squad,recipe={recipe}', *('f1', 'exact_match')[: 1 + both])
 
 
 def squad2(recipe, title='SQuAD2.0', both=True):
   """SQuAD 2.0's F1/EM at the best threshold for no answer. both: False for F1 alone."""
   scores = ('best_f1', 'best_exact_match')[: 1 + both]
-  return _task(title, f'questions:squad2,recipe={recipe}', *scores)
+  return parts.task(title, f'questions:squad2,recipe={recipe}', *scores)
 
 
 def mrqa(title, recipe):
   """F1 on a set of MRQA, whose files are SET.train.jsonl.gz and SET.dev.jsonl.gz."""
   files = {f'source.files.{split}': f'{title}.{split}.jsonl.gz' for split in ('train', 'dev')}
-  return _task(title, f'questions:mrqa,recipe={recipe}', 'f1', **files)
+  return parts.task(title, f'questions:mrqa,recipe={recipe}', 'f1', **files)
 
 
 def chinese_questions(title, task, recipe, *splits):
   """EM/F1 of CMRC2018, DRCD or CJRC on each split."""
   scores = (f'{split} {score}' for split in splits for score in ('exact_match_zh', 'f1_zh'))
-  return _task(title, f'questions:{task},recipe={recipe}', *scores)
+  return parts.task(title, f'questions:{task},recipe={recipe}', *scores)
 
 
 def race(recipe, title='RACE'):
-  return _task(title, f'choices:race,recipe={recipe}')
+  return parts.task(title, f'choices:race,recipe={recipe}')
 
 
 def conll2003(recipe, title):
   """F1 of entities on dev."""
-  return _task(title, f'tags:conll2003,recipe={recipe}')
+  return parts.task(title, f'tags:conll2003,recipe={recipe}')
 
 
 def chinese(title, task, recipe, *splits):
@@ -81,19 +77,9 @@ def chinese(title, task, recipe, *splits):
 
 
 def sift(title, task, recipe, *metrics):
-  """A task of GLUE by a recipe with SiFT or without it, if there is such a recipe."""
-  if recipe not in recipes.RECIPES:
-    return parts.not_supported(title, f'the recipe {recipe}')
+  """A task of GLUE by a recipe with SiFT or without it."""
   return parts.task(title, f'glue:{task},recipe={recipe}', *metrics)
 
 
 def coreference():
   return parts.not_supported('Coref.', 'coreference resolution over documents (OntoNotes)')
-
-
-def _task(title, task, *metrics, **fields):
-  """The column, if configs/tasks has its file."""
-  file = task.partition(':')[0]
-  if importlib.util.find_spec(f'configs.tasks.{file}') is None:
-    return parts.not_supported(title, f'tasks of the kind {file}')
-  return parts.task(title, task, *metrics, **fields)
