@@ -5,6 +5,7 @@ import random
 
 import jax
 import ml_collections
+import numpy as np
 import pytest
 
 from bertzoo_jax import export
@@ -71,15 +72,16 @@ def finetune(world, workdir, argument, ending, **changes):
   config.run = parts.run(
     dtype='float32', log_every=50, tensorboard=False, compile_cache='', kernels='xla'
   )
-  with config.unlocked():
-    config.update(changes)
+  run, devices = changes.pop('run', {}), changes.pop('devices', 1)
+  config.update(changes)
+  config.run.update(run)
   return command.finetune(
     config.lock(),
     str(workdir),
     task_dir=str(world),
     init=str(world / 'run'),
     predict=str(world / f'test.{ending}'),
-    devices=jax.devices()[:1],
+    devices=jax.devices()[:devices],
   )
 
 
@@ -173,3 +175,17 @@ def test_an_exported_chooser_says_the_same_of_every_option(chosen, world, tmp_pa
     scores = model(**{name: x[None] for name, x in rows.items()}).logits[0]
     shares = scores.softmax(-1).tolist()
     assert shares == pytest.approx(json.loads(line)['probabilities'], abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('argument, ending', [('tag', 'txt'), ('choice', 'jsonl')])
+def test_microbatches_on_two_devices_predict_the_same(world, tmp_path, argument, ending):
+  machinery = {'alone': dict(), 'split': dict(devices=2, run=dict(mesh=(2, 1, 1), accumulation=2))}
+  found = []
+  for name, more in machinery.items():
+    finetune(world, tmp_path / name, argument, ending, steps=10, **more)
+    with np.load(tmp_path / name / argument / 'run' / 'predictions.npz') as file:
+      found.append({key: file[key] for key in file.files})
+  assert found[0].keys() == found[1].keys() and found[0]
+  for key, x in found[0].items():
+    np.testing.assert_allclose(found[1][key], x, atol=2e-4, err_msg=key)

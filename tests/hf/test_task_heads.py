@@ -29,6 +29,7 @@ TASK = row_heads.Task(None, LABELS, (0.3, 0.2))
 HEADS = {'tag': task_heads.TAG, 'choice': task_heads.CHOICE}
 CLASSES = {'tag': 'ForTokenClassification', 'choice': 'ForMultipleChoice'}
 PLAIN = ('bert', 'ernie', 'roberta', 'albert', 'electra', 'deberta', 'deberta v2', 'xlnet')
+FAST = ('bert', 'roberta', 'albert', 'electra', 'deberta', 'deberta v2', 'xlnet')
 CASES = [
   (kind, case)
   for kind in HEADS
@@ -66,7 +67,10 @@ def batches(kind, encoder, pad):
     yield verify.as_options(batch) if kind == 'choice' else batch
 
 
-@pytest.mark.parametrize('kind, case', CASES)
+@pytest.mark.parametrize(
+  'kind, case',
+  [pytest.param(*own, marks=[] if own[1] in FAST else [pytest.mark.slow]) for own in CASES],
+)
 def test_transformers_says_the_same_from_what_we_write_and_we_read_it_back(tmp_path, kind, case):
   special = rows_of.CASES[case][3]
   a, (encoder, params) = of(kind, case), of_case(kind, case)
