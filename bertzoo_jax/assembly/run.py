@@ -279,11 +279,14 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
       else ''
     ),
   ]
+  # of a batch of options, each unit is several rows
+  of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
   for p in phases:
     rows, length = p.config.batch_size, p.config.length
+    all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
     line = (
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
-      f'{rows} rows × {length} tokens = {rows * length:,} tokens per step'
+      f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
     )
     if p.index == here.index:
       line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
@@ -291,20 +294,23 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  published = _published_flops(phases, data.vocab_size)
+  published = _published_flops(phases, data.vocab_size, of_unit)
   counted = 'not known: no published count for this network'
   if published is not None:
     counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
   return [*lines, f'flops     {counted}']
 
 
-def _published_flops(phases, vocab_size) -> float | None:
-  """Of the whole run, as Clark et al. 2020 count them; None if a network has no such count."""
-  of_phases = [_phase_flops(phase, vocab_size) for phase in phases]
+def _published_flops(phases, vocab_size, of_unit=1) -> float | None:
+  """Of the whole run, as Clark et al. 2020 count them; None if a network has no such count.
+
+  of_unit: rows of one of the batch_size units of a batch.
+  """
+  of_phases = [_phase_flops(phase, vocab_size, of_unit) for phase in phases]
   return None if None in of_phases else sum(of_phases)
 
 
-def _phase_flops(phase, vocab_size) -> float | None:
+def _phase_flops(phase, vocab_size, of_unit) -> float | None:
   objective = parts.build(
     phase.config.objective,
     OBJECTIVES,
@@ -314,7 +320,7 @@ def _phase_flops(phase, vocab_size) -> float | None:
   )
   return objective.published_flops(
     jax.eval_shape(objective.init, jax.random.key(0)),
-    rows=phase.config.batch_size,
+    rows=phase.config.batch_size * of_unit,
     length=phase.config.length,
     steps=phase.steps,
   )
