@@ -61,6 +61,7 @@ def test_a_table_has_the_papers_numbers_beside_ours(finished):
   assert all(not cell['deltas'] for cell in [*whole.values(), *deeper.values()])
   text = (finished[0] / 'table.md').read_text()
   assert 'TINY' in text and '(51.0 [mem])' in text and 'figure →' in text
+  assert re.search(r'\| whole .*\| 1 \* +\|', text) and '* fewer than three seeds' in text
   assert re.search(r'\| theirs +\| 52.0 → – ', text) and '* theirs: Of another paper.' in text
 
 

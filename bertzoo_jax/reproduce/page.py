@@ -12,6 +12,8 @@ from bertzoo_jax.reproduce import plan
 from bertzoo_jax.training import metrics
 
 MARKDOWN, JSON, HTML = 'table.md', 'table.json', 'table.html'
+_ENOUGH = 3  # seeds
+_FEW = '* fewer than three seeds of pretraining: a difference may be chance'
 _COLORS = ('#1f6fb4', '#d1495b', '#2a9d5c', '#8a5fbf', '#c98a1b', '#3a9da5', '#7a7a7a', '#b85c9e')
 # Of the columns beside the paper's number.
 _HEADS = {
@@ -80,7 +82,7 @@ def markdown(config, workdir) -> str:
   lines = []
   for row in found['rows']:
     cells = [_text(cell, row, found) for cell in row['cells']]
-    lines.append([row['title'], *cells, str(row['seeds']) if row['run'] else '–'])
+    lines.append([row['title'], *cells, _seeds(row)])
   widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
   drawn = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(x, widths)) + ' |' for x in [head, *lines]]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
@@ -113,11 +115,12 @@ def page(config, workdir) -> str:
       out += _html_cell(cell, row, len(kinds))
     steps = f'{row["steps"]:,}' if row['steps'] else '–'
     flops = f'{row["flops"]:.2e}' if row['flops'] else '–'
-    seeds = row['seeds'] if row['run'] else '–'
-    out.append(f'<td>{seeds}</td><td>{steps}</td><td>{flops}</td></tr>')
+    out.append(f'<td>{_seeds(row)}</td><td>{steps}</td><td>{flops}</td></tr>')
   out.append('</tbody></table></div>')
   notes = [(row['title'], row['note']) for row in found['rows'] if row['note']]
   out += [f'<p>{html.escape(name)}: {html.escape(note)}</p>' for name, note in notes]
+  if any('*' in _seeds(row) for row in found['rows']):
+    out.append(f'<p class="small">{_FEW}</p>')
   out += _curves(config, workdir, found)
   machines = sorted({d for row in found['rows'] for d in row['devices']})
   commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
@@ -129,6 +132,13 @@ def page(config, workdir) -> str:
     '</ul></html>\n',
   ]
   return '\n'.join(out)
+
+
+def _seeds(row) -> str:
+  """How many seeds of pretraining a row has."""
+  if not row['run']:
+    return '–'
+  return f'{row["seeds"]}{" *" if 0 < row["seeds"] < _ENOUGH else ""}'
 
 
 def _heading(config) -> list[str]:
