@@ -40,6 +40,7 @@ _SHARE_ABOVE_0 = Range('a number above 0 and at most 1', lambda x: 0 < x <= 1)
 _SHARE_BELOW_1 = Range('a number from 0 to below 1', lambda x: 0 <= x < 1)
 _SHARE_BETWEEN = Range('a number above 0 and below 1', lambda x: 0 < x < 1)
 _AT_LEAST_0 = Range('a number of at least 0', lambda x: x >= 0)
+_FINITE = Range('a finite number', lambda x: True)
 _ABOVE_0 = Range(f'a number of at least {_SMALLEST}', lambda x: x >= _SMALLEST)
 
 # The upper bounds lie above all that was published (2^16 rows, 2^20 pieces, 1,000 layers), and
@@ -48,6 +49,7 @@ _STEPS = _whole(0, 2**31 - 1)  # the train state counts in int32
 _TOKENS, _PIECES = _whole(1, 2**22), _whole(1, 2**24)
 _LAYERS, _UNITS = _whole(1, 10_000), _whole(1, 2**20)
 _COUNT, _COUNT_OR_0 = _whole(1, 2**31 - 1), _whole(0, 2**31 - 1)
+_COLUMN = _whole(-10_000, 10_000)  # below 0: from the last one
 _BATCH = 2**26  # tokens per batch; the largest published one has 2^24
 
 NUMBERS = {
@@ -61,6 +63,17 @@ NUMBERS = {
   'warmup': _AT_LEAST_0,
   'layer_decay': _SHARE_ABOVE_0,
   'source.dev_share': _SHARE_BELOW_1,
+  'source.word': _COLUMN,
+  'source.tag': _COLUMN,
+  'features.doc_stride': _TOKENS,
+  'features.max_question': _TOKENS,
+  'features.n_best': _COUNT,
+  'features.max_answer': _TOKENS,
+  'features.beam': _COUNT,
+  'features.no_answer_threshold': _FINITE,
+  'features.overlap': _AT_LEAST_0,
+  'features.options': _COUNT_OR_0,
+  'features.option_tokens': _TOKENS,
   'tokenizer.vocab_size': _PIECES._replace(words=f"{_PIECES.words}, or 'auto',"),
   'tokenizer.max_word_chars': _COUNT,
   'tokenizer.min_frequency': _COUNT_OR_0,
@@ -106,6 +119,8 @@ NUMBERS = {
   'encoder.initializer_range': _ABOVE_0,
   'objective.dropout': _SHARE_BELOW_1,
   'objective.input_dropout': _SHARE_BELOW_1,
+  'objective.answerable_weight': _AT_LEAST_0,
+  'objective.hidden_size': _whole(0, 2**20),
   'objective.sift.weight': _AT_LEAST_0,
   'objective.sift.rate': _AT_LEAST_0,
   'objective.sift.init': _ABOVE_0,

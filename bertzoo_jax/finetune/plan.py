@@ -224,7 +224,7 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
       'run': run,
     }
   )
-  ranges.check(experiment)
+  assembly.check(experiment)
   encoder = assembly.encoder(experiment, weights.vocab_size)
   # built so that what it refuses is known before any run of a grid begins
   objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)

@@ -26,7 +26,7 @@ ROWS = (
 )
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
-_BESIDE = Transform(
+BESIDE = Transform(
   lambda x, s: np.concatenate(x, axis=0).T,
   lambda y, s: tuple(np.split(y.T, 2, axis=0)),
 )
@@ -41,7 +41,7 @@ def _over_two(first, second, theirs, bias) -> tuple[Row, ...]:
   """Rows of a layer over the vectors of `first` and `second`; `bias` names the one that has it."""
   kernels = tuple(f'{HEAD}/{name}/kernel' for name in (first, second))
   return (
-    Row(kernels, f'{theirs}.weight', _BESIDE),
+    Row(kernels, f'{theirs}.weight', BESIDE),
     Row(f'{HEAD}/{bias}/bias', f'{theirs}.bias'),
   )
 
@@ -74,9 +74,9 @@ def check(a: Architecture, params: Mapping[str, Any]) -> None:
   width, hidden = params[f'{HEAD}/end_token/kernel'].shape
   if own != places or width != hidden:
     raise errors.UserError(
-      f'{a.name} has no place for this head of objective=span_conditional. Of the classes of '
-      'transformers only XLNetForQuestionAnswering has one, for XLNet with head=tanh, '
-      'hidden_size=0 and answerable_weight above 0: fine-tune with objective=span to export.'
+      f'{a.name} has no place for this head of objective=span_conditional. Only one class of '
+      "transformers has one: XLNet's, with head=tanh, hidden_size=0 and answerable_weight above 0. "
+      'Fine-tune with objective=span to export.'
     )
 
 

@@ -45,6 +45,7 @@ def sections():
     for constructor in constructors:
       yield section, {k: p.default for k, p in inspect.signature(constructor).parameters.items()}
   yield from (('corpus', parts.corpus()), ('run', parts.run()))
+  yield 'objective.sift', task_parts.sift()
 
 
 def test_every_number_of_every_part_has_a_range_and_every_range_a_field():

@@ -17,6 +17,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import deberta
@@ -624,13 +625,14 @@ def test_every_transform_undoes_itself():
     deberta.INTERLEAVED: ((48, 4, 12),) * 3,
     xlnet.FROM_HEADS: (4, 12, 48),
     xlnet.ONE_ROW: (1, 48),
+    span_heads.BESIDE: ((5, 7),) * 2,
   }
   used = {row.transform for a in architectures.ARCHITECTURES.values() for row in a.rows}
   assert used == set(shapes)
   rng = np.random.default_rng(0)
   for transform, shape in shapes.items():
     several = isinstance(shape[0], tuple)
-    x = tuple(map(rng.normal, (0,) * 3, (1,) * 3, shape)) if several else rng.normal(size=shape)
+    x = tuple(rng.normal(size=one) for one in shape) if several else rng.normal(size=shape)
     assert np.array_equal(transform.to_ours(transform.to_theirs(x, sizes), sizes), x)
 
 

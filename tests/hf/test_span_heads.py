@@ -144,5 +144,5 @@ def test_other_conditional_heads_are_refused_with_the_objective_that_fits(
   family, section, _, special = heads.CASES[case]
   encoder, params = network(section, conditional=conditional)
   for a in (of(family), of(family, conditional=True)):
-    with pytest.raises(errors.UserError, match='fine-tune with objective=span to export'):
+    with pytest.raises(errors.UserError, match='Fine-tune with objective=span to export'):
       heads.save(tmp_path, a, params, encoder, special)

@@ -108,9 +108,9 @@ def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
   objective, shapes = costed(bert.get_config('tiny'))
   features = {'input_ids': (2, 64), 'masked_positions': (2, 9)}
   [network] = objective.networks
-  strange = network._replace(of=lambda params: {**params, 'span_head': params['pair_head']})
+  strange = network._replace(of=lambda params: {**params, 'strange_head': params['pair_head']})
   assert network.flops(shapes, features) > 0 and strange.flops(shapes, features) is None
-  told = strange._replace(reads=(('span_head', 'predictions'),))
+  told = strange._replace(reads=(('strange_head', 'predictions'),))
   extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
   assert told.flops(shapes, features) == network.flops(shapes, features) + extra
   silent = type('Silent', (), {'flops': lambda self, length, predictions: None})()
