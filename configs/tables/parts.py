@@ -133,7 +133,8 @@ def table(
   change, fields, tiny: of every row, before its own; see `row`.
   tiny_steps: of every row's pretraining at `tiny`.
   tiny_tasks: {field: value} of every task at `tiny`, beside what makes it short.
-  seeds: of pretraining, one run each. task_seeds: of fine-tuning; None for those of the task.
+  seeds: of pretraining, one run each. task_seeds: of fine-tuning, but at `tiny`; None for those
+    of the task.
   sample: files of data/sample that `tiny` reads if no text is given.
   topology: slice on which the largest and the smallest row are compiled by preflight.
   """
@@ -253,7 +254,7 @@ def _column(column, scale, tiny_tasks, task_seeds):
   fields = {**column.pop('fields'), **((tiny_tasks or {}) if scale == 'tiny' else {})}
   for key, value in fields.items():
     _set(config, key, value)
-  if task_seeds is not None:
+  if task_seeds is not None and scale != 'tiny':
     config.seeds = task_seeds
   column['metrics'] = column['metrics'] or (f'{column.pop("split")} {config.metrics[0]}',)
   column.pop('split', None)
@@ -263,7 +264,9 @@ def _column(column, scale, tiny_tasks, task_seeds):
 def _shorten(task):
   """Makes a fine-tuning one run of some steps on short rows, which every tiny network takes."""
   task.grid, task.seeds, task.init = (), (), ''
-  task.steps, task.warmup, task.batch_size, task.length = 60, 0.1, 16, 32
+  task.steps, task.batch_size, task.length = 60, 16, 32
+  with task.ignore_type():  # some recipes have steps
+    task.warmup = 0.1
   task.schedule.learning_rate = 1e-3
   if 'max_question' in task.features:
     task.features.max_question, task.features.doc_stride = 10, 8
