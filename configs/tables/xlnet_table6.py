@@ -86,4 +86,5 @@ def get_config(scale='tiny'):
       'encoder.memory_length': '§3.4: without the memory',
       'format.both_directions': '§3.4: without the bidirectional input pipeline',
     },
+    task_seeds=tuple(range(5)),
   )
