@@ -3,8 +3,9 @@
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_table2.py:tiny --workdir R
 
 1,000,000 steps of about the same number of tokens (§4.2), for the settings see roberta_table1.py.
-Pairs of single sentences are short: 1,024 rows of 128 tokens take the place of 256 rows of 512.
-SQuAD is F1.
+Pairs of single sentences are short: 1,024 rows of 128 tokens take the place of 256 rows of 512,
+chosen here. For DOC-SENTENCES the paper takes more rows where they are short; here short segments
+share a row. SQuAD is F1.
 """
 
 from configs.tables import columns
@@ -30,7 +31,7 @@ def get_config(scale='tiny'):
       columns.race('roberta'),
     ),
     rows=(
-      parts.row('SEGMENT-PAIR', 90.4, 78.7, 84.0, 92.9, 64.2),
+      parts.row('SEGMENT-PAIR', 90.4, 78.7, 84.0, 92.9, 64.2, fields={'format.short_rate': 0.0}),
       parts.row(
         'SENTENCE-PAIR',
         88.7,
