@@ -200,5 +200,7 @@ if __name__ == '__main__':
   _PRICE = flags.DEFINE_float(
     'price', None, 'Of --preflight: dollars per chip and hour.', lower_bound=0.0
   )
-  _ROWS = flags.DEFINE_list('rows', [], 'Titles of rows, by comma; all without it.')
+  _ROWS = flags.DEFINE_list(
+    'rows', [], 'Titles of rows, or their folders, by comma; all without it.'
+  )
   cli.run(main, distributed.leave)

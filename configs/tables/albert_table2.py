@@ -2,9 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/albert_table2.py:tiny --workdir R
 
-All rows have ALBERT's vocabulary, text, optimizer and 125,000 steps (§4.1). The rows of BERT share
-nothing and have tables as wide as the layers: the numbers of BERT base are also Table 3's
-(not-shared, E = 768). "speed" is that of training, against BERT large.
+All rows have ALBERT's vocabulary, text, optimizer and 125,000 steps (§4.1). Rows of BERT have its
+loss over pairs and its masks, too, which the paper does not say: chosen here. They share nothing
+and have tables as wide as the layers: the numbers of BERT base are also Table 3's (not-shared, E =
+768). "speed" is that of training, against BERT large.
 """
 
 from configs.tables import columns

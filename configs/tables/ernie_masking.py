@@ -2,9 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/ernie_masking.py:tiny --workdir R
 
-The numbers are from memory [mem]. All rows but the last have a tenth of the text; which text is
-read is no field of a config: run the last row with --rows in a workdir of its own. How long the
-stages last is not published: here all stages of a row are equally long.
+Numbers marked [mem] are from memory; the last row's are also in the release's README. All rows but
+the last have a tenth of the text; which text is read is no field of a config: run the last row with
+--rows the_same_all_text in a workdir of its own. How long the stages last is not published: here
+all stages of a row are equally long.
 """
 
 from configs import parts as pretraining

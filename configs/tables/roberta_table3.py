@@ -2,8 +2,9 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_table3.py:tiny --workdir R
 
-Each row has as many tokens as the others. For the settings see roberta_table1.py; rows are
-FULL-SENTENCES without NSP (§4.2). The warmup was tuned and is not printed: here it is 1 % of the
+All rows have about the same number of tokens. For the settings see roberta_table1.py; rows are
+FULL-SENTENCES without NSP, with which the paper goes on (§4.2). MNLI and SST-2 of the first row are
+those of DOC-SENTENCES in Table 2. The warmup was tuned and is not printed: here it is 1 % of the
 steps, BERT's share.
 """
 

@@ -2,9 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_table4.py:tiny --workdir R
 
-All rows have 8K rows of 512 tokens per step. Which text is read is no field of a config: run the
-first row with --rows and --source for Books + Wikipedia (16 GB) in a workdir of its own, the others
-with all text (160 GB). SQuAD is F1.
+All rows have 8K rows of 512 tokens per step and Table 9's warmup of 30,000 steps, which is printed
+for 500K steps only. Which text is read is no field of a config: run the first row with --rows and
+--source for Books + Wikipedia (16 GB) in a workdir of its own, the others with all text (160 GB).
+SQuAD is F1.
 """
 
 from configs.tables import columns
