@@ -197,7 +197,7 @@ def _cell(config, column, printed, found) -> dict:
 
 
 def _relate_speeds(config, rows):
-  """Makes speeds multiples of that of the row that their column names."""
+  """Makes speeds multiples of that of the row that their column names, and their deltas too."""
   for n, column in enumerate(_columns(config)):
     if config.columns[column].kind != 'speed':
       continue
@@ -206,6 +206,10 @@ def _relate_speeds(config, rows):
       usable = bool(base and base[0])
       cell['ours'] = [round(x / base[0][0], 4) for x in cell['ours']] if usable else []
       cell['spread'] = []
+      # what was compared so far are tokens per second
+      compared = cell['deltas'] and cell['ours']
+      pairs = zip(cell['ours'], cell['paper'])
+      cell['deltas'] = [[round(a - b, 4) for a, b in pairs]] if compared else []
       cell['why'] = cell['why'] if usable else f'{config.columns[column].over} was not run'
 
 
@@ -228,8 +232,9 @@ def _numeric(text) -> bool:
 
 
 def _shown(values, like='', signed=False) -> str:
-  """Numbers with as many decimals as the paper prints."""
-  places = max((len(x.partition('.')[2]) for x in like.split('/') if _numeric(x)), default=1)
+  """Numbers with as many decimals as the paper prints; two where it prints none."""
+  printed = [x for x in like.split('/') if x not in ('', '–') and _numeric(x)]
+  places = max((len(x.partition('.')[2]) for x in printed), default=2)
   form = ('+' if signed else '') + ('.1e' if re.search(r'\de\d', like) else f'.{places}f')
   return '/'.join(f'{v:{form}}' for v in values)
 
@@ -262,7 +267,9 @@ def _html_cell(cell, row, deltas) -> list[str]:
     f'<td class="paper">{html.escape(_printed(cell))}</td>',
     f'<td{empty} title="{why}">{html.escape(ours)}</td>',
     *(
-      f'<td>{_shown(cell["deltas"][i], signed=True)}</td>' if cell['deltas'] else '<td>–</td>'
+      f'<td>{_shown(cell["deltas"][i], cell["printed"], signed=True)}</td>'
+      if cell['deltas']
+      else '<td>–</td>'
       for i in range(deltas)
     ),
   ]
