@@ -6,6 +6,7 @@ import time
 
 import jax
 
+from bertzoo_jax import hf
 from bertzoo_jax import pretrain
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import pretrained
@@ -122,8 +123,10 @@ def _cosines(job, config) -> dict[str, float]:
   if not any(column.kind == 'cosine' for column in config.columns.values()):
     return {}
   run = pretrained.open_run(str(job.pretraining))
+  pieces = hf.vocabulary(storage.path(run.workdir) / 'tokenizer')
+  rows = 1 + max(pieces.values())  # those behind them belong to no piece
   words = lambda network: network.of(run.params)['encoder']['embeddings']['word']['embedding']
-  return {network.name: vectors.mean_cosine(words(network)) for network in run.networks}
+  return {network.name: vectors.mean_cosine(words(network)[:rows]) for network in run.networks}
 
 
 def _evaluated(job, config, corpus) -> dict:
