@@ -101,6 +101,8 @@ def _divide(experiment, k):
   phases = []
   for steps, overrides in experiment.phases:
     own = dict(overrides)
+    if 'run.accumulation' in own:
+      own['run.accumulation'] = 1  # as below: fewer rows need not divide into microbatches
     if 'batch_size' in own:
       own['batch_size'] = max(1, round(own['batch_size'] / part))
     if 'batch_tokens' in own:
