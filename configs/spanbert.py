@@ -20,7 +20,8 @@ README), 15 days on 32 V100s (§4.2). Base is not in the paper: the authors name
 Rows of the paper's Table 7, all after 1,200,000 steps, are
 `configs/spanbert.py:large` with
 * `,objective=mlm`: span masking (1seq);
-* `,objective=mlm_pair,format=segment_pairs`: span masking (2seq) + NSP.
+* `,objective=mlm_pair,format=segment_pairs`: span masking (2seq) + NSP, with
+  --config.format.short_rate=0.0, since the paper has no short rows (§4.2).
 
 Not as in the released code: a sentence that is longer than a row is cut, not dropped
 (--config.format.long_sentences=drop), and a span ends with a whole word

@@ -21,7 +21,7 @@ def get_config(scale='tiny'):
     paper='He et al. 2020',
     name='Table 13',
     title='From DeBERTa to v2',
-    source='arXiv:2006.03654, appendix',
+    source='arXiv:2006.03654, A.6',
     system='deberta:base_ablation',
     columns=(
       parts.parameters('params, M'),

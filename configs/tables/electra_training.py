@@ -3,10 +3,10 @@
     python -m bertzoo_jax.reproduce --config configs/tables/electra_training.py:tiny --workdir R
 
 The paper has a plot of scores over train FLOPs and no numbers: joint training is best; adversarial
-and two-stage training are between it and BERT. The first column is from the text of §3.2: accuracy
-of a generator of width 256 on masked tokens; in BERT's row it is BERT's own. Two-stage: n steps for
-a generator of the network's size, then n for a discriminator that begins with its weights; n is
-half of ELECTRA's 766K, chosen here. BERT has the 1M steps of Table 6.
+and two-stage training are between it and BERT. The first column is from the text of §3.2 and of the
+appendix: accuracy of a generator of width 256 on masked tokens; in BERT's row it is BERT's own.
+Two-stage: n steps for a generator of the network's size, then n for a discriminator that begins
+with its weights; n is half of ELECTRA's 766K, chosen here. BERT has the 1M steps of Table 6.
 """
 
 from configs.tables import columns

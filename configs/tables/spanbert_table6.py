@@ -2,9 +2,9 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/spanbert_table6.py:tiny --workdir R
 
-All rows have two segments and NSP, no short rows, and 1.2M steps (§6). Entities and noun phrases,
-which are half of what those two rows mask, need a tagger; there is none here. GLUE's average is
-over dev, with the first score of each task.
+All rows have two segments and NSP and 1.2M steps (§6), and no short rows (§4.2). Entities and noun
+phrases, which are half of what those two rows mask, need a tagger; there is none here. GLUE's
+average is over dev, with the first score of each task.
 """
 
 from configs.tables import columns

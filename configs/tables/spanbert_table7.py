@@ -2,7 +2,7 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/spanbert_table7.py:tiny --workdir R
 
-All rows mask spans and have 1.2M steps (§6) and no short rows.
+All rows mask spans and have 1.2M steps (§6), and no short rows (§4.2).
 """
 
 from configs.tables import columns
