@@ -22,6 +22,7 @@ _STORY = re.compile(r'^\*{10,}\s*$')
 _QUESTION = re.compile(r'^\d+:\s*(?:one|multiple):\s*(.*)$')
 _OPTION = re.compile(r'^([* ]?)\s*([A-Z])\)\s?(.*)$')
 _PER_STORY = 4  # questions and options of MCTest
+_LETTERS = tuple('ABCDEFGHIJKLMNOPQRSTUVWXYZ')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,9 +177,14 @@ def _race_folder(folder, split, digest) -> list[_Read]:
 def _race(data, path) -> list[_Read]:
   """A file of RACE: one JSON object with an article and its questions."""
   record, where = _json(data, path), str(path)
-  lacking = [k for k in ('article', 'questions', 'options') if k not in record]
-  if not isinstance(record, dict) or lacking:
-    raise errors.UserError(f'{path} has no {lacking[0]!r}: it is no file of RACE; copy it again.')
+  if not isinstance(record, dict):
+    raise errors.UserError(f'{path} holds no JSON object: it is no file of RACE; copy it again.')
+  for key in ('article', 'questions', 'options'):
+    if key not in record or key != 'article' and not isinstance(record[key], list):
+      raise errors.UserError(
+        f'{path} has no {key!r}{"" if key == "article" else ", a list"}: it is no file of RACE; '
+        'copy it again.'
+      )
   article = rows.as_text(record['article'], where)
   questions, options = record['questions'], record['options']
   answers = record.get('answers') or [None] * len(questions)
@@ -192,7 +198,7 @@ def _race(data, path) -> list[_Read]:
     _Read(
       article,
       rows.as_text(question, where),
-      [rows.as_text(option, where) for option in own],
+      _options(own, f'{path}, question {i + 1}'),
       None if answer in (None, '') else _Letter(answer),
       f'{name}-{i}',
       f'{path.name}, question {i + 1}',
@@ -204,7 +210,15 @@ def _race(data, path) -> list[_Read]:
 def _dream(data, path) -> list[_Read]:
   """A file of DREAM: [[turns of a dialogue], [{question, choice, answer}, …], name], …."""
   out = []
-  for turns, questions, name in _json(data, path):
+  array = _json(data, path)
+  for number, entry in enumerate(array if isinstance(array, list) else [None], 1):
+    if not _is_dialogue(entry):
+      raise errors.UserError(
+        f'{path}, dialogue {number} has not the shape of DREAM, [[turns], [{{"question": …, '
+        '"choice": […], "answer": …}], name]: copy the file again, or set '
+        '--config.source.layout=table for a table of your own.'
+      )
+    turns, questions, name = entry
     dialogue = '\n'.join(rows.as_text(turn, f'{path}, {name}') for turn in turns)
     for i, one in enumerate(questions):
       where = f'{path.name}, {name}, question {i + 1}'
@@ -212,13 +226,29 @@ def _dream(data, path) -> list[_Read]:
         _Read(
           dialogue,
           rows.as_text(one['question'], where),
-          [rows.as_text(option, where) for option in one['choice']],
+          _options(one['choice'], where),
           _Text(rows.as_text(one['answer'], where)) if one.get('answer') else None,
           f'{name}-{i}',
           where,
         )
       )
   return out
+
+
+def _is_dialogue(entry) -> bool:
+  return (
+    isinstance(entry, list)
+    and len(entry) == 3
+    and all(isinstance(part, list) for part in entry[:2])
+    and all(isinstance(one, dict) and {'question', 'choice'} <= one.keys() for one in entry[1])
+  )
+
+
+def _options(own, where) -> list[str]:
+  """The options of a question of JSON. Raises UserError if they are no list."""
+  if not isinstance(own, list):
+    raise errors.UserError(f'{where} has the options {own!r}, which are no list: mend the file.')
+  return [rows.as_text(option, where) for option in own]
 
 
 def _mctest(data, path, digest):
@@ -241,15 +271,24 @@ def _mctest(data, path, digest):
     )
   out, notes, apart = [], [], 0
   for number, (name, place, story, questions) in enumerate(stories):
+    if answers and len(answers[number]) != len(questions):
+      raise errors.UserError(
+        f'{beside}, line {number + 1} has {len(answers[number])} answers, and its story has '
+        f'{len(questions)} questions: copy both files again.'
+      )
     for i, (question, options, starred) in enumerate(questions):
       label = starred
       if answers:
-        if i >= len(answers[number]):
-          raise errors.UserError(f'{beside}, line {number + 1} has too few answers: copy it again.')
-        label = ord(answers[number][i].upper()) - ord('A')
+        letter = answers[number][i].upper()
+        if letter not in _LETTERS[: len(options)]:
+          raise errors.UserError(
+            f'{beside}, line {number + 1} has the answer {letter!r}, which is none of the '
+            f'{len(options)} options of question {i + 1}: copy it again.'
+          )
+        label = _LETTERS.index(letter)
         apart += starred is not None and starred != label
       if label is not None:
-        label = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[label]
+        label = _LETTERS[label]
       out.append(
         _Read(
           story,
@@ -384,7 +423,7 @@ def _no_column(field, name, known, path):
 def _json(data, path):
   try:
     return json.loads(rows.text(data, path))
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
 
 

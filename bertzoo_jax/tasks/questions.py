@@ -11,6 +11,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import zlib
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -255,7 +256,7 @@ def _unpacked(data, path) -> bytes:
     return data
   try:
     return gzip.decompress(data)
-  except (OSError, EOFError) as e:
+  except (OSError, EOFError, zlib.error) as e:
     raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
 
 
@@ -267,7 +268,7 @@ def _records(data, path):
     return
   try:
     whole = json.loads(text)
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
   whole = whole['data'] if isinstance(whole, dict) and 'data' in whole else whole
   if not isinstance(whole, list):
@@ -286,7 +287,7 @@ def _of_lines(text, path):
       continue
     try:
       paragraph = json.loads(line)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
       raise errors.UserError(
         f'{path}, line {number} holds no JSON object ({e}): mend or copy the file.'
       ) from e
@@ -311,13 +312,13 @@ def _of_paragraph(paragraph, path, place):
         where,
         right,
       )
-  except (KeyError, TypeError, AttributeError) as e:
+  except (KeyError, TypeError, ValueError, AttributeError) as e:
     raise _unlike(path, f'{place}: {type(e).__name__} {e}') from e
 
 
 def _answers(qa, context, where):
-  """(answers, further right texts) of a question."""
-  if 'detected_answers' in qa:
+  """(answers, further right texts) of a question. Answers without a text are none."""
+  if qa.get('detected_answers') is not None:
     answers = [
       (context[start : end + 1], start)
       for answer in qa['detected_answers']
@@ -325,15 +326,26 @@ def _answers(qa, context, where):
     ]
     right = tuple(rows.as_text(a, where) for a in qa.get('answers') or [])
     return answers, right or None
-  if qa.get('answers') is None:
+  answers, out = qa.get('answers'), []
+  if answers is None:
     return None, None
-  out = []
-  for answer in qa['answers']:
+  if isinstance(answers, dict) and isinstance(answers['text'], list):
+    # {"text": […], "answer_start": […]}, as Hugging Face's datasets write a list of answers
+    starts = answers.get('answer_start') or [None] * len(answers['text'])
+    answers = [
+      {'text': text, 'answer_start': start}
+      for text, start in zip(answers['text'], starts, strict=True)
+    ]
+  elif isinstance(answers, str | dict):
+    answers = [answers]
+  elif not isinstance(answers, list):
+    raise TypeError(f'its answers are {answers!r}')
+  for answer in answers:
     if isinstance(answer, dict):
       out.append((rows.as_text(answer['text'], where), _start(answer.get('answer_start'), where)))
     else:
       out.append((rows.as_text(answer, where), -1))
-  return out, None
+  return [(text, start) for text, start in out if text.strip()], None
 
 
 _NEEDED = object()
@@ -381,7 +393,7 @@ def _questions(records, split, leave_out, path):
     if yes_no and _YES_OR_NO in leave_out:
       counts[_YES_OR_NO] += 1
       continue
-    unanswerable = r.answers is not None and (r.impossible or not starts and not r.right)
+    unanswerable = r.impossible or r.answers is not None and not starts and not r.right
     if unanswerable and _UNANSWERABLE in leave_out:
       counts[_UNANSWERABLE] += 1
       continue
@@ -404,10 +416,10 @@ def _questions(records, split, leave_out, path):
 
 def _right(r, unanswerable, counts, first):
   """(right answers or None, span) of a record."""
-  if r.answers is None:
-    return None, NOWHERE
   if unanswerable:
     return (), NOWHERE
+  if r.answers is None:
+    return None, NOWHERE
   right = tuple(dict.fromkeys(r.right if r.right is not None else [t for t, _ in r.answers]))
   tried = [(text, *found(r.context, text, start), start) for text, start in r.answers]
   span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)

@@ -154,6 +154,14 @@ def sentences(
   Raises:
     UserError: no UTF-8 text, no sentence, a column that is not there.
   """
+  suffix = pathlib.PurePath(str(path)).suffix.lower()
+  if suffix in (*rows.JSON, '.parquet'):
+    raise errors.UserError(
+      f'{path}: a file of tags is text with one word per line and an empty line behind each '
+      f'sentence: write it so, with another end of its name than {suffix}.'
+    )
+  if not separator:
+    raise errors.UserError('config.source.separator is empty: it is auto, or what parts columns.')
   data = rows.text_of(data, path)
   found = _layout(data, path) if layout == 'auto' else layout
   if found == 'table':
@@ -182,6 +190,12 @@ def sentences(
     untagged = all(_at(tag, w) is None or _at(tag, w) == _at(word, w) for w in widths)
   if not untagged:
     _check_column(tag, min(widths), 'tag', path, read[0][0].line)
+    if any(_at(tag, w) == _at(word, w) for w in widths):
+      raise errors.UserError(
+        f'config.source.word={word} and config.source.tag={tag} are the same column of {path}, '
+        f'whose line {read[0][0].line} has {min(widths)}: name two columns, or set '
+        '--config.source.separator to what stands between columns.'
+      )
   tagged = Tagged(
     words=[[w.fields[word].removeprefix(prefix) for w in group] for group in read],
     tags=None if untagged else [[w.fields[tag].strip() for w in group] for group in read],

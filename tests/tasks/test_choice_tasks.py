@@ -267,3 +267,39 @@ def test_mc500_has_its_published_sizes():
   assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
   assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
   assert all(s.group == 4 for s in task.splits.values())
+
+
+@pytest.mark.parametrize(
+  'layout, content, problem',
+  [
+    ('race', '5', 'holds no JSON object'),
+    ('race', '"article questions options"', 'holds no JSON object'),
+    ('race', race(questions=None), "no 'questions', a list"),
+    ('race', race(options=['abcd', 'efgh']), "question 1 has the options 'abcd'"),
+    ('race', race(options=[3, 4]), 'question 1 has the options 3'),
+    ('dream', '{"a": 1}', 'dialogue 1 has not the shape'),
+    ('dream', '[[["Hi."], [{"question": "Who?"}], "1"]]', 'dialogue 1 has not the shape'),
+    ('dream', '[[["Hi."], [{"question": "?", "choice": "ab"}], "1"]]', "the options 'ab'"),
+    ('dream', '[' * 100_000, 'holds no JSON'),
+  ],
+)
+def test_json_of_another_shape_is_refused_in_a_sentence(tmp_path, layout, content, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    read(tmp_path, content, layout=layout)
+
+
+@pytest.mark.parametrize(
+  'answers, problem',
+  [
+    ('AB C', "has the answer 'AB'"),
+    ('@ C', "has the answer '@'"),
+    ('é C', "has the answer 'É'"),
+    ('E C', "has the answer 'E'"),
+    ('A', '1 answers, and its story has 2'),
+    ('A B C', '3 answers, and its story has 2'),
+  ],
+)
+def test_answers_of_mctest_are_letters_of_options_one_per_question(tmp_path, answers, problem):
+  made.write(tmp_path, train_ans=answers)
+  with pytest.raises(errors.UserError, match=problem):
+    read(tmp_path, MCTEST, 'train.txt')

@@ -219,3 +219,48 @@ def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_,
   said = [n for n in opened.notes if 'wrong answer_start' in n]
   assert sum(int(n.split()[1]) for n in said) == mended
   assert not [n for n in opened.notes if 'left out' in n]
+
+
+@pytest.mark.parametrize(
+  'fields, answers',
+  [
+    (dict(answers='cat'), ('cat',)),
+    (dict(answers={'text': 'cat', 'answer_start': 4}), ('cat',)),
+    (dict(answers={'text': ['cat', 'mat'], 'answer_start': [4, 0]}), ('cat', 'mat')),
+    (dict(answers={'text': [], 'answer_start': []}), ()),
+    (dict(answers=[{'text': ' ', 'answer_start': -1}]), ()),
+    (dict(answers=[{'text': None}]), ()),
+    (dict(is_impossible=True), ()),
+    (dict(answers=None, is_impossible='true'), ()),
+  ],
+)
+def test_an_answer_may_be_a_text_or_lists_and_an_empty_one_is_none(tmp_path, fields, answers):
+  qa = {'id': 'x', 'question': 'Who?', **fields}
+  whole = json.dumps([{'context': CONTEXT, 'qas': [qa]}])
+  train = read(tmp_path, train=whole).splits['train']
+  assert train.answers == [answers]
+  assert train.spans == [(4, 7) if answers else questions.NOWHERE]
+
+
+@pytest.mark.parametrize(
+  'qa',
+  [
+    dict(answers=3),
+    dict(answers={'text': ['cat'], 'answer_start': [4, 5]}),
+    dict(detected_answers=[{'char_spans': [[2]]}]),
+  ],
+)
+def test_answers_of_another_shape_are_refused_in_a_sentence(tmp_path, qa):
+  whole = json.dumps([{'context': CONTEXT, 'qas': [{'id': 'x', 'question': 'Who?', **qa}]}])
+  with pytest.raises(errors.UserError, match='has not the shape of SQuAD'):
+    read(tmp_path, train=whole)
+
+
+def test_damaged_gzip_and_json_without_end_are_refused_in_a_sentence(tmp_path):
+  packed = bytearray(gzip.compress(b'x' * 1000))
+  packed[15] ^= 255
+  (tmp_path / 'train.json').write_bytes(packed)
+  with pytest.raises(errors.UserError, match='no whole gzip file'):
+    questions.squad(str(tmp_path), files={'train': 'train.json'}, leave_out=(), dev_share=0.5)
+  with pytest.raises(errors.UserError, match='holds no JSON'):
+    read(tmp_path, train='[' * 100_000)

@@ -158,3 +158,16 @@ def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
   some = own.take([2, 0])
   assert some.words == [['ab'], ['a', 'b']] and some.ids == ['2', '0']
   assert len(list(itertools.chain(*some.tags))) == 3
+
+
+@pytest.mark.parametrize(
+  'content, name, fields, problem',
+  [
+    ('EU\nrejects\n\n', 'train.txt', {}, 'are the same column'),
+    ('{"tokens": ["a"], "tags": ["O"]}\n', 'train.jsonl', {}, 'one word per line'),
+    ('a,O\nb,B-X\n\n', 'train.txt', dict(separator=''), 'separator is empty'),
+  ],
+)
+def test_files_that_have_no_column_of_tags_are_refused(tmp_path, content, name, fields, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    read(tmp_path, content, name, **fields)
