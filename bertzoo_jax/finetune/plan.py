@@ -249,6 +249,9 @@ def _check(config):
         f'config.grid has {line!r}: each of its lines is a field and a tuple of values, '
         '--config.grid="((\'schedule.learning_rate\', (1e-5, 3e-5)),)".'
       )
+  for key, values in config.grid:
+    if twice := [value for value in values if list(values).count(value) > 1]:
+      raise errors.UserError(f'config.grid has {key}={twice[0]!r} twice: name each value once.')
   keys, known = [key for key, _ in config.grid], configuration.flatten(config)
   if twice := [key for key in keys if keys.count(key) > 1]:
     raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')

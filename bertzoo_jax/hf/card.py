@@ -270,7 +270,7 @@ def _usage(task: str, head: str, encoder, config: dict[str, Any]) -> list[str]:
   if head == task_heads.CHOICE:
     return _usage_of_choices(config)
   if task == span_heads.PIPELINE:
-    return _usage_of_answers(passage_first=encoder.padding_side == 'left')
+    return _usage_of_answers(config, encoder.padding_side == 'left')
   return [
     '```python',
     'from transformers import AutoTokenizer, pipeline',
@@ -299,8 +299,14 @@ def _usage_of_scores() -> list[str]:
   ]
 
 
-def _usage_of_answers(passage_first: bool) -> list[str]:
-  """How a directory whose class finds answers is loaded. passage_first: in its rows."""
+def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
+  """How a directory whose class finds answers is loaded. usual: whether its rows begin with the
+  passage where the config does not say so.
+  """
+  own = config['features'] if 'features' in config else {}
+  order = own['order'] if 'order' in own else 'auto'
+  passage_first = usual if order == 'auto' else order == 'passage_first'
+  most = own['max_answer'] if 'max_answer' in own else 30
   return [
     '```python',
     'import torch',
@@ -315,7 +321,7 @@ def _usage_of_answers(passage_first: bool) -> list[str]:
     'with torch.no_grad():',
     '  out = model(**row)',
     'scores = out.start_logits[0][:, None] + out.end_logits[0]',
-    'spans = (own[:, None] & own).triu() & ~torch.ones_like(scores).triu(30).bool()',
+    f'spans = (own[:, None] & own).triu() & ~torch.ones_like(scores).triu({most}).bool()',
     "best = scores.masked_fill(~spans, -float('inf')).argmax()",
     'start, end = divmod(best.item(), len(own))',
     'print(passage[places[start][0] : places[end][1]].strip())',

@@ -10,6 +10,7 @@ import numpy as np
 
 _INVISIBLE = '\u200b\u2060\ufeff\u00ad'  # of no width, and no part of a word
 _CHUNK = 2048  # windows at a time
+_CERTAIN = 1e9  # odds of no answer where no answer is possible; finite, as JSON wants it
 
 
 class Said(NamedTuple):
@@ -50,7 +51,8 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
   4.3).
 
   The n_best best starts and ends of a window are paired. The score of no answer is that of the
-  special token, the lowest of a question's windows; the odds are its distance to the best answer.
+  special token, the lowest of a question's windows; the odds are its distance to the best answer,
+  and _CERTAIN for a question without a candidate.
 
   Args:
     windows: windows.Windows.
@@ -85,7 +87,7 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
   none = _lowest(windows, starts[cls].astype(np.float64) + ends[cls])
   best = np.full(len(none), -np.inf)
   np.maximum.at(best, windows.question[spans.window], spans.start_score + spans.end_score)
-  return spans, np.where(np.isfinite(best), none - best, np.inf)
+  return spans, np.where(np.isfinite(best), none - best, _CERTAIN)
 
 
 def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:

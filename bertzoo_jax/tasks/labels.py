@@ -101,8 +101,8 @@ def held_out(examples, share: float) -> tuple:
   )
   if not sides[0]:
     raise errors.UserError(
-      f'The train file has {len(hashes)} examples, too few to take a dev split from: name a dev '
-      'file, --config.source.files.dev=FILE.'
+      f'The train file has {len(hashes):,} examples with {len(set(hashes)):,} different texts, too '
+      'few to take a dev split from: name a dev file, --config.source.files.dev=FILE.'
     )
   return examples.take(sides[0]), examples.take(sides[1])
 

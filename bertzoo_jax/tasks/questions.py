@@ -401,7 +401,12 @@ def _questions(records, split, leave_out, path):
     context = contexts.setdefault(r.context, r.context)  # one text for all of its questions
     kept.append((r.question, context, right, span, r.id or str(len(kept)), r.place))
   if not kept:
-    raise errors.UserError(f'{path} has no questions: copy the file again.')
+    raise errors.UserError(
+      f'{path} has no questions: copy the file again.'
+      if not counts
+      else f'{path} has no questions but those of config.source.leave_out: set '
+      '--config.source.leave_out="()".'
+    )
   columns = [list(column) for column in zip(*kept)]
   answered = [a is not None for a in columns[2]]
   if not all(answered):

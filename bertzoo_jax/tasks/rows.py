@@ -242,7 +242,7 @@ def _records(data, file, wanted, lists) -> Read:
       array = json.loads(data.decode('utf-8'))
     except UnicodeDecodeError as e:
       raise _encoding(file, *_guess(data)) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
       raise errors.UserError(f'{file} holds no JSON array ({e}): mend or copy the file.') from e
     rows = list(enumerate(array, 1))
   else:
@@ -251,7 +251,7 @@ def _records(data, file, wanted, lists) -> Read:
       if line.strip():
         try:
           rows.append((place, json.loads(line)))
-        except ValueError:
+        except (ValueError, RecursionError):
           rows.append((place, None))
   for number, (place, row) in enumerate(rows):
     if isinstance(row, dict):

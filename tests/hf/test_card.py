@@ -174,3 +174,19 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   for kind in ('language', 'licence', 'sources'):
     assert (f'| {kind} of the text | not recorded |') in bare
   assert '| began with | random weights |' in bare and 'language:' not in bare
+
+
+@pytest.mark.parametrize(
+  'features, usual, texts, own, most',
+  [
+    ({}, False, 'question, passage', 1, 30),
+    ({}, True, 'passage, question', 0, 30),
+    ({'order': 'auto', 'max_answer': 15}, True, 'passage, question', 0, 15),
+    ({'order': 'passage_first', 'max_answer': 50}, False, 'passage, question', 0, 50),
+    ({'order': 'question_first', 'max_answer': 8}, True, 'question, passage', 1, 8),
+  ],
+)
+def test_a_card_reads_answers_in_the_order_and_length_of_the_run(features, usual, texts, own, most):
+  code = '\n'.join(card._usage_of_answers({'features': features}, usual))
+  assert f'texts = {texts}' in code and f'[s == {own} for s' in code
+  assert f'.triu({most}).bool()' in code

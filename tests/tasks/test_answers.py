@@ -131,3 +131,12 @@ def test_the_highest_scores_are_found_and_of_equal_ones_the_first():
 def test_questions_without_a_window_place_have_no_answer():
   w = types.SimpleNamespace(question=np.array([0, 0, 1]))
   np.testing.assert_array_equal(answers._lowest(w, np.array([2.0, 1.0, 3.0])), [1, 3])
+
+
+def test_odds_of_a_passage_without_a_token_are_finite():
+  examples = test_windows.asked(('a b', ' '), 'abc', [(0, 1), (0, 0)])
+  rows = test_windows.made_rows(examples, made.Characters(), made.SHAPE, length=16)
+  starts, ends = np.zeros((2, len(rows.ids)), np.float32)
+  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
+  assert np.isfinite(odds).all() and odds[1] > 1e6
+  assert answers.said(rows.detail, examples, spans, odds, True, 0.0).texts[1] == ''

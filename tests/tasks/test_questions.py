@@ -264,3 +264,12 @@ def test_damaged_gzip_and_json_without_end_are_refused_in_a_sentence(tmp_path):
     questions.squad(str(tmp_path), files={'train': 'train.json'}, leave_out=(), dev_share=0.5)
   with pytest.raises(errors.UserError, match='holds no JSON'):
     read(tmp_path, train='[' * 100_000)
+
+
+def test_questions_that_are_all_left_out_and_a_single_passage_are_told_apart(tmp_path):
+  none = squad(('x', []), ('y', []))
+  with pytest.raises(errors.UserError, match=r'no questions but those of config.source.leave_out'):
+    read(tmp_path, leave_out=('unanswerable',), train=none)
+  one = read(tmp_path, train=squad(('x', [('cat', 4)]), ('y', [('mat', 9)])))
+  with pytest.raises(errors.UserError, match='2 examples with 1 different texts'):
+    questions.numbered(one)
