@@ -299,7 +299,9 @@ def _of_lines(text, path):
 def _of_paragraph(paragraph, path, place):
   try:
     context = rows.as_text(_either(paragraph, 'context', 'context_text'), place)
-    for number, qa in enumerate(paragraph['qas'], 1):
+    # a question and its passage in one object, as Hugging Face's datasets write them
+    qas = [paragraph] if 'question' in paragraph else paragraph['qas']
+    for number, qa in enumerate(qas, 1):
       where = f'{place}, question {number}'
       answers, right = _answers(qa, context, where)
       name = _either(qa, 'id', 'qid', 'query_id', default='')

@@ -273,3 +273,16 @@ def test_questions_that_are_all_left_out_and_a_single_passage_are_told_apart(tmp
   one = read(tmp_path, train=squad(('x', [('cat', 4)]), ('y', [('mat', 9)])))
   with pytest.raises(errors.UserError, match='2 examples with 1 different texts'):
     questions.numbered(one)
+
+
+def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
+  row = {'id': 'x', 'title': 'T', 'context': CONTEXT, 'question': 'Who?'}
+  lines = [
+    {**row, 'answers': {'text': ['cat', 'The cat'], 'answer_start': [19, 15]}},
+    {**row, 'answers': {'text': [], 'answer_start': []}},
+  ]
+  (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  given = dict(files={'train': 'train.jsonl'}, leave_out=(), dev_share=0.5)
+  train = questions.squad(str(tmp_path), **given).splits['train']
+  assert train.answers == [('cat', 'The cat'), ()]
+  assert train.spans == [(19, 22), questions.NOWHERE]

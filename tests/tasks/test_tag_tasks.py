@@ -172,3 +172,12 @@ def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
   assert {n: len(s.source) for n, s in task.splits.items()} == dict(train=9, dev=9, test=9)
   assert ('B-PER' in task.labels) == (name != 'ud_pos')
   assert task.splits['dev'].source.words[1] == ['w1', 'Zürich', '!']
+
+
+def test_a_tag_that_the_chosen_scheme_lacks_names_the_scheme(tmp_path):
+  train = 'a O\nb E-X\n\nc O\nd B-X\n\n'
+  made.write(tmp_path, train_txt=train)
+  with pytest.raises(errors.UserError, match="'E-X', which is none of the scheme iob2"):
+    made.opened(
+      tmp_path, 'tag', {'train': 'train.txt', 'dev': 'train.txt'}, length=16, scheme='iob2'
+    )

@@ -54,6 +54,9 @@ def numbered(source: Source):
       raise errors.UserError(
         f'train has the tag {unknown[0]!r}, and config.source.labels has not: give all tags, or '
         '() for those of train.'
+        if source.labels
+        else f'train has the tag {unknown[0]!r}, which is none of the scheme {train.scheme}: set '
+        '--config.source.scheme=auto, or mend the file.'
       )
     if unknown:
       notes.append(
