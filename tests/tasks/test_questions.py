@@ -286,3 +286,22 @@ def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
   train = questions.squad(str(tmp_path), **given).splits['train']
   assert train.answers == [('cat', 'The cat'), ()]
   assert train.spans == [(19, 22), questions.NOWHERE]
+
+
+@pytest.mark.parametrize(
+  'weight, none, refused', [(0.0, 1, True), (0.5, 1, False), (0.0, 0, False)]
+)
+def test_questions_without_an_answer_need_a_score_for_none(tmp_path, weight, none, refused):
+  given = [('x', [('cat', 4)]), ('y', [] if none else [('mat', 0)])]
+  (tmp_path / 'q.json').write_text(squad(*given))
+  config = own.get_config('qa,objective=span_conditional')
+  config.source.files.train = config.source.files.dev = 'q.json'
+  config.objective.answerable_weight = weight
+  opened = lambda: tasks.open(
+    config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=64
+  )
+  if not refused:
+    assert len(opened().splits['train']) == 2
+    return
+  with pytest.raises(errors.UserError, match='answerable_weight=0 has no score'):
+    opened()

@@ -33,6 +33,7 @@ class Kind(NamedTuple):
       none.
     answers: (Task, Split, outputs) → [dict], one line of predictions per example.
     submission: (Task, Split, outputs, name of the file) → {name of a file: its text}.
+    fits: (config, Source) → raises UserError if the objective cannot learn what was read.
   """
 
   name: str
@@ -50,6 +51,7 @@ class Kind(NamedTuple):
   constant: Callable
   answers: Callable
   submission: Callable
+  fits: Callable = lambda config, source: None
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
@@ -92,7 +94,9 @@ def check_metrics(kind: Kind, names, labels) -> None:
 
 
 def check_parts(kind: Kind, config, source) -> None:
-  """Raises UserError if config.source or config.features is of another kind of task."""
+  """Raises UserError if config.source or config.features is of another kind of task, or the
+  objective cannot learn what was read.
+  """
   for split, examples in source.splits.items():
     if not isinstance(examples, kind.takes):
       raise errors.UserError(
@@ -106,3 +110,4 @@ def check_parts(kind: Kind, config, source) -> None:
       f'config.features={name} does not fit config.objective={config.objective.name}: take '
       f'{" or ".join(kind.features)}.'
     )
+  kind.fits(config, source)

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import answers
 from bertzoo_jax.tasks import question_metrics
 from bertzoo_jax.tasks import questions
@@ -129,7 +130,17 @@ def _submission(spans_of, task, split, outputs, name):
   }
 
 
-def _kind(name, outputs, spans_of, constant):
+def _fits_beams(config, source):
+  """Raises UserError for questions without an answer, if nothing scores that there is none."""
+  none = sum(not right for right in source.splits[TRAIN].answers or ())
+  if none and not config.objective.answerable_weight:
+    raise errors.UserError(
+      f'train has {none:,} questions without an answer, and config.objective.answerable_weight=0 '
+      'has no score for them: set --config.objective.answerable_weight=0.5.'
+    )
+
+
+def _kind(name, outputs, spans_of, constant, **more):
   return Kind(
     name=name,
     head='span_head',
@@ -146,6 +157,7 @@ def _kind(name, outputs, spans_of, constant):
     constant=constant,
     answers=functools.partial(_answers, spans_of),
     submission=functools.partial(_submission, spans_of),
+    **more,
   )
 
 
@@ -155,4 +167,5 @@ SPAN_CONDITIONAL = _kind(
   dict.fromkeys(('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'),
   _of_beams,
   _no_answer_beams,
+  fits=_fits_beams,
 )
