@@ -128,6 +128,12 @@ def detect(sentences) -> str:
   return min(found, key=found.get)
 
 
+def unknown_prefixes(tags: Iterable[str]) -> list[str]:
+  """The letters ahead of a - in tags that no scheme has, as M of BMES."""
+  letters = {tag.partition('-')[0] for tag in tags if '-' in tag}
+  return sorted(letter for letter in letters if len(letter) == 1 and letter not in _ALL)
+
+
 def broken(tags: Sequence[str], scheme: str) -> list[int]:
   """The words whose tag a scheme does not allow where it stands."""
   if scheme == 'none':

@@ -106,6 +106,12 @@ def schemed(splits: dict[str, Tagged], scheme: str, convert: str):
     found = schemes.detect([tags for e in tagged.values() for tags in e.tags])
   errors.choose(found, schemes.PREFIXES, 'source.scheme')
   notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
+  tags = {tag for e in tagged.values() for own in e.tags for tag in own}
+  if found == 'none' and (odd := schemes.unknown_prefixes(tags)):
+    notes.append(
+      f'Tags with the prefix {odd[0]}-: no scheme has it. The tags are learned as they are, and '
+      'not checked; strict_f1 is entity_f1.'
+    )
   for name, e in tagged.items():
     wrong = [(i, j) for i, tags in enumerate(e.tags) for j in schemes.broken(tags, found)]
     if wrong:

@@ -171,3 +171,10 @@ def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
 def test_files_that_have_no_column_of_tags_are_refused(tmp_path, content, name, fields, problem):
   with pytest.raises(errors.UserError, match=problem):
     read(tmp_path, content, name, **fields)
+
+
+def test_a_prefix_that_no_scheme_has_is_told(tmp_path):
+  source = read(tmp_path, 'a B-X\nb M-X\nc E-X\nd O\n\n')
+  assert any('the prefix M-: no scheme has it' in note for note in source.notes)
+  source = read(tmp_path, 'a -LRB-\nb NN\nc E-X\nd O\n\n')
+  assert not any('no scheme has it' in note for note in source.notes)
