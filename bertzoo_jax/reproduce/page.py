@@ -87,10 +87,8 @@ def markdown(config, workdir) -> str:
   drawn = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(x, widths)) + ' |' for x in [head, *lines]]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
   notes = [f'* {row["title"]}: {row["note"]}' for row in found['rows'] if row['note']]
-  return (
-    '\n'.join([*_heading(config), '', drawn[0], rule, *drawn[1:], *['', *notes][: len(notes) + 1]])
-    + '\n'
-  )
+  notes += [_FEW] if any('*' in line[-1] for line in lines) else []
+  return '\n'.join([*_heading(config), '', drawn[0], rule, *drawn[1:], '', *notes]) + '\n'
 
 
 def page(config, workdir) -> str:
