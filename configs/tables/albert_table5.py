@@ -60,5 +60,5 @@ def get_config(scale='tiny'):
       parts.row('SOP', 54.0, 78.9, 86.5, '89.3/82.3', '80.0/77.1', 82.0, 90.3, 64.0, 80.1),
     ),
     varies={'objective': '§4.6: none, NSP, SOP', 'format.pairs': '§4.6: none, NSP, SOP'},
-    tiny_steps=120,
+    tiny_steps=600,
   )
