@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import time
 
 import jax
 
@@ -73,8 +72,6 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
     'columns': columns,
     'steps': trained['step'],
     'flops': trained['flops'],
-    'parameters': trained['parameters'],
-    'corpus': trained['corpus'],
     'devices': trained['devices'],
     'commit': workdirs.commit(),
   }
@@ -87,7 +84,6 @@ def _pretrained(job, corpus) -> dict | None:
   file = job.folder / PRETRAINED
   if file.exists():
     return storage.read_json(file)
-  began = time.monotonic()
   found = pretrain.pretrain(
     job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
   )
@@ -101,8 +97,6 @@ def _pretrained(job, corpus) -> dict | None:
       'step': found['step'],
       'flops': found['flops'],
       'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
-      'seconds': round(time.monotonic() - began, 3),
-      'corpus': workdirs.corpus_record(job.pretraining)['hash'],
       'devices': f'{jax.device_count()} × {jax.devices()[0].device_kind}',
       'tokens_per_second': _speed(job.pretraining),
       'parameters': sum(x.size for x in jax.tree.leaves(params)),

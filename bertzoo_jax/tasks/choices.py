@@ -109,7 +109,7 @@ def choices(
   found, notes, digest = {}, [], hashlib.sha256()
   for split, path in places.of(task_dir, dict(files), folders=True).items():
     if path is None:
-      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
+      notes.append(places.absent(split, task_dir))
       continue
     own = _of_path(path, split, layout, {**names, 'label': label}, form, digest)
     found[split], more = own

@@ -4,8 +4,6 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 `config.source`, and returns a `Source`. Labels stay as they are written; `labels.py` numbers them.
 """
 
-import hashlib
-
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import columns as column_names
@@ -46,15 +44,9 @@ def table(
   """
   form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
   names = column_names.Names(text_a, text_b, label, example, tuple(where))
-  splits, notes, digest = {}, [], hashlib.sha256()
-  for split, path in places.of(task_dir, dict(files)).items():
-    if path is None:
-      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
-      continue
-    data = tables.bytes_of(path)
-    digest.update(f'{split} {len(data)} '.encode() + data)
-    splits[split], more = tables.examples(data, path, split, names, form)
-    notes += more
+  splits, notes, digest = places.read(
+    task_dir, dict(files), lambda *file: tables.examples(*file, names, form)
+  )
   names.check_example(task_dir or '.')
 
   def read(path) -> Examples:
@@ -66,7 +58,7 @@ def table(
     column_names.label_names(label),
     tuple(leave_out),
     dev_share,
-    digest.hexdigest(),
+    digest,
     tuple(notes),
     read,
   )

@@ -50,12 +50,7 @@ def numbered(source: Source, kind: str):
       )
     splits[name], more = _without(examples, source.leave_out, name)
     notes += more
-  if not any(name.startswith('dev') for name in splits):
-    splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], source.dev_share)
-    notes.append(
-      f'No dev file: {len(splits["dev"]):,} of the {len(splits[TRAIN]) + len(splits["dev"]):,} '
-      'train examples are dev, chosen by a hash (source.dev_share).'
-    )
+  notes += take_dev(splits, source.dev_share)
   if kind == 'regression':
     return (), {n: (e, _scores(e, n)) for n, e in splits.items()}, notes
   if kind == 'multilabel':
@@ -77,6 +72,24 @@ def numbered(source: Source, kind: str):
       else:
         raise _unknown(examples, unknown, names)
   return names, out, notes
+
+
+def take_dev(splits: dict, share: float, units='examples', by='a hash') -> list[str]:
+  """Moves a share of train to the split `dev` if there is no dev split; the note about it, or none.
+
+  Args:
+    splits: {name: examples}, which is changed.
+    share: see `held_out`.
+    units, by: words of the note: what examples are called, and what chooses them.
+  """
+  if any(name.startswith('dev') for name in splits):
+    return []
+  whole = len(splits[TRAIN])
+  splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], share)
+  return [
+    f'No dev file: {len(splits["dev"]):,} of the {whole:,} train {units} are dev, chosen by {by} '
+    '(source.dev_share).'
+  ]
 
 
 def held_out(examples, share: float) -> tuple:

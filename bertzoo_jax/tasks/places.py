@@ -1,12 +1,39 @@
-"""Where the files of a task are."""
+"""Where the files of a task are, and what is read of them."""
 
+import hashlib
 import os
+from collections.abc import Callable
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.tasks import columns as column_names
+from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
+
+
+def read(task_dir, files, examples: Callable) -> tuple[dict, list[str], str]:
+  """({split: its examples}, notes, SHA-256 of all bytes) of the files of a task.
+
+  Args:
+    task_dir, files: see `of`. An optional file that is absent is a note.
+    examples: (bytes of a file, its path, split) → (examples, notes).
+  """
+  splits, notes, digest = {}, [], hashlib.sha256()
+  for split, path in of(task_dir, files).items():
+    if path is None:
+      notes.append(absent(split, task_dir))
+      continue
+    data = tables.bytes_of(path)
+    digest.update(f'{split} {len(data)} '.encode() + data)
+    splits[split], more = examples(data, path, split)
+    notes += more
+  return splits, notes, digest.hexdigest()
+
+
+def absent(split, task_dir) -> str:
+  """The note about an optional file that is absent."""
+  return f'{split}: none of its files is in {task_dir or "."}.'
 
 
 def of(task_dir, files, folders=False) -> dict:

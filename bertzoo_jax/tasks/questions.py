@@ -9,7 +9,6 @@ learned.
 import collections
 import dataclasses
 import gzip
-import hashlib
 import json
 import zlib
 
@@ -191,13 +190,7 @@ def numbered(source: Source):
       raise errors.UserError(
         f'The {name} file has no answers: give a file with answers, or call the split test.'
       )
-  if not any(name.startswith('dev') for name in splits):
-    whole = splits[TRAIN]
-    splits[TRAIN], splits['dev'] = labels.held_out(whole, source.dev_share)
-    notes.append(
-      f'No dev file: {len(splits["dev"]):,} of the {len(whole):,} train questions are dev, chosen '
-      'by a hash of their passages (source.dev_share).'
-    )
+  notes += labels.take_dev(splits, source.dev_share, 'questions', 'a hash of their passages')
   train = splits[TRAIN]
   kept = [i for i, a in enumerate(train.answers) if not a or train.spans[i] != NOWHERE]
   if not kept:
@@ -232,23 +225,13 @@ class _Record:
 
 
 def _source(task_dir, files, read, dev_share):
-  splits, notes, digest = {}, [], hashlib.sha256()
-  for split, path in file_places.of(task_dir, dict(files)).items():
-    if path is None:
-      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
-      continue
-    data = tables.bytes_of(path)
-    digest.update(f'{split} {len(data)} '.encode() + data)
-    splits[split], more = read(data, path, split)
-    notes += more
+  splits, notes, digest = file_places.read(task_dir, dict(files), read)
 
   def predicted(path):
     path = storage.path(path)
     return read(tables.bytes_of(path), path, 'test')[0]
 
-  return Source(
-    splits, dev_share=dev_share, digest=digest.hexdigest(), notes=tuple(notes), read=predicted
-  )
+  return Source(splits, dev_share=dev_share, digest=digest, notes=tuple(notes), read=predicted)
 
 
 def _unpacked(data, path) -> bytes:

@@ -1,7 +1,6 @@
 """Sentences of words with a tag each: their examples, and the files they are read from."""
 
 import dataclasses
-import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterator
@@ -65,16 +64,10 @@ def conll(
   """
   errors.choose(layout, dict.fromkeys(LAYOUTS), 'source.layout')
   form = dict(word=word, layout=layout, separator=separator, prefix=prefix)
-  read_, notes, digest = {}, [], hashlib.sha256()
-  for split, path in places.of(task_dir, dict(files)).items():
-    if path is None:
-      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
-      continue
-    data = tables.bytes_of(path)
-    digest.update(f'{split} {len(data)} '.encode() + data)
-    read_[split], more = sentences(data, path, split, tag=tag, **form)
-    notes += more
-  splits, more = schemed(read_, scheme, convert)
+  found, notes, digest = places.read(
+    task_dir, dict(files), lambda *file: sentences(*file, tag=tag, **form)
+  )
+  splits, more = schemed(found, scheme, convert)
 
   def read(path) -> Tagged:
     path = storage.path(path)
@@ -86,7 +79,7 @@ def conll(
     ('tag',),
     (),
     dev_share,
-    digest.hexdigest(),
+    digest,
     tuple(notes + more),
     read,
   )

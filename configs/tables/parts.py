@@ -17,7 +17,6 @@ import ml_collections
 ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
 CHINESE = ('zh_laws.txt', 'zh_tang.txt')
 SCALES = ('paper', 'budget', 'tiny')
-MARKS = ('mem', '3rd')  # of printed numbers: from memory, or read in someone else's notes
 
 
 def row(title, *printed, system='', change='', fields=None, tiny=None, init='', note=''):
@@ -117,7 +116,6 @@ def table(
   fields=None,
   tiny=None,
   tiny_steps=200,
-  tiny_tasks=None,
   seeds=(0,),
   task_seeds=None,
   topology='v4-32',
@@ -132,7 +130,6 @@ def table(
   note: what is not reproduced.
   change, fields, tiny: of every row, before its own; see `row`.
   tiny_steps: of every row's pretraining at `tiny`.
-  tiny_tasks: {field: value} of every task at `tiny`, beside what makes it short.
   seeds: of pretraining, one run each. task_seeds: of fine-tuning, but at `tiny`; None for those
     of the task.
   sample: files of data/sample that `tiny` reads if no text is given.
@@ -162,7 +159,7 @@ def table(
   )
   keys = [_id(column['title']) for column in columns]
   for key, column in zip(keys, columns):
-    made.columns[key] = ml_collections.ConfigDict(_column(column, kind, tiny_tasks, task_seeds))
+    made.columns[key] = ml_collections.ConfigDict(_column(column, kind, task_seeds))
   for one in rows:
     if len(one['printed']) > len(keys):
       raise ValueError(
@@ -241,7 +238,7 @@ def _set(config, key, value):
   config[field] = value
 
 
-def _column(column, scale, tiny_tasks, task_seeds):
+def _column(column, scale, task_seeds):
   column = dict(column)
   if column['kind'] == 'average':
     return {**column, 'of': tuple(map(_id, column['of']))}
@@ -251,8 +248,7 @@ def _column(column, scale, tiny_tasks, task_seeds):
   config = importlib.import_module(f'configs.tasks.{file}').get_config(argument)
   if scale == 'tiny':
     _shorten(config)
-  fields = {**column.pop('fields'), **((tiny_tasks or {}) if scale == 'tiny' else {})}
-  for key, value in fields.items():
+  for key, value in column.pop('fields').items():
     _set(config, key, value)
   if task_seeds is not None and scale != 'tiny':
     config.seeds = task_seeds

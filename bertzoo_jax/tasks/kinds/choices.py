@@ -18,13 +18,8 @@ def numbered(source: Source):
     (names, splits, notes). names: (), since options have none. splits: {name: (Choices, int32 [N],
     or None)}. `dev` is part of train where the source has no dev split.
   """
-  splits, notes = dict(source.splits), []
-  if not any(name.startswith('dev') for name in splits):
-    splits[TRAIN], splits['dev'] = labels_lib.held_out(splits[TRAIN], source.dev_share)
-    notes.append(
-      f'No dev file: {len(splits["dev"]):,} of the {len(splits[TRAIN]) + len(splits["dev"]):,} '
-      'train questions are dev, chosen by a hash of their texts (source.dev_share).'
-    )
+  splits = dict(source.splits)
+  notes = labels_lib.take_dev(splits, source.dev_share, 'questions', 'a hash of their texts')
   of = lambda e: None if e.labels is None else np.array(e.labels, np.int32)
   return (), {name: (e, of(e)) for name, e in splits.items()}, notes
 

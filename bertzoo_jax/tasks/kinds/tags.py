@@ -28,12 +28,7 @@ def numbered(source: Source):
   for name, examples in splits.items():
     if examples.tags is None and not name.startswith('test'):
       raise errors.UserError(f'{examples.places[0]}: {name} has no tags: write one for each word.')
-  if not any(name.startswith('dev') for name in splits):
-    splits[TRAIN], splits['dev'] = labels_lib.held_out(splits[TRAIN], source.dev_share)
-    notes.append(
-      f'No dev file: {len(splits["dev"]):,} of the {len(splits[TRAIN]) + len(splits["dev"]):,} '
-      'train sentences are dev, chosen by a hash (source.dev_share).'
-    )
+  notes += labels_lib.take_dev(splits, source.dev_share, 'sentences')
   train = splits[TRAIN]
   found = {tag for tags in train.tags for tag in tags}
   names = tuple(source.labels) or schemes.completed(found, train.scheme)
