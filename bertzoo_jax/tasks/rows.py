@@ -151,7 +151,7 @@ def _delimited(data, file, wanted, header, names, separator, quoted) -> Read:
     if not width:
       first = [field.strip() for field in fields]
       titled = _is_header(first, names, wanted) if names else header
-      known = first if titled else names or [str(i) for i in range(len(first))]
+      known = first if titled else _names_of(first, names, wanted)
       at, width = _find(known, file, wanted, guess=titled and not names), len(known)
       out = {name: [] for name in at}
       if titled:
@@ -211,6 +211,23 @@ def _is_header(first, names, wanted) -> bool:
   except errors.UserError:
     return first == names
   return True
+
+
+def _names_of(first, names, wanted) -> list[str]:
+  """The names of the columns of a file without a line of names. Its first or last columns may be
+  missing, if none of them is wanted: a test file often has no label.
+  """
+  width = len(first)
+  if not names:
+    return [str(i) for i in range(width)]
+  if width < len(names):
+    for some in (names[:width], names[-width:]):
+      try:
+        wanted(some)
+      except errors.UserError:
+        continue
+      return some
+  return names
 
 
 def _find(known, file, wanted, guess=False) -> dict[str, int]:

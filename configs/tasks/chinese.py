@@ -20,7 +20,8 @@ The dev score of dbqa is the mean reciprocal rank (MRR) of each question's first
 | dbqa | ERNIE's task data: qid, text_a, text_b, label | {train,dev,test}.tsv |
 | afqmc, cmnli, csl, iflytek, ocnli, tnews | CLUE's JSON lines | T_public/{train,dev,test}.json |
 
-Read from real files: chnsenticorp. All other layouts were never read from a real file.
+Read from real files: chnsenticorp; dev and test of lcqmc and bq; ocnli with train.3k.json; dev of
+afqmc. All other layouts were never read from a real file.
 """
 
 import functools

@@ -24,8 +24,8 @@ steps, 1,000 of warmup; ALBERT's Table 14 has the same. DREAM has them for 3 epo
 MCTest is in none of the papers; it has BERT's values of §4.1, with 10 epochs, chosen here.
 `,recipe=NAME` takes another paper's.
 
-Read from real files: train and dev of mctest as text. All other layouts were never read from a real
-file.
+Read from real files: dream, and train and dev of mctest as text. RACE's layout and mctest's table
+were never read from a real file.
 """
 
 import functools

@@ -22,8 +22,8 @@ out.
 | cjrc | train_data.json or big_train_data.json, dev_ground_truth.json, test_ground_truth.json |
 | mrqa | {train,dev}.jsonl.gz; one of its sets: --config.source.files.train=SQuAD.jsonl.gz |
 
-Read from real files: cmrc2018's dev and trial; SQuAD's layout from XQuAD and PolicyQA. All other
-layouts were never read from a real file.
+Read from real files: dev and test of drcd and cjrc; cmrc2018's dev and trial; a sample of mrqa's
+NewsQA; SQuAD's layout from XQuAD and PolicyQA, that of 2.0 from a part of squad2's dev.
 """
 
 import functools

@@ -23,7 +23,8 @@ The dev score is the F1 of entities (`entity_f1`), for ud_pos the accuracy. Test
 predicted, and scored if they have tags: TASK/test.jsonl, and submission/TASK.conll, whose last
 column is the prediction.
 
-No layout of this file was ever read from a real file.
+Read from real files: conll2003 with eng.train, eng.testa and eng.testb; msra_test_bio.txt; dev and
+test of UD English-EWT. WikiANN's layout, and MSRA's as a table, were never read from a real file.
 """
 
 import functools

@@ -221,6 +221,26 @@ def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tm
   assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
 
 
+@pytest.mark.parametrize(
+  'columns, train, test',
+  [
+    # as LCQMC is distributed
+    (('text', 'text_b', 'label'), 'one\ttwo\t1\nthree\tfour\t0\n', 'five\tsix\n'),
+    (('label', 'text', 'text_b'), '1\tone\ttwo\n0\tthree\tfour\n', 'five\tsix\n'),
+  ],
+)
+def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, train, test):
+  made.write(tmp_path, train_tsv=train, test_tsv=test)
+  form = dict(columns=columns, text_b='text_b')
+  config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), text_a='text', **form)
+  source = files.table(str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'})
+  assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
+  found = source.splits['test']
+  assert (found.a, found.b, found.labels) == (['five'], ['six'], None)
+  with pytest.raises(errors.UserError, match='rows with fewer fields than 3'):
+    read(tmp_path, name='test.tsv', text_a='text', **form)
+
+
 def test_the_digest_changes_with_every_byte_that_is_read(tmp_path):
   made.write(tmp_path, train_tsv=TSV)
   before = read(tmp_path).digest
