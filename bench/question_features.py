@@ -5,10 +5,10 @@
 --file is JSON of SQuAD's shape, --vocab a published BERT vocabulary, lower-cased. Ours is
 `question_windows`, from the questions in memory to arrays. Theirs is the usual feature function
 for training: one call of the fast tokenizer with stride and offsets for 1,000 questions at a time,
-then a search for the answer's tokens in each window. `theirs` has one stride, the overlap of
-windows, for all questions. In `theirs, alike` questions of equal length go together, each length
-with the stride that makes the same windows as ours: rows and places are compared. Tokens are those
-of all rows, without padding. Turns alternate.
+then a search for the answer's tokens in each window. The stride is the overlap of two windows.
+`theirs` has one stride for all questions, so its windows differ from ours. In `theirs, alike` each
+length of a question has the stride that makes our windows; rows and places are compared. Tokens are
+those of all rows, without padding. Turns alternate.
 """
 
 import argparse

@@ -55,7 +55,7 @@ class Pretrained(NamedTuple):
   """One network that was trained, and what is needed to go on with it.
 
   Attributes:
-    address: as it was given. That of a run has the step, and that of a pair is the discriminator's.
+    address: as it was given, of a run with the step; of two addresses the discriminator's.
     section: complete config section of the encoder: 'name' and every field.
     params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
     step: of the checkpoint; None of a Hugging Face directory.

@@ -40,8 +40,9 @@ class Found(NamedTuple):
   """What was measured.
 
   Attributes:
-    address: of the weights; step: of the checkpoint, None of a Hugging Face directory.
-    network: its name; '' where there is one.
+    address: where the weights are.
+    step: step of the checkpoint; None for a Hugging Face directory.
+    network: which of two networks was scored; '' if there is only one.
     how: what a token is predicted from, see `likelihoods`.
     groups: Accuracy of each group, in the order of the file.
     total: Accuracy of all pairs.

@@ -226,7 +226,7 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
   )
   assembly.check(experiment)
   encoder = assembly.encoder(experiment, weights.vocab_size)
-  # built so that what it refuses is known before any run of a grid begins
+  # a wrong field of the objective is refused here, before the first run of a grid
   objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)
   if config.layer_decay != 1.0:
     experiment.optimizer.rates = _rates(config, experiment, objective)

@@ -138,7 +138,8 @@ def best(results: list[dict]) -> int:
 
 
 def outputs(experiment, params, split, task, task_batches) -> dict[str, np.ndarray]:
-  """What the network says of a split, float32, in its order, as tasks.kinds.kind.Kind has it.
+  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind.Kind
+  names them.
 
   Args:
     experiment: of the run.
@@ -154,7 +155,7 @@ def outputs(experiment, params, split, task, task_batches) -> dict[str, np.ndarr
     for numbers, batch in task_batches(split):
       found = read(params, batch)
       for name, axis in task.kind.outputs.items():
-        # those of the batch's last units that only fill it are not asked for
+        # the last batch is filled up with copies; their outputs are dropped
         x = np.asarray(found[name])[: len(numbers)]
         if axis == 'tokens':
           x = x[batch['pack_ids'][: len(numbers)] > 0]

@@ -42,8 +42,8 @@ ROW_HEADS = {
   'linear': None,
 }
 
-# The forms of ConditionalSpanHead: the activation of its hidden layers, whether that of the end has
-# a norm, whether the score of no answer has a bias.
+# The forms of ConditionalSpanHead. Each has the activation of the hidden layers, whether the end's
+# hidden layer has a norm, and whether the score of no answer has a bias.
 SPAN_HEADS = {
   'tanh': (jnp.tanh, True, False),
   'gelu': (layers.activation('gelu'), False, True),
@@ -223,7 +223,7 @@ class RowHead(nn.Module):
 
 class TagHead(nn.Module):
   """Scores each token by its vector: dropout, then a linear layer (Devlin et al. 2018 §5.3). The
-  product runs in float32, as that of RowHead.
+  matrix product is in float32, as in RowHead.
 
   dropout: rate.
   """
@@ -299,7 +299,7 @@ class TokenScore(nn.Module):
 
 class SpanHead(nn.Module):
   """Scores each token as the start and as the end of an answer, by one linear layer (Devlin et al.
-  2018 §4.2). The product runs in float32, as that of RowHead.
+  2018 §4.2). The matrix product is in float32, as in RowHead.
   """
 
   kernel_init: Callable
@@ -311,9 +311,8 @@ class SpanHead(nn.Module):
 
 
 class ConditionalSpanHead(nn.Module):
-  """Scores each token as the start of an answer, and as the end of an answer that begins at a given
-  token; scores whether a row has no answer (Yang et al. 2019, Lan et al. 2019, Clark et al. 2020;
-  code of the releases).
+  """Scores tokens as the start of an answer, tokens as its end given the start, and no answer (Yang
+  et al. 2019, Lan et al. 2019, Clark et al. 2020; code of the releases).
 
   The end is scored by a hidden layer over the vectors of the token and of the start, no answer by
   one over the mean vector of the starts and the row's vector. A kernel over two vectors is two

@@ -76,8 +76,8 @@ def all_tokens_mlm(
   """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the
   input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
 
-  Metrics under 'tokens': all_tokens_loss (what is minimised), all_tokens_accuracy; under 'masked'
-  those of `replace_mlm`, with the same p.
+  Metrics: under 'tokens' all_tokens_loss, which is minimised, and all_tokens_accuracy. Under
+  'masked' are the metrics of `replace_mlm`, computed with the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   both = _both(generator, True)

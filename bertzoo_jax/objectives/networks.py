@@ -189,11 +189,11 @@ def row_logits(
   Args:
     encoder: linen module.
     params: of the network.
-    hidden_BLD: of `encode`.
-    batch: what the encoder read, and row_keys where there is dropout.
-    key: of dropout; its draws differ from those of `encode`. None without dropout.
+    hidden_BLD: the vectors that `encode` returned.
+    batch: the batch that the encoder read; with dropout it has row_keys.
+    key: key of dropout, None without dropout. The head draws other masks than `encode`.
     dropout, input_dropout: rates, see heads.RowHead.
-    name: of the head among the parameters.
+    name: the head's name among the parameters.
   """
   own, keys_B2 = params[name], _head_keys(batch, key)
   num_outputs = own['classifier']['bias'].shape[0]
@@ -349,10 +349,11 @@ def _span_outputs(encoder, params, hidden_BLD, batch):
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The outputs of a network's trained heads, without dropout, float32.
 
-  Those that it has of {'mlm': logits_BLV, 'pair': logits_B2, 'replaced': logits_BL, 'row':
-  logits_BC, 'choice': logits_BC, 'tag': logits_BLC}, and those of a head for answers
-  (`_span_outputs`). A network that predicts the next token returns {'next': logits_BLV}. Of a batch
-  of units [B, C, L] all but 'choice' are of its B·C rows.
+  Each head that the network has gives one entry of {'mlm': logits_BLV, 'pair': logits_B2,
+  'replaced': logits_BL, 'row': logits_BC, 'choice': logits_BC, 'tag': logits_BLC}. A head for
+  answers gives those of `_span_outputs`. A network that predicts the next token returns
+  {'next': logits_BLV}. A batch of B questions with C options, [B, C, L], counts as B·C rows; only
+  'choice' has one row per question.
   """
   return {name: x for name, x in outputs(encoder, params, batch).items() if name != 'vectors'}
 

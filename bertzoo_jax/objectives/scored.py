@@ -15,8 +15,8 @@ class Scorer(NamedTuple):
 
   Attributes:
     init: key → parameters of the heads, {name of a head: arrays}.
-    logits: (params, hidden_BLD, batch, key) → {name of an output: float32 array}. params: of the
-      network; hidden_BLD: of `networks.encode`; key: of dropout, or None.
+    logits: (params, hidden_BLD, batch, key) → {name of an output: float32 array}. params are the
+      network's, hidden_BLD is what `networks.encode` returned, key is dropout's key or None.
     normalizers: batch → {name of a total: float32 scalar}, see objective.Objective.
     sums: (logits, batch) → {name of a total: {metric: float32 numerator}}.
     loss: (sums, normalizers) → float32 scalar.

@@ -3,14 +3,14 @@
 
 Legend: B batch, L length, E width of the tables.
 
-A step with it, in order. x is the sum of the embeddings, and x̂ its layer norm without scale and
-shift.
+x is the sum of the embeddings, and x̂ its layer norm without scale and shift. A step does this:
 
-1. Clean pass: the encoder begins with x̂. The loss of the task is that of its logits.
+1. Clean pass: the encoder begins with x̂. Its logits give the loss of the task.
 2. δ is drawn for each element: normal, of standard deviation `init`, clipped at ±2·init.
-3. Ascent: the encoder begins with sg(x̂) + δ, where sg is stop_gradient. With g the gradient by δ of
-   the divergence from sg(clean logits), each token's δ grows by rate·g / (1e-6 + max |g|). A row
-   whose g is not finite keeps its δ; the release then leaves out the step of all rows.
+3. Ascent: the encoder begins with sg(x̂) + δ, where sg is stop_gradient. g is the gradient, by δ, of
+   the divergence between these logits and sg(clean logits). Each token's δ grows by
+   rate·g / (1e-6 + max |g|). A row whose g is not finite keeps its δ. (The release then leaves out
+   the step of all rows.)
 4. The loss is that of the task + weight × the mean divergence of the logits of sg(x̂) + sg(δ) from
    the clean logits. The mean is over the units of the task's loss. What is detached in it: see
    DIVERGENCES.

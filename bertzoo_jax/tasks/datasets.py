@@ -63,8 +63,9 @@ def tfds(
 def tfds_tags(
   task_dir, *, dataset, splits, words, tags, scheme, convert, labels, dev_share
 ) -> Source:
-  """Tagged sentences of tensorflow-datasets; the fields are those of
-  configs/tasks/parts.py:tfds_tags. task_dir and errors: see tfds.
+  """Tagged sentences of tensorflow-datasets.
+
+  configs/tasks/parts.py:tfds_tags describes the fields; `tfds` describes task_dir and the errors.
   """
   read, digest = {}, hashlib.sha256()
   for split, builder, part in _parts(dataset, splits, task_dir):

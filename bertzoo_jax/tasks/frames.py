@@ -33,7 +33,7 @@ class Frame:
     numbers = [
       int(n) for n in re.findall(r':(\d+)', self.single + ' ' + self.pair.replace('{}', '1'))
     ]
-    # an encoder with a segment above 1 computes it, and has no table that could be too short
+    # an encoder that takes a segment id above 1 has no table of segments that could be too short
     segments = max(numbers) + 1 if max(numbers) > 1 else self.segments
     words = [word.split(':') for word in template.split()]
     return [(role, int(n) if int(n) < segments else 0) for role, n in words]

@@ -1,4 +1,4 @@
-"""Where the files of a task are, and what is read of them."""
+"""Finds the files of a task and reads them."""
 
 import hashlib
 import os

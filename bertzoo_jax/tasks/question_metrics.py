@@ -1,7 +1,7 @@
 """Scores of answers. A metric is a function (right, said) → float in BY_NAME.
 
-right: the right answers of each question, a tuple of texts, () if its passage has none; said:
-answers.Said. The scores of a question are those against the right answer that suits it best.
+right: for each question a tuple of its right answers, () if the passage has none. said:
+answers.Said. If a question has several right answers, the best score counts.
 """
 
 import collections

@@ -68,7 +68,8 @@ class Questions:
 
 
 def found(context: str, text: str, start: int) -> tuple[int, bool]:
-  """(where an answer begins in its passage, whether that is `start`); −1 if it is nowhere.
+  """(place at which an answer begins, whether that is `start`); the place is −1 if the passage does
+  not have the answer.
 
   start: as a file says it, in characters. Of several places the one nearest to it is taken, of two
   as near the first; without a start (below 0), the first.

@@ -42,7 +42,7 @@ class Tagged:
 
   @property
   def keys(self) -> list[str]:
-    """A text for each sentence that tells it from others; equal sentences have equal ones."""
+    """A key for each sentence. Sentences with the same words have the same key."""
     return ['\x1f'.join(words) for words in self.words]
 
   def take(self, indices) -> 'Tagged':

@@ -2,8 +2,9 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/albert_table12.py:tiny --workdir R
 
-The first row has the numbers of Table 11's network of three layers, which began with that of one
-layer. Here all rows begin with random weights: other widths have no weights to begin with.
+The paper's first row is the network of three layers of Table 11, which began with the weights of
+the network of one layer. Here all rows begin with random weights, because the other widths have no
+network to begin with.
 """
 
 from configs.tables import columns

@@ -2,10 +2,11 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/albert_table2.py:tiny --workdir R
 
-All rows have ALBERT's vocabulary, text, optimizer and 125,000 steps (§4.1). Rows of BERT have its
-loss over pairs and its masks, too, which the paper does not say: chosen here. They share nothing
-and have tables as wide as the layers: the numbers of BERT base are also Table 3's (not-shared, E =
-768). "speed" is that of training, against BERT large.
+All rows have ALBERT's vocabulary, text, optimizer and 125,000 steps (§4.1). The rows called BERT
+also have ALBERT's loss over pairs and its masks; the paper does not say this, it was chosen here.
+Their layers share nothing, and their tables are as wide as the layers: BERT base has the same
+numbers as the row not-shared, E = 768, of Table 3. "speed" is the speed of training, as a multiple
+of BERT large's.
 """
 
 from configs.tables import columns

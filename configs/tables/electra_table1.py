@@ -2,11 +2,11 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/electra_table1.py:tiny --workdir R
 
-BERT's rows have the settings, rows and masks of ELECTRA's, and the steps of Table 6: 1.45M small,
-1M base. A row trained for x % has a schedule of its own over x % of the steps; the paper does not
-say whether its rows had. Parameters are the discriminator's in the paper, and of all that is
-trained in ours. FLOPs are counted as by the release, whose script gives 1.29e18 for ELECTRA-Small
-where the paper prints 1.4e18.
+BERT-Small and BERT-Base have ELECTRA's settings, input format and masks, and the steps of Table 6:
+1.45M small, 1M base. A network trained for x % of the steps has a schedule of that length; the
+paper does not say whether its networks had. The paper counts the discriminator's parameters, we
+count all that are trained. FLOPs are counted as in the release. Its script gives 1.29e18 for
+ELECTRA-Small, where the paper prints 1.4e18.
 """
 
 from configs.tables import columns

@@ -55,19 +55,20 @@ def held_out(title, measure, unit='%'):
 
 
 def task(title, task, *metrics, split='dev', **fields):
-  """A column of a fine-tuning.
+  """A column with scores of a fine-tuning.
 
-  task: FILE:TASK of configs/tasks, with what is swapped in it: 'glue:sst2,recipe=albert_base'.
-  metrics: names; the first metric of the task without any. 'SPLIT metric' for another split.
-  fields: of the fine-tuning's config.
+  task: FILE:TASK of configs/tasks, with its sections: 'glue:sst2,recipe=albert_base'.
+  metrics: names of metrics; without any, the first metric of the task. 'SPLIT metric' names another
+    split.
+  fields: fields of the fine-tuning's config that differ from the task's own.
   """
   metrics = tuple(m if ' ' in m else f'{split} {m}' for m in metrics)
   return dict(kind='task', title=title, task=task, metrics=metrics, split=split, fields=fields)
 
 
 def average(title, *of):
-  """A column with the mean of others, named by their titles; of two numbers in a column the mean
-  counts.
+  """A column with the mean of other columns, given by their titles. Where one of them has two
+  numbers (MNLI m/mm), their mean is taken first.
   """
   return dict(kind='average', title=title, of=of)
 
@@ -91,7 +92,7 @@ def cosine(title, network):
 
 
 def speed(title, over):
-  """A column with the speed of training, as a multiple of that of the row `over`."""
+  """A column with the speed of training, as a multiple of the speed of the row `over`."""
   return dict(kind='speed', title=title, over=over)
 
 
@@ -126,12 +127,12 @@ def table(
   scale: tiny | paper | budget,k=K.
   paper, name, title: 'Lan et al. 2019', 'Table 5', what it compares; source: where it is.
   system: config and size of all rows that name no other.
-  varies: {key of the config: the paper's passage}: all that rows may differ in.
+  varies: {key of the config: the paper's passage}. Rows may differ in these keys alone.
   note: what is not reproduced.
-  change, fields, tiny: of every row, before its own; see `row`.
-  tiny_steps: of every row's pretraining at `tiny`.
-  seeds: of pretraining, one run each. task_seeds: of fine-tuning, but at `tiny`; None for those
-    of the task.
+  change, fields, tiny: as in `row`, for every row. A row's own come after these.
+  tiny_steps: steps of pretraining at `tiny`.
+  seeds: seeds of pretraining; each is a run. task_seeds: seeds of fine-tuning, not used at `tiny`;
+    None for the task's own.
   sample: files of data/sample that `tiny` reads if no text is given.
   topology: slice on which the largest and the smallest row are compiled by preflight.
   """

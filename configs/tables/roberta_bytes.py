@@ -2,10 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_bytes.py:tiny --workdir R
 
-The paper prints no table and no score: it says that 50K bytes' pieces add about 15M parameters to
-base, and are slightly worse on some tasks. Rows are FULL-SENTENCES without NSP (§4.2); tasks are
-those of Table 2. Perplexities of two vocabularies do not compare, so the first column has bits per
-byte of text.
+The paper prints no table and no score. It says that a byte-level vocabulary of 50K adds about 15M
+parameters to base, and is slightly worse on some tasks. The input format is FULL-SENTENCES without
+NSP (§4.2), and the tasks are those of Table 2. Perplexities over different vocabularies cannot be
+compared, so the first column has bits per byte of text.
 """
 
 from configs.tables import columns

@@ -2,10 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_table1.py:tiny --workdir R
 
-The studies keep BERT-base's shape and settings, with rows of 512 tokens throughout and no short
-rows (§3.1); peak rate and warmup were tuned for each setting and are not printed. Byte-level BPE:
-§4.4. Medians of five seeds. The numbers of "dynamic" are those of Table 2's SEGMENT-PAIR, so rows
-are such pairs.
+The studies keep BERT-base's shape and settings. All inputs have 512 tokens, and no short ones are
+mixed in (§3.1). Peak rate and warmup were tuned for each setting and are not printed. The
+vocabulary is byte-level BPE (§4.4). The paper prints medians of five seeds. "dynamic" has the
+numbers of SEGMENT-PAIR in Table 2, so the input format is segment pairs.
 """
 
 from configs.tables import columns

@@ -2,10 +2,10 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/roberta_table3.py:tiny --workdir R
 
-All rows have about the same number of tokens. For the settings see roberta_table1.py; rows are
-FULL-SENTENCES without NSP, with which the paper goes on (§4.2). MNLI and SST-2 of the first row are
-those of DOC-SENTENCES in Table 2. The warmup was tuned and is not printed: here it is 1 % of the
-steps, BERT's share.
+All rows train on about the same number of tokens. roberta_table1.py describes the settings. The
+input format is FULL-SENTENCES without NSP, which the paper uses from §4.2 on. The first row has the
+same MNLI and SST-2 as DOC-SENTENCES in Table 2. The warmup was tuned and is not printed: here it is
+1 % of the steps, as BERT's.
 """
 
 from configs.tables import columns

@@ -221,16 +221,17 @@ def question_windows(
   beam=5,
   no_answer_threshold=0.0,
 ):
-  """A question and its passage in one row; of a passage that is too long, several windows.
+  """A question and its passage in one row. A passage that is too long becomes several windows.
 
-  doc_stride: tokens from the beginning of a window to that of the next.
-  max_question: tokens of a question, at most; the rest is cut.
-  order: question_first | passage_first | auto (passage first where rows end in the special token of
-    the row, as XLNet's, else the question).
-  n_best: starts and ends of a window that are paired, and answers of a question that are kept.
-  max_answer: tokens of an answer, at most.
-  beam: starts, and ends of each, that objective=span_conditional pairs; at most 20.
-  no_answer_threshold: of the odds of having no answer, above which none is given. Only read if
+  doc_stride: tokens between the beginnings of two windows.
+  max_question: most tokens of a question; the rest is cut.
+  order: question_first | passage_first | auto (passage first if a row's classification token is its
+    last, as XLNet's, else question first).
+  n_best: how many starts and ends of a window are paired, and how many answers of a question are
+    kept.
+  max_answer: most tokens of an answer.
+  beam: how many starts objective=span_conditional keeps, and how many ends for each; at most 20.
+  no_answer_threshold: no answer is given if the odds of having none are above it. Only read if
     train has questions without an answer. The metric best_threshold finds it on dev.
   """
   return _part('question_windows', locals())
@@ -239,9 +240,9 @@ def question_windows(
 def words(*, overlap=0.25):
   """The words of a sentence in one row; each is predicted at its first token.
 
-  overlap: what two rows of a sentence longer than config.length share: tokens, or below 1 a share
-    of a row. A word is learned and predicted in the row where it has most context. No word is left
-    out.
+  overlap: a sentence longer than config.length becomes several rows, and neighbours share this many
+    tokens; below 1 it is a share of a row. A word is learned and predicted in the row where it has
+    most context. No word is left out.
   """
   return _part('words', locals())
 
@@ -251,10 +252,12 @@ def choice_rows(*, options=0, order='text_first', option_tokens=128, option_cut=
 
   options: rows per question; 0 for as many as the question with the most options has.
   order: text_first (code of ALBERT's and XLNet's releases) | options_first (code of RoBERTa's).
-  option_tokens: of a question with its option, at most; of a short row no more than half.
-  option_cut: which end it loses: start | end. The text always loses its end.
-  blank: what the option replaces in a question; a question without it has the option behind it. ''
-    for always behind it.
+  option_tokens: most tokens of a question with its option. In rows shorter than twice this number
+    it is half of the row.
+  option_cut: which end of the question with its option is cut: start | end. The text always loses
+    its end.
+  blank: the option replaces this mark in a question. Where the question has none, the option
+    follows it. '' if it always follows.
   """
   return _part('choice_rows', locals())
 
@@ -266,9 +269,9 @@ def sift(*, weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl'):
   """SiFT, a section of every objective: outputs for perturbed embeddings should not differ from
   those for the embeddings themselves (He et al. 2020; numbers of the release).
 
-  weight: of the difference in the loss; 0 for none. The release has 5, and 3 for its smallest
-    network.
-  rate: of the one step by which a perturbation grows. init: standard deviation that it starts with.
+  weight: weight of the difference in the loss; 0 for none. The release has 5, and 3 for its
+    smallest network.
+  rate: size of the one step by which a perturbation grows. init: its first standard deviation.
   loss: how outputs are compared: symmetric_kl | kl | mse. A number takes mse.
   """
   return ml_collections.ConfigDict(locals())

@@ -279,7 +279,7 @@ _PLAIN = {
   'deberta_v2_xlarge': _deberta(_V2, 0, 4e-6),
   'deberta_v2_xxlarge': _deberta(_V2, 1, 3e-6),
   # He et al. 2021: V3 does not begin with MNLI [code]. V3's own rates for other tasks were not
-  # found: those of base are v1's (Table 9), those of the smaller ones MNLI's, chosen here.
+  # found. Chosen here: base has v1's (Table 9), the smaller ones have MNLI's.
   'deberta_v3_xsmall': _deberta(_V3, 0, 4.5e-5, dropout=0.1, from_mnli=()),
   'deberta_v3_small': _deberta(_V3, 1, 4.5e-5, dropout=0.1, from_mnli=()),
   'deberta_v3_base': _deberta(_V3, 2, 1.5e-5, _BASE_RATES, dropout=0.1, from_mnli=()),

@@ -84,9 +84,10 @@ def _beside(name: str) -> dict[str, Architecture]:
 
 
 def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
-  """The class for a task in the family of a class, and the form of its head (tanh, gelu or linear).
-  Where the family has none, `name`, and the form of the family's head for rows (or 'tanh'): export
-  then says what it has no place for.
+  """The class for a task in the family of the class `name`, and its head (tanh, gelu or linear).
+
+  A family may have no class for the task. Then it is `name` itself and the family's head for rows,
+  or 'tanh'. Export then says what `name` has no place for.
 
   Args:
     name: of a class, see `choose`, or a model_type.

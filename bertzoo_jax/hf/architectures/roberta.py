@@ -66,6 +66,6 @@ CHOICES = bert_like.choice(
     *task_heads.choice_rows('tanh', 'roberta.pooler.dense'),
   ),
   heads=f'{task_heads.SAID_OF_CHOICES} {_ZEROS}',
-  head_dropouts=(),  # that of the encoder's vectors
+  head_dropouts=(),  # config.hidden_dropout_prob, as in the encoder
   **_FIELDS,
 )

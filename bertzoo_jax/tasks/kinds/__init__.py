@@ -8,8 +8,10 @@ from bertzoo_jax.tasks.kinds.kind import Kind
 
 
 def of(objective: str) -> Kind:
-  """The kind of an objective. One of one's own (package.module:name) has the kind that its name
-  ends in, else classes.
+  """The kind of an objective.
+
+  An objective `package.module:NAME` of your own has the kind with which NAME ends (my_tagging:
+  tags), otherwise classes.
   """
   lower = objective.lower()
   found = [name for name in BY_NAME if lower.endswith(name)]

@@ -17,14 +17,14 @@ class Kind(NamedTuple):
   them 'rows', [T, …] beside `split.ids` if it calls them 'tokens'.
 
   Attributes:
-    name: of its objective.
+    name: name of its objective.
     head: name of its head among the parameters.
     outputs: {name of an output: 'rows' | 'tokens'}.
     takes: class of the examples that it learns from.
     features: names of the parts of config.features that make rows of such examples.
     numbered: Source → (names of the labels, {split: (examples, labels or None)}, notes).
     label_form: names of the labels → (shape of the labels of one unit, dtype).
-    heading: Task → what is learned, in some words.
+    heading: Task → the first line of the report, such as '2 classes'.
     report: Task → lines for the user: labels, baseline, lengths, what is odd about the texts.
     metrics: {name: function(*given) → float}.
     given: (Task, Split, outputs) → arguments of a metric.
@@ -75,7 +75,7 @@ def ranks(metric: Callable) -> bool:
   """Whether a metric ranks the rows of one name, which it is given as `groups`."""
   try:
     return 'groups' in inspect.signature(metric).parameters
-  except ValueError:  # of a function that Python cannot look into
+  except ValueError:  # inspect cannot read the arguments of some C functions
     return False
 
 
