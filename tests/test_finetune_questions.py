@@ -131,6 +131,24 @@ def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
   odds = json.loads((tmp_path / 'f/submission/dev.null_odds.json').read_text())
   answers = json.loads((tmp_path / 'f/submission/dev.json').read_text())
   assert len(odds) == len(answers) == 40 and all((odds[i] > 0) == (not answers[i]) for i in odds)
+  check_another_threshold(world, tmp_path / 'f', made_config, odds, answers)
+
+
+def check_another_threshold(world, workdir, made_config, odds, answers):
+  """The finished run answers with the best threshold, and is not trained again."""
+  table = json.loads((workdir / 'table.json').read_text())[0]
+  best = table['others']['dev best_threshold']
+  changed = made_config.copy_and_resolve_references().unlock()
+  changed.features.no_answer_threshold = best
+  before = (workdir / 'qa/run/attempts.jsonl').read_text()
+  for _ in range(2):  # the second time it is the recorded one
+    found = finetune(world, workdir, changed.lock(), predict=str(world / 'test2.json'))
+    again = json.loads((workdir / 'submission/dev.json').read_text())
+    assert again != answers and all((odds[i] > best) == (not again[i]) for i in odds)
+    assert found[0].others['dev f1'] == found[0].median == table['median']  # that of best_f1
+  assert (workdir / 'qa/run/attempts.jsonl').read_text() == before
+  said = (workdir / 'qa/test2.json.predictions.jsonl').read_text().splitlines()
+  assert all((x['no_answer_odds'] > best) == (not x['answer']) for x in map(json.loads, said))
 
 
 @pytest.mark.slow

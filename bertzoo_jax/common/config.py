@@ -47,6 +47,10 @@ _PHASE_MACHINERY = 'run.accumulation'
 
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
+# Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
+_DECODING = tuple(
+  f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')
+)
 
 _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # Fields that runs of earlier versions do not have, with the values that compute the same:
@@ -232,10 +236,19 @@ def flatten(config) -> dict:
 
 def science(config) -> dict:
   """The flat part of the config that decides what is learned."""
-  learned = {k: v for k, v in flatten(config).items() if k.split('.')[0] not in _MACHINERY}
+  learned = {
+    k: v
+    for k, v in flatten(config).items()
+    if k.split('.')[0] not in _MACHINERY and k not in _DECODING
+  }
   if isinstance(learned.get('phases'), tuple):
     learned['phases'] = tuple(map(_learned, learned['phases']))
   return learned
+
+
+def decoding(config) -> dict:
+  """The flat part of the config that decides how a trained network's scores become answers."""
+  return {k: v for k, v in flatten(config).items() if k in _DECODING}
 
 
 def _learned(phase):

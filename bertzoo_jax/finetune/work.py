@@ -1,8 +1,9 @@
 """Trains the runs of a task, one after the other or one per device, and scores each of them.
 
-A finished run has result.json in its folder and is not run again. Of all finished runs of a task
-only the best keeps its checkpoint. A run that diverges is finished without a score, and ranks below
-all others.
+A finished run has result.json in its folder and is not run again. If the config asks for other
+answers (the fields of `configuration.decoding`), its predictions are scored again. Of all finished
+runs of a task only the best keeps its checkpoint. A run that diverges is finished without a score,
+and ranks below all others.
 """
 
 import concurrent.futures
@@ -22,6 +23,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
@@ -179,7 +181,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   file = run.folder / RESULT
   if file.exists():
     workdirs.check_same_run(run.folder, run.experiment, task.hash)
-    return {'diverged': '', **storage.read_json(file)}
+    return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
   try:
     found = trainings.train(
       run.experiment,
@@ -199,18 +201,39 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   if found['interrupted'] and found['step'] < found['end']:
     return None
   params, step, _ = checkpoint.load_params(str(run.folder))
-  scored, said = {}, {}
-  for name, split in task.splits.items():
-    if name == 'train':
-      continue
-    said[name] = outputs(run.experiment, params, split, task, scoring(task))
-    if split.labels is not None:
-      found = kind.score(run.experiment.metrics, task, split, said[name])
-      scored[name] = {metric: x if math.isfinite(x) else None for metric, x in found.items()}
+  said = {
+    name: outputs(run.experiment, params, split, task, scoring(task))
+    for name, split in task.splits.items()
+    if name != 'train'
+  }
   data = io.BytesIO()
   np.savez(data, **{_key(s, n): x for s, named in said.items() for n, x in named.items()})
   storage.write_bytes(run.folder / PREDICTIONS, data.getvalue())
-  return _write(run, step, scored)
+  return _write(run, step, _scores(run, task, said))
+
+
+def _scored_again(run, task, result) -> dict:
+  """The result of a finished run, from its predictions if the config asks for other answers."""
+  old = configuration.decoding(workdirs.run_config(run.folder))
+  new = configuration.decoding(run.experiment)
+  if old == new or result['diverged']:
+    return result
+  changed = '; '.join(configuration.differences(old, new))
+  print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)
+  result = _write(run, result['step'], _scores(run, task, predictions(run.folder)))
+  workdirs.describe(run.folder, run.experiment, workdirs.corpus_record(run.folder), None)
+  return result
+
+
+def _scores(run, task, said) -> dict:
+  """{split: {metric: score, or None where it is no number}} of the labelled splits."""
+  out = {}
+  for name in said:
+    split = task.splits[name]
+    if split.labels is not None:
+      found = kind.score(run.experiment.metrics, task, split, said[name])
+      out[name] = {metric: x if math.isfinite(x) else None for metric, x in found.items()}
+  return out
 
 
 def _write(run, step, scored, diverged='') -> dict:

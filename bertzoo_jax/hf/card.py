@@ -307,6 +307,8 @@ def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
   order = own['order'] if 'order' in own else 'auto'
   passage_first = usual if order == 'auto' else order == 'passage_first'
   most = own['max_answer'] if 'max_answer' in own else 30
+  threshold = own['no_answer_threshold'] if 'no_answer_threshold' in own else 0.0
+  may_have_none = bool(threshold) or 'best_threshold' in config.get('metrics', ())
   return [
     '```python',
     'import torch',
@@ -324,12 +326,24 @@ def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
     f'spans = (own[:, None] & own).triu() & ~torch.ones_like(scores).triu({most}).bool()',
     "best = scores.masked_fill(~spans, -float('inf')).argmax()",
     'start, end = divmod(best.item(), len(own))',
-    'print(passage[places[start][0] : places[end][1]].strip())',
+    *(_answer_or_none(threshold) if may_have_none else [f'print({_ANSWER})']),
     '```',
     '',
     'Cut a longer passage into windows. transformers before 5 does it: '
     f"`pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')`.",
     '',
+  ]
+
+
+_ANSWER = 'passage[places[start][0] : places[end][1]].strip()'
+
+
+def _answer_or_none(threshold: float) -> list[str]:
+  """Code that prints nothing where the odds of no answer are above the threshold."""
+  return [
+    "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)",
+    'odds = scores[cls, cls] - scores[start, end]  # of no answer',
+    f"print('' if odds > {threshold:g} else {_ANSWER})",
   ]
 
 
