@@ -1,14 +1,11 @@
 """finetune from the outside: what a run leaves, resuming, grids, order of tasks, predictions."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import types
 
 import jax
@@ -26,12 +23,12 @@ from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 from configs import parts
 from configs.tasks import own
+from tests import killed
 from tests import test_load as made
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
 STEPS = 12
-SECONDS = 200  # for a machine that is busy
 
 
 def rows(count, seed):
@@ -144,56 +141,22 @@ def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(u
 
 def test_runs_on_several_devices_at_once_have_the_results_of_one(world, uninterrupted, tmp_path):
   finetune(world, tmp_path / 'f', config(**GRID), devices=jax.devices()[:2])
-  same_bytes(uninterrupted, tmp_path / 'f')
+  killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
 
 
-def same_bytes(a, b):
-  """Tables, results and predictions of two workdirs, but for what names the folder."""
-  assert (a / 'table.md').read_text() == (b / 'table.md').read_text()
-  for file in sorted((a / 'classify').glob('*/predictions.npz')):
-    other = b / file.relative_to(a)
-    with np.load(file) as x, np.load(other) as y:
-      assert x.files == y.files
-      for name in x.files:
-        np.testing.assert_array_equal(x[name], y[name])
-
-
-KILLS = ('learning_rate=0.001+seed=0', 5), ('learning_rate=0.003+seed=0', 3)
+KILLS = (
+  ('classify/learning_rate=0.001+seed=0', 5),
+  ('classify/learning_rate=0.003+seed=0', 3),
+)
 
 
 @pytest.mark.parametrize(
   'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
 )
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
-  (tmp_path / 'config.py').write_text(
-    'from tests import test_finetune\n'
-    'def get_config(argument=None):\n'
-    '  return test_finetune.config(**test_finetune.GRID).unlock()\n'
-  )
-  flags = [f'--config={tmp_path / "config.py"}', f'--init={world / "run"}']
-  flags += [f'--task_dir={world}', f'--workdir={tmp_path / "f"}']
-  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags]
-  xla = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
-  path = f'{ROOT}:{ROOT / "tests"}'
-  env = {**os.environ, 'XLA_FLAGS': xla, 'PYTHONPATH': path}
-  begin = lambda: subprocess.Popen(
-    line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-  )
-  folder = tmp_path / 'f' / 'classify'
-  for run, step in kills:
-    process, until = begin(), time.monotonic() + SECONDS
-    while time.monotonic() < until and process.poll() is None:
-      if any(row['step'] >= step for row in metrics.read(folder / run)):
-        break
-      time.sleep(0.05)
-    assert process.poll() is None, process.stdout.read()[-2000:]
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / 'f' / 'table.md').exists()
-  last = begin()
-  said, _ = last.communicate(timeout=2 * SECONDS)
-  assert last.returncode == 0, said[-2000:]
-  same_bytes(uninterrupted, tmp_path / 'f')
+  made = 'test_finetune.config(**test_finetune.GRID)'
+  killed.finetune(tmp_path, made, world, world / 'run', kills)
+  killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
 
 
 def test_a_grid_over_the_weight_of_sift_has_runs_with_it_and_without(world, tmp_path):
@@ -293,7 +256,9 @@ def test_a_table_has_no_column_that_says_nothing():
 
 def test_help_has_lines_that_fit():
   line = [sys.executable, '-m', 'bertzoo_jax.finetune', '--help']
-  said = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS).stdout
+  said = subprocess.run(
+    line, cwd=ROOT, capture_output=True, text=True, timeout=killed.SECONDS
+  ).stdout
   assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
 
 

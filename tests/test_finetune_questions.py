@@ -15,6 +15,7 @@ from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.training import metrics
 from configs import parts
 from configs.tasks import own
+from tests import killed
 from tests import test_load as made
 
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
@@ -184,3 +185,13 @@ def test_a_run_that_was_stopped_ends_with_the_same_predictions(world, tmp_path, 
   assert sorted(whole.files) == ['dev/end', 'dev/start', 'test/end', 'test/start']
   for name in whole.files:
     np.testing.assert_array_equal(whole[name], parts_[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
+def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(world, tmp_path, objective):
+  finetune(world, tmp_path / 'whole', config(objective, '2', steps=12, run__log_every=1))
+  made = f'test_finetune_questions.config({objective!r}, "2", steps=12, run__log_every=1)'
+  kills = ('qa/run', 3), ('qa/run', 8)
+  killed.finetune(tmp_path, made, world, world / 'bert', kills)
+  killed.same_bytes(tmp_path / 'whole', tmp_path / 'f', 'qa')

@@ -12,6 +12,7 @@ from bertzoo_jax import export
 from bertzoo_jax.finetune import __main__ as command
 from configs import parts
 from configs.tasks import own
+from tests import killed
 from tests import test_load as made
 
 WORDS = ('the', 'stood', 'there', 'I', 'looked', 'at')
@@ -62,25 +63,32 @@ def world(tmp_path_factory):
   return folder
 
 
-def finetune(world, workdir, argument, ending, **changes):
-  """Lines of the table."""
-  config = own.get_config(argument)
+ENDINGS = {'tag': 'txt', 'choice': 'jsonl'}
+
+
+def config(argument, run=None, **changes):
+  """A fine-tuning of own.py. run: changed fields of its section `run`."""
+  out = own.get_config(argument)
   splits = ('train', 'dev', 'test')
-  config.source.files = ml_collections.ConfigDict({s: f'{s}.{ending}' for s in splits})
-  config.length, config.batch_size = 16, 16
-  config.schedule.learning_rate = 2e-3
-  config.run = parts.run(
+  out.source.files = ml_collections.ConfigDict({s: f'{s}.{ENDINGS[argument]}' for s in splits})
+  out.length, out.batch_size = 16, 16
+  out.schedule.learning_rate = 2e-3
+  out.run = parts.run(
     dtype='float32', log_every=50, tensorboard=False, compile_cache='', kernels='xla'
   )
-  run, devices = changes.pop('run', {}), changes.pop('devices', 1)
-  config.update(changes)
-  config.run.update(run)
+  out.update(changes)
+  out.run.update(run or {})
+  return out.lock()
+
+
+def finetune(world, workdir, argument, devices=1, **changes):
+  """Lines of the table."""
   return command.finetune(
-    config.lock(),
+    config(argument, **changes),
     str(workdir),
     task_dir=str(world),
     init=str(world / 'run'),
-    predict=str(world / f'test.{ending}'),
+    predict=str(world / f'test.{ENDINGS[argument]}'),
     devices=jax.devices()[:devices],
   )
 
@@ -89,14 +97,14 @@ def finetune(world, workdir, argument, ending, **changes):
 def tagged(world, tmp_path_factory):
   """(lines of the table, workdir)"""
   workdir = tmp_path_factory.mktemp('tags') / 'f'
-  return finetune(world, workdir, 'tag', 'txt', steps=100), workdir
+  return finetune(world, workdir, 'tag', steps=100), workdir
 
 
 @pytest.fixture(scope='module')
 def chosen(world, tmp_path_factory):
   """(lines of the table, workdir)"""
   workdir = tmp_path_factory.mktemp('choices') / 'f'
-  return finetune(world, workdir, 'choice', 'jsonl', steps=100), workdir
+  return finetune(world, workdir, 'choice', steps=100), workdir
 
 
 def test_entities_are_learned_and_every_word_is_predicted(tagged):
@@ -178,14 +186,24 @@ def test_an_exported_chooser_says_the_same_of_every_option(chosen, world, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('argument, ending', [('tag', 'txt'), ('choice', 'jsonl')])
-def test_microbatches_on_two_devices_predict_the_same(world, tmp_path, argument, ending):
+@pytest.mark.parametrize('argument', ENDINGS)
+def test_microbatches_on_two_devices_predict_the_same(world, tmp_path, argument):
   machinery = {'alone': dict(), 'split': dict(devices=2, run=dict(mesh=(2, 1, 1), accumulation=2))}
   found = []
   for name, more in machinery.items():
-    finetune(world, tmp_path / name, argument, ending, steps=10, **more)
+    finetune(world, tmp_path / name, argument, steps=10, **more)
     with np.load(tmp_path / name / argument / 'run' / 'predictions.npz') as file:
       found.append({key: file[key] for key in file.files})
   assert found[0].keys() == found[1].keys() and found[0]
   for key, x in found[0].items():
     np.testing.assert_allclose(found[1][key], x, atol=2e-4, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('argument', ENDINGS)
+def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(world, tmp_path, argument):
+  finetune(world, tmp_path / 'whole', argument, steps=12, run=dict(log_every=1))
+  made = f'test_finetune_tags_choices.config({argument!r}, steps=12, run=dict(log_every=1))'
+  kills = (f'{argument}/run', 3), (f'{argument}/run', 8)
+  killed.finetune(tmp_path, made, world, world / 'run', kills)
+  killed.same_bytes(tmp_path / 'whole', tmp_path / 'f', argument)

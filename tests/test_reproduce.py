@@ -12,9 +12,11 @@ import time
 import pytest
 import small_table
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
+from bertzoo_jax.reproduce import cost
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from configs.tables import parts
@@ -147,6 +149,38 @@ def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
   share = lambda e: e.schedule.warmup / sum(n for n, _ in e.phases)
   assert share(after) == pytest.approx(share(before), rel=0.02)
   assert [length for _, length in after.phases] == [length for _, length in before.phases]
+  rows = {k: budget.divided(config, k).rows.one.experiment.batch_size for k in (3.0, 50.0, 2e3)}
+  assert rows == {3.0: 160, 50.0: 32, 2e3: 4}  # which a slice can share; 148, 36 and 6 it cannot
+
+
+def test_a_budget_divides_each_phase_by_its_own_rows():
+  config = small_table.get_config('budget,k=4')
+  one = config.rows.whole.experiment
+  one.batch_size, one.batch_tokens, one.length = 0, 64 * 128, 128
+  one.phases = ((40, {'length': 64}), (20, {}), (10, {'batch_size': 256}))
+  after = budget.divided(config.lock(), 4.0).rows.whole.experiment
+  sizes = [(p.steps, p.config.batch_size, p.config.length) for p in configuration.phases(after)]
+  assert sizes == [(20, 64, 64), (10, 32, 128), (5, 128, 128)]
+
+
+def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours():
+  found = [
+    cost.Line('small', 2, True, '', 1.5, 30.0),
+    cost.Line('large', 2, False, 'It needs 40 GiB of 30.8 GiB.', None, None),
+  ]
+  assert cost.table(found, 'v4-8', 4).endswith('1.50 days  $30, without large')
+  with pytest.raises(errors.UserError, match=r'large takes on v4-8 .* 40 GiB'):
+    cost.seconds(found, 'v4-8')
+  assert cost.seconds(found[:1], 'v4-8') == 1.5 * 86400
+
+
+def test_rows_that_differ_in_their_text_alone_are_run_once(tmp_path):
+  config = small_table.get_config()
+  config.rows.deeper.experiment = config.rows.whole.experiment
+  config.rows.deeper.init = ''
+  jobs = plan.jobs(config.lock(), str(tmp_path))
+  assert plan.alike(jobs) == {'deeper': 'whole'}
+  assert plan.alike(plan.jobs(config, str(tmp_path), ['deeper'])) == {}
 
 
 def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):

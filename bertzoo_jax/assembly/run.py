@@ -77,7 +77,7 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
       'held_out': result['held_out'] or _last_held_out(workdir),
       'end': end,
       'data': data,
-      'flops': _published_flops(phases, data.vocab_size),
+      'flops': published_flops(phases, data.vocab_size),
     }
 
 
@@ -294,17 +294,20 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  published = _published_flops(phases, data.vocab_size, of_unit)
+  published = published_flops(phases, data.vocab_size, of_unit)
   counted = 'not known: no published count for this network'
   if published is not None:
     counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
   return [*lines, f'flops     {counted}']
 
 
-def _published_flops(phases, vocab_size, of_unit=1) -> float | None:
-  """Of the whole run, as Clark et al. 2020 count them; None if a network has no such count.
+def published_flops(phases, vocab_size, of_unit=1) -> float | None:
+  """Of a whole training, as Clark et al. 2020 count them; None if a network has no such count.
 
-  of_unit: rows of one of the batch_size units of a batch.
+  Args:
+    phases: of the run, see common.config.phases.
+    vocab_size: of the tokenizer.
+    of_unit: rows of one of the batch_size units of a batch.
   """
   of_phases = [_phase_flops(phase, vocab_size, of_unit) for phase in phases]
   return None if None in of_phases else sum(of_phases)

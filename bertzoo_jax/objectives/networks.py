@@ -218,7 +218,7 @@ def rows_of_options(batch):
 
 
 def choice_logits(encoder, params, hidden, batch, key=None, dropout=0.0, input_dropout=0.0):
-  """logits_BC, float32, of the options of each unit. Those that only fill a unit have −1e9.
+  """logits_BC, float32, of the options of each unit; heads.FORBIDDEN of those that only fill it.
 
   Args:
     hidden: of the rows of `rows_of_options`, [B·C, L, D].
@@ -238,7 +238,7 @@ def choice_logits(encoder, params, hidden, batch, key=None, dropout=0.0, input_d
   logits_BC = found.reshape(batch['input_ids'].shape[:2])
   if 'option_weights' not in batch:
     return logits_BC
-  return jnp.where(batch['option_weights'] > 0, logits_BC, -1e9)
+  return jnp.where(batch['option_weights'] > 0, logits_BC, heads.FORBIDDEN)
 
 
 def tag_head(encoder, num_outputs: int, dropout: float = 0.0):

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
@@ -137,8 +138,10 @@ def kl(one, other):
 
 
 def mse(one, other):
-  """The mean squared difference of logits [..., C]."""
-  return jnp.mean(jnp.square(one - other), axis=-1)
+  """The mean squared difference of logits [..., C], without classes that are not allowed."""
+  allowed = other > heads.FORBIDDEN / 2
+  squares = jnp.where(allowed, jnp.square(one - other), 0.0)
+  return jnp.sum(squares, axis=-1) / jnp.sum(allowed, axis=-1)
 
 
 DIVERGENCES = {'symmetric_kl': symmetric_kl, 'kl': kl, 'mse': mse}

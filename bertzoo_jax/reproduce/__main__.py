@@ -67,9 +67,16 @@ def reproduce(
   plan.check(config)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
   jobs = plan.jobs(config, workdir, rows)
+  left_out = plan.alike(jobs)
+  for row, earlier in left_out.items():
+    say(
+      f'{config.rows[row].title} has the config of {config.rows[earlier].title}, and the paper '
+      f'another text: it is left out. Run it with --rows {row}, its --source and another --workdir.'
+    )
+  jobs = [job for job in jobs if job.row not in left_out]
   texts = _texts(jobs, config, workdir, source, say)
   config = _divided(config, jobs, texts, workdir, hours, tpu, say)
-  jobs = plan.jobs(config, workdir, rows)
+  jobs = [job for job in plan.jobs(config, workdir, rows) if job.row not in left_out]
   plan.check_same(config, workdir)
   finished = {(job.row, job.seed) for job in jobs if job.finished}
   say(f'{len(jobs)} rows, {len(finished)} of them are finished')
@@ -117,7 +124,7 @@ def _divided(config, jobs, texts, workdir, hours, tpu, say):
     if tpu is None:
       seconds = budget.warmed_up(jobs, texts, workdir, say)
     else:
-      seconds = 86400 * sum(line.days or 0.0 for line in cost.lines(jobs, tpu, say=say))
+      seconds = cost.seconds(cost.lines(jobs, tpu, say=say), tpu)
     k = budget.chosen(seconds, hours)
     say(
       f'All rows as published would take {seconds / 3600:,.1f} hours on {tpu or "this machine"}: '

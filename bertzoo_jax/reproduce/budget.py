@@ -1,8 +1,9 @@
 """The rows of a table on fewer tokens, and how many fewer.
 
-All rows have 1/k of their tokens. The rows of a batch and the steps are both divided by √k, and are
-at least 1. The learning rate is multiplied by the root of the batch's share (as usual for Adam and
-LAMB). The warmup keeps its share of the steps.
+All rows have 1/k of their tokens. The rows of a batch are divided by √k and rounded: to a multiple
+of 32, and below 32 to a power of two, so that the devices of a slice can share them. The steps are
+divided by what is left. Both are at least 1. The learning rate is multiplied by the root of the
+batch's share (as usual for Adam and LAMB). The warmup keeps its share of the steps.
 """
 
 import math
@@ -12,6 +13,8 @@ import statistics
 import ml_collections
 
 from bertzoo_jax import pretrain
+from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
@@ -40,13 +43,16 @@ def divided(config, k: float):
 
 def tokens(experiment) -> int:
   """Tokens of a whole run."""
-  base = dict(length=experiment.length, rows=plan.rows_of(experiment))
-  total = 0
-  for steps, overrides in experiment.phases:
-    length = overrides['length'] if 'length' in overrides else base['length']
-    rows = overrides['batch_size'] if 'batch_size' in overrides else base['rows']
-    total += steps * rows * length
-  return total
+  return sum(
+    p.steps * plan.rows_of(p.config) * p.config.length for p in configuration.phases(experiment)
+  )
+
+
+def work(experiment) -> float:
+  """Train FLOPs of a run, as Clark et al. 2020 count them; its tokens where there is no count."""
+  phases = configuration.phases(experiment)
+  flops = trainings.published_flops(phases, experiment.tokenizer.vocab_size)
+  return tokens(experiment) if flops is None else flops
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:
@@ -62,9 +68,9 @@ def warmed_up(jobs, texts, workdir, say=print) -> float:
   for job in jobs:
     text = plan.text_of(job.experiment)
     if job.row not in known:
-      known[job.row] = _seconds_per_token(job, texts[text], storage.path(workdir) / 'warmup')
-      say(f'{job.row}: {1 / known[job.row]:,.0f} tokens/s on this machine')
-    total += known[job.row] * tokens(job.experiment)
+      known[job.row], speed = _timed(job, texts[text], storage.path(workdir) / 'warmup')
+      say(f'{job.row}: {speed:,.0f} tokens/s on this machine, in its first phase')
+    total += known[job.row] * work(job.experiment)
   return total
 
 
@@ -73,8 +79,10 @@ def chosen(seconds: float, hours: float) -> float:
   return max(1.0, seconds / (hours * 3600 * _SHARE))
 
 
-def _seconds_per_token(job, corpus, folder) -> float:
-  """Of a step with at most _ROWS rows, in the first phase."""
+def _timed(job, corpus, folder) -> tuple[float, float]:
+  """(seconds per unit of `work`, tokens per second) of a step with at most _ROWS rows, in the first
+  phase.
+  """
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
   _, overrides = one.phases[0]
@@ -89,30 +97,37 @@ def _seconds_per_token(job, corpus, folder) -> float:
     ]
   finally:
     shutil.rmtree(str(folder), ignore_errors=True)
-  return 1 / statistics.median(speeds[len(speeds) // 2 :])
+  speed = statistics.median(speeds[len(speeds) // 2 :])
+  return tokens(one) / speed / work(one), speed
+
+
+def _fewer(rows: int, part: float) -> int:
+  """Rows of a batch, divided and rounded, but never more than there were."""
+  wished = max(1.0, rows / part)
+  step = min(32, 2 ** math.floor(math.log2(wished)))
+  return min(rows, step * round(wished / step))
 
 
 def _divide(experiment, k):
   part, rows = math.sqrt(k), plan.rows_of(experiment)
-  fewer = max(1, round(rows / part))
-  share = rows / fewer / k  # of the steps
-  rate = math.sqrt(fewer / rows)
-  experiment.batch_size, experiment.batch_tokens = fewer, 0
+  fewer = _fewer(rows, part)
+  rate, share = math.sqrt(fewer / rows), rows / fewer / k
   phases = []
-  for steps, overrides in experiment.phases:
-    own = dict(overrides)
+  for phase, (steps, overrides) in zip(configuration.phases(experiment), experiment.phases):
+    own = {k: v for k, v in overrides.items() if k not in ('batch_size', 'batch_tokens')}
+    of_phase = plan.rows_of(phase.config)
+    of_steps = of_phase / _fewer(of_phase, part) / k
+    if of_phase != rows:
+      own['batch_size'] = _fewer(of_phase, part)
     if 'run.accumulation' in own:
       own['run.accumulation'] = 1  # as below: fewer rows need not divide into microbatches
-    if 'batch_size' in own:
-      own['batch_size'] = max(1, round(own['batch_size'] / part))
-    if 'batch_tokens' in own:
-      own['batch_tokens'] = max(1, round(own['batch_tokens'] / part))
-    for key, by in (('schedule.learning_rate', rate), ('schedule.warmup', share)):
+    for key, by in (('schedule.learning_rate', rate), ('schedule.warmup', of_steps)):
       if key in own:
         own[key] = own[key] * by if key.endswith('rate') else round(own[key] * by)
     if 'schedule' in own:
-      own['schedule'] = _scheduled(own['schedule'], rate, share)
-    phases.append((max(1, round(steps * share)), own))
+      own['schedule'] = _scheduled(own['schedule'], rate, of_steps)
+    phases.append((max(1, round(steps * of_steps)), own))
+  experiment.batch_size, experiment.batch_tokens = fewer, 0
   experiment.phases = tuple(phases)
   experiment.schedule = _scheduled(experiment.schedule, rate, share)
   experiment.run.accumulation = 1

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.reproduce import plan
 
@@ -50,16 +51,29 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
   return out
 
 
+def seconds(found: list[Line], tpu: str) -> float:
+  """Of all runs of all rows. Raises UserError if the time of a row is not known."""
+  if lacking := [line for line in found if line.days is None]:
+    raise errors.UserError(
+      f'How long {lacking[0].row} takes on {tpu} is not known ({lacking[0].why or "no estimate"}): '
+      'take a larger --tpu, leave the row out with --rows, or give FILE.py:budget,k=K.'
+    )
+  return 86400 * sum(line.days for line in found)
+
+
 def table(found: list[Line], tpu: str, chips: int) -> str:
   """The lines and their sum, as text."""
   wide = max(len(line.row) for line in found)
   shown = [f"Pretraining on {tpu} ({chips} chips), by the compiler's estimate; nothing was run."]
   for line in found:
-    cost = f'{line.days:8.2f} days' if line.fits and line.days is not None else line.why
+    cost = line.why or 'no estimate' if line.days is None else f'{line.days:8.2f} days'
     money = '' if line.dollars is None else f'  ${line.dollars:,.0f}'
     shown.append(f'{line.row.ljust(wide)}  {line.runs} ×  {cost}{money}')
-  days = sum(line.days or 0.0 for line in found)
-  dollars = sum(line.dollars or 0.0 for line in found)
+  known = [line for line in found if line.days is not None]
+  lacking = [line.row for line in found if line.days is None]
+  days = sum(line.days for line in known)
+  dollars = sum(line.dollars or 0.0 for line in known)
   money = f'  ${dollars:,.0f}' if dollars else ''
-  shown.append(f'{"all".ljust(wide)}       {days:8.2f} days{money}')
+  but = f', without {", ".join(lacking)}' if lacking else ''
+  shown.append(f'{"all".ljust(wide)}       {days:8.2f} days{money}{but}')
   return '\n'.join(shown)

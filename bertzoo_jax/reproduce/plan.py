@@ -97,6 +97,18 @@ def jobs(config, workdir, wanted=()) -> list[Job]:
   return out
 
 
+def alike(jobs) -> dict[str, str]:
+  """{row: an earlier row with the same config and init}: they differ in their text alone. A row
+  that others begin with is not among them.
+  """
+  first, out, needed = {}, {}, {job.after for job in jobs}
+  for job in jobs:
+    earlier = first.setdefault((program_of(job.experiment), job.init), job.row)
+    if earlier != job.row and job.row not in needed:
+      out[job.row] = earlier
+  return out
+
+
 def text_of(experiment) -> str:
   """Identifies the corpus that an experiment needs: by its tokenizer and its section `corpus`."""
   sections = {key: configuration.flatten(experiment[key]) for key in ('tokenizer', 'corpus')}

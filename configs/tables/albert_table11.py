@@ -28,6 +28,7 @@ def get_config(scale='tiny'):
     title='The number of layers',
     source='arXiv:1909.11942, A.1',
     system='albert:large',
+    topology='v4-256',
     columns=(
       parts.parameters('params, M'),
       columns.squad1('albert_base'),

@@ -33,6 +33,7 @@ def get_config(scale='tiny'):
     title='The hidden size',
     source='arXiv:1909.11942, A.1',
     system='albert:large',
+    topology='v4-128',
     columns=(
       parts.parameters('params, M'),
       columns.squad1('albert_base'),

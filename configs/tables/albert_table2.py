@@ -37,6 +37,7 @@ def get_config(scale='tiny'):
     title='BERT and ALBERT of several sizes',
     source='arXiv:1909.11942, §4.3',
     system='albert:base',
+    topology='v4-128',
     columns=(
       parts.parameters('params, M'),
       columns.squad1('albert_base'),

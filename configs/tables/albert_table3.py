@@ -33,6 +33,7 @@ def get_config(scale='tiny'):
     title='The width of the embeddings',
     source='arXiv:1909.11942, §4.4',
     system='albert:base',
+    topology='v4-64',
     columns=(
       parts.parameters('params, M'),
       columns.squad1('albert_base'),

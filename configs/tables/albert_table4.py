@@ -38,6 +38,7 @@ def get_config(scale='tiny'):
     title='What the layers share',
     source='arXiv:1909.11942, §4.5',
     system='albert:base',
+    topology='v4-64',
     columns=(
       parts.parameters('params, M'),
       columns.squad1('albert_base'),

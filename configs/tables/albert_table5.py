@@ -18,6 +18,7 @@ def get_config(scale='tiny'):
     title='The loss over pairs of segments',
     source='arXiv:1909.11942, §4.6',
     system='albert:base',
+    topology='v4-64',
     columns=(
       parts.held_out('MLM', 'mlm_accuracy'),
       parts.held_out('NSP', 'nsp_accuracy'),

@@ -17,6 +17,7 @@ def get_config(scale='tiny'):
     title='The pretraining tasks',
     source='arXiv:1810.04805, §5.1',
     system='bert:base',
+    topology='v5e-4',
     columns=(
       columns.glue('mnli', 'bert'),
       columns.glue('qnli', 'bert'),

@@ -37,6 +37,7 @@ def get_config(scale='tiny'):
     title='The size of the network',
     source='arXiv:1810.04805, §5.2',
     system='bert:base',
+    topology='v4-8',
     columns=(
       parts.held_out('LM (ppl)', 'perplexity', unit=''),
       columns.glue('mnli', 'bert'),

@@ -24,6 +24,7 @@ def get_config(scale='tiny'):
     title='Masking strategies',
     source='arXiv:1810.04805, C.2',
     system='bert:base',
+    topology='v5e-4',
     columns=(
       columns.glue('mnli', 'bert', 'MNLI fine-tune'),
       columns.conll2003('bert', 'NER fine-tune'),

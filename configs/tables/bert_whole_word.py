@@ -22,6 +22,7 @@ def get_config(scale='tiny'):
     title='Whole-word masking',
     source='github.com/google-research/bert',
     system='bert:large',
+    topology='v4-8',
     columns=(
       columns.squad1('bert_large', 'SQuAD 1.1'),
       columns.glue('mnli', 'bert_large', 'Multi NLI'),

@@ -30,6 +30,7 @@ def get_config(scale='tiny'):
     title='SiFT on and off',
     source='github.com/microsoft/DeBERTa; arXiv:2006.03654, §4 and Table 12',
     system='deberta_v2:xxlarge',
+    topology='v4-128',
     columns=(
       *_both('mnli', 'MNLI-m/mm', 'dev accuracy', 'dev_mismatched accuracy'),
       *_both('sst2', 'SST-2'),

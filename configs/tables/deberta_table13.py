@@ -23,6 +23,7 @@ def get_config(scale='tiny'):
     title='From DeBERTa to v2',
     source='arXiv:2006.03654, A.6',
     system='deberta:base_ablation',
+    topology='v5e-8',
     columns=(
       parts.parameters('params, M'),
       columns.mnli_both('deberta_base'),

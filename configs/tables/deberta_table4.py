@@ -43,6 +43,7 @@ def get_config(scale='tiny'):
     title='DeBERTa without its parts',
     source='arXiv:2006.03654, §5.2.1',
     system='deberta:base_ablation',
+    topology='v5e-8',
     columns=(
       columns.mnli_both('deberta_base'),
       columns.squad1('deberta_base', 'SQuAD v1.1'),

@@ -19,6 +19,7 @@ def get_config(scale='tiny'):
     title='How the two networks share word vectors',
     source='arXiv:2111.09543, §3.3',
     system='deberta_v3:base_ablation',
+    topology='v6e-8',
     columns=(
       columns.mnli_both('deberta_v3_base'),
       columns.squad2('deberta_v3_base', 'SQuAD v2.0'),

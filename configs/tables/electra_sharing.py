@@ -17,6 +17,7 @@ def get_config(scale='tiny'):
     title='What generator and discriminator share',
     source='arXiv:2003.10555, §3.2, "Weight Sharing"',
     system='electra:base',
+    topology='v5e-8',
     fields={'objective.width': 1.0, 'phases': ((500_000, {}),)},
     tiny={'objective.width': 1.0, 'objective.depth': 1.0},
     columns=columns.glue_average('electra_base'),

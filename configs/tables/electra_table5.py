@@ -21,6 +21,7 @@ def get_config(scale='tiny'):
     title='Where the gains come from',
     source='arXiv:2003.10555, §3.4',
     system='electra:base',
+    topology='v5e-8',
     columns=columns.glue_average('electra_base'),
     rows=(
       parts.row('ELECTRA', 85.0),

@@ -38,6 +38,7 @@ def get_config(scale='tiny'):
     title="ERNIE's masking stages",
     source='arXiv:1904.09223, §4.4',
     system='ernie:base',
+    topology='v5e-4',
     columns=(columns.chinese('XNLI dev/test', 'xnli', 'ernie', 'dev', 'test'),),
     rows=(
       _row(

@@ -19,6 +19,7 @@ def get_config(scale='tiny'):
     title='MacBERT without its parts',
     source='arXiv:1906.08101 v3, §VII-A',
     system='macbert:large',
+    topology='v4-8',
     columns=(
       parts.not_supported('CMRC 2018', 'the answers of its test set, which are not published'),
       columns.chinese_questions('DRCD', 'drcd', 'macbert', 'dev_test'),

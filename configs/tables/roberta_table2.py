@@ -20,6 +20,7 @@ def get_config(scale='tiny'):
     title='Input formats',
     source='arXiv:1907.11692, §4.2',
     system='bert:base',
+    topology='v5e-4',
     change='tokenizer=byte_bpe',
     fields={'phases': ((1_000_000, {}),)},
     tiny={'tokenizer.vocab_size': 2048},

@@ -21,6 +21,7 @@ def get_config(scale='tiny'):
     title='The masking scheme',
     source='arXiv:1907.10529, §6.1',
     system='spanbert:large',
+    topology='v4-8',
     change='objective=mlm_pair,format=segment_pairs',
     fields={'phases': ((1_200_000, {}),), 'format.short_rate': 0.0},
     tiny={'format.short_rate': 0.0},

@@ -17,6 +17,7 @@ def get_config(scale='tiny'):
     title='The auxiliary objective',
     source='arXiv:1907.10529, §6.2',
     system='spanbert:large',
+    topology='v4-8',
     fields={'phases': ((1_200_000, {}),)},
     tiny={},
     columns=(

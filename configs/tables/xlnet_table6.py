@@ -19,6 +19,7 @@ def get_config(scale='tiny'):
     title='XLNet without its parts',
     source='arXiv:1906.08237, §3.4',
     system='xlnet:base',
+    topology='v4-8',
     columns=(
       columns.race('xlnet_large'),
       columns.squad2('xlnet_large', 'SQuAD2.0'),

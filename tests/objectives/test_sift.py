@@ -17,6 +17,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.objectives import scored
@@ -287,6 +288,14 @@ def test_a_label_is_compared_as_one_of_two_classes():
   p, q = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
   each = -q * np.log(p) - (1 - q) * np.log(1 - p)
   np.testing.assert_allclose(found, 2.0 * each.mean(), rtol=1e-6)
+
+
+def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
+  a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+  longer = [
+    np.concatenate([x, np.full((3, 2), heads.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
+  ]
+  np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
 
 
 def test_several_outputs_and_units_of_tokens_are_averaged():

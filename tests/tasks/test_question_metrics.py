@@ -48,6 +48,8 @@ def test_english_scores_are_squad_s(right, text, exact, f1):
     (('ABC\u516c\u53f8',), 'abc\u516c\u53f8', 1, 1),
     (('\u5929',), '\u5730', 0, 0),
     (('\u5929', '\u5730'), '\u5730', 1, 1),
+    (('\u3002',), '\u3002', 1, 0),  # the script counts no character
+    ((), '', 1, 1),
   ],
 )
 def test_chinese_scores_are_cmrc_s(right, text, exact, f1):

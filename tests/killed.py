@@ -1,0 +1,65 @@
+"""finetune in a process of its own, killed with kill -9 and begun again."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from bertzoo_jax.training import metrics
+
+ROOT = pathlib.Path(__file__).parents[1]
+SECONDS = 200  # for a machine that is busy
+
+
+def finetune(folder, made, world, init, kills):
+  """Runs the command to its end in folder/f, after some beginnings that are killed.
+
+  Args:
+    folder: for files; f is the workdir.
+    made: code whose value is the config, as 'test_finetune.config()'.
+    world: --task_dir.
+    init: --init.
+    kills: ((folder of a run in the workdir, step at which it is killed), …).
+  """
+  (folder / 'config.py').write_text(
+    f'from tests import {made.partition(".")[0]}\n'
+    'def get_config(argument=None):\n'
+    f'  return {made}.copy_and_resolve_references().unlock()\n'
+  )
+  flags = [f'--config={folder / "config.py"}', f'--init={init}']
+  flags += [f'--task_dir={world}', f'--workdir={folder / "f"}']
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags]
+  xla = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  env = {**os.environ, 'XLA_FLAGS': xla, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
+  begin = lambda: subprocess.Popen(
+    line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+  )
+  for run, step in kills:
+    process, until = begin(), time.monotonic() + SECONDS
+    while time.monotonic() < until and process.poll() is None:
+      if any(row['step'] >= step for row in metrics.read(folder / 'f' / run)):
+        break
+      time.sleep(0.05)
+    assert process.poll() is None, process.stdout.read()[-2000:]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / 'f' / 'table.md').exists()
+  last = begin()
+  said, _ = last.communicate(timeout=2 * SECONDS)
+  assert last.returncode == 0, said[-2000:]
+
+
+def same_bytes(a, b, task):
+  """Asserts equal tables and predictions of two workdirs, but for what names the folder."""
+  assert (a / 'table.md').read_text() == (b / 'table.md').read_text()
+  files = sorted((a / task).glob('*/predictions.npz'))
+  assert files
+  for file in files:
+    with np.load(file) as x, np.load(b / file.relative_to(a)) as y:
+      assert x.files == y.files
+      for name in x.files:
+        np.testing.assert_array_equal(x[name], y[name])
