@@ -206,6 +206,15 @@ def test_the_readmes_table_has_every_config_and_no_other():
       assert size in found.module(system).SIZES, row
 
 
+def test_the_page_of_the_house_names_every_part_of_every_axis():
+  page = (ROOT / 'docs/ARCHITECTURE.md').read_text(encoding='utf-8')
+  for section, constructors in [*parts.SECTIONS.items(), *task_parts.SECTIONS.items()]:
+    rows = re.findall(rf'^\|.*\| `config\.{section}` \|(.*)$', page, re.M)
+    assert rows, section
+    lacking = {c.__name__ for c in constructors} - set(re.findall(r'`(\w+)`', ' '.join(rows)))
+    assert not lacking, (section, lacking)
+
+
 @pytest.mark.parametrize('file, task', found.TASKS)
 def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(file, task):
   module = importlib.import_module(f'configs.tasks.{file}')
