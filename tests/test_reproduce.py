@@ -157,10 +157,15 @@ def test_a_budget_divides_each_phase_by_its_own_rows():
   config = small_table.get_config('budget,k=4')
   one = config.rows.whole.experiment
   one.batch_size, one.batch_tokens, one.length = 0, 64 * 128, 128
-  one.phases = ((40, {'length': 64}), (20, {}), (10, {'batch_size': 256}))
+  one.run.accumulation = 2
+  one.phases = ((40, {'length': 64}), (20, {}), (10, {'batch_size': 256, 'run.accumulation': 8}))
   after = budget.divided(config.lock(), 4.0).rows.whole.experiment
   sizes = [(p.steps, p.config.batch_size, p.config.length) for p in configuration.phases(after)]
   assert sizes == [(20, 64, 64), (10, 32, 128), (5, 128, 128)]
+  assert [p.config.run.accumulation for p in configuration.phases(after)] == [1, 1, 4]
+  one = budget.divided(config, 1.0).rows.whole.experiment
+  sizes = [(p.steps, p.config.batch_size, p.config.length) for p in configuration.phases(one)]
+  assert sizes == [(40, 128, 64), (20, 64, 128), (10, 256, 128)]
 
 
 def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours():

@@ -3,7 +3,8 @@
 All rows have 1/k of their tokens. The rows of a batch are divided by √k and rounded: to a multiple
 of 32, and below 32 to a power of two, so that the devices of a slice can share them. The steps are
 divided by what is left. Both are at least 1. The learning rate is multiplied by the root of the
-batch's share (as usual for Adam and LAMB). The warmup keeps its share of the steps.
+batch's share (as usual for Adam and LAMB). The warmup keeps its share of the steps. A microbatch
+has no more rows than before.
 """
 
 import math
@@ -103,9 +104,17 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
 
 def _fewer(rows: int, part: float) -> int:
   """Rows of a batch, divided and rounded, but never more than there were."""
+  if part == 1:
+    return rows
   wished = max(1.0, rows / part)
   step = min(32, 2 ** math.floor(math.log2(wished)))
   return min(rows, step * round(wished / step))
+
+
+def _microbatches(before: int, rows: int, fewer: int) -> int:
+  """The smallest number of equal microbatches that have no more rows than before."""
+  least = max(1, math.ceil(before * fewer / rows))
+  return next(n for n in range(least, fewer + 1) if fewer % n == 0)
 
 
 def _divide(experiment, k):
@@ -114,13 +123,14 @@ def _divide(experiment, k):
   rate, share = math.sqrt(fewer / rows), rows / fewer / k
   phases = []
   for phase, (steps, overrides) in zip(configuration.phases(experiment), experiment.phases):
-    own = {k: v for k, v in overrides.items() if k not in ('batch_size', 'batch_tokens')}
+    own = {key: v for key, v in overrides.items() if key not in ('batch_size', 'batch_tokens')}
     of_phase = plan.rows_of(phase.config)
-    of_steps = of_phase / _fewer(of_phase, part) / k
+    left = _fewer(of_phase, part)
+    of_steps = of_phase / left / k
     if of_phase != rows:
-      own['batch_size'] = _fewer(of_phase, part)
-    if 'run.accumulation' in own:
-      own['run.accumulation'] = 1  # as below: fewer rows need not divide into microbatches
+      own['batch_size'] = left
+    if of_phase != rows or 'run.accumulation' in own:
+      own['run.accumulation'] = _microbatches(phase.config.run.accumulation, of_phase, left)
     for key, by in (('schedule.learning_rate', rate), ('schedule.warmup', of_steps)):
       if key in own:
         own[key] = own[key] * by if key.endswith('rate') else round(own[key] * by)
@@ -130,7 +140,7 @@ def _divide(experiment, k):
   experiment.batch_size, experiment.batch_tokens = fewer, 0
   experiment.phases = tuple(phases)
   experiment.schedule = _scheduled(experiment.schedule, rate, share)
-  experiment.run.accumulation = 1
+  experiment.run.accumulation = _microbatches(experiment.run.accumulation, rows, fewer)
 
 
 def _scheduled(section, rate, share):
