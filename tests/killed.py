@@ -19,12 +19,13 @@ def finetune(folder, made, world, init, kills):
   """Runs the command to its end in folder/f, after some beginnings that are killed.
 
   Args:
-    folder: for files; f is the workdir.
+    folder: for files, made if it is not there; f is the workdir.
     made: code whose value is the config, as 'test_finetune.config()'.
     world: --task_dir.
     init: --init.
     kills: ((folder of a run in the workdir, step at which it is killed), …).
   """
+  folder.mkdir(exist_ok=True)
   (folder / 'config.py').write_text(
     f'from tests import {made.partition(".")[0]}\n'
     'def get_config(argument=None):\n'

@@ -201,8 +201,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_predictions(world, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize('objective', ['span', 'span_conditional'])
 def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(world, tmp_path, objective):
-  finetune(world, tmp_path / 'whole', config(objective, '2', steps=12, run__log_every=1))
   made = f'test_finetune_questions.config({objective!r}, "2", steps=12, run__log_every=1)'
   kills = ('qa/run', 3), ('qa/run', 8)
-  killed.finetune(tmp_path, made, world, world / 'bert', kills)
-  killed.same_bytes(tmp_path / 'whole', tmp_path / 'f', 'qa')
+  killed.finetune(tmp_path / 'whole', made, world, world / 'bert', ())
+  killed.finetune(tmp_path / 'killed', made, world, world / 'bert', kills)
+  killed.same_bytes(tmp_path / 'whole/f', tmp_path / 'killed/f', 'qa')

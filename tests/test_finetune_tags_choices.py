@@ -202,8 +202,8 @@ def test_microbatches_on_two_devices_predict_the_same(world, tmp_path, argument)
 @pytest.mark.slow
 @pytest.mark.parametrize('argument', ENDINGS)
 def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(world, tmp_path, argument):
-  finetune(world, tmp_path / 'whole', argument, steps=12, run=dict(log_every=1))
   made = f'test_finetune_tags_choices.config({argument!r}, steps=12, run=dict(log_every=1))'
   kills = (f'{argument}/run', 3), (f'{argument}/run', 8)
-  killed.finetune(tmp_path, made, world, world / 'run', kills)
-  killed.same_bytes(tmp_path / 'whole', tmp_path / 'f', argument)
+  killed.finetune(tmp_path / 'whole', made, world, world / 'run', ())
+  killed.finetune(tmp_path / 'killed', made, world, world / 'run', kills)
+  killed.same_bytes(tmp_path / 'whole/f', tmp_path / 'killed/f', argument)
