@@ -214,9 +214,11 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
 
 def _scored_again(run, task, result) -> dict:
   """The result of a finished run, from its predictions if the config asks for other answers."""
-  old = configuration.decoding(workdirs.run_config(run.folder))
   new = configuration.decoding(run.experiment)
-  if old == new or result['diverged']:
+  if not new or result['diverged']:
+    return result
+  old = configuration.decoding(workdirs.run_config(run.folder))
+  if old == new:
     return result
   changed = '; '.join(configuration.differences(old, new))
   print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)

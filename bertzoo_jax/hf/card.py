@@ -308,7 +308,7 @@ def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
   passage_first = usual if order == 'auto' else order == 'passage_first'
   most = own['max_answer'] if 'max_answer' in own else 30
   threshold = own['no_answer_threshold'] if 'no_answer_threshold' in own else 0.0
-  may_have_none = bool(threshold) or 'best_threshold' in config.get('metrics', ())
+  may_have_none = bool(threshold) or ('metrics' in config and 'best_threshold' in config['metrics'])
   return [
     '```python',
     'import torch',
