@@ -1,5 +1,6 @@
 """The command `reproduce` on a table of seconds."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -217,7 +218,40 @@ def test_rows_that_begin_with_each_other_are_refused(tmp_path):
     plan.jobs(config.lock(), str(tmp_path))
 
 
-@pytest.mark.parametrize('scale', ['tinny', 'budget,k=0', 'paper,k=2', 'budget,n=3'])
+@pytest.mark.parametrize(
+  'scale, hours, words',
+  [('budget,k=2', 1.0, 'without k and steps'), ('budget', None, 'needs --hours')],
+)
+def test_a_budget_says_its_k_once(tmp_path, scale, hours, words):
+  with pytest.raises(errors.UserError, match=words):
+    run(tmp_path / 'R', small_table.get_config(scale).lock(), hours=hours)
+  assert not (tmp_path / 'R').exists()
+
+
+def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
+  tiny, longer = (small_table.get_config(scale) for scale in ('tiny', 'budget,steps=4000'))
+  assert longer.table.scale == 'budget' and longer.table.tokens_divided_by == 1
+  assert longer.rows.whole.experiment.encoder == tiny.rows.whole.experiment.encoder
+  assert [steps for steps, _ in longer.rows.whole.experiment.phases] == [4000]
+  task = importlib.import_module('configs.tables.electra_table1').get_config('budget,steps=600')
+  assert task.columns.cola.task.steps == 300 and task.columns.cola.task.seeds == (0, 1, 2)
+  assert 'size tiny, 4,000 steps' in page.page(longer.lock(), '/nowhere')
+
+
+def test_a_budget_of_steps_keeps_the_share_of_a_row_that_sets_its_own():
+  tiny, longer = (
+    importlib.import_module('configs.tables.electra_table1').get_config(scale).rows
+    for scale in ('tiny', 'budget,steps=600')
+  )
+  phases = {name: row.experiment.phases for name, row in tiny.items() if row.experiment}
+  for name, own in phases.items():
+    assert sum(n for n, _ in longer[name].experiment.phases) == 3 * sum(n for n, _ in own)
+
+
+@pytest.mark.parametrize(
+  'scale',
+  ['tinny', 'budget,k=0', 'paper,k=2', 'budget,n=3', 'budget,steps=0', 'budget,k=2,steps=9'],
+)
 def test_a_wrong_scale_is_refused(scale):
   with pytest.raises(ValueError, match='scale'):
     small_table.get_config(scale)

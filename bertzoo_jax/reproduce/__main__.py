@@ -4,7 +4,8 @@ the paper's. Run the same line again to resume.
     python -m bertzoo_jax.reproduce --config configs/tables/albert_table5.py:tiny --workdir R
                                     [--source TEXT …] [--task_dir DIR] [--rows None,SOP]
 
-The scale is the config's argument: `paper`, `budget,k=64` or `tiny` (configs/tables/parts.py).
+The scale is the config's argument: `paper`, `budget,k=64`, `budget,steps=4000` or `tiny`
+(configs/tables/parts.py).
 --source is the text of all rows, as prepare takes it; `tiny` reads the sample of this repository
 without it. Each row gets a corpus of its own tokenizer. --task_dir holds a folder per task, as
 finetune takes it; a task whose files are not there reads "not run".
@@ -65,6 +66,7 @@ def reproduce(
     TryAgain, Stopped: see pretrain.
   """
   plan.check(config)
+  _check_hours(config, hours, workdir)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
   jobs = plan.jobs(config, workdir, rows)
   left_out = plan.alike(jobs)
@@ -108,18 +110,28 @@ def reproduce(
   return True
 
 
+def _check_hours(config, hours, workdir):
+  """Raises UserError unless the scale, --hours and the workdir say one k."""
+  t = config.table
+  if hours is None:
+    if not t.tokens_divided_by and not plan.recorded(workdir):
+      raise errors.UserError(
+        'The scale budget needs --hours H, or FILE.py:budget,k=K, or FILE.py:budget,steps=N.'
+      )
+    return
+  if t.scale != 'budget':
+    raise errors.UserError(
+      f'--hours is for the scale budget, and this one is {t.scale}: give FILE.py:budget.'
+    )
+  if t.tokens_divided_by:
+    raise errors.UserError('--hours chooses k: give FILE.py:budget without k and steps.')
+
+
 def _divided(config, jobs, texts, workdir, hours, tpu, say):
   """The table with its tokens divided: by the config's k, by that of the workdir, or by hours."""
   if config.table.scale != 'budget':
-    if hours is not None:
-      raise errors.UserError(
-        f'--hours is for the scale budget, and this one is {config.table.scale}: give '
-        'FILE.py:budget.'
-      )
     return config
   k = config.table.tokens_divided_by or plan.recorded(workdir)
-  if not k and hours is None:
-    raise errors.UserError('The scale budget needs --hours H, or FILE.py:budget,k=K.')
   if not k:
     if tpu is None:
       seconds = budget.warmed_up(jobs, texts, workdir, say)

@@ -144,8 +144,8 @@ def _heading(config) -> list[str]:
   said = {
     'paper': 'The systems as published. Δ is ours − paper.',
     'budget': (
-      f'BUDGET: the same networks on 1/{t.tokens_divided_by:g} of the tokens. Compare the rows '
-      "with each other: Δ is a row − the first row, ours beside the paper's."
+      f'BUDGET: {_networks(t)}. Compare the rows with each other: Δ is a row − the first row, ours '
+      "beside the paper's."
     ),
     'tiny': (
       'TINY: networks of minutes, to see that every row runs. These numbers say nothing about the '
@@ -153,6 +153,12 @@ def _heading(config) -> list[str]:
     ),
   }[t.scale]
   return [f'# {t.paper}, {t.name}: {t.title}', '', f'{t.source}. {said}', t.note]
+
+
+def _networks(t) -> str:
+  if t.steps:
+    return f"networks of each system's size tiny, {t.steps:,} steps"
+  return f'the same networks on 1/{t.tokens_divided_by:g} of the tokens'
 
 
 def _columns(config):

@@ -3,6 +3,7 @@
     FILE.py:paper             the systems as published
     FILE.py:budget,k=64       the same networks on a 64th of the tokens
     FILE.py:budget            the same; `reproduce --hours H` chooses k
+    FILE.py:budget,steps=4000 the systems' size `tiny` for 4,000 steps, on a text of your own
     FILE.py:tiny              networks of minutes, to see that every row runs
 
 A row is a system's config and what the table changes in it. Nothing here imports a framework. How
@@ -11,6 +12,7 @@ A row is a system's config and what the table changes in it. Nothing here import
 
 import importlib
 import math
+from typing import NamedTuple
 
 import ml_collections
 
@@ -29,7 +31,7 @@ def row(title, *printed, system='', change='', fields=None, tiny=None, init='', 
     (another paper's model, whose note says why).
   change: parts that are swapped, 'objective=mlm,masking=span'.
   fields: {key: value} of the config, after that.
-  tiny: {key: value} that `tiny` sets in place of `fields`; None for the same.
+  tiny: {key: value} that tiny networks set in place of `fields`; None for the same.
   init: title of the row whose weights it begins with, or an address of weights.
   note: a sentence about the row.
   """
@@ -124,19 +126,20 @@ def table(
 ):
   """The complete config of a table.
 
-  scale: tiny | paper | budget,k=K.
+  scale: tiny | paper | budget | budget,k=K | budget,steps=N.
   paper, name, title: 'Lan et al. 2019', 'Table 5', what it compares; source: where it is.
   system: config and size of all rows that name no other.
   varies: {key of the config: the paper's passage}. Rows may differ in these keys alone.
   note: what is not reproduced.
   change, fields, tiny: as in `row`, for every row. A row's own come after these.
-  tiny_steps: steps of pretraining at `tiny`.
-  seeds: seeds of pretraining; each is a run. task_seeds: seeds of fine-tuning, not used at `tiny`;
-    None for the task's own.
+  tiny_steps: steps of pretraining at `tiny`. At `budget,steps=N` phases that a row sets for `tiny`
+    are N / tiny_steps as long.
+  seeds: seeds of pretraining; each is a run. task_seeds: seeds of fine-tuning, not used by tiny
+    networks; None for the task's own.
   sample: files of data/sample that `tiny` reads if no text is given.
   topology: slice on which the largest and the smallest row are compiled by preflight.
   """
-  kind, k = _scale(scale)
+  at = _scale(scale, tiny_steps)
   made = ml_collections.ConfigDict(
     dict(
       table=dict(
@@ -145,10 +148,11 @@ def table(
         title=title,
         source=source,
         note=note,
-        scale=kind,
-        tokens_divided_by=k,
+        scale=at.kind,
+        tokens_divided_by=at.k,
+        steps=at.steps,
         topology=topology,
-        sample=sample if kind == 'tiny' else (),
+        sample=sample if at.kind == 'tiny' else (),
         columns=tuple(_id(column['title']) for column in columns),  # in their order
         rows=tuple(_id(one['title']) for one in rows),
       ),
@@ -159,8 +163,9 @@ def table(
     )
   )
   keys = [_id(column['title']) for column in columns]
+  length = _system(system, tiny=True).length
   for key, column in zip(keys, columns):
-    made.columns[key] = ml_collections.ConfigDict(_column(column, kind, task_seeds))
+    made.columns[key] = ml_collections.ConfigDict(_column(column, at, task_seeds, length))
   for one in rows:
     if len(one['printed']) > len(keys):
       raise ValueError(
@@ -171,53 +176,78 @@ def table(
       dict(
         title=one['title'],
         note=one['note'],
-        init=_init(one['init'], {r['title'] for r in rows}, kind),
+        init=_init(one['init'], {r['title'] for r in rows}, at),
         printed=dict(zip(keys, map(str, one['printed']))),
         experiment=_experiment(
-          one, row('', system=system, change=change, fields=fields, tiny=tiny), kind, tiny_steps
+          one, row('', system=system, change=change, fields=fields, tiny=tiny), at, tiny_steps
         ),
       )
     )
   return made
 
 
-def _scale(scale):
+class _Scale(NamedTuple):
+  """kind: of SCALES; k: what tokens are divided by, 0 where --hours chooses it; steps: of the tiny
+  networks, 0 for the networks as published.
+  """
+
+  kind: str
+  k: float
+  steps: int
+
+
+def _scale(scale, tiny_steps) -> _Scale:
   kind, *more = (scale or '').split(',')
-  k = 0.0 if kind == 'budget' else 1.0
-  for change in more:
-    key, _, value = change.partition('=')
-    if kind != 'budget' or key != 'k' or not _is_number(value) or float(value) < 1:
-      raise ValueError(f'{change!r}: a scale is tiny, paper, or budget,k=K with K from 1 on.')
-    k = float(value)
   if kind not in SCALES:
     raise ValueError(
       f'no scale {kind!r}: write FILE.py:SCALE with SCALE one of {", ".join(SCALES)}.'
     )
-  return kind, k
+  if not more:
+    return _Scale(kind, 0.0 if kind == 'budget' else 1.0, tiny_steps if kind == 'tiny' else 0)
+  key, _, value = more[0].partition('=')
+  if kind == 'budget' and len(more) == 1:
+    if key == 'k' and _is_number(value) and float(value) >= 1:
+      return _Scale(kind, float(value), 0)
+    if key == 'steps' and value.isdecimal() and int(value):
+      return _Scale(kind, 1.0, int(value))
+  raise ValueError(
+    f'{",".join(more)!r}: a scale is tiny, paper, budget, budget,k=K with K from 1 on, or '
+    'budget,steps=N.'
+  )
 
 
-def _init(init, titles, scale):
-  """The name of a row or an address; no address at `tiny`, whose networks fit no other weights."""
-  return _id(init) if init in titles else '' if scale == 'tiny' else init
+def _init(init, titles, at):
+  """The name of a row or an address; no address for tiny networks, which fit no other weights."""
+  return _id(init) if init in titles else '' if at.steps else init
 
 
-def _experiment(one, every, scale, tiny_steps):
+def _system(name, *, tiny=False, changes=()):
+  """The config of a system, 'albert:base', with {section: part} changed."""
+  file, _, size = name.partition(':')
+  module = importlib.import_module(f'configs.{file}')
+  size = _tiny_size(size, module) if tiny else size
+  return module.get_config(','.join([size, *(f'{k}={v}' for k, v in dict(changes).items())]))
+
+
+def _experiment(one, every, at, tiny_steps):
   """The config of a row; None for one that is not run. every: what all rows have."""
   if one['system'] is None:
     return None
-  file, _, size = (one['system'] or every['system']).partition(':')
-  module = importlib.import_module(f'configs.{file}')
   changes = _changes(every['change']) | _changes(one['change'])
-  if scale == 'tiny':
-    size, changes = _tiny_size(size, module), {**changes, 'steps': tiny_steps}
-  config = module.get_config(','.join([size, *(f'{k}={v}' for k, v in changes.items())]))
+  changes |= {'steps': at.steps} if at.steps else {}
+  config = _system(one['system'] or every['system'], tiny=at.steps > 0, changes=changes)
   for part in (every, one):
-    fields = part['fields'] if scale != 'tiny' or part['tiny'] is None else part['tiny']
+    fields = part['fields'] if not at.steps or part['tiny'] is None else part['tiny']
     for key, value in fields.items():
-      _set(config, key, value)
-  if scale == 'tiny':
-    config.run.eval_every = max(1, tiny_steps // 10)
+      _set(config, key, _longer(value, at.steps / tiny_steps) if key == 'phases' else value)
+  if at.steps:
+    config.run.eval_every = max(1, at.steps // 10)
   return config
+
+
+def _longer(phases, times):
+  """Phases of `tiny` with another number of steps; those as published (times=0) stay."""
+  return tuple((round(steps * times) if times else steps, fields) for steps, fields in phases)
 
 
 def _changes(text) -> dict:
@@ -239,7 +269,7 @@ def _set(config, key, value):
   config[field] = value
 
 
-def _column(column, scale, task_seeds):
+def _column(column, at, task_seeds, length):
   column = dict(column)
   if column['kind'] == 'average':
     return {**column, 'of': tuple(map(_id, column['of']))}
@@ -247,26 +277,26 @@ def _column(column, scale, task_seeds):
     return column
   file, _, argument = column.pop('task').partition(':')
   config = importlib.import_module(f'configs.tasks.{file}').get_config(argument)
-  if scale == 'tiny':
-    _shorten(config)
+  if at.steps:
+    _shorten(config, *((60, 16, 32, ()) if at.kind == 'tiny' else (300, 32, length, (0, 1, 2))))
   for key, value in column.pop('fields').items():
     _set(config, key, value)
-  if task_seeds is not None and scale != 'tiny':
+  if task_seeds is not None and not at.steps:
     config.seeds = task_seeds
   column['metrics'] = column['metrics'] or (f'{column.pop("split")} {config.metrics[0]}',)
   column.pop('split', None)
   return {**column, 'task': config}
 
 
-def _shorten(task):
-  """Makes a fine-tuning one run of some steps on short rows, which every tiny network takes."""
-  task.grid, task.seeds, task.init = (), (), ''
-  task.steps, task.batch_size, task.length = 60, 16, 32
+def _shorten(task, steps, batch_size, length, seeds):
+  """Makes a fine-tuning some steps on short rows, which every tiny network takes, at one rate."""
+  task.grid, task.seeds, task.init = (), seeds, ''
+  task.steps, task.batch_size, task.length = steps, batch_size, length
   with task.ignore_type():  # some recipes have steps
     task.warmup = 0.1
   task.schedule.learning_rate = 1e-3
   if 'max_question' in task.features:
-    task.features.max_question, task.features.doc_stride = 10, 8
+    task.features.max_question, task.features.doc_stride = length // 3, length // 4
 
 
 def _id(title):
