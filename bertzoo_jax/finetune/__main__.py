@@ -88,7 +88,7 @@ def finetune(
       best = {}
       for name, own in suite.items():
         trainings.start_devices(own)
-        task = _opened(name, own, task_dir, tokenizer, weights[0], len(suite) > 1)
+        task = _opened(name, suite, task_dir, tokenizer, weights[0])
         if task is None:
           continue
         unlabelled = None if predict is None else task.read(predict)
@@ -121,12 +121,14 @@ def finetune(
   return found
 
 
-def _opened(name, config, task_dir, tokenizer, weights, may_lack):
-  """The task; None where its files are not there, if it may lack."""
-  if may_lack and (why := tasks.missing(config, task_dir)):
-    _say(f'{name} is left out. {why}')
-    return None
-  return work.opened(config, task_dir, tokenizer, weights)
+def _opened(name, suite, task_dir, tokenizer, weights):
+  """The task; None if it is one of several and its files are not there."""
+  if len(suite) > 1:
+    task_dir, why = tasks.located(suite[name], task_dir, suite.values())
+    if why:
+      _say(f'{name} is left out. {why}')
+      return None
+  return work.opened(suite[name], task_dir, tokenizer, weights)
 
 
 def _write(name, config, task, chosen, results, begun, workdir):

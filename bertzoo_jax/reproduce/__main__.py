@@ -7,8 +7,8 @@ the paper's. Run the same line again to resume.
 The scale is the config's argument: `paper`, `budget,k=64`, `budget,steps=4000` or `tiny`
 (configs/tables/parts.py).
 --source is the text of all rows, as prepare takes it; `tiny` reads the sample of this repository
-without it. Each row gets a corpus of its own tokenizer. --task_dir holds a folder per task, as
-finetune takes it; a task whose files are not there reads "not run".
+without it. Each row gets a corpus of its own tokenizer. --task_dir holds the tasks' files, or a
+folder for each task, with its name; a task whose files are not there reads "not run".
 
 R gets a folder per row and seed, and table.md, table.json and table.html, which are written anew
 whenever a row ends. Several processes, on one machine or on several that share R, take rows from

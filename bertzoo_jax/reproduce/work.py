@@ -58,7 +58,7 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   for name in config.table.columns:
     column = config.columns[name]
     if column.kind == 'task':
-      found = _fine_tuned(job, name, column, task_dir, say)
+      found = _fine_tuned(job, name, config, task_dir, say)
       if found is None:
         return None
       tasks_done[name] = found
@@ -133,17 +133,19 @@ def _evaluated(job, config, corpus) -> dict:
   return {(s.rows, s.measure): s.value for s in found.scores}
 
 
-def _fine_tuned(job, name, column, task_dir, say):
+def _fine_tuned(job, name, config, task_dir, say):
   """{'SPLIT METRIC': (median over the seeds, seeds)} of the best point of the grid; a sentence if
   the task's files are not there; None if it was stopped.
   """
-  if why := tasks.missing(column.task, task_dir):
+  column = config.columns[name]
+  others = [c.task for c in config.columns.values() if c.kind == 'task']
+  where, why = tasks.located(column.task, task_dir, others)
+  if why:
+    say(f'{column.title} is not run. {why}')
     return why
   folder = job.folder / 'tasks' / name
   say(f'== {column.title} in {folder}')
-  found = finetuning.finetune(
-    column.task, str(folder), init=str(job.pretraining), task_dir=task_dir
-  )
+  found = finetuning.finetune(column.task, str(folder), init=str(job.pretraining), task_dir=where)
   jax.clear_caches()
   if found is None:
     return None

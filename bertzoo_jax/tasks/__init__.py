@@ -14,6 +14,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.examples import PREFIXES
+from bertzoo_jax.tasks.files import located as located
 from bertzoo_jax.tasks.kinds.kind import check_metrics
 from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.task import Split
@@ -61,11 +62,6 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     notes=(*source.notes, *notes),
     read=read,
   )
-
-
-def missing(config, task_dir) -> str:
-  """Why a task cannot be read from this folder, in a sentence; '' if its train file is there."""
-  return files.missing(config, task_dir)
 
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:

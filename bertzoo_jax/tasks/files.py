@@ -4,7 +4,10 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 `config.source`, and returns a `Source`. Labels stay as they are written; `labels.py` numbers them.
 """
 
+import os
+
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import datasets
@@ -64,19 +67,42 @@ def table(
   )
 
 
-def missing(config, task_dir) -> str:
-  """Why the files of a task's train split are not there, in a sentence; '' if they are.
+def located(config, task_dir: str, others=()) -> tuple[str, str]:
+  """The folder of the files of one of several tasks, and '' or why it has none.
 
-  config: a fine-tuning config. Datasets of tensorflow-datasets are looked for when they are read.
+  It is `task_dir/NAME`, with the task's name as in its config, or `task_dir` itself. A file of
+  `task_dir` itself that another task names, too, is nobody's: all of CLUE have a train.tsv.
+
+  Args:
+    config: of a fine-tuning. Datasets of tensorflow-datasets are looked for when they are read.
+    task_dir: the folder of all tasks.
+    others: configs of the other tasks.
+
+  Returns:
+    (folder, ''), or ('', a sentence).
   """
   if 'files' not in config.source:
-    return ''
+    return task_dir, ''
+  own = str(storage.path(os.path.join(task_dir or '', config.name)))
+  if config.name and _train_of(config, own)[0]:
+    return own, ''
+  path, why = _train_of(config, task_dir)
+  if path is None:
+    return '', why
+  for other in others:
+    if other.name != config.name and 'files' in other.source:
+      if _train_of(other, task_dir)[0] == path:
+        return '', f'{path} may be of {config.name} or of {other.name}: move it to {own}.'
+  return task_dir, ''
+
+
+def _train_of(config, folder):
+  """(path of the file to learn from, ''), or (None, why there is none)."""
   try:
     folders = config.source.name == 'choices'
-    places.of(task_dir, {TRAIN: config.source.files.train}, folders)
+    return places.of(folder, {TRAIN: config.source.files.train}, folders)[TRAIN], ''
   except errors.UserError as e:
-    return str(e)
-  return ''
+    return None, str(e)
 
 
 BY_NAME = {

@@ -171,15 +171,27 @@ def test_a_wrong_column_name_lists_the_columns_and_a_missing_header_is_guessed(t
     read(tmp_path)
 
 
+def test_of_several_tasks_each_has_a_folder_and_a_file_that_two_name_is_nobody_s(tmp_path):
+  one, other = (made.config(files=dict(train='train.tsv')) for _ in range(2))
+  one.name, other.name = 'one', 'other'
+  made.write(tmp_path, train_tsv=TSV)
+  folder, why = tasks.located(one, str(tmp_path), [one, other])
+  assert not folder and 'may be of one or of other' in why and str(tmp_path / 'one') in why
+  assert tasks.located(one, str(tmp_path), [one]) == (str(tmp_path), '')
+  (tmp_path / 'one').mkdir()
+  made.write(tmp_path / 'one', train_tsv=TSV)
+  assert tasks.located(one, str(tmp_path), [one, other]) == (str(tmp_path / 'one'), '')
+
+
 def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path):
   with pytest.raises(
     errors.UserError, match=r'The train file .*train\.tsv does not exist.*task_dir'
   ):
     read(tmp_path)
   config = made.config(files=dict(train='train.tsv'))
-  assert 'train.tsv does not exist' in tasks.missing(config, str(tmp_path))
+  assert 'train.tsv does not exist' in tasks.located(config, str(tmp_path))[1]
   made.write(tmp_path, train_tsv=TSV)
-  assert tasks.missing(config, str(tmp_path)) == ''
+  assert tasks.located(config, str(tmp_path)) == (str(tmp_path), '')
   with pytest.raises(errors.UserError, match="The dev file .*files.dev=''"):
     read(tmp_path, dev='dev.tsv')
   assert read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes == (
