@@ -211,6 +211,21 @@ def test_a_mistake_is_one_sentence(tmp_path, change, words):
     run(tmp_path / 'R', **change)
 
 
+@pytest.mark.parametrize(
+  'key, value, remedy',
+  [
+    ('tokenizer.vocab_size', 400_000, '--config.rows.whole.experiment.tokenizer.vocab_size='),
+    ('length', 4, 'config.rows.whole.experiment.length'),
+  ],
+)
+def test_a_mistake_names_the_field_of_the_table(tmp_path, key, value, remedy):
+  config = small_table.get_config()
+  with config.rows.whole.experiment.unlocked() as one:
+    parts._set(one, key, value)
+  with pytest.raises(errors.UserError, match=re.escape(remedy)):
+    run(tmp_path / 'R', config.lock(), rows=['whole'])
+
+
 def test_rows_that_begin_with_each_other_are_refused(tmp_path):
   config = small_table.get_config()
   config.rows.whole.init = 'deeper'

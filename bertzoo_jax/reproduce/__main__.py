@@ -169,7 +169,8 @@ def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
       try:
         with lock.hold(folder):
           say(f'== text for {config.rows[job.row].title} in {out[name]}')
-          prepare.prepare(job.experiment, source, out[name], say=say)
+          with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+            prepare.prepare(job.experiment, source, out[name], say=say)
       except errors.TryAgain as e:
         say(str(e))
         time.sleep(_WAIT)

@@ -92,7 +92,8 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   one.schedule.warmup = 0
   one.run.log_every, one.run.accumulation = 1, 1
   try:
-    pretrain.pretrain(one.lock(), str(folder), corpus=corpus)
+    with plan.naming(one, f'rows.{job.row}.experiment'):
+      pretrain.pretrain(one.lock(), str(folder), corpus=corpus)
     speeds = [
       row['tokens_per_second'] for row in metrics.read(folder) if row.get('tokens_per_second')
     ]

@@ -1,7 +1,9 @@
 """Which runs a table asks for."""
 
+import contextlib
 import hashlib
 import json
+import re
 from typing import Any
 from typing import NamedTuple
 
@@ -107,6 +109,21 @@ def alike(jobs) -> dict[str, str]:
     if earlier != job.row and job.row not in needed:
       out[job.row] = earlier
   return out
+
+
+@contextlib.contextmanager
+def naming(section, where):
+  """Mistakes inside name fields of a config, `--config.length`, as the table's own:
+  `--config.rows.ROW.experiment.length`.
+
+  section: the config whose fields are meant; where: its place in the table, 'rows.ROW.experiment'.
+  """
+  try:
+    yield
+  except errors.UserError as e:
+    fields = '|'.join(map(re.escape, section))
+    named = re.sub(rf'\bconfig\.(?=({fields})\b)', f'config.{where}.', str(e))
+    raise errors.UserError(named) from e
 
 
 def text_of(experiment) -> str:

@@ -84,9 +84,10 @@ def _pretrained(job, corpus) -> dict | None:
   file = job.folder / PRETRAINED
   if file.exists():
     return storage.read_json(file)
-  found = pretrain.pretrain(
-    job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
-  )
+  with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+    found = pretrain.pretrain(
+      job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
+    )
   jax.clear_caches()
   if found['interrupted'] and found['step'] < found['end']:
     return None
