@@ -34,6 +34,7 @@ def get_config(scale='tiny'):
     title='The batch size',
     source='arXiv:1907.11692, §4.3',
     system='bert:base',
+    topology='v4-128',
     change='tokenizer=byte_bpe,format=full_sentences,objective=mlm',
     tiny={'tokenizer.vocab_size': 2048},
     columns=(
