@@ -65,7 +65,7 @@ def _tables():
 def main(_):
   jax.config.update('jax_platforms', 'cpu')  # no chip is needed
   out, made = pathlib.Path(_OUT.value), {}
-  page, _, section = out.read_text(encoding='utf-8').partition(HEADING)
+  section = out.read_text(encoding='utf-8').partition(HEADING)[2]
   for line in section.splitlines():
     if match := re.match(r'\| `(\w+)` \|', line):
       made.setdefault(match[1], []).append(line)
@@ -73,6 +73,7 @@ def main(_):
     if name not in made:
       made[name] = lines(name)
     missing = [f'`{name}`' for name in _tables() if name not in made]
+    page = out.read_text(encoding='utf-8').partition(HEADING)[0]  # it may have been edited
     storage.write_text(
       out,
       '\n'.join(

@@ -226,6 +226,17 @@ def test_a_mistake_names_the_field_of_the_table(tmp_path, key, value, remedy):
     run(tmp_path / 'R', config.lock(), rows=['whole'])
 
 
+@pytest.mark.parametrize('kind', [errors.UserError, errors.TryAgain, errors.Diverged])
+def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
+  with pytest.raises(errors.UserError) as raised:
+    with plan.naming({'length': 4}, 'rows.whole.experiment'):
+      raise kind('--config.length=4 is not that of config.json: set config.lengths.')
+  assert raised.type is kind
+  assert str(raised.value) == (
+    '--config.rows.whole.experiment.length=4 is not that of config.json: set config.lengths.'
+  )
+
+
 def test_rows_that_begin_with_each_other_are_refused(tmp_path):
   config = small_table.get_config()
   config.rows.whole.init = 'deeper'

@@ -123,7 +123,8 @@ def naming(section, where):
   except errors.UserError as e:
     fields = '|'.join(map(re.escape, section))
     named = re.sub(rf'\bconfig\.(?=({fields})\b)', f'config.{where}.', str(e))
-    raise errors.UserError(named) from e
+    e.args = (named,)  # its class says how the command ends
+    raise
 
 
 def text_of(experiment) -> str:

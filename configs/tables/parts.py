@@ -19,6 +19,9 @@ import ml_collections
 ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
 CHINESE = ('zh_laws.txt', 'zh_tang.txt')
 SCALES = ('paper', 'budget', 'tiny')
+# Fine-tunings of tiny networks; at `budget` their rows are as long as in pretraining.
+_TINY_TASK = dict(steps=60, batch_size=16, length=32, seeds=())
+_BUDGET_TASK = dict(steps=300, batch_size=32, seeds=(0, 1, 2))
 
 
 def row(title, *printed, system='', change='', fields=None, tiny=None, init='', note=''):
@@ -270,6 +273,7 @@ def _set(config, key, value):
 
 
 def _column(column, at, task_seeds, length):
+  """The config of a column. length: of the rows of a tiny network's pretraining."""
   column = dict(column)
   if column['kind'] == 'average':
     return {**column, 'of': tuple(map(_id, column['of']))}
@@ -278,7 +282,7 @@ def _column(column, at, task_seeds, length):
   file, _, argument = column.pop('task').partition(':')
   config = importlib.import_module(f'configs.tasks.{file}').get_config(argument)
   if at.steps:
-    _shorten(config, *((60, 16, 32, ()) if at.kind == 'tiny' else (300, 32, length, (0, 1, 2))))
+    _shorten(config, **(_TINY_TASK if at.kind == 'tiny' else {**_BUDGET_TASK, 'length': length}))
   for key, value in column.pop('fields').items():
     _set(config, key, value)
   if task_seeds is not None and not at.steps:
