@@ -174,7 +174,13 @@ def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
   first = config(name='first', steps=40, seeds=(0, 1), grid=(('batch_size', (16,)),))
   second = config(name='second', init='first', steps=2, schedule__learning_rate=1e-9)
   suite = ml_collections.ConfigDict({'suite': {'second': second, 'first': first}}).lock()
-  found = finetune(world, tmp_path / 'f', suite)
+  with pytest.raises(errors.UserError, match='a folder for each task, first, second'):
+    finetune(world, tmp_path / 'f', suite)  # train.tsv of the world may be of either
+  assert not (tmp_path / 'f' / 'first').exists()
+  for name in ('first', 'second'):
+    shutil.copytree(world, tmp_path / 'tasks' / name, ignore=shutil.ignore_patterns('run'))
+  init = str(world / 'run')
+  found = finetune(tmp_path / 'tasks', tmp_path / 'f', suite, init=init)
   assert [line.task for line in found] == ['first', 'second']
   # It begins where the first one ended, head included.
   assert found[1].median == found[0].best > 0.7

@@ -111,8 +111,9 @@ def finetune(
           _predict(predict, unlabelled, task, chosen, workdir)
       if not found:
         raise errors.UserError(
-          f'No task of the config has its files in --task_dir {task_dir}: give the folder that '
-          f'holds {", ".join(_folders(suite))}.'
+          f'No task of the config has files of its own in --task_dir {task_dir}: give the folder '
+          f'that holds {", ".join(_folders(suite))}, or one with a folder for each task, '
+          f'{", ".join(own.name for own in suite.values())}.'
         )
       text = table.markdown(found, majority)
       storage.write_text(storage.path(workdir) / 'table.md', text)
