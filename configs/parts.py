@@ -345,10 +345,11 @@ def permutation(
   """Spans that are predicted in random order; a token sees the earlier ones (Yang et al. 2019).
 
   context: K, about one token of it is predicted.
-  max_span: words (p ∝ 1/n).
+  max_span: words (p ∝ 1/n); 0 for single random tokens in place of spans.
   num_predictions: of a full row.
   block: tokens permuted together; they do not see later blocks.
-  span_units: words (the paper) | pieces (n pieces from a word's first on; the release).
+  span_units: words | pieces (n pieces from a word's first on, as the release does). The paper says
+    tokens (§3.1); the release's authors meant words.
   repeat: see token.
   """
   return _part('permutation', locals())
@@ -612,7 +613,7 @@ def replace_mlm(
   generator_weight=1.0,
 ):
   """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
-  §3.4).
+  §3.5).
   """
   return _part('replace_mlm', locals())
 
@@ -626,7 +627,7 @@ def all_tokens_mlm(
   disallow_correct=False,
   generator_weight=1.0,
 ):
-  """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.4)."""
+  """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
   return _part('all_tokens_mlm', locals())
 
 

@@ -21,7 +21,8 @@ Not as in the released code:
 
 * Every other lane is read from right to left, not the second half of a host's rows.
 * A separator or classifier is never predicted.
-* A span is n words, not n pieces from a word's start (--config.masking.span_units=pieces).
+* A span is n words, as the release's authors meant it. In the release it is n pieces from a word's
+  start (--config.masking.span_units=pieces), in the paper n tokens (§3.1).
 * Dropout of the positions is drawn once per step, the same for all rows and layers; in the release
   once per row.
 * There is no dropout between activation and second product of the feed-forward. Table 7 has a rate

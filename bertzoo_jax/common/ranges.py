@@ -94,7 +94,7 @@ NUMBERS = {
   'masking.max_pair_targets': _COUNT,
   'masking.max_gram': _COUNT,
   'masking.context': _COUNT,
-  'masking.max_span': _COUNT,
+  'masking.max_span': _COUNT_OR_0,
   'masking.num_predictions': _TOKENS,
   'masking.block': _TOKENS,
   'encoder.num_layers': _LAYERS,

@@ -1,5 +1,5 @@
 """Masked language modelling on rows whose masks a generator filled: the two objectives between
-BERT's and replaced token detection (Clark et al. 2020 §3.4). Legend: B batch, L length, P
+BERT's and replaced token detection (Clark et al. 2020 §3.5). Legend: B batch, L length, P
 predictions, V vocabulary, D width.
 """
 

@@ -10,7 +10,7 @@ The scale is the config's argument: `paper`, `budget,k=64`, `budget,steps=4000` 
 without it. Each row gets a corpus of its own tokenizer. --task_dir holds the tasks' files, or a
 folder for each task, with its name; a task whose files are not there reads "not run".
 
-R gets a folder per row and seed, and table.md, table.json and table.html, which are written anew
+R gets a folder per row and seed, and table.md, table.json, curves.svg and table.html, written anew
 whenever a row ends. Several processes, on one machine or on several that share R, take rows from
 the same table: each row is held by a lock, and the row of a process that was killed is taken over
 (training/lock.py).

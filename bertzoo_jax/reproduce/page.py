@@ -1,4 +1,4 @@
-"""The table of what is finished: table.md, table.json, and table.html with curves.
+"""The table of what is finished: table.md, table.json, curves.svg, and table.html with all of it.
 
 The same scores give the same bytes. Every process writes the whole table whenever a row ends.
 """
@@ -8,28 +8,34 @@ import math
 import re
 
 from bertzoo_jax.common import storage
+from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import plan
-from bertzoo_jax.training import metrics
 
-MARKDOWN, JSON, HTML = 'table.md', 'table.json', 'table.html'
+MARKDOWN, JSON, HTML, CURVES = 'table.md', 'table.json', 'table.html', 'curves.svg'
 _ENOUGH = 3  # seeds
 _FEW = '* fewer than three seeds of pretraining: a difference may be chance'
-_COLORS = ('#1f6fb4', '#d1495b', '#2a9d5c', '#8a5fbf', '#c98a1b', '#3a9da5', '#7a7a7a', '#b85c9e')
+_LOSSES = (
+  'A line for each seed. Losses of rows that mask, replace or predict in other ways are no measure '
+  'of each other.'
+)
 # Of the columns beside the paper's number.
 _HEADS = {
   'paper': ('ours', 'Δ'),
   'budget': ('ours, budget', 'Δ paper', 'Δ ours'),
   'tiny': ('tiny run',),
 }
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 460, 240, 52, 34  # of a plot, pixels
 
 
 def write(config, workdir) -> None:
-  """Writes the three files."""
+  """Writes the four files; no curves while no row has begun."""
   folder = storage.path(workdir)
+  found = collected(config, workdir)
+  drawn = _curves(config, workdir, found)
   storage.write_text(folder / MARKDOWN, markdown(config, workdir))
-  storage.write_json(folder / JSON, collected(config, workdir))
+  storage.write_json(folder / JSON, found)
   storage.write_text(folder / HTML, page(config, workdir))
+  if drawn:
+    storage.write_text(folder / CURVES, drawn)
 
 
 def collected(config, workdir) -> dict:
@@ -119,7 +125,8 @@ def page(config, workdir) -> str:
   out += [f'<p>{html.escape(name)}: {html.escape(note)}</p>' for name, note in notes]
   if any('*' in _seeds(row) for row in found['rows']):
     out.append(f'<p class="small">{_FEW}</p>')
-  out += _curves(config, workdir, found)
+  if drawn := _curves(config, workdir, found):
+    out += ['<h2>Held-out loss of pretraining</h2>', f'<p>{_LOSSES}</p>', drawn]
   machines = sorted({d for row in found['rows'] for d in row['devices']})
   commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
   out += [
@@ -279,76 +286,11 @@ def _html_cell(cell, row, deltas) -> list[str]:
   ]
 
 
-def _curves(config, workdir, found) -> list[str]:
-  """Plots of the held-out loss of each row over steps and over train FLOPs."""
-  lines, flops = {}, {row['row']: row['flops'] for row in found['rows']}
-  for job in plan.jobs(config, workdir):
-    if job.seed != config.seeds[0] or not storage.path(job.pretraining).exists():
-      continue
-    total = sum(n for n, _ in job.experiment.phases)
-    points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
-    if points := [(step, y) for step, y in points if y is not None]:
-      own = flops[job.row] or math.nan
-      lines[job.row] = [(step, y, own * step / total) for step, y in points]
-  if not lines:
-    return []
-  titles = [config.rows[row].title for row in lines]
-  legend = ''.join(
-    f'<span><i style="background:{_COLORS[i % len(_COLORS)]}"></i>{html.escape(title)}</span>'
-    for i, title in enumerate(titles)
-  )
-  plots = [
-    _plot('steps', [[(x, y) for x, y, _ in points] for points in lines.values()]),
-    _plot('train FLOPs', [[(f, y) for _, y, f in points] for points in lines.values()]),
-  ]
-  return [
-    '<h2>Held-out loss of pretraining</h2>',
-    '<p>Nats per predicted token, of the first seed. Losses of rows that mask, replace or predict '
-    'in other ways are no measure of each other.</p>',
-    f'<p class="legend">{legend}</p><div class="plots">{"".join(plots)}</div>',
-  ]
-
-
-def _loss(row):
-  """The held-out loss of a row of metrics, of predicted tokens where there is one."""
-  names = ('held_out_mlm_loss', 'held_out_rtd_loss', 'held_out_loss')
-  return next((row[name] for name in names if row.get(name) is not None), None)
-
-
-def _plot(name, lines) -> str:
-  """An SVG plot of lines of (x, y)."""
-  points = [(x, y) for line in lines for x, y in line if math.isfinite(x) and math.isfinite(y)]
-  if not points:
-    return ''
-  high_x = max(x for x, _ in points) or 1.0
-  low, high = min(y for _, y in points), max(y for _, y in points)
-  span = (high - low) or 1.0
-  right, top = _WIDTH - 26, 10
-  across = lambda x: _LEFT + x / high_x * (right - _LEFT)
-  down = lambda y: top + (high - y) / span * (_HEIGHT - _BOTTOM - top)
-  out = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="loss over {name}">']
-  for i in range(5):
-    y = low + span * i / 4
-    out.append(
-      f'<line x1="{_LEFT}" x2="{right}" y1="{down(y):.1f}" y2="{down(y):.1f}" class="grid"/>'
-      f'<text x="{_LEFT - 6}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.2f}</text>'
-    )
-    x = high_x * i / 4
-    label = f'{x:,.0f}' if high_x < 1e7 else f'{x:.1e}'
-    out.append(f'<text x="{across(x):.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{label}</text>')
-  out.append(
-    f'<text x="{(right + _LEFT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">{name}</text>'
-  )
-  for i, line in enumerate(lines):
-    path = ' '.join(f'{across(x):.1f},{down(y):.1f}' for x, y in line if math.isfinite(x))
-    color = _COLORS[i % len(_COLORS)]
-    out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-    out += [
-      f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.5" fill="{color}"/>'
-      for x, y in line
-      if math.isfinite(x)
-    ]
-  return ''.join([*out, '</svg>'])
+def _curves(config, workdir, found) -> str:
+  """An SVG; '' while no row has begun."""
+  flops = {row['row']: row['flops'] for row in found['rows']}
+  rows = curves.of_rows(config, workdir, flops)
+  return curves.svg(rows) if rows else ''
 
 
 _STYLE = """
@@ -360,9 +302,6 @@ th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-sp
 th{background:#f4f4f4;font-weight:600;text-align:center}
 td.name,th.row{position:sticky;left:0;background:#fff;text-align:left;font-weight:600}
 td.paper{color:#666;border-left:2px solid #ccc} td.none{color:#999;font-style:italic}
-.plots{display:flex;flex-wrap:wrap;gap:1.5rem} svg{width:460px;max-width:100%}
-svg text{font-size:11px;fill:#555} .grid{stroke:#e5e5e5}
-.legend span{margin-right:1.2rem}
-.legend i{display:inline-block;width:1em;height:.7em;margin-right:.4em}
+svg{width:100%;height:auto}
 .small{color:#666;font-size:.9em}
 """

@@ -255,7 +255,7 @@ def _word_lines(n, masking):
 
 def _lengths(masking):
   """Shares of 1, 2, … words that the config draws; what touches counts as one run, so that measured
-  ones are longer.
+  ones are longer. None where it draws none.
   """
   name = masking.name
   weights = {
@@ -267,7 +267,7 @@ def _lengths(masking):
   if name not in weights:
     return None
   weights = np.asarray(weights[name](), float)
-  return weights / weights.sum()
+  return weights / weights.sum() if len(weights) else None
 
 
 def _in_sight(batch, predicted):

@@ -2,10 +2,12 @@
 
     python -m bertzoo_jax.reproduce --config configs/tables/bert_wwm.py:tiny --workdir R
 
-Questions are EM/F1. The paper's numbers are means of ten runs of fine-tuning, ours are medians.
-"BERT" is the published network, with which BERT-wwm begins; here it is BERT-wwm with characters
-masked one by one, from random weights as the other row. To begin with BERT set
---config.rows.ROW.init, see configs/bert_wwm.py.
+Questions are EM/F1. The paper prints the best and the mean of ten runs of fine-tuning; here are its
+means, and ours are medians. Left out are its rows with more text (-ext), other systems, and its
+columns of CMRC's test and challenge, CJRC, THUCNews, TNEWS and OCNLI. "BERT" is the published
+network, with which BERT-wwm begins; here it is BERT-wwm with characters masked one by one, from
+random weights as the other row. To begin with BERT set --config.rows.ROW.init, see
+configs/bert_wwm.py.
 """
 
 from configs.tables import columns

@@ -3,9 +3,10 @@
     python -m bertzoo_jax.reproduce --config configs/tables/electra_generator.py:tiny --workdir R
 
 The paper has a plot and no numbers: best is a generator of 1/4 to 1/2 of the discriminator's width.
-All rows have 500K steps, only widths shrink (§3.2). Rows are some widths of the generator of
-a discriminator of 768. The unigram generator draws tokens as often as they are in the corpus. The
-uniform one is an option of the released code.
+All rows have 500K steps, only widths shrink (§3.2). The figure has discriminators of several
+widths; here there is one of 768, and the widths of its generator are chosen here. The unigram
+generator draws tokens as often as they are in the corpus. The uniform one is an option of the
+released code.
 """
 
 from configs.tables import columns

@@ -3,8 +3,9 @@
     python -m bertzoo_jax.reproduce --config configs/tables/macbert_table10.py:tiny --workdir R
 
 Scores of test, EM/F1 of questions. The paper's numbers are the best of ten runs of fine-tuning,
-ours are medians. The average takes the mean of EM and F1 first; here it is not run, since CMRC 2018
-is part of it.
+ours are medians. CJRC's questions that are answered by yes, no or not at all are left out here; the
+paper does not say whether it had them. The average takes the mean of EM and F1 first; here it is
+not run, since CMRC 2018 is part of it.
 """
 
 from configs.tables import columns
@@ -62,7 +63,7 @@ def get_config(scale='tiny'):
         'RoBERTa-large',
         *('74.2/90.6', '89.6/94.5', '62.4/82.2', 95.8, 97.8, 81.2, 87.0, 85.8, 86.79),
         system=None,
-        note='published: configs/bert_wwm.py:roberta_ext_large',
+        note='published; it is configs/bert_wwm.py:roberta_ext_large, with other steps',
       ),
     ),
     varies={

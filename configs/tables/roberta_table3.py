@@ -5,7 +5,8 @@
 All rows train on about the same number of tokens. roberta_table1.py describes the settings. The
 input format is FULL-SENTENCES without NSP, which the paper uses from §4.2 on. The first row has the
 same MNLI and SST-2 as DOC-SENTENCES in Table 2. The warmup was tuned and is not printed: here it is
-1 % of the steps, as BERT's.
+1 % of the steps, as BERT's. For which rows Adam's b2 was lowered to 0.98 (§3.1) is not said: here
+all have BERT's 0.999.
 """
 
 from configs.tables import columns
@@ -39,8 +40,8 @@ def get_config(scale='tiny'):
     tiny={'tokenizer.vocab_size': 2048},
     columns=(
       parts.held_out('ppl', 'perplexity', unit=''),
-      columns.glue('mnli', 'roberta'),
-      columns.glue('sst2', 'roberta'),
+      columns.glue('mnli', 'bert'),
+      columns.glue('sst2', 'bert'),
     ),
     rows=(
       _row('256, 1M steps, lr 1e-4', 256, 1_000_000, 1e-4, 3.99, 84.7, 92.7),
@@ -53,4 +54,5 @@ def get_config(scale='tiny'):
       'schedule.learning_rate': 'Table 3: lr, tuned for each setting',
       'schedule.warmup': '§3.1: tuned for each setting',
     },
+    task_seeds=tuple(range(5)),
   )

@@ -74,7 +74,7 @@ _ELECTRA = {
   ),
 }
 
-# --- DeBERTa: nothing was found; the length is chosen here ---
+# --- DeBERTa: nothing but the ranges of Table 9; the length is chosen here ---
 
 _DEBERTA = {'default': dict(length=384)}
 

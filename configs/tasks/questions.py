@@ -85,7 +85,7 @@ TASKS = {
   ),
   'cjrc': _task(
     dict(
-      train='big_train_data.json|train_data.json|train.json',
+      train='small_train_data.json|small-train-data.json|train_data.json|train.json',
       dev='dev_ground_truth.json|dev.json',
       dev_test='test_ground_truth.json|test.json?',
     ),

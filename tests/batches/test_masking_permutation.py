@@ -142,6 +142,23 @@ def test_a_row_read_from_the_right_is_the_mirror_image_of_one_read_from_the_left
   )
 
 
+def test_without_spans_each_token_of_the_text_is_chosen_as_often_as_any_other():
+  features, keys = _lane(2000, 5)
+  features['input_ids'][:] = 500  # text only
+  features['units'][:] = 0
+  both = {}
+  for max_span in (0, 5):
+    mask = _build(num_predictions=10, max_span=max_span)
+    chosen_BL = masking_rows.chosen(masking_rows.run(mask, features, keys))
+    assert (chosen_BL.sum(1) == 10).all()
+    both[max_span] = (chosen_BL[:, 1:] & chosen_BL[:, :-1]).mean()
+    if not max_span:
+      np.testing.assert_allclose(chosen_BL.mean(0), 10 / LENGTH, atol=0.03)
+  # five of the 32 tokens of each block: neighbours are both chosen with probability 5/32 · 4/31
+  np.testing.assert_allclose(both[0], 5 / 32 * 4 / 31, rtol=0.1)
+  assert both[5] > 2 * both[0]
+
+
 @pytest.mark.parametrize(
   'fields,message',
   [
@@ -149,7 +166,7 @@ def test_a_row_read_from_the_right_is_the_mirror_image_of_one_read_from_the_left
     (dict(num_predictions=0), 'num_predictions'),
     (dict(block=0), 'config.masking.block'),
     (dict(context=0), 'context'),
-    (dict(max_span=0), 'max_span'),
+    (dict(max_span=-1), 'max_span'),
     (dict(span_units='piece'), "Did you mean 'pieces'"),
     (dict(repeat=-1), 'repeat'),
   ],

@@ -26,12 +26,12 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     length: L.
     corpus: corpus.corpus.Corpus, of which the special ids are read.
     context: K of the paper: about one token of K is predicted.
-    max_span: the longest span.
+    max_span: the longest span; 0 for no spans, so that all predictions are single random tokens.
     num_predictions: P of a full row, divided over the blocks by their lengths; a block with padding
       gets its share of them.
     block: tokens permuted together. A token sees nothing of later blocks and all of earlier ones.
-    span_units: 'words': n whole words (the paper). 'pieces': n tokens from a word's first one on
-      (the release).
+    span_units: 'words': n whole words, which the release's authors meant. 'pieces': n tokens from a
+      word's first one on, which the release takes. The paper says tokens (§3.1).
     repeat: see Masking.
 
   Features:
@@ -43,10 +43,9 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     UserError: a field that is out of its range.
   """
   contract.check_repeat(repeat)
-  for field, value in dict(
-    context=context, max_span=max_span, num_predictions=num_predictions, block=block
-  ).items():
+  for field, value in dict(context=context, num_predictions=num_predictions, block=block).items():
     contract.check_count(value, field, 1)
+  contract.check_count(max_span, 'max_span', 0)
   if num_predictions > length:
     raise errors.UserError(
       f'config.masking.num_predictions is {num_predictions}, more than the {length} tokens of a '
@@ -55,7 +54,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   extent = errors.choose(
     span_units, {'words': _words, 'pieces': _pieces}, 'config.masking.span_units'
   )
-  thresholds = contract.cumulative([1 / n for n in range(1, max_span + 1)], 'max_span')
+  weights = [1 / n for n in range(1, max_span + 1)]
+  thresholds = contract.cumulative(weights, 'max_span') if max_span else None
   block = min(block, length)
   blocks, table = -(-length // block), _goals(length, num_predictions, block)
 
@@ -86,7 +86,9 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
       tf.constant(table),
       tf.stack([number_R, tf.reduce_sum(tf.cast(used_RM > 0, tf.int32), axis=1)], 1),
     )
-    in_spans_RM = turn(_spans(key, words, goal_R, thresholds, context, extent))
+    in_spans_RM = (
+      turn(_spans(key, words, goal_R, thresholds, context, extent)) if max_span else None
+    )
     target_RM = tokens.choose(key, text_RM, goal_R, int(table.max()), first_BL=in_spans_RM)
     # a random permutation of the block
     place_RM = tf.math.top_k(words_lib.ranks(key, hashing.PERMUTE, block), block).indices

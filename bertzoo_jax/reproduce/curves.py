@@ -1,0 +1,61 @@
+"""The curves of a table: held-out loss of each row over steps and over train FLOPs, as one SVG."""
+
+import io
+import math
+
+from bertzoo_jax.common import storage
+from bertzoo_jax.reproduce import plan
+from bertzoo_jax.training import metrics
+
+_LOSSES = ('held_out_mlm_loss', 'held_out_rtd_loss', 'held_out_loss')
+_STYLE = {'svg.hashsalt': 'bertzoo_jax', 'svg.fonttype': 'none', 'font.size': 9}
+
+
+def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
+  """{title of a row: for each seed [(step, loss in nats, train FLOPs)]}, of rows that have begun.
+
+  Args:
+    config: the table.
+    workdir: of reproduce.
+    flops: {row: train FLOPs of its whole pretraining, None while no seed is finished}.
+  """
+  found = {}
+  for job in plan.jobs(config, workdir):
+    if not storage.path(job.pretraining).exists():
+      continue
+    share = (flops[job.row] or math.nan) / sum(n for n, _ in job.experiment.phases)
+    points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
+    if line := [(step, loss, step * share) for step, loss in points if loss is not None]:
+      found.setdefault(config.rows[job.row].title, []).append(line)
+  return found
+
+
+def svg(rows) -> str:
+  """Two plots side by side. rows: what `of_rows` returns; the same rows give the same bytes."""
+  import matplotlib
+  from matplotlib import figure as figures
+
+  with matplotlib.rc_context(_STYLE):
+    figure = figures.Figure(figsize=(10, 3.6), layout='constrained')
+    over_steps, over_flops = figure.subplots(1, 2)
+    for i, (title, seeds) in enumerate(rows.items()):
+      for k, line in enumerate(seeds):
+        steps, losses, flops = zip(*line)
+        look = dict(color=f'C{i % 10}', marker='.', alpha=0.4 if k else 1.0)
+        over_steps.plot(steps, losses, label=None if k else title, **look)
+        over_flops.plot(flops, losses, **look)
+    over_steps.set_xlabel('steps')
+    over_flops.set_xlabel('train FLOPs')
+    for axes in (over_steps, over_flops):
+      axes.set_ylabel('nats per predicted token')
+      axes.grid(alpha=0.3)
+    figure.legend(loc='outside upper center', ncols=4, frameon=False)
+    out = io.StringIO()
+    figure.savefig(out, format='svg', metadata=dict.fromkeys(('Date', 'Creator', 'Format', 'Type')))
+  text = out.getvalue()
+  return text[text.index('<svg') :]
+
+
+def _loss(row):
+  """The held-out loss of a row of metrics, of predicted tokens where there is one."""
+  return next((row[name] for name in _LOSSES if row.get(name) is not None), None)
