@@ -180,6 +180,24 @@ def test_masked_tokens_score_what_numpy_computes_over_the_same_rows(run, corpus,
   )
 
 
+def test_masked_tokens_of_another_run_s_masking_are_scored_on_its_rows(
+  run, corpus, found, tmp_path
+):
+  other = config(masking=parts.token(rate=0.4))
+  make_workdir(tmp_path, other, corpus)
+  under_it = scores.evaluate(str(run[0]), str(corpus), batches=BATCHES, masking_of=str(tmp_path))
+  own, theirs = by_rows(found), by_rows(under_it)
+  rows = held_out.rows_of(corpora.open(corpus), other, other.format, 'held_out', BATCHES)
+  count = sum(int(b['masked_weights'].sum()) for b in rows)
+  score = theirs['network', 'mlm', 'accuracy']
+  assert score.count == count > 2 * own['network', 'mlm', 'accuracy'].count
+  assert theirs['network', 'nsp', 'accuracy'] == own['network', 'nsp', 'accuracy']
+  ordered = config(masking=parts.permutation(num_predictions=4))
+  with pytest.raises(errors.UserError, match='an order in which tokens are predicted'):
+    (tmp_path / 'config.json').write_text(configuration.to_json(ordered))
+    scores.evaluate(str(run[0]), str(corpus), batches=BATCHES, masking_of=str(tmp_path))
+
+
 def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
   made = config(
     masking=parts.token(rounding='random', maskable='all_but_padding'),
@@ -230,6 +248,7 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
     '_MINIMAL_PAIRS': None,
     '_BATCHES': BATCHES,
     '_CACHE_DIR': None,
+    '_MASKING_OF': None,
     '_JSON': str(tmp_path / 'scores.json'),
   }
   for name, value in flags.items():

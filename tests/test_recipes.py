@@ -67,6 +67,8 @@ def test_a_recipe_s_fields_go_to_the_objective_that_a_task_has():
     ('deberta_base', 'mnli', dict(epochs=3, warmup=1000, rate=3e-5, batch_size=64, dropout=0.1)),
     ('deberta_base', 'rte', dict(epochs=6, dropout=0.2, length=320, init='mnli')),
     ('deberta_base', 'my_own', dict(grid=(1.5e-5, 2e-5, 3e-5, 4e-5))),
+    ('deberta_base', 'race', dict(grid=(1.5e-5, 2e-5, 3e-5, 4e-5), dropout=0.2, length=512)),
+    ('deberta_base_sift', 'race', dict(dropout=0.2, length=512, sift=5)),
     ('deberta_v2_xxlarge', 'cola', dict(rate=2.5e-6, length=64, epochs=10)),
     ('roberta', 'race', dict(epochs=4, batch_size=16, rate=1e-5, length=512, grid=())),
     ('albert_base', 'race', dict(steps=12000, warmup=1000, rate=2e-5, encoder=0.1)),

@@ -1,11 +1,12 @@
 """Scores a trained model on held-out text, or on pairs of sentences.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
-                                   [--batches 50] [--json FILE]
+                                   [--batches 50] [--masking_of W] [--json FILE]
 
 scores masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
 Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
-paper builds its sets so.
+paper builds its sets so. --masking_of takes another run's masking for the mlm rows: losses of runs
+with different maskings compare only on the same rows.
 
     mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
     nsp   two segments, the second the true next one (label 0) or one of another document (1)
@@ -63,7 +64,11 @@ def main(_):
 def _on_text() -> str:
   """Prints the scores on held-out text; returns them as JSON."""
   found = scores.evaluate(
-    _WORKDIR.value, _CORPUS.value, batches=_BATCHES.value, cache_dir=_CACHE_DIR.value
+    _WORKDIR.value,
+    _CORPUS.value,
+    batches=_BATCHES.value,
+    cache_dir=_CACHE_DIR.value,
+    masking_of=_MASKING_OF.value,
   )
   print(
     f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}'
@@ -104,6 +109,9 @@ if __name__ == '__main__':
   )
   _BATCHES = flags.DEFINE_integer(
     'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
+  )
+  _MASKING_OF = flags.DEFINE_string(
+    'masking_of', None, "Run whose masking the mlm rows have; without it the scored run's."
   )
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'

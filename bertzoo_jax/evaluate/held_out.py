@@ -13,6 +13,7 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mirror
 
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
+_ORDERED = ('permutation', 'in_order')  # their rows say which token sees which
 
 
 class Opened(NamedTuple):
@@ -52,6 +53,27 @@ def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
       '--config.corpus.held_out.'
     )
   return Opened(run.params, run.step, workdir, config, corpus, run.networks)
+
+
+def masked_as(config, address: str):
+  """The config with the masking of another run, so that runs with different maskings are scored on
+  the same rows.
+
+  Raises:
+    UserError: no such run, or one of the two has an order of predictions and the other has not.
+  """
+  other = pretrained.open_run(address).config
+  ordered = [c.masking.name in _ORDERED for c in (config, other)]
+  if ordered[0] != ordered[1]:
+    raise errors.UserError(
+      f'masking={other.masking.name} of {address} and masking={config.masking.name} of the run to '
+      'score are of different kinds: one has an order in which tokens are predicted, the other '
+      'has not. Give --masking_of a run like the one to score.'
+    )
+  out = config.copy_and_resolve_references()
+  with out.unlocked(), out.ignore_type():
+    out.masking = other.masking
+  return out
 
 
 def segment_pairs(pairs: str) -> dict:

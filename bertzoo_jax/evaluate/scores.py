@@ -69,7 +69,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-  address: str, path: str, *, batches: int = 50, cache_dir: str | None = None
+  address: str,
+  path: str,
+  *,
+  batches: int = 50,
+  cache_dir: str | None = None,
+  masking_of: str | None = None,
 ) -> Evaluation:
   """Scores the networks of a run.
 
@@ -78,6 +83,7 @@ def evaluate(
     path: a corpus with the run's tokenizer, held-out text in it.
     batches: of config.batch_size rows of each set, at most.
     cache_dir: local folder for the mirror of a corpus in an object store.
+    masking_of: address of a run whose masking the mlm rows have; None for the run's own.
 
   Raises:
     UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
@@ -92,7 +98,8 @@ def evaluate(
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
-  sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
+  masked = config if masking_of is None else held_out.masked_as(config, masking_of)
+  sets = {'mlm': _rows(notes, corpus, masked, config.format, 'held_out', batches)}
   for pairs in PAIRS:
     try:
       sets[pairs] = _pairs(notes, corpus, config, pairs, 'held_out', batches)

@@ -19,7 +19,7 @@ out.
 | squad, squad2 | train-v1.1.json, dev-v1.1.json; train-v2.0.json, dev-v2.0.json |
 | cmrc2018 | cmrc2018_{train,dev,trial}.json, as SQuAD; or the release's own layout |
 | drcd | DRCD_{training,dev,test}.json |
-| cjrc | train_data.json or big_train_data.json, dev_ground_truth.json, test_ground_truth.json |
+| cjrc | small_train_data.json (Cui et al.) or big_train_data.json, {dev,test}_ground_truth.json |
 | mrqa | {train,dev}.jsonl.gz; one of its sets: --config.source.files.train=SQuAD.jsonl.gz |
 
 Read from real files: dev and test of drcd and cjrc; cmrc2018's dev and trial; a sample of mrqa's
@@ -85,7 +85,7 @@ TASKS = {
   ),
   'cjrc': _task(
     dict(
-      train='small_train_data.json|small-train-data.json|train_data.json|train.json',
+      train='small_train_data.json|train_data.json|train.json|big_train_data.json',
       dev='dev_ground_truth.json|dev.json',
       dev_test='test_ground_truth.json|test.json?',
     ),
