@@ -3,7 +3,7 @@
 PYTHONPATH=. python bench/results.py R docs/results/NAME
 
 R is a workdir of `reproduce`. Only finished seeds are kept. The table is written anew from what is
-kept, so that the tests can write it again and compare.
+kept, with its curves, so that the tests can write it again and compare.
 """
 
 import pathlib
@@ -35,7 +35,9 @@ def main(workdir, target):
       to.parent.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(scores.parent / name, to)
       print(to)
-  page.write(config_of(target), target)
+  config = config_of(target)
+  (target / page.MARKDOWN).write_text(page.markdown(config, target))
+  (target / page.CURVES).write_text(page.plots(config, target))
 
 
 if __name__ == '__main__':

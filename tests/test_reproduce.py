@@ -263,7 +263,7 @@ def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
   assert [steps for steps, _ in longer.rows.whole.experiment.phases] == [4000]
   task = importlib.import_module('configs.tables.electra_table1').get_config('budget,steps=600')
   assert task.columns.cola.task.steps == 300 and task.columns.cola.task.seeds == (0, 1, 2)
-  assert 'size tiny, 4,000 steps' in page.page(longer.lock(), '/nowhere')
+  assert 'size tiny, 4,000 steps' in page.markdown(longer.lock(), '/nowhere')
 
 
 def test_a_budget_of_steps_keeps_the_share_of_a_row_that_sets_its_own():

@@ -1,7 +1,7 @@
 """Scores a trained model on held-out text, or on pairs of sentences.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
-                                   [--batches 50] [--masking_of W] [--json FILE]
+                                   [--batches 50] [--masking_of OTHER] [--json FILE]
 
 scores masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
 Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
@@ -111,7 +111,7 @@ if __name__ == '__main__':
     'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
   )
   _MASKING_OF = flags.DEFINE_string(
-    'masking_of', None, "Run whose masking the mlm rows have; without it the scored run's."
+    'masking_of', None, "Workdir whose masking the mlm rows have; without it the scored run's."
   )
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'

@@ -7,13 +7,14 @@ from typing import NamedTuple
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mirror
+from bertzoo_jax.training import workdir as workdirs
 
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
-_ORDERED = ('permutation', 'in_order')  # their rows say which token sees which
 
 
 class Opened(NamedTuple):
@@ -55,20 +56,17 @@ def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
   return Opened(run.params, run.step, workdir, config, corpus, run.networks)
 
 
-def masked_as(config, address: str):
-  """The config with the masking of another run, so that runs with different maskings are scored on
-  the same rows.
+def masked_as(config, workdir: str):
+  """The config with the masking of another run, that of its last phase, so that runs with different
+  maskings are scored on the same rows.
 
   Raises:
-    UserError: no such run, or one of the two has an order of predictions and the other has not.
+    UserError: no such run, or a fine-tuned one.
   """
-  other = pretrained.open_run(address).config
-  ordered = [c.masking.name in _ORDERED for c in (config, other)]
-  if ordered[0] != ordered[1]:
+  other = configuration.phases(workdirs.run_config(workdir))[-1].config
+  if 'masking' not in other:
     raise errors.UserError(
-      f'masking={other.masking.name} of {address} and masking={config.masking.name} of the run to '
-      'score are of different kinds: one has an order in which tokens are predicted, the other '
-      'has not. Give --masking_of a run like the one to score.'
+      f'{workdir} is a fine-tuned run, which masks nothing: give --masking_of a run of pretraining.'
     )
   out = config.copy_and_resolve_references()
   with out.unlocked(), out.ignore_type():

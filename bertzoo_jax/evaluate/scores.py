@@ -83,7 +83,7 @@ def evaluate(
     path: a corpus with the run's tokenizer, held-out text in it.
     batches: of config.batch_size rows of each set, at most.
     cache_dir: local folder for the mirror of a corpus in an object store.
-    masking_of: address of a run whose masking the mlm rows have; None for the run's own.
+    masking_of: workdir of a run whose masking the mlm rows have; None for the run's own.
 
   Raises:
     UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
@@ -98,8 +98,17 @@ def evaluate(
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
-  masked = config if masking_of is None else held_out.masked_as(config, masking_of)
-  sets = {'mlm': _rows(notes, corpus, masked, config.format, 'held_out', batches)}
+  sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
+  if masking_of is not None:
+    masked = held_out.masked_as(config, masking_of)
+    rows = _rows(notes, corpus, masked, config.format, 'held_out', batches)
+    if ('order' in rows[0]) != ('order' in sets['mlm'][0]):
+      raise errors.UserError(
+        f'masking={masked.masking.name} of {masking_of} and masking={config.masking.name} of '
+        f'{workdir} are of different kinds: one has an order in which tokens are predicted, the '
+        'other has not. Give --masking_of a run of the same kind.'
+      )
+    sets['mlm'] = rows
   for pairs in PAIRS:
     try:
       sets[pairs] = _pairs(notes, corpus, config, pairs, 'held_out', batches)

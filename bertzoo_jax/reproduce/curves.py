@@ -17,13 +17,13 @@ def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   Args:
     config: the table.
     workdir: of reproduce.
-    flops: {row: train FLOPs of its whole pretraining, None while no seed is finished}.
+    flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
   """
   found = {}
   for job in plan.jobs(config, workdir):
     if not storage.path(job.pretraining).exists():
       continue
-    share = (flops[job.row] or math.nan) / sum(n for n, _ in job.experiment.phases)
+    share = (flops.get(job.row) or math.nan) / sum(n for n, _ in job.experiment.phases)
     points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
     if line := [(step, loss, step * share) for step, loss in points if loss is not None]:
       found.setdefault(config.rows[job.row].title, []).append(line)

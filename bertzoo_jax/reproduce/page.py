@@ -30,10 +30,10 @@ def write(config, workdir) -> None:
   """Writes the four files; no curves while no row has begun."""
   folder = storage.path(workdir)
   found = collected(config, workdir)
-  drawn = _curves(config, workdir, found)
+  drawn = plots(config, workdir)
   storage.write_text(folder / MARKDOWN, markdown(config, workdir))
   storage.write_json(folder / JSON, found)
-  storage.write_text(folder / HTML, page(config, workdir))
+  storage.write_text(folder / HTML, page(config, workdir, drawn))
   if drawn:
     storage.write_text(folder / CURVES, drawn)
 
@@ -97,8 +97,8 @@ def markdown(config, workdir) -> str:
   return '\n'.join([*_heading(config), '', drawn[0], rule, *drawn[1:], '', *notes]) + '\n'
 
 
-def page(config, workdir) -> str:
-  """The table and the curves of its rows as one HTML file that needs nothing else."""
+def page(config, workdir, drawn: str) -> str:
+  """The table and the plots of its rows (`drawn`) as one HTML file that needs nothing else."""
   found = collected(config, workdir)
   title, *about = _heading(config)
   ours, *kinds = _HEADS[config.table.scale]
@@ -125,7 +125,7 @@ def page(config, workdir) -> str:
   out += [f'<p>{html.escape(name)}: {html.escape(note)}</p>' for name, note in notes]
   if any('*' in _seeds(row) for row in found['rows']):
     out.append(f'<p class="small">{_FEW}</p>')
-  if drawn := _curves(config, workdir, found):
+  if drawn:
     out += ['<h2>Held-out loss of pretraining</h2>', f'<p>{_LOSSES}</p>', drawn]
   machines = sorted({d for row in found['rows'] for d in row['devices']})
   commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
@@ -137,6 +137,13 @@ def page(config, workdir) -> str:
     '</ul></html>\n',
   ]
   return '\n'.join(out)
+
+
+def plots(config, workdir) -> str:
+  """Held-out losses as an SVG; '' while no row has begun."""
+  flops = {row: found[0]['flops'] for row, found in _finished(config, workdir).items()}
+  rows = curves.of_rows(config, workdir, flops)
+  return curves.svg(rows) if rows else ''
 
 
 def _seeds(row) -> str:
@@ -284,13 +291,6 @@ def _html_cell(cell, row, deltas) -> list[str]:
       for i in range(deltas)
     ),
   ]
-
-
-def _curves(config, workdir, found) -> str:
-  """An SVG; '' while no row has begun."""
-  flops = {row['row']: row['flops'] for row in found['rows']}
-  rows = curves.of_rows(config, workdir, flops)
-  return curves.svg(rows) if rows else ''
 
 
 _STYLE = """
