@@ -823,6 +823,19 @@ SECTIONS = {
   ),
 }
 
+# An encoder that takes the place of another one keeps these.
+SIZES_OF_ENCODERS = (
+  'num_layers',
+  'hidden_size',
+  'num_heads',
+  'intermediate_size',
+  'embedding_size',
+  'max_positions',
+  'dropout',
+  'attention_dropout',
+  'initializer_range',
+)
+
 
 def experiment(
   *,
@@ -882,7 +895,8 @@ def argument(text, build):
     build: {size: function that returns an experiment}.
 
   Returns:
-    The experiment, with sections swapped and phases scaled.
+    The experiment, with sections swapped and phases scaled. A swapped encoder keeps the sizes and
+    the dropout of the one before.
 
   Raises:
     ValueError: an unknown size, section or part; the message lists those that exist.
@@ -911,7 +925,11 @@ def argument(text, build):
         raise ValueError(
           f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
         )
-      config[key] = parts[value]()
+      before, config[key] = config[key], parts[value]()
+      if key == 'encoder':
+        config[key].update(
+          {f: before[f] for f in SIZES_OF_ENCODERS if f in before and f in config[key]}
+        )
     else:
       known = (*SECTIONS, 'steps')
       raise ValueError(

@@ -250,15 +250,18 @@ _TITLE = """# Any with any
 <!-- Written by `python -m tests.any_with_any > docs/any_with_any.md`. -->
 
 A config names one part per axis; `--config configs/bert.py:tiny,objective=mlm,masking=span` swaps
-two of them. {working} of the {all} combinations of the package's objectives, encoders, maskings and
-input formats train. An objective trains with all encoders, maskings and input formats in its row.
+two of them. A swapped encoder keeps the sizes and the dropout of the one before.
+
+{working} of the {all} combinations of the package's objectives, encoders, maskings and input
+formats train. An objective trains with all encoders, maskings and input formats in its row.
 The other combinations are refused at the start.
 """
 _REFUSED = """
 * `permutation_lm` and `memory_mlm` need `--config.encoder.memory_length=0` with other formats than
   `memory_segments`.
-* A generator shares the embeddings of a `two_stream` encoder only if it is as wide:
-  `--config.objective.width=1.0`.
+* A generator shares all embeddings of a `disentangled` or `two_stream` encoder only if it is as
+  wide: `--config.objective.width=1.0`. Of `disentangled` it shares the words alone at any width:
+  `--config.objective.shared=token`.
 * A `disentangled` encoder with a convolution does not train from left to right.
 
 `tests/test_any_with_any.py` builds every combination. It takes three training steps with each pair

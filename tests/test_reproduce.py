@@ -266,6 +266,15 @@ def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
   assert 'size tiny, 4,000 steps' in page.markdown(longer.lock(), '/nowhere')
 
 
+def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
+  config = small_table.get_config('budget,steps=40,encoder=disentangled')
+  encoders = [row.experiment.encoder for row in config.rows.values() if row.experiment]
+  assert [e.name for e in encoders if e.num_layers == 1] == ['disentangled'] * 2
+  assert 'Every row has encoder=disentangled.' in page.markdown(config.lock(), '/nowhere')
+  with pytest.raises(ValueError, match='no encoder is called'):
+    small_table.get_config('tiny,encoder=dissentangled')
+
+
 def test_a_budget_of_steps_keeps_the_share_of_a_row_that_sets_its_own():
   tiny, longer = (
     importlib.import_module('configs.tables.electra_table1').get_config(scale).rows

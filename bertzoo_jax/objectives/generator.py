@@ -147,7 +147,7 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
         'most 1.'
       )
   if (width, depth) == (1.0, 1.0):
-    return _sharing(encoder.clone(parent=None), encoder, modes, predicts)
+    return _sharing(encoder.clone(parent=None), encoder, shared, modes, predicts)
   if shared == 'all':
     raise errors.UserError(
       'objective.shared=all makes one network of two: set objective.width=1.0 and '
@@ -155,17 +155,11 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
     )
   table_width = None if shared == 'none' else encoder.table_width
   resized = encoder.resized(width, depth, table_width)
-  if table_width not in (None, resized.table_width):
-    raise errors.UserError(
-      f'objective.shared={shared} needs a generator with tables of width {table_width}, and this '
-      f'encoder makes them of width {resized.table_width}: take objective.shared=none, or '
-      'objective.width=1.0.'
-    )
-  return _sharing(resized, encoder, modes, predicts)
+  return _sharing(resized, encoder, shared, modes, predicts)
 
 
-def _sharing(generator, main, modes, predicts) -> Generator:
-  """The Generator of two encoders. modes: a value of SHARED."""
+def _sharing(generator, main, shared, modes, predicts) -> Generator:
+  """The Generator of two encoders. shared: a name in SHARED; modes: its value."""
   shapes = lambda encoder, predicts: _flat(
     jax.eval_shape(lambda: networks.init_encoder(encoder, jax.random.key(0), predicts))
   )
@@ -175,6 +169,13 @@ def _sharing(generator, main, modes, predicts) -> Generator:
     for path in theirs.keys() & ours.keys()
     if mode == next((how for regex, how in modes.items() if re.search(regex, path)), None)
   )
+  for path in sorted(of('same') | of('added')):
+    if theirs[path].shape != ours[path].shape:
+      raise errors.UserError(
+        f'objective.shared={shared} shares {path}, which has the shape {ours[path].shape} in the '
+        f'network and {theirs[path].shape} in its generator: take objective.width=1.0, or share '
+        'less (objective.shared=token, or none).'
+      )
   if of('added') and not predicts:
     unread = {p: x for p, x in shapes(main, True).items() if p not in ours}
   lent = frozenset(p for p, x in unread.items() if p in theirs and theirs[p].shape == x.shape)

@@ -166,6 +166,8 @@ def _heading(config) -> list[str]:
       "paper's."
     ),
   }[t.scale]
+  if t.change:
+    said += f' Every row has {t.change}.'
   return [f'# {t.paper}, {t.name}: {t.title}', '', f'{t.source}. {said}', t.note]
 
 

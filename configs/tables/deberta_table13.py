@@ -40,7 +40,6 @@ def get_config(scale='tiny'):
         '79.5/76.0',
         change='encoder=transformer',
         fields=deberta_table4.REIMP,
-        tiny=deberta_table4.REIMP_TINY,
       ),
       parts.row('DeBERTa-base', 134, '86.3/86.2', '92.1/86.1', '82.5/79.3'),
       parts.row('+ ShareProjection', 120, '86.3/86.3', '92.2/86.2', '82.3/79.5', fields=_SHARED),

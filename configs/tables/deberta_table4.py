@@ -19,15 +19,6 @@ REIMP = {
   'encoder.norm_eps': 1e-5,
   'encoder.initializer': 'normal',
 }
-REIMP_TINY = {
-  **REIMP,
-  'encoder.num_layers': 2,
-  'encoder.hidden_size': 128,
-  'encoder.num_heads': 2,
-  'encoder.intermediate_size': 512,
-  'encoder.dropout': 0.0,
-  'encoder.attention_dropout': 0.0,
-}
 _EMD = {'encoder.absolute_positions': 'none'}
 _C2P = {'encoder.content_to_position': False}
 _P2C = {'encoder.position_to_content': False}
@@ -64,7 +55,6 @@ def get_config(scale='tiny'):
         66.8,
         change='encoder=transformer',
         fields=REIMP,
-        tiny=REIMP_TINY,
       ),
       parts.row('DeBERTa-base', '86.3/86.2', '92.1/86.1', '82.5/79.3', 71.7),
       parts.row('−EMD', '86.1/86.1', '91.8/85.8', '81.3/78.0', 70.3, fields=_EMD),

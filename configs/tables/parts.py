@@ -6,6 +6,7 @@
     FILE.py:budget,steps=4000 the systems' size `tiny` for 4,000 steps, on a text of your own
     FILE.py:tiny              networks of minutes, to see that every row runs
 
+Behind the scale, section=part swaps a part of every row: budget,steps=4000,encoder=disentangled.
 A row is a system's config and what the table changes in it. Nothing here imports a framework. How
 `budget` divides the tokens is told in bertzoo_jax/reproduce/budget.py.
 """
@@ -15,6 +16,8 @@ import math
 from typing import NamedTuple
 
 import ml_collections
+
+from configs import parts as systems
 
 ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
 CHINESE = ('zh_laws.txt', 'zh_tang.txt')
@@ -129,7 +132,7 @@ def table(
 ):
   """The complete config of a table.
 
-  scale: tiny | paper | budget | budget,k=K | budget,steps=N.
+  scale: tiny | paper | budget | budget,k=K | budget,steps=N, each with ,section=part for all rows.
   paper, name, title: 'Lan et al. 2019', 'Table 5', what it compares; source: where it is.
   system: config and size of all rows that name no other.
   varies: {key of the config: the paper's passage}. Rows may differ in these keys alone.
@@ -154,6 +157,7 @@ def table(
         scale=at.kind,
         tokens_divided_by=at.k,
         steps=at.steps,
+        change=at.change,
         topology=topology,
         sample=sample if at.kind == 'tiny' else (),
         columns=tuple(_id(column['title']) for column in columns),  # in their order
@@ -191,12 +195,13 @@ def table(
 
 class _Scale(NamedTuple):
   """kind: of SCALES; k: what tokens are divided by, 0 where --hours chooses it; steps: of the tiny
-  networks, 0 for the networks as published.
+  networks, 0 for the networks as published; change: parts that are swapped in every row.
   """
 
   kind: str
   k: float
   steps: int
+  change: str
 
 
 def _scale(scale, tiny_steps) -> _Scale:
@@ -205,17 +210,20 @@ def _scale(scale, tiny_steps) -> _Scale:
     raise ValueError(
       f'no scale {kind!r}: write FILE.py:SCALE with SCALE one of {", ".join(SCALES)}.'
     )
+  swaps = [part for part in more if part.partition('=')[0] in systems.SECTIONS]
+  more, change = [part for part in more if part not in swaps], ','.join(swaps)
   if not more:
-    return _Scale(kind, 0.0 if kind == 'budget' else 1.0, tiny_steps if kind == 'tiny' else 0)
+    k, steps = 0.0 if kind == 'budget' else 1.0, tiny_steps if kind == 'tiny' else 0
+    return _Scale(kind, k, steps, change)
   key, _, value = more[0].partition('=')
   if kind == 'budget' and len(more) == 1:
     if key == 'k' and _is_number(value) and float(value) >= 1:
-      return _Scale(kind, float(value), 0)
+      return _Scale(kind, float(value), 0, change)
     if key == 'steps' and value.isdecimal() and int(value):
-      return _Scale(kind, 1.0, int(value))
+      return _Scale(kind, 1.0, int(value), change)
   raise ValueError(
     f'{",".join(more)!r}: a scale is tiny, paper, budget, budget,k=K with K from 1 on, or '
-    'budget,steps=N.'
+    'budget,steps=N. Behind it section=part swaps a part of every row.'
   )
 
 
@@ -236,7 +244,7 @@ def _experiment(one, every, at, tiny_steps):
   """The config of a row; None for one that is not run. every: what all rows have."""
   if one['system'] is None:
     return None
-  changes = _changes(every['change']) | _changes(one['change'])
+  changes = _changes(every['change']) | _changes(at.change) | _changes(one['change'])
   changes |= {'steps': at.steps} if at.steps else {}
   config = _system(one['system'] or every['system'], tiny=at.steps > 0, changes=changes)
   for part in (every, one):

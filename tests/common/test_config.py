@@ -98,6 +98,15 @@ def test_an_argument_swaps_sections_and_scales_steps():
   assert config.phases == ((900, {'length': 128}), (100, {})) and config.schedule.warmup == 10
 
 
+def test_a_swapped_encoder_keeps_the_sizes_and_the_dropout_of_the_one_before():
+  before, after = (bert.get_config(f'tiny{swap}').encoder for swap in ('', ',encoder=disentangled'))
+  assert after.name == 'disentangled' and after.buckets == 256
+  assert {key: after[key] for key in parts.SIZES_OF_ENCODERS} == {
+    key: before[key] for key in parts.SIZES_OF_ENCODERS
+  }
+  assert bert.get_config('tiny,encoder=two_stream').encoder.hidden_size == 128
+
+
 def test_steps_scale_whatever_stands_beside_them():
   one, other = (
     bert.get_config('base,steps=1000,schedule=linear_after_warmup'),

@@ -21,6 +21,7 @@ from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
+from configs import parts
 
 SIZES = dict(num_layers=2, activation='gelu', embedding_size=16, width=0.5)
 
@@ -546,6 +547,14 @@ def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
 def test_an_impossible_generator_is_refused_with_a_remedy(changes, message):
   with pytest.raises(errors.UserError, match=message):
     small.objective('replaced_token', **{**SIZES, **changes})
+
+
+def test_a_shared_norm_of_another_width_is_refused_with_a_remedy():
+  changes = dict(shared='embeddings', width=0.5, num_heads=2, embedding_size=0)
+  encoder = {**parts.disentangled(max_positions=40, max_distance=20, buckets=8), **SIZES, **changes}
+  with pytest.raises(errors.UserError, match='shares embeddings/norm/bias.*objective.shared=token'):
+    small.objective('replaced_token', **encoder)
+  small.objective('replaced_token', **{**encoder, 'shared': 'token'})
 
 
 def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth():
