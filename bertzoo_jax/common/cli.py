@@ -21,6 +21,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import suites
 
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
@@ -91,6 +92,9 @@ def _parse(argv):
   if set(argv[1:]) & {'--help', '-help', '-h'}:
     print(_help())
     sys.exit(0)
+  if _WANTED[1] or not _WANTED[0]:  # a suite will do
+    argv = suites.expanded(list(argv), _named() or {})
+    sys.argv[:] = argv  # where ml_collections looks for what is set
   try:
     rest = flags.FLAGS(argv)
   except SystemExit as e:
@@ -274,13 +278,15 @@ def _keys_of(word, known) -> list:
   """The keys ('section.field') whose field a word misspells, abbreviates or is a part of."""
   names = [key.rpartition('.')[2] for key in known]
   fields = _near(word, names) or _with_word(word, names)
-  return [key for key, name in zip(known, names) if name in fields]
+  return suites.without_tasks([key for key, name in zip(known, names) if name in fields])
 
 
 def _meant(key: str, known: list[str], sections: set[str]) -> str:
   """What a misspelt key is near to: a field of its section, else the same field of others; else
   what its section has.
   """
+  if some := suites.of_some(key, known):
+    return f'Not every task has it: set {" or ".join(f"--config.{k}" for k in some)}.'
   section, _, field = key.rpartition('.')
   section, misspelt = next(iter(_near(section, sections)), section), section
   names = [k.rpartition('.')[2] for k in known]
@@ -289,8 +295,8 @@ def _meant(key: str, known: list[str], sections: set[str]) -> str:
   if near := _near(field, own if section else [*own, *sections]):
     return f'Did you mean {prefix}{near[0]}?'
   if near := difflib.get_close_matches(field, names, n=1, cutoff=0.8):
-    meant = [f'--config.{k}' for k, name in zip(known, names) if name == near[0]]
-    return f'Did you mean {" or ".join(meant)}?'
+    meant = suites.without_tasks([k for k, name in zip(known, names) if name == near[0]])
+    return f'Did you mean {" or ".join(f"--config.{k}" for k in meant)}?'
   if not section and (meant := _keys_of(field, known)):
     return f'Did you mean {" or ".join(f"--config.{k}" for k in meant)}?'
   if section and own:
@@ -301,15 +307,20 @@ def _meant(key: str, known: list[str], sections: set[str]) -> str:
 
 def _fields() -> dict:
   """{'section.field': value} of the config that the command line names, without what it sets."""
+  return suites.fields(_named() or {})
+
+
+def _named():
+  """The config that the command line names, without what it sets; None if it cannot be read."""
   alone, argv = flags.FlagValues(), sys.argv
   config_flags.DEFINE_config_file('config', flag_values=alone)
   # where ml_collections looks for what is set
-  sys.argv = [a for a in argv if not a.lstrip('-').startswith('config.')]
+  sys.argv = [a for a in argv if not a.lstrip('-').startswith(('config.', 'noconfig.'))]
   try:
     alone(sys.argv, known_only=True)
-    return configuration.flatten(alone.config)
-  except Exception:  # it was or will be reported
-    return {}
+    return alone.config
+  except (Exception, SystemExit):  # it was or will be reported
+    return None
   finally:
     sys.argv = argv
 
