@@ -19,6 +19,8 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
+from bertzoo_jax.finetune import work
+from bertzoo_jax.objectives import networks
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
 from configs import parts
@@ -157,6 +159,16 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tm
   made = 'test_finetune.config(**test_finetune.GRID)'
   killed.finetune(tmp_path, made, world, world / 'run', kills)
   killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
+
+
+def test_scoring_compiles_once_per_shape_of_rows_and_not_per_run(world, tmp_path, monkeypatch):
+  shapes, outputs = [], networks.outputs
+  traced = lambda encoder, params, batch: shapes.append(batch['input_ids'].shape)
+  monkeypatch.setattr(networks, 'outputs', lambda *a: traced(*a) or outputs(*a))
+  work._read.clear_cache()
+  rates = (('schedule.learning_rate', (1e-3, 2e-3)),)
+  finetune(world, tmp_path / 'f', config(grid=rates, seeds=(0, 1), steps=1))
+  assert 0 < len(shapes) == len(set(shapes)) <= 2  # dev, and test with shorter rows
 
 
 def test_a_grid_over_the_weight_of_sift_has_runs_with_it_and_without(world, tmp_path):

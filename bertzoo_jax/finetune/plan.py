@@ -17,7 +17,9 @@ from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import layer_decay
+from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step_folders
+from bertzoo_jax.training.optimizers import BY_NAME as OPTIMIZERS
 
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
@@ -231,6 +233,9 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
   if config.layer_decay != 1.0:
     experiment.optimizer.rates = _rates(config, experiment, objective)
     ranges.check(experiment)
+  # so is an optimizer that lacks a field of the one that a grid replaces
+  at = schedules.for_phase(experiment.schedule, 0, steps, steps)
+  parts.build(experiment.optimizer, OPTIMIZERS, 'optimizer', at, assembly.paths(objective))
   return experiment.lock()
 
 

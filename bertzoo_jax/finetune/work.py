@@ -38,6 +38,8 @@ from bertzoo_jax.training import workdir as workdirs
 RESULT = 'result.json'
 PREDICTIONS = 'predictions.npz'
 _SCORED_ROWS = 64  # that go through a network together
+# compiled once for equal encoders: runs and splits whose rows have one length share it
+_read = jax.jit(networks.predict, static_argnums=0)
 
 
 def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
@@ -151,11 +153,10 @@ def outputs(experiment, params, split, task, task_batches) -> dict[str, np.ndarr
     task_batches: split → iterator of (numbers of units, batch).
   """
   encoder = assembly.encoder(experiment, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  read = jax.jit(lambda params, batch: networks.predict(encoder, params, batch))
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in task_batches(split):
-      found = read(params, batch)
+      found = _read(encoder, params, batch)
       for name, axis in task.kind.outputs.items():
         # the last batch is filled up with copies; their outputs are dropped
         x = np.asarray(found[name])[: len(numbers)]

@@ -5,9 +5,10 @@ et al. 2019).
     python -m bertzoo_jax.finetune --config configs/tasks/questions.py:squad --init I --workdir F \\
       --task_dir SQUAD
 
-Settings are those of Devlin et al. 2018 (README of the release for length and stride) for squad,
-squad2 and mrqa, and of Cui et al. 2021 (arXiv:1906.08101, Table 4) for the Chinese tasks; the paper
-gives no batch size, here it is 32. `,recipe=NAME` takes another paper's.
+Rate, rows, epochs and length are those of Devlin et al. 2018 (README of the release for length and
+stride) for squad, squad2 and mrqa, and of Cui et al. 2021 (arXiv:1906.08101, Table 4) for the
+Chinese tasks; the paper gives no batch size, here it is 32. The optimizer without a recipe is
+parts.adamw(), which is neither paper's. `,recipe=NAME` takes all of a paper.
 `,objective=span_conditional` scores the end given the start, as XLNet, ALBERT and ELECTRA do.
 
 The dev score is F1, as the task's own evaluation has it. squad2 also prints the scores at the best

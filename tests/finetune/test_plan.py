@@ -61,6 +61,8 @@ RATE = 'schedule.learning_rate'
     (dict(batch_size=0), 'config.batch_size is 0'),
     (dict(grid=(('objective.sift.loss', ('kl', 'mea')),)), 'objective.sift.loss'),
     (dict(grid=((RATE, (1e-5, 0.00001)),)), 'has schedule.learning_rate=1e-05 twice'),
+    (dict(grid=(('optimizer.name', ('adamw', 'lamp')),)), "'lamb'"),
+    (dict(grid=(('optimizer.name', ('adamw', 'lamb')),)), 'no_adaptation'),
     (dict(epochs=float('inf')), 'config.epochs is inf'),
     (dict(epochs=0.0), 'raise config.epochs'),
     (dict(steps=-3), 'config.steps is -3'),
