@@ -7,16 +7,21 @@ import pytest
 from bertzoo_jax.common import parts as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
+from configs.tasks import chinese
 from configs.tasks import choices
+from configs.tasks import english
+from configs.tasks import glue
 from configs.tasks import parts as task_parts
 from configs.tasks import question_recipes
+from configs.tasks import questions as question_tasks
 from configs.tasks import recipes
+from configs.tasks import tags
 
 GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli')
-CHINESE = ('chnsenticorp', 'lcqmc', 'bq', 'xnli', 'afqmc', 'tnews', 'ocnli', 'thucnews')
+CHINESE = ('chnsenticorp', 'lcqmc', 'bq', 'xnli', 'afqmc', 'tnews', 'ocnli', 'thucnews', 'dbqa')
 OTHERS = ('yelp5', 'imdb')
 # tasks whose objective their own file names
-NOT_ROWS = ('race', 'race_middle', 'race_high', 'conll2003', 'msra_ner')
+NOT_ROWS = ('race', 'race_middle', 'race_high', 'conll2003', 'msra_ner', 'wikiann', 'ud_pos', 'tag')
 PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/dense/bias': (4,)}
 
 
@@ -54,6 +59,33 @@ def test_a_recipe_s_fields_go_to_the_objective_that_a_task_has():
 
 
 @pytest.mark.parametrize(
+  'file, argument, length',
+  [
+    (choices, 'race,recipe=electra_base', 512),
+    (choices, 'race,recipe=bert', 512),
+    (choices, 'mctest,recipe=spanbert', 512),
+    (choices, 'dream,recipe=deberta_base', 512),
+    (chinese, 'thucnews,recipe=bert', 512),
+    (chinese, 'dbqa,recipe=bert', 512),
+    (chinese, 'lcqmc,recipe=bert', 128),
+    (chinese, 'xnli,recipe=roberta', 512),  # the recipe's is longer
+    (english, 'imdb,recipe=bert', 512),
+    (english, 'ag,recipe=bert', 128),
+    (tags, 'conll2003,recipe=electra_base', 256),
+    (tags, 'msra_ner,recipe=bert', 256),
+    (tags, 'conll2003,recipe=bert', 128),
+    (question_tasks, 'cmrc2018,recipe=bert', 512),
+    (question_tasks, 'squad,recipe=bert', 384),
+    (glue, 'cola,recipe=deberta_v2_xxlarge', 64),  # of the recipe for this task
+  ],
+)
+def test_a_recipe_s_usual_length_does_not_shorten_the_rows_of_a_task_with_its_own(
+  file, argument, length
+):
+  assert file.get_config(argument).length == length
+
+
+@pytest.mark.parametrize(
   'name, task, figures',
   [
     ('bert', 'rte', dict(batch_size=32, epochs=3, grid=(5e-5, 4e-5, 3e-5, 2e-5), init='')),
@@ -72,6 +104,11 @@ def test_a_recipe_s_fields_go_to_the_objective_that_a_task_has():
     ('deberta_v2_xxlarge', 'cola', dict(rate=2.5e-6, length=64, epochs=10)),
     ('roberta', 'race', dict(epochs=4, batch_size=16, rate=1e-5, length=512, grid=())),
     ('albert_base', 'race', dict(steps=12000, warmup=1000, rate=2e-5, encoder=0.1)),
+    ('albert_v2', 'race', dict(steps=12000, warmup=1000, rate=1e-5, encoder=0.0, batch_size=32)),
+    ('albert_v2', 'rte', dict(steps=800, rate=3e-5, encoder=0.1, init='mnli')),
+    ('roberta_release', 'race', dict(epochs=5, batch_size=16, rate=1e-5, warmup=0, end=1.0)),
+    ('electra_large', 'conll2003', dict(length=256, epochs=3, rate=5e-5)),
+    ('ernie', 'dbqa', dict(length=512, batch_size=64, rate=2e-5, epochs=3, warmup=0)),
     ('xlnet_large', 'race_high', dict(steps=12000, warmup=1000, rate=2e-5, batch_size=32)),
     ('deberta_large', 'conll2003', dict(epochs=15, warmup=0.1, rate=1e-5, dropout=0.0, length=512)),
     ('deberta_v3_large', 'conll2003', dict(epochs=10, warmup=10, rate=9e-6, batch_size=16)),
@@ -97,6 +134,7 @@ def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
   made = config(name, task)
   read = {
     'rate': lambda: made.schedule.learning_rate,
+    'end': lambda: made.schedule.end_share,
     'grid': lambda: dict(made.grid)['schedule.learning_rate'] if made.grid else (),
     'encoder': lambda: made.encoder.dropout,
     'dropout': lambda: made.objective.dropout,
@@ -140,6 +178,7 @@ def test_every_recipe_makes_a_whole_config_for_questions(name):
     ('electra_large', 'squad2', dict(answerable=0.5, threshold=-2.75, head='gelu', hidden=512)),
     ('spanbert', 'mrqa', dict(epochs=4, length=512, order='passage_first')),
     ('xlnet_large', 'squad', dict(steps=8000, layer_decay=0.75, answer=64, head='tanh')),
+    ('xlnet_base', 'squad2', dict(steps=12000, rate=2e-5, batch_size=24, layer_decay=1.0)),
     ('macbert', 'cmrc2018', dict(rate=3e-5, epochs=2, length=512, objective='span')),
     ('bert_wwm', 'cjrc', dict(rate=4e-5)),
     ('ernie', 'drcd', dict(rate=5e-5, batch_size=64, warmup=0)),
@@ -170,6 +209,7 @@ def test_the_optimizers_are_those_of_the_releases():
     assert (own.name, own.b2, own.weight_decay) == ('adamw_uncorrected', 0.999, 0.01)
     assert (own.eps, own.clip_norm, own.no_decay) == (1e-6, 1.0, (r'norm/', r'bias$'))
   assert config('ernie', 'lcqmc').optimizer.weight_decay == 0.0
+  assert config('roberta_release', 'race').optimizer.weight_decay == 0.01
 
 
 def test_a_recipe_is_changed_without_changing_another():

@@ -53,7 +53,8 @@ def _one(task, tasks, changes):
   )
   fields['source'] = source()
   objective = tasks[task]['objective'] if 'objective' in tasks[task] else parts.classification
-  recipe = _recipe(changes.pop('recipe', ''), task, objective)
+  length = fields['length'] if 'length' in fields else 0
+  recipe = _recipe(changes.pop('recipe', ''), task, objective, length)
   if 'epochs' in recipe and 'steps' not in recipe:
     fields.pop('steps', None)  # of the paper that the task's own values are from
   fields.update(recipe)
@@ -78,11 +79,14 @@ def _changes(texts, argument):
   return out
 
 
-def _recipe(name, task, objective) -> dict:
-  """The fields that a paper's recipe sets for a task. objective: constructor of its section."""
+def _recipe(name, task, objective, length) -> dict:
+  """The fields that a paper's recipe sets for a task.
+
+  objective: constructor of its section. length: of its rows, 0 if the task sets none.
+  """
   if not name:
     return {}
-  return importlib.import_module(_RECIPES).recipe(name, task, objective)
+  return importlib.import_module(_RECIPES).recipe(name, task, objective, length)
 
 
 def _pick(name, table, what):

@@ -112,6 +112,17 @@ _XLNET = {
   )
 }
 
+# scripts/gpu_squad_base.sh [code], of SQuAD 2.0: 3 devices with 8 rows each, no decay by layer.
+_XLNET_BASE = {
+  'default': {
+    **_XLNET['default'],
+    'schedule': parts.linear_to_floor(learning_rate=2e-5, warmup=0, end_share=0.0),
+    'batch_size': 24,
+    'steps': 12_000,
+    'layer_decay': 1.0,
+  }
+}
+
 # --- Chinese: Cui et al. 2021, Table 4; ERNIE: README of the release, CJRC's rate of Cui et al. ---
 
 _BERT_WWM = {
@@ -132,6 +143,7 @@ QUESTIONS = {
   'roberta_release': _ROBERTA,
   'albert_base': _ALBERT,
   'albert_xxlarge': _ALBERT,
+  'albert_v2': _ALBERT,
   **dict.fromkeys(('electra_small', 'electra_base', 'electra_large'), _ELECTRA),
   **dict.fromkeys(('deberta_base', 'deberta_large', 'deberta_xlarge'), _DEBERTA),
   **dict.fromkeys(('deberta_v2_xlarge', 'deberta_v2_xxlarge'), _DEBERTA),
@@ -141,6 +153,7 @@ QUESTIONS = {
   'deberta_v3_xsmall_sift': _with_sift(3.0),
   **dict.fromkeys(('deberta_v3_small_sift', 'deberta_v3_base_sift'), _with_sift(5.0)),
   'spanbert': _SPANBERT,
+  'xlnet_base': _XLNET_BASE,
   'xlnet_large': _XLNET,
   'bert_wwm': _BERT_WWM,
   'macbert': _BERT_WWM,
@@ -148,7 +161,7 @@ QUESTIONS = {
 }
 
 
-def of(name, task, default, make) -> dict:
+def of(name, task, default, make, length=0) -> dict:
   """Fields of a recipe for a task of questions, its sections made.
 
   Args:
@@ -156,9 +169,13 @@ def of(name, task, default, make) -> dict:
     task: its name.
     default: the recipe's fields for any task.
     make: constructor of the objective that the config asks for.
+    length: see `recipes.recipe`.
   """
   own = QUESTIONS[name.removesuffix('_sift')]
-  changes = {**own['default'], **(own[task] if task in own else {})}
+  usual = own['default']
+  of_task = own[task] if task in own else {}
+  longer = {'length': max(usual['length'] if 'length' in usual else default['length'], length)}
+  changes = {**usual, **longer, **of_task}
   objective = dict(changes.pop('objective', {}))
   chosen = objective.pop('make', make)
   if 'sift' in default['objective']:

@@ -116,7 +116,7 @@ def test_the_argument_of_a_task_names_task_source_recipe_and_sections():
 
 
 def test_a_recipe_sets_fields_for_all_tasks_and_for_one(monkeypatch):
-  def recipe(name, task, objective):
+  def recipe(name, task, objective, length):
     fields = {'length': 99} if task == 'rte' else {'length': 64}
     return {'epochs': 10.0, 'objective': objective(dropout=0.3), **fields}
 
