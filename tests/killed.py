@@ -31,32 +31,44 @@ def finetune(folder, made, world, init, kills):
     'def get_config(argument=None):\n'
     f'  return {made}.copy_and_resolve_references().unlock()\n'
   )
-  flags = [f'--config={folder / "config.py"}', f'--init={init}']
-  flags += [f'--task_dir={world}', f'--workdir={folder / "f"}']
-  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags]
+  flags = [f'--config={folder / "config.py"}', f'--init={init}', f'--task_dir={world}']
+  begun_again(flags, folder / 'f', kills)
+
+
+def begun_again(flags, workdir, kills, seconds=SECONDS):
+  """Runs the command to its end, after some beginnings that are killed.
+
+  Args:
+    flags: of the command, but for --workdir.
+    workdir: of the runs.
+    kills: see `finetune`.
+    seconds: most that a beginning takes up to its kill.
+  """
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags, f'--workdir={workdir}']
   xla = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
   env = {**os.environ, 'XLA_FLAGS': xla, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
   begin = lambda: subprocess.Popen(
     line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
   for run, step in kills:
-    process, until = begin(), time.monotonic() + SECONDS
+    process, until = begin(), time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
-      if any(row['step'] >= step for row in metrics.read(folder / 'f' / run)):
+      if any(row['step'] >= step for row in metrics.read(workdir / run)):
         break
       time.sleep(0.05)
     assert process.poll() is None, process.stdout.read()[-2000:]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (folder / 'f' / 'table.md').exists()
+    assert not (workdir / 'table.md').exists()
   last = begin()
-  said, _ = last.communicate(timeout=2 * SECONDS)
+  said, _ = last.communicate(timeout=2 * seconds)
   assert last.returncode == 0, said[-2000:]
 
 
 def same_bytes(a, b, task):
   """Asserts equal tables and predictions of two workdirs, but for what names the folder."""
-  assert (a / 'table.md').read_text() == (b / 'table.md').read_text()
+  for table in ('table.md', 'table.json'):
+    assert (a / table).read_bytes() == (b / table).read_bytes()
   files = sorted((a / task).glob('*/predictions.npz'))
   assert files
   for file in files:

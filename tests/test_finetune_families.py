@@ -46,10 +46,10 @@ def test_a_run_and_its_export_are_fine_tuned_alike_and_exported(files, tmp_path,
   (tmp_path / 'run').mkdir()
   made.make_run(tmp_path / 'run', family)
   directory = made.written(tmp_path / 'run', tmp_path / 'hf')
-  # at the rate 0 weights stay as they were loaded; a directory does not say how new ones are drawn
-  known = pretrained.open(str(tmp_path / 'run')).section
-  drawn = {key: known[key] for key in ('initializer',) if key in known}
-  still = dict(steps=1, schedule__learning_rate=0.0, encoder=drawn)
+  known, read = (pretrained.open(x).section for x in (str(tmp_path / 'run'), f'hf:{directory}'))
+  assert known['initializer'] == read['initializer']  # of the new weights, those of the head
+  # at the rate 0 weights stay as they were loaded
+  still = dict(steps=1, schedule__learning_rate=0.0, encoder={})
   a = finetune(files, tmp_path / 'a', str(tmp_path / 'run'), **still)
   b = finetune(files, tmp_path / 'b', f'hf:{directory}', **still)
   before = weights.flatten({'encoder': pretrained.open(str(tmp_path / 'run')).params['encoder']})

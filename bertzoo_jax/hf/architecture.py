@@ -215,6 +215,7 @@ class Architecture(NamedTuple):
     settle_fields: (the encoder's fields, params) → fields, applied after the tensors are read. For
       fields that depend on which tensors the file has.
     part: config.encoder.name of the encoder that has these fields.
+    unsaid: fields of the encoder that no config.json says, where they are not those of UNSAID.
     computes: encoder → Computed, the part of the trained network that the class computes.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
@@ -244,6 +245,7 @@ class Architecture(NamedTuple):
   settle: Callable = lambda params, sizes: params
   settle_fields: Callable = lambda fields, params: fields
   part: str = 'transformer'
+  unsaid: Mapping[str, Any] = {}
   computes: Callable = Computed
   segments: int = 1
   head_activation: str | None = None
@@ -346,7 +348,7 @@ def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
   """The config section of the encoder: `fields`, as `encoder` gives them, and what no config.json
   says. An encoder outside the package has defaults for what is then still missing.
   """
-  return {'name': a.part, **UNSAID.get(a.part, {}), **fields}
+  return {'name': a.part, **UNSAID.get(a.part, {}), **a.unsaid, **fields}
 
 
 def _check_value(key, value, usual) -> None:

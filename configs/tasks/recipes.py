@@ -123,8 +123,8 @@ _ROBERTA_RACE = dict(
   schedule=parts.linear_after_warmup(learning_rate=1e-5, warmup=0),
 )
 
-# README.race.md of the release [code]: the rate is constant, without warmup. 16 rows: 2 devices with
-# 8 microbatches each, of one question [mem].
+# README.race.md of the release [code]: a constant rate, without warmup. 16 rows: 2 devices with 8
+# microbatches each, of one question [mem].
 _ROBERTA_RELEASE_RACE = dict(
   optimizer=parts.adamw(b2=0.98, eps=1e-6, weight_decay=0.01),
   schedule=parts.linear_to_floor(learning_rate=1e-5, warmup=0, end_share=1.0),

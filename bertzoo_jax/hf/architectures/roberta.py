@@ -9,6 +9,7 @@ from bertzoo_jax.hf.architectures import bert_like
 
 _FIELDS = dict(
   segments=1,
+  unsaid=dict(initializer='normal'),  # fairseq's, where BERT's is truncated
   positions_after_padding=True,
   more=lambda encoder, special, sizes: {
     'bos_token_id': special['cls'],
