@@ -47,6 +47,20 @@ def table(name, scale):
   return importlib.import_module(f'configs.tables.{name}').get_config(scale)
 
 
+def test_every_column_that_no_task_covers_is_named_in_the_docs():
+  pages = [(ROOT / 'docs' / f'{page}.md').read_text() for page in ('finetuning', 'tables')]
+  named = {  # the first cells of the rows of tables
+    line.split('|')[1].strip() for page in pages for line in page.splitlines() if line[:1] == '|'
+  }
+  lacking = {
+    column.title
+    for name in TABLES
+    for column in table(name, 'tiny').columns.values()
+    if column.kind == 'not_supported'
+  } - named
+  assert not lacking
+
+
 def experiments(name, scale):
   """{row: its experiment}, of rows that are run."""
   rows = table(name, scale).rows

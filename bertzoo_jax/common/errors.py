@@ -52,5 +52,6 @@ def choose(name: str, table: dict, what: str):
     what: what is chosen, for the message ('activation').
   """
   if name not in table:
-    raise UserError(f'No {what} is called {name!r}.{did_you_mean(name, table)}')
+    verb = 'are' if what in ('features', 'metrics') else 'is'
+    raise UserError(f'No {what} {verb} called {name!r}.{did_you_mean(name, table)}')
   return table[name]

@@ -15,6 +15,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import table
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import schedules
@@ -113,6 +114,10 @@ def weights(init: str) -> list[pretrained.Pretrained]:
 
 def _addresses(init):
   """W@all is every checkpoint of a run."""
+  if not init.partition('@')[0]:
+    raise errors.UserError(
+      f'--init {init!r} names no weights: give the --workdir of a run, hf:DIR or hf:OWNER/NAME.'
+    )
   if not init.endswith(_ALL):
     return [init]
   workdir = init.removesuffix(_ALL)
@@ -342,5 +347,6 @@ def _warmup(warmup: float, steps: int) -> int:
 
 def _name(point, seed) -> str:
   """Of a run's folder. Without a comma, which would part two addresses of --init."""
-  parts = [f'{key.rpartition(".")[2]}={value}' for key, value in point]
+  names = table.short([key for key, _ in point])
+  parts = [f'{name}={value}' for name, (_, value) in zip(names, point)]
   return '+'.join([*parts, f'seed={seed}']).replace('/', '_').replace(',', '_')

@@ -52,7 +52,8 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
       for m in values
       if (s, m) != (split, metrics[0])
     }
-    named = ', '.join(f'{k.rpartition(".")[2]}={v}' for k, v in point)
+    names = short([key for key, _ in point])
+    named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
     found.append(
       Line(
         task,
@@ -71,6 +72,12 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
   number = max(range(len(found)), key=lambda n: (_known(found[n].median), -n))
   found[number] = found[number]._replace(chosen=True)
   return found
+
+
+def short(keys: list[str]) -> list[str]:
+  """The last name of each key of a grid; the whole key where another one ends alike."""
+  last = [key.rpartition('.')[2] for key in keys]
+  return [key if last.count(name) > 1 else name for key, name in zip(keys, last)]
 
 
 def markdown(found: list[Line], majority: dict[str, float]) -> str:

@@ -102,11 +102,18 @@ def _choose(names, known, path, field, fixed=False) -> str:
 def _chosen_labels(names, known, path) -> tuple[str, ...]:
   if names in known:
     return (names,)
-  return tuple(_choose(name, known, path, 'label') for name in label_names(names))
+  return _once(_choose(name, known, path, 'label') for name in label_names(names))
 
 
 def label_names(names) -> tuple[str, ...]:
-  return tuple(name.strip() for name in names.split(',') if name.strip())
+  return _once(name.strip() for name in names.split(',') if name.strip())
+
+
+def _once(names) -> tuple[str, ...]:
+  names = tuple(names)
+  if twice := [name for name in names if names.count(name) > 1]:
+    raise errors.UserError(f'config.source.label names {twice[0]!r} twice: name each column once.')
+  return names
 
 
 def _listed(known) -> str:

@@ -90,6 +90,11 @@ def test_every_run_of_a_grid_has_its_own_values_and_folder():
   assert {(r.experiment.batch_size, r.experiment.phases[0][0]) for r in made} == {(8, 36), (16, 18)}
 
 
+def test_the_folders_of_two_keys_that_end_alike_have_the_whole_keys():
+  made = config(grid=(('encoder.dropout', (0.0, 0.1)), ('objective.dropout', (0.0,))))
+  assert runs(made)[1].folder.name == 'encoder.dropout=0.1+objective.dropout=0.0+seed=0'
+
+
 def test_a_fine_tuning_may_set_no_field_of_the_encoder():
   assert 'dropout' in config().encoder and not len(config(encoder={}).encoder)
 

@@ -21,6 +21,14 @@ def test_a_run_that_diverged_is_below_all_others_and_no_number_of_the_table():
   assert '| 0.7500 | –' in table.markdown([line], {'t': 0.5})
 
 
+def test_two_keys_of_a_grid_that_end_alike_are_told_apart():
+  keys = ['encoder.dropout', 'objective.dropout', 'schedule.learning_rate']
+  assert table.short(keys) == [*keys[:2], 'learning_rate']
+  point = tuple(zip(keys, (0.1, 0.2, 1e-5)))
+  [line] = table.lines('t', ('accuracy', 'f1'), results(0.5, point=point))
+  assert line.point == 'encoder.dropout=0.1, objective.dropout=0.2, learning_rate=1e-05'
+
+
 def test_a_point_that_diverged_is_not_chosen():
   found = results(None, None, point=(('rate', 1.0),)) + results(0.25, 0.5, point=(('rate', 0.1),))
   lines = table.lines('t', ('accuracy', 'f1'), found)
