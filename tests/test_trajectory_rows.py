@@ -205,6 +205,12 @@ def torch_losses_of(network, given, loss_of):
     ),
     ('bert', 'regression'),
     ('bert', 'multilabel'),
+    *(
+      pytest.param(case, kind, marks=pytest.mark.slow)
+      for kind in ('regression', 'multilabel')
+      for case in CLASSES
+      if case != 'bert'
+    ),
   ],
 )
 def test_twenty_steps_of_fine_tuning_have_torch_s_losses_one_by_one(case, kind, tmp_path):

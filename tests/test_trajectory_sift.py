@@ -166,6 +166,22 @@ def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
 def test_twenty_steps_with_sift_have_torch_s_losses_one_by_one(case, kind, tmp_path):
   loss = 'mse' if kind == 'regression' else 'symmetric_kl'
   objective, params = start(case, kind, loss)
+  torchs = reference(tmp_path, case, kind, loss, objective, params)
+
+  def value_of(batch, keys_B2):
+    return torch_loss(torchs, batch, drawn(objective, keys_B2), kind)
+
+  check_trajectory(objective, params, torchs, rows.batches(case, kind), value_of)
+
+
+def check_trajectory(objective, params, torchs, given, value_of):
+  """Asserts that our losses of the batches, training on them in turn, are torch's.
+
+  Args:
+    torchs: torch_sift.Sift.
+    given: batches.
+    value_of: (batch, row_keys [B, 2]) → torch's loss, a tensor.
+  """
   paths = optimizers.paths_of(params)
   schedule = schedules.BY_NAME['linear_from_start'](
     rows.STEPS, learning_rate=rows.PEAK, warmup=rows.WARMUP
@@ -184,16 +200,15 @@ def test_twenty_steps_with_sift_have_torch_s_losses_one_by_one(case, kind, tmp_p
   )
   state = small.state(objective, tx, params, rows.ROWS)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
-  torchs, optimizer = reference(tmp_path, case, kind, loss, objective, params), {}
+  optimizer = {}
   beside = ('roberta.embeddings.token_type_embeddings',)
   names = {n: p for n, p in torchs.network.named_parameters() if not any(b in n for b in beside)}
   ours, theirs = [], []
-  for s, batch in enumerate(rows.batches(case, kind)):
+  for s, batch in enumerate(given):
     state, found = step(state, batch)
     ours.append(float(found['loss']))
     key = jax.random.fold_in(jax.random.key(0, impl='threefry2x32'), s)
-    first_BLE = drawn(objective, row_keys.of_batch(key, rows.ROWS))
-    value = torch_loss(torchs, batch, first_BLE, kind)
+    value = value_of(batch, row_keys.of_batch(key, rows.ROWS))
     torchs.network.zero_grad()
     value.backward()
     torch.nn.utils.clip_grad_norm_(names.values(), 1.0)

@@ -49,15 +49,25 @@ class Sift:
     self.clean_BLE = centred / (centred.square().mean(-1, keepdim=True) + 1e-7).sqrt()
     return (self.clean_BLE,)
 
-  def loss(self, inputs, start_BLE, of_task, units):
-    """The loss. of_task: logits → loss; units: weights of the rows, whose sum is the divisor."""
+  def loss(self, inputs, start_BLE, of_task, units, read=lambda out: (out.logits,)):
+    """The loss.
+
+    Args:
+      of_task: logits → loss.
+      units: weights of the units (rows, tokens), whose sum is the divisor.
+      read: what the network returns → its logits, compared one by one and averaged.
+    """
+
+    def apart_from(targets):
+      found = read(self.network(**inputs))
+      each = [self.divergence(x, y) for x, y in zip(found, targets, strict=True)]
+      return (sum(each) / len(each) * units).sum()
+
     self.added = None
-    clean = self.network(**inputs).logits
+    clean = read(self.network(**inputs))
     self.first = start_BLE.clone().requires_grad_(True)
     self.added = self.first
-    apart = (self.divergence(self.network(**inputs).logits, clean.detach()) * units).sum()
-    (gradient,) = torch.autograd.grad(apart, self.first)
+    (gradient,) = torch.autograd.grad(apart_from([x.detach() for x in clean]), self.first)
     unit = gradient / (1e-6 + gradient.abs().amax(-1, keepdim=True))
     self.last = self.added = (self.first + self.rate * unit).detach()
-    apart = (self.divergence(self.network(**inputs).logits, clean) * units).sum() / units.sum()
-    return of_task(clean) + self.weight * apart
+    return of_task(*clean) + self.weight * apart_from(clean) / units.sum()
