@@ -1,0 +1,145 @@
+"""Exported models that find answers, tag words and choose options predict the same in transformers
+for texts that tokenizers disagree about.
+
+The heads are hardly trained, so answers begin and end at any token.
+"""
+
+import json
+
+import jax
+import ml_collections
+import pytest
+
+from bertzoo_jax import export
+from bertzoo_jax.finetune import __main__ as command
+from bertzoo_jax.hf import verify
+from configs import parts
+from configs.tasks import own
+from tests import test_finetune_questions as answers
+from tests import test_finetune_tags_choices as others
+from tests import test_load as made
+
+torch = pytest.importorskip('torch', reason='the comparison needs torch')
+transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
+
+LENGTH = 32
+# A text of many tokens would be cut in rows of this length.
+TRAPS = [text for text in verify.PROBES if text.strip() and len(text.encode()) <= 30]
+ENDINGS = {'qa': 'json', 'tag': 'txt', 'choice': 'jsonl'}
+
+
+def of_answers():
+  """Questions about passages that begin with a trap, in SQuAD's layout."""
+  paragraphs = [
+    {'context': f'{trap} the traveller', 'qas': [{'id': str(n), 'question': 'who', 'answers': []}]}
+    for n, trap in enumerate(TRAPS)
+  ]
+  return json.dumps({'version': '2.0', 'data': [{'paragraphs': paragraphs}]})
+
+
+def of_tags():
+  """A sentence per trap, without tags: its words, and one more."""
+  return '\n\n'.join('\n'.join([*trap.split(), 'traveller']) for trap in TRAPS)
+
+
+def of_choices():
+  """A question per trap: as its text, and as one of its options."""
+  options = lambda trap: [trap, 'traveller', f'the {trap}']
+  lines = (dict(text=t, question='the _', options=options(t), label='traveller') for t in TRAPS)
+  return '\n'.join(map(json.dumps, lines))
+
+
+MADE = {'qa': of_answers, 'tag': of_tags, 'choice': of_choices}
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+  """A folder with pretrained runs and, of each task, plain text to learn and traps to predict."""
+  folder = tmp_path_factory.mktemp('world')
+  for family in ('bert', 'roberta'):
+    (folder / family).mkdir()
+    made.make_run(folder / family, family)
+  tagged = [zip(words, tags) for words, tags in others.sentences(32, 1)]
+  train = {
+    'qa': answers.articles(32, 1),
+    'tag': '\n\n'.join('\n'.join(f'{w} {t}' for w, t in one) for one in tagged),
+    'choice': '\n'.join(json.dumps(x) for x in others.questions(32, 1)),
+  }
+  for task, ending in ENDINGS.items():
+    (folder / f'train.{ending}').write_text(train[task])
+    (folder / f'test.{ending}').write_text(MADE[task](), encoding='utf-8')
+  return folder
+
+
+def predicted(world, folder, family, task):
+  """(lines of predictions of the traps, folder of the exported model)."""
+  config = own.get_config(task)
+  files = {'train': f'train.{ENDINGS[task]}', 'dev': '', 'test': f'test.{ENDINGS[task]}'}
+  config.source.files, config.source.dev_share = ml_collections.ConfigDict(files), 0.25
+  config.length, config.batch_size, config.steps = LENGTH, 8, 3
+  config.schedule.learning_rate = 3e-3
+  config.run = parts.run(dtype='float32', tensorboard=False, compile_cache='', kernels='xla')
+  init, devices = str(world / family), jax.devices()[:1]
+  command.finetune(
+    config.lock(), str(folder / 'f'), task_dir=str(world), init=init, devices=devices
+  )
+  rows = export.export(str(folder / 'f' / task / 'run'), folder / 'out')
+  assert rows and all(row.holds for row in rows)
+  said = (folder / 'f' / task / 'test.jsonl').read_text(encoding='utf-8').splitlines()
+  return [json.loads(line) for line in said], folder / 'out'
+
+
+FAMILIES = ['bert', pytest.param('roberta', marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_an_exported_answerer_cuts_the_same_answers_from_difficult_passages(
+  world, tmp_path, family
+):
+  said, out = predicted(world, tmp_path, family, 'qa')
+  code = (out / 'README.md').read_text().split('```python\n')[1].split('```')[0]
+  code = code.replace('THIS_DIRECTORY', str(out))
+  found = []
+  for trap in TRAPS:
+    asked = f'question, passage = {("who", f"{trap} the traveller")!r}'
+    exec(code.replace("question, passage = 'Who …?', 'A passage.'", asked), {'print': found.append})
+  assert [line['answer'] for line in said] == found
+  assert len(set(found)) > 4
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_an_exported_tagger_says_the_same_of_difficult_words(world, tmp_path, family):
+  said, out = predicted(world, tmp_path, family, 'tag')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+  model = transformers.AutoModelForTokenClassification.from_pretrained(out)
+  every = []
+  for trap, line in zip(TRAPS, said, strict=True):
+    words = [*trap.split(), 'traveller']
+    assert line['words'] == words
+    row = tokenizer(words, is_split_into_words=True, return_tensors='pt')
+    tags, places = model(**row).logits[0].argmax(-1).tolist(), row.word_ids()
+    theirs = [
+      model.config.id2label[tags[places.index(i)]] if i in places else 'O'
+      for i in range(len(words))
+    ]
+    assert line['tags'] == theirs, trap
+    every += theirs
+  assert len(set(every)) > 1
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_an_exported_chooser_says_the_same_of_difficult_options(world, tmp_path, family):
+  said, out = predicted(world, tmp_path, family, 'choice')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+  model = transformers.AutoModelForMultipleChoice.from_pretrained(out)
+  compared = 0
+  for trap, line in zip(TRAPS, said, strict=True):
+    asked = [f'the {option}' for option in (trap, 'traveller', f'the {trap}')]
+    rows = tokenizer([trap] * len(asked), asked, padding=True, return_tensors='pt')
+    if rows['input_ids'].shape[1] > LENGTH:
+      continue  # it is cut
+    compared += 1
+    scores = model(**{name: x[None] for name, x in rows.items()}).logits[0]
+    shares = scores.softmax(-1).tolist()
+    assert shares == pytest.approx(line['probabilities'], abs=1e-5), trap
+  assert compared > len(TRAPS) / 2
