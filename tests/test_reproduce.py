@@ -1,5 +1,6 @@
 """The command `reproduce` on a table of seconds."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -9,15 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import small_table
 
+from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
+from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from configs.tables import parts
@@ -64,8 +68,19 @@ def test_a_table_has_the_papers_numbers_beside_ours(finished):
   assert all(not cell['deltas'] for cell in [*whole.values(), *deeper.values()])
   text = (finished[0] / 'table.md').read_text()
   assert 'TINY' in text and '(51.0 [mem])' in text and 'figure →' in text
-  assert re.search(r'\| whole .*\| 1 \* +\|', text) and '* fewer than three seeds' in text
-  assert re.search(r'\| theirs +\| 52.0 → – ', text) and '* theirs: Of another paper.' in text
+  assert re.search(r'\| whole .*\| 1 \* +\| 6 +\|$', text, re.M)
+  assert '* fewer than three seeds' in text and '* theirs: Of another paper.' in text
+  assert re.search(r'\| theirs +\| 52.0 → not run ', text)
+
+
+def test_a_table_says_how_its_tasks_were_fine_tuned_and_where(finished):
+  books = cells(finished[0], 'whole')['books']
+  low, high = books['task_spread']
+  assert books['task_seeds'] == 2 and low <= books['ours'][0] <= high
+  text = (finished[0] / 'table.md').read_text()
+  assert '* Seeds of fine-tuning, whose median counts: 2 for books' in text
+  assert re.search(r'^Run on \d+ × cpu; commits: \w+.*\.$', text, re.M)
+  assert 'title="2 seeds of fine-tuning: ' in (finished[0] / 'table.html').read_text()
 
 
 def test_a_row_begins_with_the_weights_of_another(finished):
@@ -95,6 +110,120 @@ def test_another_table_or_scale_in_the_same_workdir_is_refused(finished):
   changed.rows.deeper.experiment.masking.rate = 0.4
   with pytest.raises(errors.UserError, match='rows.deeper.experiment.masking.rate'):
     run(finished[0], changed.lock())
+
+
+def test_seeds_may_be_added_to_a_workdir(tmp_path):
+  config = small_table.get_config()
+  plan.check_same(config.lock(), str(tmp_path))
+  config = small_table.get_config()
+  config.seeds = (1, 2)
+  assert plan.check_same(config.lock(), str(tmp_path)).seeds == (0, 1, 2)
+  assert json.loads((tmp_path / plan.TABLE).read_text())['seeds'] == [0, 1, 2]
+  config = small_table.get_config()
+  config.columns.books.task.seeds = (0,)
+  with pytest.raises(errors.UserError, match=re.escape('config.columns.books.task.seeds differs')):
+    plan.check_same(config.lock(), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'seeds, words',
+  [
+    ((0, 1, 0), 'has 0 twice'),
+    ((), 'names no seed'),
+    (('a',), "has 'a', which is no seed"),
+    ((0, -1), 'has -1, which is no seed'),
+  ],
+)
+def test_seeds_that_are_none_are_refused(tmp_path, seeds, words):
+  config = small_table.get_config()
+  config.seeds = seeds
+  with pytest.raises(errors.UserError, match=words):
+    run(tmp_path / 'R', config.lock())
+  assert not (tmp_path / 'R').exists()
+
+
+def test_a_row_that_diverges_has_no_scores_and_the_others_go_on(tmp_path):
+  workdir, config = tmp_path / 'R', small_table.get_config()
+  with config.rows.whole.experiment.unlocked() as one:
+    one.schedule.learning_rate = 1e30
+  config.rows.theirs = config.rows.whole.copy_and_resolve_references()
+  config.rows.theirs.experiment.schedule.learning_rate = 1e-3
+  done, said = run(workdir, config.lock())
+  assert done and 'whole, seed 0 diverged.' in said and 'deeper, seed 0 is not run' in said
+  whole, deeper, other = table(workdir)['rows']
+  assert whole['diverged'] == deeper['diverged'] == 1 and other['seeds'] == 1
+  assert cells(workdir, 'whole')['mlm']['why'].startswith('diverged: ')
+  assert cells(workdir, 'deeper')['mlm']['why'] == 'diverged: whole'
+  text = (workdir / 'table.md').read_text()
+  assert re.search(r'\| whole +\| 50.0 → diverged .*\| 0, 1 diverged \| – ', text)
+  assert 'pretraining in' not in run(workdir, config)[1]  # the same line meets it no more
+
+
+def test_a_task_begins_with_the_best_run_of_the_task_that_its_recipe_names(tmp_path):
+  config = small_table.get_config()
+  first = config.columns.books
+  second = first.copy_and_resolve_references()
+  first.begins, first.task.name, second.task.name = 'after', 'first', 'second'
+  config.columns.after = second
+  config.table.columns = (*config.table.columns, 'after')
+  workdir = tmp_path / 'R'
+  done, said = run(workdir, config.lock(), rows=['whole'])
+  assert done and said.index('tasks/after') < said.index('tasks/books')
+  [begun] = {
+    json.loads(path.read_text())['init']
+    for path in workdir.glob('rows/whole/seed=0/tasks/books/first/*/config.json')
+  }
+  assert re.search(r'rows/whole/seed=0/tasks/after/second/seed=\d@4$', begun)
+
+
+def test_a_recipe_names_the_column_that_a_task_begins_with():
+  config = importlib.import_module('configs.tables.deberta_sift').get_config('paper')
+  begins = {name: column.begins for name, column in config.columns.items()}
+  assert begins.pop('rte') == 'mnli_m_mm' and begins.pop('rte_sift') == 'mnli_m_mm_sift'
+  assert set(begins.values()) == {''}
+
+
+def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(command, '_WAIT', 0.01)
+  tries, said = iter([errors.TryAgain('in use by 1')] * 3 + [errors.TryAgain('in use by 2')]), []
+
+  @contextlib.contextmanager
+  def hold(folder):
+    if (refused := next(tries, None)) is not None:
+      raise refused
+    yield
+
+  monkeypatch.setattr(command.lock, 'hold', hold)
+  with command._held(tmp_path / 'text', said.append):
+    assert said == ['in use by 1', 'in use by 2']
+
+
+def test_one_process_chooses_k_by_hours_and_the_other_takes_it(tmp_path, monkeypatch):
+  timed = []
+
+  def warmed_up(*args):
+    timed.append(args)
+    return 36_000.0
+
+  monkeypatch.setattr(command.budget, 'warmed_up', warmed_up)
+  config = small_table.get_config('budget').lock()
+  jobs = plan.jobs(config, str(tmp_path))
+  divided = lambda hours: command._divided(config, jobs, {}, str(tmp_path), hours, None, print)
+  ks = [divided(hours).table.tokens_divided_by for hours in (1.0, 2.0)]
+  assert ks == [pytest.approx(10 / 0.9)] * 2 and len(timed) == 1
+
+
+def test_the_curves_count_the_flops_of_each_phase():
+  config = small_table.get_config()
+  one = config.rows.whole.experiment
+  one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
+  phases = configuration.phases(one.lock())
+  short, long = trainings.published_by_phase(phases, one.tokenizer.vocab_size)
+  spent = curves._spent(one)
+  assert short < 0.52 * long
+  assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(
+    [0, short / 2 / (short + long), short / (short + long), 1 - long / 2 / (short + long), 1]
+  )
 
 
 def start(workdir):
@@ -182,6 +311,20 @@ def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours
   assert cost.seconds(found[:1], 'v4-8') == 1.5 * 86400
 
 
+def test_equal_programs_are_compiled_once(monkeypatch):
+  compiled = []
+
+  def preflight(experiment, **kw):
+    compiled.append(experiment.format.pairs)
+    return types.SimpleNamespace(fits=True, run=types.SimpleNamespace(days=1.0, dollars=2.0))
+
+  monkeypatch.setattr(cost.verdict, 'preflight', preflight)
+  config = importlib.import_module('configs.tables.albert_table5').get_config('tiny').lock()
+  found = cost.lines(plan.jobs(config, '/nowhere'), 'v4-8', say=lambda line: None)
+  assert [line.row for line in found] == list(config.table.rows)
+  assert compiled == ['none', 'nsp']
+
+
 def test_rows_that_differ_in_their_text_alone_are_run_once(tmp_path):
   config = small_table.get_config()
   config.rows.deeper.experiment = config.rows.whole.experiment
@@ -254,6 +397,12 @@ def test_a_budget_says_its_k_once(tmp_path, scale, hours, words):
   with pytest.raises(errors.UserError, match=words):
     run(tmp_path / 'R', small_table.get_config(scale).lock(), hours=hours)
   assert not (tmp_path / 'R').exists()
+
+
+def test_the_price_of_a_budget_without_k_is_not_known(tmp_path):
+  config = small_table.get_config('budget').lock()
+  with pytest.raises(errors.UserError, match='give --config FILE.py:budget,k=K'):
+    command.preflight(config, str(tmp_path))
 
 
 def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
