@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -226,16 +227,33 @@ def test_the_curves_count_the_flops_of_each_phase():
   )
 
 
-def start(workdir):
+def start(workdir, independent=False):
+  """Runs the small table in a process. independent: with a third row that needs no other."""
+  more = (
+    'config.rows.theirs.experiment = config.rows.whole.experiment.copy_and_resolve_references()\n'
+    'config.rows.theirs.experiment.masking.rate = 0.2\n'
+  )
   code = (
     'import small_table\n'
     'from bertzoo_jax.reproduce import __main__ as command\n'
-    f'command.reproduce(small_table.get_config().lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
+    'config = small_table.get_config()\n'
+    f'{more if independent else ""}'
+    f'command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
   )
-  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
+  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}', 'PYTHONUNBUFFERED': '1'}
   return subprocess.Popen(
     [sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
   )
+
+
+def said_until(process, words):
+  """The lines of a process up to the first with one of the words."""
+  said = []
+  for line in process.stdout:
+    said.append(line)
+    if any(word in line for word in words):
+      break
+  return ''.join(said)
 
 
 def scores(workdir):
@@ -245,22 +263,59 @@ def scores(workdir):
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_rows_and_one_finishes_what_a_killed_one_began(finished, tmp_path):
+def test_one_process_finishes_the_row_that_a_killed_one_began(finished, tmp_path):
   workdir = tmp_path / 'R'
   first = start(workdir)
-  for line in first.stdout:
-    if 'held out' in line or 'step 4' in line:
-      break
+  said_until(first, ['step 4'])
   second = start(workdir)
-  for line in second.stdout:
-    if 'another' in line or 'holds' in line or 'lock' in line:
-      break
+  assert 'in use by process' in said_until(second, ['in use by'])
   first.send_signal(signal.SIGKILL)
   first.wait()
   began = time.monotonic()
   second.communicate(timeout=300)
   assert second.returncode == 0 and time.monotonic() - began < 300
   assert scores(workdir) == scores(finished[0])
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_rows(tmp_path):
+  workdir = tmp_path / 'R'
+  first = start(workdir, independent=True)
+  said = [said_until(first, ['pretraining in'])]
+  second = start(workdir, independent=True)
+  said.append(second.communicate(timeout=900)[0])
+  said[0] += first.communicate(timeout=900)[0]
+  assert first.returncode == second.returncode == 0
+  ran = [re.findall(r'^== (\w+), seed 0: pretraining', text, re.M) for text in said]
+  assert all(ran) and sorted(ran[0] + ran[1]) == ['deeper', 'theirs', 'whole']
+  assert all(row['seeds'] == 1 for row in table(workdir)['rows'])
+
+
+def test_a_row_begins_with_the_weights_at_an_address(finished, tmp_path):
+  address = str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
+  config = small_table.get_config()
+  config.rows.deeper.init = address
+  config.table.columns = ('params',)
+  done, said = run(tmp_path / 'R', config.lock(), rows=['deeper'])
+  assert done and said.count('pretraining in') == 1  # the row that it named before is not needed
+  attempts = tmp_path / 'R' / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
+  assert json.loads(attempts.read_text().splitlines()[0])['init'] == address
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec('libtpu'), reason='libtpu is not installed')
+def test_preflight_says_what_a_table_costs(tmp_path):
+  line = '--config=configs/tables/albert_table5.py:tiny --rows=None,SOP --preflight --tpu=v5e-4'
+  done = subprocess.run(
+    [sys.executable, '-m', 'bertzoo_jax.reproduce', *line.split(), f'--workdir={tmp_path / "R"}'],
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  rows = re.findall(r'^(none|sop|all) +(?:1 ×)? +[\d.]+ days', done.stdout, re.M)
+  assert rows == ['none', 'sop', 'all'] and not (tmp_path / 'R').exists()
 
 
 def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():

@@ -65,7 +65,8 @@ def held_out(title, measure, unit='%'):
 def task(title, task, *metrics, split='dev', **fields):
   """A column with scores of a fine-tuning.
 
-  task: FILE:TASK of configs/tasks, with its sections: 'glue:sst2,recipe=albert_base'.
+  task: FILE:TASK of configs/tasks, with its sections: 'glue:sst2,recipe=albert_base'. If its recipe
+    begins with another task and the table has a column of that, it begins with the best run there.
   metrics: names of metrics; without any, the first metric of the task. 'SPLIT metric' names another
     split.
   fields: fields of the fine-tuning's config that differ from the task's own.
