@@ -1,6 +1,8 @@
 """The command `reproduce` on a table of seconds."""
 
+import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -9,15 +11,18 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import small_table
 
+from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
+from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from configs.tables import parts
@@ -64,8 +69,19 @@ def test_a_table_has_the_papers_numbers_beside_ours(finished):
   assert all(not cell['deltas'] for cell in [*whole.values(), *deeper.values()])
   text = (finished[0] / 'table.md').read_text()
   assert 'TINY' in text and '(51.0 [mem])' in text and 'figure →' in text
-  assert re.search(r'\| whole .*\| 1 \* +\|', text) and '* fewer than three seeds' in text
-  assert re.search(r'\| theirs +\| 52.0 → – ', text) and '* theirs: Of another paper.' in text
+  assert re.search(r'\| whole .*\| 1 \* +\| 6 +\|$', text, re.M)
+  assert '* fewer than three seeds' in text and '* theirs: Of another paper.' in text
+  assert re.search(r'\| theirs +\| 52.0 → not run ', text)
+
+
+def test_a_table_says_how_its_tasks_were_fine_tuned_and_where(finished):
+  books = cells(finished[0], 'whole')['books']
+  low, high = books['task_spread']
+  assert books['task_seeds'] == 2 and low <= books['ours'][0] <= high
+  text = (finished[0] / 'table.md').read_text()
+  assert '* Seeds of fine-tuning, whose median counts: 2 for books' in text
+  assert re.search(r'^Run on \d+ × cpu; commits: \w+.*\.$', text, re.M)
+  assert 'title="2 seeds of fine-tuning: ' in (finished[0] / 'table.html').read_text()
 
 
 def test_a_row_begins_with_the_weights_of_another(finished):
@@ -97,16 +113,147 @@ def test_another_table_or_scale_in_the_same_workdir_is_refused(finished):
     run(finished[0], changed.lock())
 
 
-def start(workdir):
+def test_seeds_may_be_added_to_a_workdir(tmp_path):
+  config = small_table.get_config()
+  plan.check_same(config.lock(), str(tmp_path))
+  config = small_table.get_config()
+  config.seeds = (1, 2)
+  assert plan.check_same(config.lock(), str(tmp_path)).seeds == (0, 1, 2)
+  assert json.loads((tmp_path / plan.TABLE).read_text())['seeds'] == [0, 1, 2]
+  config = small_table.get_config()
+  config.columns.books.task.seeds = (0,)
+  with pytest.raises(errors.UserError, match=re.escape('config.columns.books.task.seeds differs')):
+    plan.check_same(config.lock(), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'seeds, words',
+  [
+    ((0, 1, 0), 'has 0 twice'),
+    ((), 'names no seed'),
+    (('a',), "has 'a', which is no seed"),
+    ((0, -1), 'has -1, which is no seed'),
+  ],
+)
+def test_seeds_that_are_none_are_refused(tmp_path, seeds, words):
+  config = small_table.get_config()
+  config.seeds = seeds
+  with pytest.raises(errors.UserError, match=words):
+    run(tmp_path / 'R', config.lock())
+  assert not (tmp_path / 'R').exists()
+
+
+def test_a_row_that_diverges_has_no_scores_and_the_others_go_on(tmp_path):
+  workdir, config = tmp_path / 'R', small_table.get_config()
+  with config.rows.whole.experiment.unlocked() as one:
+    one.schedule.learning_rate = 1e30
+  config.rows.theirs = config.rows.whole.copy_and_resolve_references()
+  config.rows.theirs.experiment.schedule.learning_rate = 1e-3
+  done, said = run(workdir, config.lock())
+  assert done and 'whole, seed 0 diverged.' in said and 'deeper, seed 0 is not run' in said
+  whole, deeper, other = table(workdir)['rows']
+  assert whole['diverged'] == deeper['diverged'] == 1 and other['seeds'] == 1
+  assert cells(workdir, 'whole')['mlm']['why'].startswith('diverged: ')
+  assert cells(workdir, 'deeper')['mlm']['why'] == 'diverged: whole'
+  text = (workdir / 'table.md').read_text()
+  assert re.search(r'\| whole +\| 50.0 → diverged .*\| 0, 1 diverged \| – ', text)
+  assert 'pretraining in' not in run(workdir, config)[1]  # the same line meets it no more
+
+
+def test_a_task_begins_with_the_best_run_of_the_task_that_its_recipe_names(tmp_path):
+  config = small_table.get_config()
+  first = config.columns.books
+  second = first.copy_and_resolve_references()
+  first.begins, first.task.name, second.task.name = 'after', 'first', 'second'
+  config.columns.after = second
+  config.table.columns = (*config.table.columns, 'after')
+  workdir = tmp_path / 'R'
+  done, said = run(workdir, config.lock(), rows=['whole'])
+  assert done and said.index('tasks/after') < said.index('tasks/books')
+  [begun] = {
+    json.loads(path.read_text())['init']
+    for path in workdir.glob('rows/whole/seed=0/tasks/books/first/*/config.json')
+  }
+  assert re.search(r'rows/whole/seed=0/tasks/after/second/seed=\d@4$', begun)
+
+
+def test_a_recipe_names_the_column_that_a_task_begins_with():
+  config = importlib.import_module('configs.tables.deberta_sift').get_config('paper')
+  begins = {name: column.begins for name, column in config.columns.items()}
+  assert begins.pop('rte') == 'mnli_m_mm' and begins.pop('rte_sift') == 'mnli_m_mm_sift'
+  assert set(begins.values()) == {''}
+
+
+def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(command, '_WAIT', 0.01)
+  tries, said = iter([errors.TryAgain('in use by 1')] * 3 + [errors.TryAgain('in use by 2')]), []
+
+  @contextlib.contextmanager
+  def hold(folder):
+    if (refused := next(tries, None)) is not None:
+      raise refused
+    yield
+
+  monkeypatch.setattr(command.lock, 'hold', hold)
+  with command._held(tmp_path / 'text', said.append):
+    assert said == ['in use by 1', 'in use by 2']
+
+
+def test_one_process_chooses_k_by_hours_and_the_other_takes_it(tmp_path, monkeypatch):
+  timed = []
+
+  def warmed_up(*args):
+    timed.append(args)
+    return 36_000.0
+
+  monkeypatch.setattr(command.budget, 'warmed_up', warmed_up)
+  config = small_table.get_config('budget').lock()
+  jobs = plan.jobs(config, str(tmp_path))
+  divided = lambda hours: command._divided(config, jobs, {}, str(tmp_path), hours, None, print)
+  ks = [divided(hours).table.tokens_divided_by for hours in (1.0, 2.0)]
+  assert ks == [pytest.approx(10 / 0.9)] * 2 and len(timed) == 1
+
+
+def test_the_curves_count_the_flops_of_each_phase():
+  config = small_table.get_config()
+  one = config.rows.whole.experiment
+  one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
+  phases = configuration.phases(one.lock())
+  short, long = trainings.published_by_phase(phases, one.tokenizer.vocab_size)
+  spent = curves._spent(one)
+  assert short < 0.52 * long
+  assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(
+    [0, short / 2 / (short + long), short / (short + long), 1 - long / 2 / (short + long), 1]
+  )
+
+
+def start(workdir, independent=False):
+  """Runs the small table in a process. independent: with a third row that needs no other."""
+  more = (
+    'config.rows.theirs.experiment = config.rows.whole.experiment.copy_and_resolve_references()\n'
+    'config.rows.theirs.experiment.masking.rate = 0.2\n'
+  )
   code = (
     'import small_table\n'
     'from bertzoo_jax.reproduce import __main__ as command\n'
-    f'command.reproduce(small_table.get_config().lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
+    'config = small_table.get_config()\n'
+    f'{more if independent else ""}'
+    f'command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
   )
-  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
+  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}', 'PYTHONUNBUFFERED': '1'}
   return subprocess.Popen(
     [sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
   )
+
+
+def said_until(process, words):
+  """The lines of a process up to the first with one of the words."""
+  said = []
+  for line in process.stdout:
+    said.append(line)
+    if any(word in line for word in words):
+      break
+  return ''.join(said)
 
 
 def scores(workdir):
@@ -116,22 +263,59 @@ def scores(workdir):
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_rows_and_one_finishes_what_a_killed_one_began(finished, tmp_path):
+def test_one_process_finishes_the_row_that_a_killed_one_began(finished, tmp_path):
   workdir = tmp_path / 'R'
   first = start(workdir)
-  for line in first.stdout:
-    if 'held out' in line or 'step 4' in line:
-      break
+  said_until(first, ['step 4'])
   second = start(workdir)
-  for line in second.stdout:
-    if 'another' in line or 'holds' in line or 'lock' in line:
-      break
+  assert 'in use by process' in said_until(second, ['in use by'])
   first.send_signal(signal.SIGKILL)
   first.wait()
   began = time.monotonic()
   second.communicate(timeout=300)
   assert second.returncode == 0 and time.monotonic() - began < 300
   assert scores(workdir) == scores(finished[0])
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_rows(tmp_path):
+  workdir = tmp_path / 'R'
+  first = start(workdir, independent=True)
+  said = [said_until(first, ['pretraining in'])]
+  second = start(workdir, independent=True)
+  said.append(second.communicate(timeout=900)[0])
+  said[0] += first.communicate(timeout=900)[0]
+  assert first.returncode == second.returncode == 0
+  ran = [re.findall(r'^== (\w+), seed 0: pretraining', text, re.M) for text in said]
+  assert all(ran) and sorted(ran[0] + ran[1]) == ['deeper', 'theirs', 'whole']
+  assert all(row['seeds'] == 1 for row in table(workdir)['rows'])
+
+
+def test_a_row_begins_with_the_weights_at_an_address(finished, tmp_path):
+  address = str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
+  config = small_table.get_config()
+  config.rows.deeper.init = address
+  config.table.columns = ('params',)
+  done, said = run(tmp_path / 'R', config.lock(), rows=['deeper'])
+  assert done and said.count('pretraining in') == 1  # the row that it named before is not needed
+  attempts = tmp_path / 'R' / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
+  assert json.loads(attempts.read_text().splitlines()[0])['init'] == address
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec('libtpu'), reason='libtpu is not installed')
+def test_preflight_says_what_a_table_costs(tmp_path):
+  line = '--config=configs/tables/albert_table5.py:tiny --rows=None,SOP --preflight --tpu=v5e-4'
+  done = subprocess.run(
+    [sys.executable, '-m', 'bertzoo_jax.reproduce', *line.split(), f'--workdir={tmp_path / "R"}'],
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  rows = re.findall(r'^(none|sop|all) +(?:1 ×)? +[\d.]+ days', done.stdout, re.M)
+  assert rows == ['none', 'sop', 'all'] and not (tmp_path / 'R').exists()
 
 
 def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
@@ -180,6 +364,20 @@ def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours
   with pytest.raises(errors.UserError, match=r'large takes on v4-8 .* 40 GiB'):
     cost.seconds(found, 'v4-8')
   assert cost.seconds(found[:1], 'v4-8') == 1.5 * 86400
+
+
+def test_equal_programs_are_compiled_once(monkeypatch):
+  compiled = []
+
+  def preflight(experiment, **kw):
+    compiled.append(experiment.format.pairs)
+    return types.SimpleNamespace(fits=True, run=types.SimpleNamespace(days=1.0, dollars=2.0))
+
+  monkeypatch.setattr(cost.verdict, 'preflight', preflight)
+  config = importlib.import_module('configs.tables.albert_table5').get_config('tiny').lock()
+  found = cost.lines(plan.jobs(config, '/nowhere'), 'v4-8', say=lambda line: None)
+  assert [line.row for line in found] == list(config.table.rows)
+  assert compiled == ['none', 'nsp']
 
 
 def test_rows_that_differ_in_their_text_alone_are_run_once(tmp_path):
@@ -254,6 +452,12 @@ def test_a_budget_says_its_k_once(tmp_path, scale, hours, words):
   with pytest.raises(errors.UserError, match=words):
     run(tmp_path / 'R', small_table.get_config(scale).lock(), hours=hours)
   assert not (tmp_path / 'R').exists()
+
+
+def test_the_price_of_a_budget_without_k_is_not_known(tmp_path):
+  config = small_table.get_config('budget').lock()
+  with pytest.raises(errors.UserError, match='give --config FILE.py:budget,k=K'):
+    command.preflight(config, str(tmp_path))
 
 
 def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():

@@ -10,10 +10,10 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import small_networks
 
+from bertzoo_jax import assembly
 from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
@@ -21,6 +21,8 @@ from bertzoo_jax.common import parts
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.reproduce import vectors
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from tests.batches import test_masking_replacement
 
@@ -32,10 +34,6 @@ TABLES = tuple(
 )
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 VOCAB, ROWS, LENGTH = 100, 4, 32
-DESCENT = optax.GradientTransformationExtraArgs(
-  lambda params: (),
-  lambda gradients, state, params=None, **_: (jax.tree.map(lambda g: -0.01 * g, gradients), state),
-)
 # A number, 'F1/EM' of two, with where it is from if it was not read; a figure; nothing.
 PRINTED = re.compile(
   r'|figure|(\[(mem|3rd)\] )?[\d.e]+|(\[(mem|3rd)\] )?([\d.]+|–)(/([\d.]+|–))+|–'
@@ -189,29 +187,43 @@ def batch_of(config):
 _steps = {}
 
 
-def step_of(objective, batch):
-  """(state, step) of a phase, by gradient descent; the same for equal programs."""
-  key = (objective, str(sorted((name, x.shape, str(x.dtype)) for name, x in batch.items())))
+def step_of(objective, batch, optimizer):
+  """(state, step) with a row's optimizer; the same for equal programs. The rate is an argument of
+  the step, so that rows with unlike schedules share a program.
+  """
+  shapes = str(sorted((name, x.shape, str(x.dtype)) for name, x in batch.items()))
+  key = (objective, shapes, *key_of(optimizer))
   if key not in _steps:
     drawn = objective._replace(init=lambda _: small_networks.parameters(objective))
-    _steps[key] = (
-      steps.init(drawn, DESCENT, 0, ROWS),
-      jax.jit(steps.make_train_step(objective, DESCENT, lambda step: 1e-2, seed=0)),
-    )
+    paths = assembly.paths(objective)
+    made = lambda schedule: parts.build(optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
+
+    def step(state, batch, rate):
+      schedule = lambda _: rate
+      return steps.make_train_step(objective, made(schedule), schedule, seed=0)(state, batch)
+
+    _steps[key] = steps.init(drawn, made(lambda _: 0.0), 0, ROWS), jax.jit(step)
   return _steps[key]
 
 
 @pytest.mark.parametrize('name', TABLES)
 def test_every_row_takes_a_training_step_at_tiny(name):
   for one in experiments(name, 'tiny').values():
-    for phase in configuration.phases(small(one)):
+    config = small(one)
+    for phase in configuration.phases(config):
       objective, written = objective_of(phase.config, VOCAB), batch_of(phase.config)
       wanted = {*objective.reads, *(k for k in objective.may_read if k in written)}
       batch = {name: written[name] for name in wanted | ({'position_ids'} & written.keys())}
-      state, step = step_of(objective, batch)
-      after, metrics = step(state, batch)
+      total = configuration.total_steps(config)
+      schedule = schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
+      rate = schedule(phase.first_step + 1)  # in the first step some are 0
+      state, step = step_of(objective, batch, config.optimizer)
+      after, metrics = step(state, batch, rate)
       assert np.isfinite(metrics['loss']) and np.isfinite(metrics['grad_norm'])
-      assert int(after.step) == 1 and int(after.nonfinite['total']) == 0
+      assert 0 < metrics['lr'] < 0.1 and int(after.nonfinite['total']) == 0
+      assert int(after.step) == 1
+      moved = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, after.params)
+      assert any(jax.tree.leaves(moved))
 
 
 def test_the_mean_cosine_is_that_of_all_pairs_of_different_rows():

@@ -309,23 +309,35 @@ def published_flops(phases, vocab_size, of_unit=1) -> float | None:
     vocab_size: of the tokenizer.
     of_unit: rows of one of the batch_size units of a batch.
   """
-  of_phases = [_phase_flops(phase, vocab_size, of_unit) for phase in phases]
+  of_phases = published_by_phase(phases, vocab_size, of_unit)
   return None if None in of_phases else sum(of_phases)
 
 
-def _phase_flops(phase, vocab_size, of_unit) -> float | None:
-  objective = parts.build(
-    phase.config.objective,
-    OBJECTIVES,
-    'objective',
-    encoder=assembly.encoder(phase.config, vocab_size),
-    ops=operations.PLAIN,
-  )
-  return objective.published_flops(
-    jax.eval_shape(objective.init, jax.random.key(0)),
-    rows=phase.config.batch_size * of_unit,
-    length=phase.config.length,
-    steps=phase.steps,
+def published_by_phase(phases, vocab_size, of_unit=1) -> list[float | None]:
+  """As `published_flops`, of each phase."""
+  out = []
+  for phase in phases:
+    objective = _plain_objective(phase, vocab_size)
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    rows, length = phase.config.batch_size * of_unit, phase.config.length
+    out.append(objective.published_flops(shapes, rows=rows, length=length, steps=phase.steps))
+  return out
+
+
+def estimated_flops(phases, vocab_size) -> float:
+  """Of a whole training: 6 per parameter and token (Kaplan et al. 2020 §2.1)."""
+  total = 0.0
+  for phase in phases:
+    weights = cost.parameters(assembly.paths(_plain_objective(phase, vocab_size)))
+    total += 6.0 * weights * phase.steps * phase.config.batch_size * phase.config.length
+  return total
+
+
+def _plain_objective(phase, vocab_size):
+  """The objective of a phase on one device."""
+  network = assembly.encoder(phase.config, vocab_size)
+  return parts.build(
+    phase.config.objective, OBJECTIVES, 'objective', encoder=network, ops=operations.PLAIN
   )
 
 

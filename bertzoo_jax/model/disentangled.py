@@ -21,6 +21,7 @@ from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
+from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
@@ -275,6 +276,45 @@ class Disentangled(nn.Module):
     of_states += block.attention.of_queries(predictions, length, d)
     decoder = 4.0 * length * d**2 + _PASSES * of_states
     return total + (n - 1) * block.flops(length, d) + decoder
+
+  @nn.nowrap
+  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
+    """Operations per token of a forward pass, counted in the manner of Clark et al. 2020
+    (published.py). They have no such network; counted here as well are
+
+    * the products of queries (c2p) and of keys (p2c) with the 2L rows of the relative table that
+      the row's distances have;
+    * the projections of that table in each layer, once per batch, so divided by its tokens;
+    * the convolution;
+    * with predictions the decoder in place of the last block: keys and values of all tokens, then
+      two passes of the predicted ones. The p2c products of all keys are in each pass.
+
+    Args:
+      length: tokens per row.
+      rows: of the batch.
+      features: not read.
+      predicted: share of the tokens that are predicted; 0 if nothing reads predictions.
+    """
+    del features
+    d, h, n = self.hidden_size, self.num_heads, self.plan.blocks
+    used = min(2 * length - 1, 2 * (self.buckets or self.max_distance))
+    terms = self.content_to_position + self.position_to_content
+    table = terms * 2 * d * d * used / (rows * length)
+    by_query, by_key = self.content_to_position, self.position_to_content
+    keys = published.key_value(d) + by_key * 4 * d * length
+    query = published.query(d, h, length) + by_query * 4 * d * length
+    query += terms * h * length  # the sums of scores
+    query += published.feed_forward(d, self.intermediate_size)
+    others = self.type_vocab_size + length * (self.absolute_positions == 'input')
+    total = published.embeddings(self.table_width, self.vocab_size, others, d)
+    if self.convolution_size:
+      after = published.ACTIVATION + published.DROPOUT + 2 + published.NORM
+      total += 2 * self.convolution_size * d * d + after * d
+    if not predicted or self.absolute_positions != 'decoder':
+      return total + n * (keys + query + table)
+    decoder = published.key_value(d) + predicted * (2 * d * length + d)
+    decoder += _PASSES * (predicted * query + by_key * 4 * d * length + table)
+    return total + (n - 1) * (keys + query + table) + decoder
 
   @nn.nowrap
   def _block(self) -> blocks.Block:

@@ -13,6 +13,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
+from bertzoo_jax.model import published
 
 # What a mesh may split of their parameters, as blocks.AXES.
 AXES = (
@@ -56,7 +57,7 @@ def published_flops(params: dict, width: int, table_width: int, vocab_size: int,
   (flops_computation.py of their release). Pair and boundary heads are left out. share: of the
   tokens that a vocabulary head sees.
   """
-  _, norm, activation, softmax = protocol.PUBLISHED
+  norm, activation, softmax = published.NORM, published.ACTIVATION, published.SOFTMAX
   total = 0.0
   if 'replaced_head' in params:
     total += 2 * width * width + (1 + activation + 2) * width

@@ -19,9 +19,6 @@ from flax import linen as nn
 
 from bertzoo_jax.model import operations
 
-# As Clark et al. 2020 count operations: per element of dropout, norm, activation and softmax.
-PUBLISHED = (4, 5, 8, 5)
-
 
 class Predictions(NamedTuple):
   """What an objective reads of an encoder.
@@ -143,7 +140,10 @@ def first_token(encoder, hidden_BLD, batch):
 
 # Members that only some encoders have: {member: meaning}. Read them with getattr.
 OPTIONAL = {
-  'published_flops': '(length) → operations per token as Clark et al. 2020 count them',
+  'published_flops': (
+    '(length, rows of a batch, names of features, share of predicted tokens) → operations per '
+    'token as Clark et al. 2020 count them (published.py)'
+  ),
   'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
   'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
   'query_stream': 'whether a prediction does not see its own token if the batch has an order',

@@ -18,6 +18,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
+from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 
 # What a mesh may split of the embeddings, as in blocks.AXES.
@@ -166,19 +167,15 @@ class Transformer(nn.Module):
     return stacked + (projection if self.table_width != self.hidden_size else 0.0)
 
   @nn.nowrap
-  def published_flops(self, length: int) -> float:
-    """Operations per token of a forward pass, as Clark et al. 2020 count them (flops_computation.py
-    of their release): with dropout, norms, activations and the softmax, and words looked up by a
-    dense product.
+  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
+    """Operations per token of a forward pass, as Clark et al. 2020 count them (published.py): words
+    are looked up by a dense product. rows, features, predicted: not read.
     """
-    dropout, norm, activation, softmax = protocol.PUBLISHED
+    del rows, features, predicted
     d, f, h, w = self.hidden_size, self.intermediate_size, self.num_heads, self.table_width
-    attended = 8 * d * d + 4 * d * length + (softmax + dropout + 1) * length * h
-    attended += (3 + 1 + dropout + 1) * d + norm
-    fed = 4 * d * f + (activation + 1) * f + (1 + dropout + 1 + norm) * d
-    total = self.plan.blocks * (attended + fed)
-    total += 2 * w * self.vocab_size + 2 * w * (length + 2) + (2 + norm + dropout) * w
-    return total + (2 * d * w + d if w != d else 0)
+    block = published.query(d, h, length) + published.key_value(d)
+    block += published.feed_forward(d, f)
+    return self.plan.blocks * block + published.embeddings(w, self.vocab_size, length + 2, d)
 
   @nn.nowrap
   def _block(self) -> blocks.Block:

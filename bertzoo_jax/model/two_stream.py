@@ -20,6 +20,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
+from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
@@ -276,6 +277,35 @@ class TwoStream(nn.Module):
       return of_keys + own + block.feed_forward.flops(queries, d)
 
     return (self.num_layers - 1) * layer(length) + layer(last)
+
+  @nn.nowrap
+  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
+    """Operations per token of a forward pass, counted in the manner of Clark et al. 2020
+    (published.py). They have no such network; counted here as well are
+
+    * keys and values of the memory, if `resets` is among the features;
+    * the query stream of the predicted tokens, if `order` is: in the last layer it is alone;
+    * of each query of both streams, the products with a row of the table of positions per distance
+      and with the segment vector;
+    * the projection of the sinusoids in each layer, once per batch, so divided by its tokens.
+
+    Args:
+      length: tokens per row.
+      rows: of the batch.
+      features: names of the features that the objective reads.
+      predicted: share of the tokens that are predicted.
+    """
+    d, h = self.hidden_size, self.num_heads
+    keys = length + self.memory_length * ('resets' in features)
+    asked, last = (predicted, 0.0) if 'order' in features else (0.0, 1.0)
+    query = published.query(d, h, keys) + published.feed_forward(d, self.intermediate_size)
+    query += 2 * d * (length + keys) + 2 * d + 2 * h * keys
+    shared = published.key_value(d) * keys / length
+    shared += 2 * d * d * (length + keys) / (rows * length)
+    layers_ = (self.num_layers - 1) * (shared + (1.0 + asked) * query)
+    layers_ += shared + (last + asked) * query
+    words = 2 * d * self.vocab_size + published.DROPOUT * d
+    return layers_ + words
 
   @nn.nowrap
   def _block(self) -> blocks.Block:

@@ -11,9 +11,7 @@ from flax import traverse_util
 
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
-
-# Share of the tokens that a vocabulary head sees, as Clark et al. 2020 count.
-_PREDICTED = 0.15625
+from bertzoo_jax.model import published
 
 
 class Network(NamedTuple):
@@ -89,18 +87,27 @@ class Network(NamedTuple):
       forward += 2.0 * seen * weights
     return rows * forward * self._passes(backward=2.0)
 
-  def published_flops(self, params, length: int) -> float | None:
-    """Operations per token as Clark et al. 2020 count them (flops_computation.py of their release):
-    a multiplication and an addition are two, the backward pass is as much as the forward pass.
-    None for an encoder that has no such count.
+  def published_flops(
+    self, params, length: int, *, rows: int = 1, features: tuple[str, ...] = ()
+  ) -> float | None:
+    """Operations per token as Clark et al. 2020 count them (model/published.py): the backward pass
+    is as much as the forward pass. None for an encoder that has no such count.
+
+    Args:
+      params: of the objective, arrays or shapes.
+      length, rows: tokens per row, rows of the global batch.
+      features: names of those that the objective reads.
     """
     count = getattr(self.encoder, 'published_flops', None)
     if count is None:
       return None
-    e, share = self.encoder, 1.0 if self.predicts_all_positions else _PREDICTED
+    e, share = self.encoder, 1.0 if self.predicts_all_positions else published.PREDICTED
     own = jax.eval_shape(self.of, params)
+    known = {**heads.READS, **dict(self.reads)}
+    predicted = share if any(known.get(head) == 'predictions' for head in own) else 0.0
+    of_encoder = count(length, rows=rows, features=features, predicted=predicted)
     of_heads = heads.published_flops(own, e.hidden_size, e.table_width, e.vocab_size, share)
-    return self._passes(backward=1.0) * (count(length) + of_heads)
+    return self._passes(backward=1.0) * (of_encoder + of_heads)
 
   def _passes(self, backward: float) -> float:
     return self.forwards + self.backwards * backward if self.trained else 1.0
@@ -165,7 +172,10 @@ class Objective(NamedTuple):
       params: of the objective, arrays or shapes.
       rows, length, steps: of the global batch; tokens per row; updates.
     """
-    each = _total(n.published_flops(params, length) for n in self.networks)
+    features = (*self.reads, *self.may_read)
+    each = _total(
+      n.published_flops(params, length, rows=rows, features=features) for n in self.networks
+    )
     return None if each is None else float(rows * steps * length * each)
 
 

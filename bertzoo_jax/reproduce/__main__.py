@@ -18,6 +18,7 @@ the same table: each row is held by a lock, and the row of a process that was ki
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
+import contextlib
 import pathlib
 import time
 
@@ -79,10 +80,11 @@ def reproduce(
   texts = _texts(jobs, config, workdir, source, say)
   config = _divided(config, jobs, texts, workdir, hours, tpu, say)
   jobs = [job for job in plan.jobs(config, workdir, rows) if job.row not in left_out]
-  plan.check_same(config, workdir)
+  shown = plan.check_same(config, workdir)
   finished = {(job.row, job.seed) for job in jobs if job.finished}
   say(f'{len(jobs)} rows, {len(finished)} of them are finished')
-  page.write(config, workdir)
+  page.write(shown, workdir)
+  met = set()  # owners that were named
   while left := [job for job in jobs if not job.finished]:
     taken = False
     for job in left:
@@ -99,15 +101,44 @@ def reproduce(
       except errors.TryAgain as e:
         if taken:
           raise
-        say(f'{config.rows[job.row].title}, seed {job.seed}: {e}')
+        if str(e) not in met:
+          say(f'{config.rows[job.row].title}, seed {job.seed}: {e}')
+        met.add(str(e))
         continue
-      page.write(config, workdir)
+      page.write(shown, workdir)
       break
     if not taken:
       time.sleep(_WAIT)
-  page.write(config, workdir)
-  say(f'\n{page.markdown(config, workdir)}\n{storage.path(workdir) / page.HTML} has curves, too')
+  page.write(shown, workdir)
+  say(f'\n{page.markdown(shown, workdir)}\n{storage.path(workdir) / page.HTML} has curves, too')
   return True
+
+
+def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> str:
+  """What the pretraining of all rows would cost on a slice, as text; nothing is run.
+
+  Args:
+    config: of a table.
+    workdir: of the table; it need not exist.
+    rows: titles or names of rows; () for all.
+    tpu: accelerator type; None for that of the config.
+    price: dollars per chip and hour; None for that of preflight.
+    say: prints a line.
+
+  Raises UserError for anything that does not fit.
+  """
+  plan.check(config)
+  tpu = tpu or config.table.topology
+  if config.table.scale == 'budget':
+    k = config.table.tokens_divided_by or plan.recorded(workdir)
+    if not k:
+      raise errors.UserError(
+        'The scale budget does not say yet by what the tokens are divided: give '
+        '--config FILE.py:budget,k=K or FILE.py:budget,steps=N with --preflight.'
+      )
+    config = budget.divided(config, k)
+  jobs, slice_ = plan.jobs(config, workdir, rows), chips.of_type(tpu)
+  return cost.table(cost.lines(jobs, tpu, price, say), tpu, slice_.devices)
 
 
 def _check_hours(config, hours, workdir):
@@ -128,11 +159,16 @@ def _check_hours(config, hours, workdir):
 
 
 def _divided(config, jobs, texts, workdir, hours, tpu, say):
-  """The table with its tokens divided: by the config's k, by that of the workdir, or by hours."""
+  """The table with its tokens divided: by the config's k, by that of the workdir, or by hours. One
+  process chooses k by hours, and the others that share the workdir wait for it.
+  """
   if config.table.scale != 'budget':
     return config
-  k = config.table.tokens_divided_by or plan.recorded(workdir)
-  if not k:
+  if k := config.table.tokens_divided_by or plan.recorded(workdir):
+    return budget.divided(config, k)
+  with _held(storage.path(workdir) / 'hours', say):
+    if k := plan.recorded(workdir):
+      return budget.divided(config, k)
     if tpu is None:
       seconds = budget.warmed_up(jobs, texts, workdir, say)
     else:
@@ -142,7 +178,27 @@ def _divided(config, jobs, texts, workdir, hours, tpu, say):
       f'All rows as published would take {seconds / 3600:,.1f} hours on {tpu or "this machine"}: '
       f'the tokens are divided by k={k:.4g}.'
     )
-  return budget.divided(config, k)
+    divided = budget.divided(config, k)
+    plan.check_same(divided, workdir)
+    return divided
+
+
+@contextlib.contextmanager
+def _held(folder, say):
+  """Holds a folder inside a `with`. Waits for a process that holds it, and says once which."""
+  folder.mkdir(parents=True, exist_ok=True)
+  met = set()
+  with contextlib.ExitStack() as stack:
+    while True:
+      try:
+        stack.enter_context(lock.hold(folder))
+        break
+      except errors.TryAgain as e:
+        if str(e) not in met:
+          say(str(e))
+        met.add(str(e))
+        time.sleep(_WAIT)
+    yield
 
 
 def _before(jobs, job):
@@ -164,29 +220,22 @@ def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
       continue
     folder = storage.path(workdir) / 'text' / name
     out[name] = str(folder / 'corpus')
-    while not (folder / 'corpus' / 'manifest.json').exists():
-      folder.mkdir(parents=True, exist_ok=True)
-      try:
-        with lock.hold(folder):
-          say(f'== text for {config.rows[job.row].title} in {out[name]}')
-          with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
-            prepare.prepare(job.experiment, source, out[name], say=say)
-      except errors.TryAgain as e:
-        say(str(e))
-        time.sleep(_WAIT)
+    made = folder / 'corpus' / 'manifest.json'
+    if made.exists():
+      continue
+    with _held(folder, say):
+      if not made.exists():
+        say(f'== text for {config.rows[job.row].title} in {out[name]}')
+        with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+          prepare.prepare(job.experiment, source, out[name], say=say)
   return out
 
 
 def main(_):
   if _PREFLIGHT.value:
-    plan.check(_CONFIG.value)
-    config = _CONFIG.value
-    if config.table.scale == 'budget' and config.table.tokens_divided_by:
-      config = budget.divided(config, config.table.tokens_divided_by)
-    tpu = _TPU.value or config.table.topology
-    jobs = plan.jobs(config, _WORKDIR.value, _ROWS.value)
-    slice_ = chips.of_type(tpu)
-    print(cost.table(cost.lines(jobs, tpu, _PRICE.value), tpu, slice_.devices))
+    print(
+      preflight(_CONFIG.value, _WORKDIR.value, rows=_ROWS.value, tpu=_TPU.value, price=_PRICE.value)
+    )
     return
   reproduce(
     _CONFIG.value,

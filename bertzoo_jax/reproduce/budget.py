@@ -50,10 +50,12 @@ def tokens(experiment) -> int:
 
 
 def work(experiment) -> float:
-  """Train FLOPs of a run, as Clark et al. 2020 count them; its tokens where there is no count."""
-  phases = configuration.phases(experiment)
-  flops = trainings.published_flops(phases, experiment.tokenizer.vocab_size)
-  return tokens(experiment) if flops is None else flops
+  """Train FLOPs of a run, as Clark et al. 2020 count them; 6 per parameter and token (Kaplan et al.
+  2020 §2.1) for a network that has no such count.
+  """
+  run = configuration.phases(experiment), experiment.tokenizer.vocab_size
+  flops = trainings.published_flops(*run)
+  return trainings.estimated_flops(*run) if flops is None else flops
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:

@@ -2,9 +2,13 @@
 
 from typing import NamedTuple
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.reproduce import plan
+
+_DEVICE = ('encoder', 'objective', 'optimizer', 'schedule', 'run')  # sections that programs have
 
 
 class Line(NamedTuple):
@@ -25,7 +29,8 @@ class Line(NamedTuple):
 
 
 def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
-  """The cost of the pretraining of each row. Equal experiments are compiled once.
+  """The cost of the pretraining of each row. Equal programs are compiled once: NSP and SOP differ
+  only in how the host makes rows of the text.
 
   Args:
     jobs: of the table.
@@ -36,7 +41,7 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
   known, out = {}, []
   for row in dict.fromkeys(job.row for job in jobs):
     own = [job for job in jobs if job.row == row]
-    program = plan.program_of(own[0].experiment)
+    program = _programs(own[0].experiment)
     if program not in known:
       say(f'{row}: compiling for {tpu}')
       known[program] = verdict.preflight(own[0].experiment, tpu=tpu, price=price, largest=False)
@@ -49,6 +54,20 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
       Line(row, times, found.fits, why, None if run is None else times * run.days, dollars)
     )
   return out
+
+
+def _programs(experiment) -> str:
+  """Identifies the compiled programs of an experiment: by its sections for the device, and by the
+  shapes of its batches. Of an experiment that does not fit together, by all its fields.
+  """
+  said, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
+  with said.collecting('P08'):
+    data = readiness.text(said, experiment, None, 1).data
+    for phase in configuration.phases(experiment):
+      flat = configuration.flatten({section: phase.config[section] for section in _DEVICE})
+      features = data.phase(phase).features
+      out.append((phase.steps, sorted(flat.items()), sorted(features.items())))
+  return plan.program_of(experiment) if said.problems else repr(out)
 
 
 def seconds(found: list[Line], tpu: str) -> float:

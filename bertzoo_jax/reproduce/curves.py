@@ -3,6 +3,10 @@
 import io
 import math
 
+import numpy as np
+
+from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.training import metrics
@@ -23,11 +27,27 @@ def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   for job in plan.jobs(config, workdir):
     if not storage.path(job.pretraining).exists():
       continue
-    share = (flops.get(job.row) or math.nan) / sum(n for n, _ in job.experiment.phases)
+    whole = flops[job.row] if flops.get(job.row) else math.nan
     points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
-    if line := [(step, loss, step * share) for step, loss in points if loss is not None]:
+    spent = _spent(job.experiment)
+    if line := [(step, loss, whole * spent(step)) for step, loss in points if loss is not None]:
       found.setdefault(config.rows[job.row].title, []).append(line)
   return found
+
+
+def _spent(experiment):
+  """step → share of the train FLOPs of a whole run up to that step. Phases differ in the FLOPs of
+  a step; where these are not known the share is nan.
+  """
+  steps = [n for n, _ in experiment.phases]
+  flops = [1.0]
+  if len(steps) > 1:
+    phases = configuration.phases(experiment)
+    flops = trainings.published_by_phase(phases, experiment.tokenizer.vocab_size)
+  if None in flops:
+    return lambda step: math.nan
+  ends, totals = np.cumsum([0, *steps]), np.cumsum([0.0, *flops])
+  return lambda step: float(np.interp(step, ends, totals / totals[-1]))
 
 
 def svg(rows) -> str:

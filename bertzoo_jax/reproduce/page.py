@@ -41,17 +41,20 @@ def write(config, workdir) -> None:
 def collected(config, workdir) -> dict:
   """The table as plain values.
 
-  {'table': …, 'columns': [titles], 'rows': [{'row', 'title', 'note', 'seeds', 'steps', 'flops',
-  'devices', 'commits', 'cells': [{'column', 'printed', 'paper', 'mark', 'ours', 'spread', 'deltas',
-  'why'}]}]}.
-  Scores are in the paper's units. ours: means over the seeds; spread: lowest and highest of the
-  first number. deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first
-  row that has both, in the paper and here.
+  {'table': …, 'columns': [titles], 'rows': [{'row', 'title', 'note', 'seeds', 'diverged', 'steps',
+  'flops', 'devices', 'commits', 'cells': [{'column', 'printed', 'paper', 'mark', 'ours', 'spread',
+  'task_seeds', 'task_spread', 'deltas', 'why'}]}]}.
+  Scores are in the paper's units. seeds, diverged: of pretraining, those that ended and those that
+  diverged. ours: means over the seeds; spread: lowest and highest of the first number. task_seeds:
+  of fine-tuning, for each seed of pretraining, whose median counts; task_spread: lowest and highest
+  of them all. deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first
+  row that has both numbers, in the paper and here.
   """
   done = _finished(config, workdir)
   rows = []
   for row in config.table.rows:
     one, found = config.rows[row], done.get(row, [])
+    ended = [f for f in found if f['steps']]
     cells = [
       _cell(config, column, one.printed.get(column, ''), found) for column in _columns(config)
     ]
@@ -61,10 +64,11 @@ def collected(config, workdir) -> dict:
         'title': one.title,
         'note': one.note,
         'run': one.experiment is not None,
-        'seeds': len(found),
-        'steps': found[0]['steps'] if found else None,
-        'flops': found[0]['flops'] if found else None,
-        'devices': sorted({f['devices'] for f in found}),
+        'seeds': len(ended),
+        'diverged': len(found) - len(ended),
+        'steps': ended[0]['steps'] if ended else None,
+        'flops': ended[0]['flops'] if ended else None,
+        'devices': sorted({f['devices'] for f in found if f['devices']}),
         'commits': sorted({f['commit'] or 'unknown' for f in found}),
         'cells': cells,
       }
@@ -84,17 +88,19 @@ def collected(config, workdir) -> dict:
 def markdown(config, workdir) -> str:
   """The table with a heading: paper, ours and their difference in every cell."""
   found = collected(config, workdir)
-  head = ['', *found['columns'], 'seeds']
+  head = ['', *found['columns'], 'seeds', 'steps']
   lines = []
   for row in found['rows']:
-    cells = [_text(cell, row, found) for cell in row['cells']]
-    lines.append([row['title'], *cells, _seeds(row)])
+    cells = [_text(cell) for cell in row['cells']]
+    lines.append([row['title'], *cells, _seeds(row), _steps(row)])
   widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
   drawn = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(x, widths)) + ' |' for x in [head, *lines]]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
   notes = [f'* {row["title"]}: {row["note"]}' for row in found['rows'] if row['note']]
-  notes += [_FEW] if any('*' in line[-1] for line in lines) else []
-  return '\n'.join([*_heading(config), '', drawn[0], rule, *drawn[1:], '', *notes]) + '\n'
+  notes += [_FEW] if any('*' in line[-2] for line in lines) else []
+  notes += [f'* {line}' for line in _fine_tunings(found)]
+  parts = [*_heading(config), '', drawn[0], rule, *drawn[1:], '', *notes, *([''] if notes else [])]
+  return '\n'.join([*parts, _made(found)]) + '\n'
 
 
 def page(config, workdir, drawn: str) -> str:
@@ -116,22 +122,19 @@ def page(config, workdir, drawn: str) -> str:
   for row in found['rows']:
     out.append(f'<tr><td class="name">{html.escape(row["title"])}</td>')
     for cell in row['cells']:
-      out += _html_cell(cell, row, len(kinds))
-    steps = f'{row["steps"]:,}' if row['steps'] else '–'
+      out += _html_cell(cell, len(kinds))
     flops = f'{row["flops"]:.2e}' if row['flops'] else '–'
-    out.append(f'<td>{_seeds(row)}</td><td>{steps}</td><td>{flops}</td></tr>')
+    out.append(f'<td>{_seeds(row)}</td><td>{_steps(row)}</td><td>{flops}</td></tr>')
   out.append('</tbody></table></div>')
   notes = [(row['title'], row['note']) for row in found['rows'] if row['note']]
   out += [f'<p>{html.escape(name)}: {html.escape(note)}</p>' for name, note in notes]
   if any('*' in _seeds(row) for row in found['rows']):
     out.append(f'<p class="small">{_FEW}</p>')
+  out += [f'<p class="small">{html.escape(line)}</p>' for line in _fine_tunings(found)]
   if drawn:
     out += ['<h2>Held-out loss of pretraining</h2>', f'<p>{_LOSSES}</p>', drawn]
-  machines = sorted({d for row in found['rows'] for d in row['devices']})
-  commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
   out += [
-    f'<p class="small">Run on {html.escape(", ".join(machines) or "nothing yet")}; commits '
-    f'{html.escape(", ".join(commits) or "–")}.</p>',
+    f'<p class="small">{html.escape(_made(found))}</p>',
     '<h2>What the rows vary</h2><ul>',
     *(f'<li><code>{html.escape(k)}</code>: {html.escape(v)}</li>' for k, v in found['varies']),
     '</ul></html>\n',
@@ -150,7 +153,31 @@ def _seeds(row) -> str:
   """How many seeds of pretraining a row has."""
   if not row['run']:
     return '–'
-  return f'{row["seeds"]}{" *" if 0 < row["seeds"] < _ENOUGH else ""}'
+  few = ' *' if 0 < row['seeds'] < _ENOUGH else ''
+  return f'{row["seeds"]}{few}' + (f', {row["diverged"]} diverged' if row['diverged'] else '')
+
+
+def _steps(row) -> str:
+  return f'{row["steps"]:,}' if row['steps'] else '–'
+
+
+def _fine_tunings(found) -> list[str]:
+  """Sentences about the seeds of fine-tuning."""
+  by_count = {}
+  for n, column in enumerate(found['columns']):
+    for count in {row['cells'][n]['task_seeds'] for row in found['rows']} - {0}:
+      by_count.setdefault(count, []).append(column)
+  return [
+    f'Seeds of fine-tuning, whose median counts: {count} for {", ".join(columns)}'
+    for count, columns in sorted(by_count.items())
+  ]
+
+
+def _made(found) -> str:
+  """The hardware and the commits of all rows."""
+  machines = sorted({d for row in found['rows'] for d in row['devices']})
+  commits = sorted({c[:12] for row in found['rows'] for c in row['commits']})
+  return f'Run on {", ".join(machines) or "nothing yet"}; commits: {", ".join(commits) or "none"}.'
 
 
 def _heading(config) -> list[str]:
@@ -158,8 +185,8 @@ def _heading(config) -> list[str]:
   said = {
     'paper': 'The systems as published. Δ is ours − paper.',
     'budget': (
-      f'BUDGET: {_networks(t)}. Compare the rows with each other: Δ is a row − the first row, ours '
-      "beside the paper's."
+      f'BUDGET: {_networks(t)}. Compare the rows with each other: Δ is the difference from the '
+      "first row that has both numbers of the column, the paper's → ours."
     ),
     'tiny': (
       'TINY: networks of minutes, to see that every row runs. These numbers say nothing about the '
@@ -200,6 +227,7 @@ def _cell(config, column, printed, found) -> dict:
   factor = 100.0 if kind.kind in ('task', 'average') or kind.get('unit', '') == '%' else 1.0
   ours = [factor * sum(v) / len(v) for v in zip(*values)]
   first = [factor * v[0] for v in values]
+  task = [factor * x for e in each if 'spread' in e for x in e['spread']]
   compared = scale == 'paper' and not mark and len(paper) == len(ours) > 0
   why = next((e['why'] for e in each if e['why']), '')
   if not found:
@@ -211,6 +239,8 @@ def _cell(config, column, printed, found) -> dict:
     'mark': mark,
     'ours': [round(x, 4) for x in ours],
     'spread': [round(min(first), 4), round(max(first), 4)] if len(first) > 1 else [],
+    'task_seeds': max((e['seeds'] for e in each if 'seeds' in e), default=0),
+    'task_spread': [round(f(task), 4) for f in (min, max)] if task else [],
     'deltas': [[round(a - b, 4) for a, b in zip(ours, paper)]] if compared else [],
     'why': why,
   }
@@ -265,23 +295,25 @@ def _printed(cell) -> str:
   return f'({cell["printed"]} [{cell["mark"]}])' if cell['mark'] else cell['printed']
 
 
-def _ours(cell, row) -> str:
+def _ours(cell) -> str:
   if cell['ours']:
     spread = f' ({_shown(cell["spread"], cell["printed"])})' if cell['spread'] else ''
     return _shown(cell['ours'], cell['printed']) + spread.replace('/', '–')
-  if not row['run']:
-    return '–'
   return cell['why'].partition(':')[0] or 'not run'
 
 
-def _text(cell, row, found) -> str:
+def _text(cell) -> str:
   deltas = ' → '.join(_shown(delta, cell['printed'], signed=True) for delta in cell['deltas'])
   delta = f' | Δ {deltas}' if deltas else ''
-  return f'{_printed(cell)} → {_ours(cell, row)}{delta}'.replace('|', '·')
+  return f'{_printed(cell)} → {_ours(cell)}{delta}'.replace('|', '·')
 
 
-def _html_cell(cell, row, deltas) -> list[str]:
-  ours, why = _ours(cell, row), html.escape(cell['why'])
+def _html_cell(cell, deltas) -> list[str]:
+  ours, why = _ours(cell), html.escape(cell['why'])
+  if cell['task_spread'] and cell['task_seeds'] > 1:
+    why = f'{cell["task_seeds"]} seeds of fine-tuning: ' + _shown(
+      cell['task_spread'], cell['printed']
+    ).replace('/', ' to ')
   empty = '' if cell['ours'] else ' class="none"'
   return [
     f'<td class="paper">{html.escape(_printed(cell))}</td>',

@@ -47,11 +47,19 @@ class Job(NamedTuple):
 
 
 def check(config) -> None:
-  """Raises UserError for a config that is no table."""
+  """Raises UserError for a config that is no table, or seeds that are none."""
   if lacking := [field for field in FIELDS if field not in config]:
     raise errors.UserError(
       f'The config is no table (it lacks {lacking[0]!r}): give a file of configs/tables/.'
     )
+  remedy = 'give whole numbers, one for each pretraining: --config.seeds=0,1,2.'
+  if not isinstance(config.seeds, (tuple, list)) or not config.seeds:
+    raise errors.UserError(f'config.seeds={config.seeds!r} names no seed: {remedy}')
+  for seed in config.seeds:
+    if type(seed) is not int or not 0 <= seed < 2**32:
+      raise errors.UserError(f'config.seeds has {seed!r}, which is no seed: {remedy}')
+    if list(config.seeds).count(seed) > 1:
+      raise errors.UserError(f'config.seeds has {seed} twice: name each seed once.')
 
 
 def jobs(config, workdir, wanted=()) -> list[Job]:
@@ -139,24 +147,30 @@ def rows_of(experiment) -> int:
 
 
 def program_of(experiment) -> str:
-  """Identifies the programs of an experiment: equal ones are compiled once and cost the same."""
+  """Identifies an experiment by all fields that its text and weights depend on, but the seed."""
   flat = configuration.flatten(experiment)
   return repr(sorted((k, repr(v)) for k, v in flat.items() if k not in ('seed', 'init')))
 
 
-def check_same(config, workdir) -> None:
-  """Records the table in the workdir. Raises UserError if the workdir is another table's."""
+def check_same(config, workdir):
+  """Records the table in the workdir. Returns it with all seeds that the workdir has had: later
+  lines may add some. Raises UserError if the workdir is another table's.
+  """
   file = storage.path(workdir) / TABLE
-  ours = json.loads(configuration.to_json(config))
-  if not file.exists():
-    storage.path(workdir).mkdir(parents=True, exist_ok=True)
-    storage.write_json(file, ours)
-    return
-  if changed := _first_difference(storage.read_json(file), ours):
+  ours, seeds = json.loads(configuration.to_json(config)), list(config.seeds)
+  before = storage.read_json(file) if file.exists() else {**ours, 'seeds': []}
+  if changed := _first_difference({**before, 'seeds': seeds}, ours):
     raise errors.UserError(
       f'{workdir} holds rows of another table or scale (config.{changed} differs): take another '
       '--workdir.'
     )
+  seeds = sorted({*before['seeds'], *seeds})
+  if before['seeds'] != seeds:
+    storage.path(workdir).mkdir(parents=True, exist_ok=True)
+    storage.write_json(file, {**ours, 'seeds': seeds})
+  shown = config.copy_and_resolve_references().unlock()
+  shown.seeds = tuple(seeds)
+  return shown.lock()
 
 
 def _first_difference(old, new, at='') -> str:

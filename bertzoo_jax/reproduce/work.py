@@ -9,6 +9,7 @@ from bertzoo_jax import hf
 from bertzoo_jax import pretrain
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import pretrained
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
@@ -16,9 +17,11 @@ from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
+from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import workdir as workdirs
 
 PRETRAINED = 'pretrained.json'
+_NOTHING = {'step': None, 'flops': None, 'devices': ''}  # is known of a pretraining that diverged
 _OF_TRAINING = {  # kind of a column: what is known of the pretraining, and its unit
   'parameters': ('parameters', 1e6),
   'flops': ('flops', 1.0),
@@ -36,7 +39,8 @@ _EVALUATED = {  # measure of a column: rows and measure of `evaluate`
 def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
   """The scores of a job, which are written to its folder; None if the user asked to stop.
 
-  What is finished is not run again.
+  What is finished is not run again. A pretraining that diverges, or whose first weights are of a
+  row that did, gets scores without values, which say so.
 
   Args:
     job: of the table.
@@ -48,14 +52,25 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   Raises:
     UserError, TryAgain, Stopped: see pretrain and finetune.
   """
-  say(f'\n== {config.rows[job.row].title}, seed {job.seed}: pretraining in {job.pretraining}')
-  trained = _pretrained(job, corpus)
+  title = f'{config.rows[job.row].title}, seed {job.seed}'
+  if why := _never_begins(job, config):
+    say(f'{title} is not run: {why}')
+    return _written(job, config, dict.fromkeys(config.table.columns, _nothing(why)), _NOTHING)
+  say(f'\n== {title}: pretraining in {job.pretraining}')
+  try:
+    trained = _pretrained(job, corpus)
+  except errors.Diverged as e:
+    say(f'{title} diverged. {e}')
+    jax.clear_caches()
+    columns = dict.fromkeys(config.table.columns, _nothing(f'diverged: {e}'))
+    return _written(job, config, columns, {**_NOTHING, 'devices': _devices()})
   if trained is None:
     return None
   evaluated = _evaluated(job, config, corpus)
   cosines = _cosines(job, config)
   columns, tasks_done = {}, {}
-  for name in config.table.columns:
+  begins = lambda name: bool(config.columns[name].kind == 'task' and config.columns[name].begins)
+  for name in sorted(config.table.columns, key=begins):
     column = config.columns[name]
     if column.kind == 'task':
       found = _fine_tuned(job, name, config, task_dir, say)
@@ -66,6 +81,22 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   for name in config.table.columns:
     if config.columns[name].kind == 'average':
       columns[name] = _average([columns[other] for other in config.columns[name].of])
+  return _written(job, config, columns, trained)
+
+
+def _never_begins(job, config) -> str:
+  """Why a job has no weights to begin with; '' if it has."""
+  if not job.after:
+    return ''
+  before = storage.read_json(job.folder.parent.parent / job.after / job.folder.name / plan.SCORES)
+  return f'diverged: {config.rows[job.after].title}' if before['diverged'] else ''
+
+
+def _written(job, config, columns, trained) -> dict:
+  """The scores of a job, after they are written to its folder."""
+  for name in config.table.columns:
+    if config.columns[name].kind == 'not_supported':
+      columns[name] = _cell(config.columns[name], trained, {}, {}, None)
   result = {
     'row': job.row,
     'seed': job.seed,
@@ -74,9 +105,14 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
     'flops': trained['flops'],
     'devices': trained['devices'],
     'commit': workdirs.commit(),
+    'diverged': trained['step'] is None,
   }
   storage.write_json(job.folder / plan.SCORES, result)
   return storage.read_json(job.folder / plan.SCORES)
+
+
+def _devices() -> str:
+  return f'{jax.device_count()} × {jax.devices()[0].device_kind}'
 
 
 def _pretrained(job, corpus) -> dict | None:
@@ -98,7 +134,7 @@ def _pretrained(job, corpus) -> dict | None:
       'step': found['step'],
       'flops': found['flops'],
       'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
-      'devices': f'{jax.device_count()} × {jax.devices()[0].device_kind}',
+      'devices': _devices(),
       'tokens_per_second': _speed(job.pretraining),
       'parameters': sum(x.size for x in jax.tree.leaves(params)),
     },
@@ -135,8 +171,9 @@ def _evaluated(job, config, corpus) -> dict:
 
 
 def _fine_tuned(job, name, config, task_dir, say):
-  """{'SPLIT METRIC': (median over the seeds, seeds)} of the best point of the grid; a sentence if
-  the task's files are not there; None if it was stopped.
+  """{'SPLIT METRIC': {'median', 'seeds', 'spread'}} of the best point of the grid, spread being
+  [lowest, highest] of the first metric and [] of others; a sentence if the task's files are not
+  there; None if it was stopped.
   """
   column = config.columns[name]
   others = [c.task for c in config.columns.values() if c.kind == 'task']
@@ -144,21 +181,40 @@ def _fine_tuned(job, name, config, task_dir, say):
   if why:
     say(f'{column.title} is not run. {why}')
     return why
-  folder = job.folder / 'tasks' / name
-  say(f'== {column.title} in {folder}')
-  found = finetuning.finetune(column.task, str(folder), init=str(job.pretraining), task_dir=where)
+  folder, task = job.folder / 'tasks' / name, column.task
+  init = str(job.pretraining)
+  if column.begins and (best := _best_run(job.folder / 'tasks' / column.begins)):
+    init, task = best, task.copy_and_resolve_references().unlock()
+    task.init = ''  # it is given
+    task.lock()
+  say(f'== {column.title} in {folder}, begins with {init}')
+  found = finetuning.finetune(task, str(folder), init=init, task_dir=where)
   jax.clear_caches()
   if found is None:
     return None
-  best = next(line for line in found if line.chosen)
+  line = next(line for line in found if line.chosen)
+  first = dict(median=line.median, seeds=line.seeds, spread=[line.lowest, line.best])
+  rest = lambda median: dict(median=median, seeds=line.seeds, spread=[])
   return {
-    f'{best.split} {best.metric}': [best.median, best.seeds],
-    **{key: [value, best.seeds] for key, value in best.others.items()},
+    f'{line.split} {line.metric}': first,
+    **{key: rest(median) for key, median in line.others.items()},
   }
 
 
+def _best_run(folder) -> str:
+  """Address of the best run of a fine-tuning: the one that keeps its checkpoint. '' if none does,
+  since the task was not run or all its runs diverged.
+  """
+  for run in sorted(storage.path(folder).glob('*/*')):
+    if steps := step_folders.steps(run):
+      return f'{run}@{steps[-1]}'
+  return ''
+
+
 def _cell(column, trained, evaluated, cosines, done) -> dict:
-  """{'values': [numbers], 'why': sentence where there are none, 'seeds': of the fine-tuning}."""
+  """{'values': [numbers], 'why': sentence where there are none}. A fine-tuning has its 'seeds' and
+  the 'spread' of its first number over them, too.
+  """
   if column.kind == 'not_supported':
     return _nothing(f'not supported: {column.why}')
   if column.kind == 'cosine':
@@ -180,7 +236,14 @@ def _cell(column, trained, evaluated, cosines, done) -> dict:
     if isinstance(done, str):
       return _nothing('not run: no files')
     cells = [done[metric] for metric in column.metrics if metric in done]
-    return {**_values(*(value for value, _ in cells)), 'seeds': cells[0][1] if cells else 0}
+    if not all(math.isfinite(cell['median']) for cell in cells):
+      return _nothing('diverged: too many runs of the fine-tuning')
+    spread = [x for x in (cells[0]['spread'] if cells else []) if math.isfinite(x)]
+    return {
+      **_values(*(cell['median'] for cell in cells)),
+      'seeds': cells[0]['seeds'] if cells else 0,
+      'spread': spread if len(spread) == 2 else [],
+    }
   return _nothing('')
 
 

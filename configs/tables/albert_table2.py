@@ -25,7 +25,8 @@ _DROPOUT = {'encoder.dropout': 0.1, 'encoder.attention_dropout': 0.1}
 
 def _row(model, size, *printed, tiny):
   """tiny: layers and width at `tiny`."""
-  own, layers, width = _BERT if model == 'BERT' else _DROPOUT if size == 'xxlarge' else {}, *tiny
+  (layers, width), own = tiny, _BERT if model == 'BERT' else {}
+  dropout = _DROPOUT if size == 'xxlarge' else {}
   shape = {
     'encoder.num_layers': layers,
     'encoder.hidden_size': width,
@@ -33,7 +34,11 @@ def _row(model, size, *printed, tiny):
     'encoder.intermediate_size': 4 * width,
   }
   return parts.row(
-    f'{model} {size}', *printed, system=f'albert:{size}', fields=own, tiny={**shape, **own}
+    f'{model} {size}',
+    *printed,
+    system=f'albert:{size}',
+    fields={**own, **dropout},
+    tiny={**shape, **own},
   )
 
 
@@ -87,6 +92,11 @@ def get_config(scale='tiny'):
       ),
     ),
     varies={
-      'encoder': 'Table 1: layers, hidden, embedding, parameter-sharing; heads as released',
+      'encoder.num_layers': 'Table 1: layers',
+      'encoder.hidden_size': 'Table 1: hidden',
+      'encoder.intermediate_size': '§3.1: 4H',
+      'encoder.num_heads': 'as released: see above',
+      'encoder.embedding_size': 'Table 1: embedding',
+      'encoder.sharing': 'Table 1: parameter-sharing',
     },
   )

@@ -53,7 +53,10 @@ def get_config(scale='tiny'):
       _row(24, 1024, 16, 3.23, 86.6, 87.8, 93.7, tiny=(8, 128, 8)),
     ),
     varies={
-      'encoder': 'Table 6: number of layers #L, hidden size #H and attention heads #A; §3: 4H',
+      'encoder.num_layers': 'Table 6: number of layers #L',
+      'encoder.hidden_size': 'Table 6: hidden size #H',
+      'encoder.num_heads': 'Table 6: number of attention heads #A',
+      'encoder.intermediate_size': '§3: 4H',
     },
     task_seeds=tuple(range(5)),
   )

@@ -45,6 +45,8 @@ def get_config(scale='tiny'):
     ),
     varies={
       'masking': 'README: all pieces of a word are masked at once',
-      'tokenizer': 'README: uncased and cased',
+      'tokenizer.lowercase': 'README: uncased and cased',
+      'tokenizer.strip_accents': 'README: uncased and cased',
+      'tokenizer.vocab_size': 'README: uncased and cased; sizes of the released vocabularies',
     },
   )

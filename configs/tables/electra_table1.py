@@ -86,7 +86,10 @@ def get_config(scale='tiny'):
     ),
     varies={
       'objective': 'Table 1: BERT and ELECTRA; Table 6: size of the generator',
-      'encoder': 'Table 6: small and base',
+      'encoder.hidden_size': 'Table 6: small and base',
+      'encoder.intermediate_size': 'Table 6: small and base',
+      'encoder.num_heads': 'Table 6: small and base',
+      'encoder.embedding_size': 'Table 6: small and base',
       'masking.corruption': '§3.5: BERT has 80 % [MASK], 10 % random tokens and 10 % kept',
       'length': 'Table 6: 128 small, 512 base',
       'batch_size': 'Table 6: 128 small, 256 base',

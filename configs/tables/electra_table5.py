@@ -37,7 +37,7 @@ def get_config(scale='tiny'):
         82.2,
         change='objective=mlm',
         fields={**BERT_MASKS, 'phases': ((1_000_000, {}),)},
-        tiny=BERT_MASKS,
+        tiny={**BERT_MASKS, 'phases': ((261, {}),)},
       ),
     ),
     varies={

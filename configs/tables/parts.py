@@ -65,7 +65,8 @@ def held_out(title, measure, unit='%'):
 def task(title, task, *metrics, split='dev', **fields):
   """A column with scores of a fine-tuning.
 
-  task: FILE:TASK of configs/tasks, with its sections: 'glue:sst2,recipe=albert_base'.
+  task: FILE:TASK of configs/tasks, with its sections: 'glue:sst2,recipe=albert_base'. If its recipe
+    begins with another task and the table has a column of that, it begins with the best run there.
   metrics: names of metrics; without any, the first metric of the task. 'SPLIT metric' names another
     split.
   fields: fields of the fine-tuning's config that differ from the task's own.
@@ -173,6 +174,9 @@ def table(
   length = _system(system, tiny=True).length
   for key, column in zip(keys, columns):
     made.columns[key] = ml_collections.ConfigDict(_column(column, at, task_seeds, length))
+  asked = {key: column['task'] for key, column in zip(keys, columns) if column['kind'] == 'task'}
+  for key in asked:
+    made.columns[key].begins = _begins(key, asked, made.columns)
   for one in rows:
     if len(one['printed']) > len(keys):
       raise ValueError(
@@ -300,9 +304,22 @@ def _column(column, at, task_seeds, length):
   return {**column, 'task': config}
 
 
+def _begins(key, asked, columns):
+  """The column whose best run a task begins with: of MNLI for RTE where the recipe says so, with
+  the same recipe if there are several. '' if the table has none.
+
+  asked: {column: FILE:TASK with its sections}.
+  """
+  wanted = columns[key].task.init
+  found = [other for other in asked if wanted and columns[other].task.name == wanted]
+  recipe = lambda name: asked[name].partition(',')[2]
+  same = [other for other in found if recipe(other) == recipe(key)]
+  return (same or found or [''])[0]
+
+
 def _shorten(task, steps, batch_size, length, seeds):
   """Makes a fine-tuning some steps on short rows, which every tiny network takes, at one rate."""
-  task.grid, task.seeds, task.init = (), seeds, ''
+  task.grid, task.seeds = (), seeds
   task.steps, task.batch_size, task.length = steps, batch_size, length
   with task.ignore_type():  # some recipes have steps
     task.warmup = 0.1
