@@ -345,6 +345,10 @@ def their_network(architecture, seed=0, **fields):
 
 
 # As config.json of the releases has it.
+WHOLE = pytest.mark.skipif(
+  int(transformers.__version__.split('.')[0]) < 5,
+  reason='transformers 4 ties the word table to a layer of this head, and does not save the table',
+)
 RELEASE = dict(
   max_position_embeddings=40,
   relative_attention=True,
@@ -395,10 +399,14 @@ RELEASE_V2 = {
     ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
     ('DebertaForMaskedLM', RELEASE),
     ('DebertaForMaskedLM', {**RELEASE, 'pos_att_type': ['p2c'], 'max_relative_positions': 12}),
-    ('DebertaForMaskedLM', {**RELEASE, 'legacy': False}),
+    pytest.param('DebertaForMaskedLM', {**RELEASE, 'legacy': False}, marks=WHOLE),
     ('DebertaV2ForMaskedLM', RELEASE_V2),
     ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}),
-    ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'share_att_key': False, 'legacy': False}),
+    pytest.param(
+      'DebertaV2ForMaskedLM',
+      {**RELEASE_V2, 'share_att_key': False, 'legacy': False},
+      marks=WHOLE,
+    ),
     ('DebertaV2ForMaskedLM', dict(max_position_embeddings=40)),
   ],
 )
