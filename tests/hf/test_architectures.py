@@ -250,8 +250,18 @@ SLOW = (
 )
 
 
+OLD = int(transformers.__version__.split('.')[0]) < 5
+FAILING = pytest.mark.skipif(
+  OLD, reason='transformers 4 fails on an ALBERT of more blocks per group than layers per group'
+)
+MARKS = {
+  **dict.fromkeys(SLOW, pytest.mark.slow),
+  'albert of two groups of three blocks': FAILING,
+}
+
+
 @pytest.mark.parametrize(
-  'case', [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
+  'case', [pytest.param(c, marks=[MARKS[c]] if c in MARKS else []) for c in CASES]
 )
 def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   architecture, _, _, special = CASES[case]
@@ -346,7 +356,7 @@ def their_network(architecture, seed=0, **fields):
 
 # As config.json of the releases has it.
 WHOLE = pytest.mark.skipif(
-  int(transformers.__version__.split('.')[0]) < 5,
+  OLD,
   reason='transformers 4 ties the word table to a layer of this head, and does not save the table',
 )
 RELEASE = dict(
