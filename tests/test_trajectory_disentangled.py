@@ -37,15 +37,15 @@ V1 = parts.disentangled(
   key_bias=False,
 )
 V3 = parts.disentangled(**SIZES, **DROPPED, max_distance=20, buckets=8)
-# The generator has half of the layers, one; the release clips each network by its own norm.
+# The generator has half of the layers; the release clips each network by its own norm.
+RELEASED = (
+  dict(width=1.0, depth=0.5, shared='added', head='token_and_row', discriminator_weight=50.0),
+  parts.adamw_uncorrected(b2=0.98, weight_decay=DECAY, clip_groups=('^generator/',)),
+)
 CASES = {
   'v1': ('mlm', V1, {}, parts.adamw_uncorrected(weight_decay=DECAY)),
-  'v3': (
-    'replaced_token',
-    V3,
-    dict(width=1.0, depth=0.5, shared='added', head='token_and_row', discriminator_weight=50.0),
-    parts.adamw_uncorrected(b2=0.98, weight_decay=DECAY, clip_groups=('^generator/',)),
-  ),
+  'v3': ('replaced_token', V3, *RELEASED),
+  'v3 with a generator of two layers': ('replaced_token', {**V3, 'num_layers': 4}, *RELEASED),
 }
 
 
@@ -134,9 +134,11 @@ def batches_of(system):
     yield batch
 
 
-@pytest.mark.parametrize('system', CASES)
-def test_twenty_steps_have_torch_s_losses_one_by_one(system):
-  kind, encoder, changes, optimizer = CASES[system]
+@pytest.mark.parametrize(
+  'case', [pytest.param(c, marks=[pytest.mark.slow] * ('two layers' in c)) for c in CASES]
+)
+def test_twenty_steps_have_torch_s_losses_one_by_one(case):
+  system, (kind, encoder, changes, optimizer) = case.split()[0], CASES[case]
   objective = small.objective(kind, **encoder, **changes)
   params, batches = small.parameters(objective, seed=1, scale=0.03), list(batches_of(system))
   theirs = torch_losses(system, objective, params, batches)

@@ -105,7 +105,7 @@ NUMBERS = {
   'encoder.vocab_multiple': _PIECES,
   'encoder.max_positions': _TOKENS,
   'encoder.type_vocab_size': _whole(0, 2**24),
-  'encoder.max_distance': _TOKENS,
+  'encoder.max_distance': _whole(2, 2**22),
   'encoder.buckets': _whole(0, 2**20),
   'encoder.convolution_size': _whole(0, 2**20),
   'encoder.memory_length': _whole(0, 2**22),

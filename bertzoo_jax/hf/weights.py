@@ -87,8 +87,11 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   if (directory / HEADS).exists():
     params = {**_read_tensors([directory / HEADS]), **params}
   if WORD_TABLE not in params:
+    # transformers 4.57 ties the table to the first layer of such a head, and saves only the latter.
+    left_out = 'transformers 4 leaves them out with legacy=False; save it with transformers 5.'
+    remedy = left_out if content.get('legacy') is False else 'is it a whole model?'
     raise errors.UserError(
-      f'{directory} holds no word embeddings of a {a.model_type} model: is it a whole model?'
+      f'{directory} holds no word embeddings of a {a.model_type} model: {remedy}'
     )
   if content.get('vocab_size', len(params[WORD_TABLE])) != len(params[WORD_TABLE]):
     raise errors.UserError(

@@ -250,8 +250,18 @@ SLOW = (
 )
 
 
+OLD = int(transformers.__version__.split('.')[0]) < 5
+FAILING = pytest.mark.skipif(
+  OLD, reason='transformers 4 fails on an ALBERT of more blocks per group than layers per group'
+)
+MARKS = {
+  **dict.fromkeys(SLOW, pytest.mark.slow),
+  'albert of two groups of three blocks': FAILING,
+}
+
+
 @pytest.mark.parametrize(
-  'case', [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
+  'case', [pytest.param(c, marks=[MARKS[c]] if c in MARKS else []) for c in CASES]
 )
 def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   architecture, _, _, special = CASES[case]
@@ -345,6 +355,10 @@ def their_network(architecture, seed=0, **fields):
 
 
 # As config.json of the releases has it.
+WHOLE = pytest.mark.skipif(
+  OLD,
+  reason='transformers 4 ties the word table to a layer of this head, and does not save the table',
+)
 RELEASE = dict(
   max_position_embeddings=40,
   relative_attention=True,
@@ -395,10 +409,14 @@ RELEASE_V2 = {
     ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
     ('DebertaForMaskedLM', RELEASE),
     ('DebertaForMaskedLM', {**RELEASE, 'pos_att_type': ['p2c'], 'max_relative_positions': 12}),
-    ('DebertaForMaskedLM', {**RELEASE, 'legacy': False}),
+    pytest.param('DebertaForMaskedLM', {**RELEASE, 'legacy': False}, marks=WHOLE),
     ('DebertaV2ForMaskedLM', RELEASE_V2),
     ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}),
-    ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'share_att_key': False, 'legacy': False}),
+    pytest.param(
+      'DebertaV2ForMaskedLM',
+      {**RELEASE_V2, 'share_att_key': False, 'legacy': False},
+      marks=WHOLE,
+    ),
     ('DebertaV2ForMaskedLM', dict(max_position_embeddings=40)),
   ],
 )

@@ -260,6 +260,11 @@ def says(path, **fields):
   (path / 'config.json').write_text(json.dumps({**content, **fields}))
 
 
+def without_words(path):
+  """Puts other tensors in the place of the weights."""
+  safetensors.numpy.save_file(dict.fromkeys('xyz', np.ones(2)), str(path / 'model.safetensors'))
+
+
 def in_parts(path, index):
   """Puts an index in the place of the weights."""
   (path / 'model.safetensors').unlink()
@@ -324,12 +329,8 @@ def in_parts(path, index):
       lambda p: (p / 'model.safetensors').write_bytes((p / 'model.safetensors').read_bytes()[:-9]),
       'cannot be read',
     ),
-    (
-      lambda p: safetensors.numpy.save_file(
-        dict.fromkeys('xyz', np.ones(2)), str(p / 'model.safetensors')
-      ),
-      'no word embeddings',
-    ),
+    (lambda p: without_words(p), 'no word embeddings.*is it a whole model'),
+    (lambda p: (says(p, legacy=False), without_words(p)), 'save it with transformers 5'),
   ],
 )
 def test_what_is_no_readable_model_is_refused_in_a_sentence(written, break_it, message):

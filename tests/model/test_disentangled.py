@@ -264,6 +264,17 @@ def test_the_papers_512_distances_in_256_buckets_are_those_of_transformers(versi
   assert small.worst(predict(e, params, batch)[1], wanted) < TOLERANCE
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('length', [130, 520])
+def test_the_decoder_of_long_rows_equals_transformers_layer_called_twice(length):
+  sizes = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32)
+  e = encoder(buckets=256, **sizes, max_positions=520, max_distance=512)
+  batch, params = batch_of(length, rows=2), params_of(e)
+  table = params['embeddings']['position']['embedding']
+  wanted = their_decoder(theirs(e, params), batch, table)
+  assert_states(decode(e, params, batch), wanted, batch)
+
+
 @pytest.mark.parametrize('changes', [V1, V2], ids=['v1', 'v2'])
 def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
   torch = pytest.importorskip('torch', reason='the reference needs torch')

@@ -10,10 +10,13 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import assembly
+from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from configs import parts
 from configs import xlnet
@@ -21,6 +24,8 @@ from tests.training import toys
 
 objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']
+STEPS, SAVED = 4, 2
+FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
 
 
 @pytest.mark.parametrize(
@@ -75,35 +80,72 @@ def test_a_memory_of_no_tokens_reads_no_resets():
   assert np.isfinite(small.evaluate(objective, params, batch)[0][0])
 
 
-def phase_run(mesh, accumulation, rows=8):
-  """For an encoder with all its dropouts, and lanes whose memories begin at step 0."""
-  encoder = small.encoder(
-    section=small.TWO_STREAM, dropout=0.1, attention_dropout=0.1, vocab_size=104
-  )
+def phase_run(mesh, accumulation, chosen=kernels.XLA, rows=8):
+  """For an encoder with all its dropouts, and lanes whose memories begin at step 0. Its weights are
+  large, so that the memory shows in the loss.
+  """
+  rates = dict(dropout=0.1, attention_dropout=0.1)
+  encoder = small.encoder(section=small.TWO_STREAM, **rates, initializer_range=0.1, vocab_size=104)
   make = lambda encoder, ops: objectives.BY_NAME['permutation_lm'](encoder, ops, pair_weight=0.0)
   at = lambda batch, step: small.lanes(batch, seed=step, resets=step == 0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
-  return toys.of_an_encoder(make, encoder, placed, at=at, **sizes)
+  return toys.of_an_encoder(make, encoder, placed, chosen, at=at, **sizes)
 
 
 @pytest.fixture(scope='module')
-def trained():
-  """(state, losses) of three steps on one device at once."""
-  return toys.run(phase_run((1, 1, 1), 1), 3)
+def trained(tmp_path_factory):
+  """(state, losses, workdir) of steps on one device at once; workdir has step SAVED."""
+  workdir, run = tmp_path_factory.mktemp('run'), phase_run((1, 1, 1), 1)
+  step = phase_runs.train_step(run)
+  state, before = toys.run(run, SAVED, None, step)
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  checkpoints.save(state)
+  checkpoints.close()
+  state, after = toys.run(run, STEPS - SAVED, state, step)
+  return state, before + after, workdir
 
 
 @pytest.mark.parametrize(
-  'mesh, accumulation',
-  [((1, 1, 1), 4), pytest.param((2, 2, 2), 2, marks=pytest.mark.slow)],
+  'mesh, accumulation, chosen',
+  [
+    pytest.param((1, 1, 1), 4, kernels.XLA, id='4 parts'),
+    pytest.param((2, 2, 2), 2, kernels.XLA, id='any mesh, 2 parts', marks=pytest.mark.slow),
+    pytest.param((2, 1, 2), 2, FUSED, id='fused, 2 parts', marks=pytest.mark.slow),
+  ],
 )
 def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on(
-  trained, mesh, accumulation
+  trained, mesh, accumulation, chosen
 ):
-  state, losses = toys.run(phase_run(mesh, accumulation), 3)
+  state, losses = toys.run(phase_run(mesh, accumulation, chosen), STEPS)
   np.testing.assert_allclose(losses, trained[1], rtol=1e-5)
   assert np.abs(trained[0].carry).max() > 0.1
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
+
+
+@pytest.mark.parametrize(
+  'mesh, accumulation', [((2, 2, 2), 2), pytest.param((1, 4, 1), 1, marks=pytest.mark.slow)]
+)
+def test_a_run_with_a_memory_goes_on_on_another_mesh_in_another_number_of_parts(
+  trained, mesh, accumulation
+):
+  whole, losses, workdir = trained
+  run = phase_run(mesh, accumulation)
+  step = phase_runs.train_step(run)
+
+  def restored():
+    checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+    state = checkpoints.restore(checkpoints.newest(), phase_runs.target(run)[0])
+    checkpoints.close()
+    assert len(state.carry.sharding.device_set) == math.prod(mesh)
+    return state
+
+  state, after = toys.run(run, STEPS - SAVED, restored(), step)
+  np.testing.assert_allclose(after, losses[SAVED:], rtol=1e-5)
+  assert small.worst(jax.device_get(state.carry), jax.device_get(whole.carry)) < 1e-4
+  state = restored()
+  _, [forgot] = toys.run(run, 1, state.replace(carry=0 * state.carry), step)
+  assert abs(forgot / losses[SAVED] - 1) > 1e-4, 'no memory was read'
 
 
 def held(features=()):
