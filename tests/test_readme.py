@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from bertzoo_jax.common import config as configuration
+from configs.tasks import glue
 from configs.tasks import own
 from tests import found
 from tests import test_load as made
@@ -256,7 +257,8 @@ def _flags():
     for source in own.TASKS[task]['sources']:
       config = own.get_config(f'{task},source={source}')
       out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
-  return out
+  suite = glue.get_config('all')
+  return out | {f'config.{k}' for k in (*suite, *configuration.flatten(suite))}
 
 
 def test_every_field_that_a_page_names_exists():
