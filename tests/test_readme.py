@@ -256,6 +256,9 @@ def _flags():
     for source in own.TASKS[task]['sources']:
       config = own.get_config(f'{task},source={source}')
       out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
+  for file in found.SUITES:
+    suite = found.module(f'tasks.{file}').get_config('all')
+    out |= {f'config.{k}' for k in ('suite', *configuration.flatten(suite))}
   return out
 
 
