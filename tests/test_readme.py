@@ -15,7 +15,6 @@ import sys
 import pytest
 
 from bertzoo_jax.common import config as configuration
-from configs.tasks import glue
 from configs.tasks import own
 from tests import found
 from tests import test_load as made
@@ -257,8 +256,10 @@ def _flags():
     for source in own.TASKS[task]['sources']:
       config = own.get_config(f'{task},source={source}')
       out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
-  suite = glue.get_config('all')
-  return out | {f'config.{k}' for k in (*suite, *configuration.flatten(suite))}
+  for file in found.SUITES:
+    suite = found.module(f'tasks.{file}').get_config('all')
+    out |= {f'config.{k}' for k in ('suite', *configuration.flatten(suite))}
+  return out
 
 
 def test_every_field_that_a_page_names_exists():

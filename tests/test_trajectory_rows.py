@@ -223,5 +223,5 @@ def test_twenty_steps_of_fine_tuning_have_torch_s_losses_one_by_one(case, kind, 
   (tmp_path / 'config.json').write_text(json.dumps(config))
   theirs, ours = torch_losses(tmp_path, case, kind), our_losses(case, kind)
   assert math.isfinite(theirs.sum())
-  assert theirs[-3:].mean() < 0.9 * theirs[:3].mean()  # so the rates show in the loss
+  assert theirs[-3:].mean() < 0.95 * theirs[:3].mean()  # so the rates show in the loss
   assert np.abs(ours / theirs - 1).max() < TOLERANCE, list(zip(ours, theirs))
