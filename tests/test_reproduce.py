@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ SAMPLE = str(ROOT / 'data' / 'sample')
 def run(workdir, config=None, **kw):
   said = []
   config = config or small_table.get_config().lock()
-  done = command.reproduce(config, str(workdir), task_dir=SAMPLE, say=said.append, **kw)
+  done = command.reproduce(config, str(workdir), say=said.append, **{'task_dir': SAMPLE, **kw})
   return done, '\n'.join(said)
 
 
@@ -167,8 +168,11 @@ def test_a_task_begins_with_the_best_run_of_the_task_that_its_recipe_names(tmp_p
   first.task.name, second.task.name, first.begins = 'first', 'second', 'after'
   config.columns.after = second
   config.table.columns = (*config.table.columns, 'after')
+  for task in ('first', 'second'):
+    (tmp_path / task).mkdir()
+    shutil.copy(f'{SAMPLE}/two_books.tsv', tmp_path / task)
   workdir = tmp_path / 'R'
-  done, said = run(workdir, config.lock(), rows=['whole'])
+  done, said = run(workdir, config.lock(), rows=['whole'], task_dir=str(tmp_path))
   assert done and said.index('tasks/after') < said.index('tasks/books')
   [begun] = {
     json.loads(path.read_text())['init']
