@@ -69,8 +69,7 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   evaluated = _evaluated(job, config, corpus)
   cosines = _cosines(job, config)
   columns, tasks_done = {}, {}
-  begins = lambda name: bool(config.columns[name].kind == 'task' and config.columns[name].begins)
-  for name in sorted(config.table.columns, key=begins):
+  for name in sorted(config.table.columns, key=lambda name: 'begins' in config.columns[name]):
     column = config.columns[name]
     if column.kind == 'task':
       found = _fine_tuned(job, name, config, task_dir, say)
@@ -89,7 +88,7 @@ def _never_begins(job, config) -> str:
   if not job.after:
     return ''
   before = storage.read_json(job.folder.parent.parent / job.after / job.folder.name / plan.SCORES)
-  return f'diverged: {config.rows[job.after].title}' if before['diverged'] else ''
+  return f'diverged: {config.rows[job.after].title}' if before['steps'] is None else ''
 
 
 def _written(job, config, columns, trained) -> dict:
@@ -105,7 +104,6 @@ def _written(job, config, columns, trained) -> dict:
     'flops': trained['flops'],
     'devices': trained['devices'],
     'commit': workdirs.commit(),
-    'diverged': trained['step'] is None,
   }
   storage.write_json(job.folder / plan.SCORES, result)
   return storage.read_json(job.folder / plan.SCORES)
@@ -183,7 +181,7 @@ def _fine_tuned(job, name, config, task_dir, say):
     return why
   folder, task = job.folder / 'tasks' / name, column.task
   init = str(job.pretraining)
-  if column.begins and (best := _best_run(job.folder / 'tasks' / column.begins)):
+  if 'begins' in column and (best := _best_run(job.folder / 'tasks' / column.begins)):
     init, task = best, task.copy_and_resolve_references().unlock()
     task.init = ''  # it is given
     task.lock()

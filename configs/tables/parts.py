@@ -176,7 +176,8 @@ def table(
     made.columns[key] = ml_collections.ConfigDict(_column(column, at, task_seeds, length))
   asked = {key: column['task'] for key, column in zip(keys, columns) if column['kind'] == 'task'}
   for key in asked:
-    made.columns[key].begins = _begins(key, asked, made.columns)
+    if begins := _begins(key, asked, made.columns):
+      made.columns[key].begins = begins
   for one in rows:
     if len(one['printed']) > len(keys):
       raise ValueError(
