@@ -85,6 +85,18 @@ def test_a_table_says_how_its_tasks_were_fine_tuned_and_where(finished):
   assert 'title="2 seeds of fine-tuning: ' in (finished[0] / 'table.html').read_text()
 
 
+def test_a_finished_row_is_fine_tuned_when_the_files_of_a_task_come_later(tmp_path):
+  workdir, nowhere = tmp_path / 'R', tmp_path / 'nowhere'
+  nowhere.mkdir()
+  done, said = run(workdir, rows=['whole'], task_dir=str(nowhere))
+  assert done and said.count('books is not run.') == 1
+  assert cells(workdir, 'whole')['books']['why'] == 'not run: no files'
+  done, said = run(workdir, rows=['whole'])
+  assert done and 'whole, seed 0: the files of books are new' in said
+  assert '1 run, 0 finished' in said and len(cells(workdir, 'whole')['books']['ours']) == 2
+  assert '1 run, 1 finished' in run(workdir, rows=['whole'])[1]
+
+
 def test_a_row_begins_with_the_weights_of_another(finished):
   attempts = finished[0] / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
   begun = json.loads(attempts.read_text().splitlines()[0])

@@ -114,6 +114,7 @@ def _check_config():
   """Raises UserError if the config file is not there, or returns no experiment."""
   try:
     config = flags.FLAGS.config
+    is_task = 'suite' in config or 'source' in config
     lacking = [field for field in _WANTED[0] if field not in config]
   # a config file that is not there, or reads such a file, is reported at the first use
   except OSError as e:
@@ -121,13 +122,17 @@ def _check_config():
       _in_config_file(e)
       or f'{_sentence(e)} (--config is FILE.py:SIZE; the shipped ones are in configs/).'
     ) from e
-  is_task = 'suite' in config or 'source' in config
   if is_task and _WANTED[1]:
     return
   if lacking and is_task:
     raise errors.UserError(
       f'{_path(sys.argv)} is a fine-tuning, and this command needs a config of pretraining: run it '
       'with python -m bertzoo_jax.finetune.'
+    )
+  if lacking and 'table' in config:
+    raise errors.UserError(
+      f'{_path(sys.argv)} is a table of a paper, and this command needs a config of pretraining: '
+      'run it with python -m bertzoo_jax.reproduce, with --preflight for its cost.'
     )
   if lacking:
     raise errors.UserError(_no_experiment(f'a {type(config).__name__} without {lacking[0]!r}'))
@@ -318,6 +323,7 @@ def _named():
   sys.argv = [a for a in argv if not a.lstrip('-').startswith(('config.', 'noconfig.'))]
   try:
     alone(sys.argv, known_only=True)
+    list(alone.config)  # raises for a file that is not there
     return alone.config
   except (Exception, SystemExit):  # it was or will be reported
     return None

@@ -34,13 +34,16 @@ class Diverged(Stopped):
   """
 
 
-def did_you_mean(word: str, known) -> str:
-  """' Did you mean X?' for a misspelt word, or what there is to choose from."""
+def did_you_mean(word: str, known, listed=False) -> str:
+  """' Did you mean X?' for a misspelt word, or what there is to choose from.
+
+  listed: whether the message lists what there is already.
+  """
   known = sorted(str(k) for k in known)
   near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
   if near:
     return f' Did you mean {near[0]!r}?'
-  return f' There is: {", ".join(known)}.' if known else ''
+  return f' There is: {", ".join(known)}.' if known and not listed else ''
 
 
 def choose(name: str, table: dict, what: str):

@@ -81,8 +81,15 @@ def reproduce(
   config = _divided(config, jobs, texts, workdir, hours, tpu, say)
   jobs = [job for job in plan.jobs(config, workdir, rows) if job.row not in left_out]
   shown = plan.check_same(config, workdir)
-  finished = {(job.row, job.seed) for job in jobs if job.finished}
-  say(f'{len(jobs)} rows, {len(finished)} of them are finished')
+  for sentence in work.absent(config, task_dir):
+    say(sentence)
+  for job in jobs:
+    if job.finished and (late := work.late(job, config, task_dir)):
+      say(f'{config.rows[job.row].title}, seed {job.seed}: the files of {", ".join(late)} are new')
+      with _held(job.folder, say):
+        (job.folder / plan.SCORES).unlink(missing_ok=True)
+  finished = sum(job.finished for job in jobs)
+  say(f'{len(jobs)} {"run" if len(jobs) == 1 else "runs"}, {finished} finished')
   page.write(shown, workdir)
   met = set()  # owners that were named
   while left := [job for job in jobs if not job.finished]:

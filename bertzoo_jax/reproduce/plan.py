@@ -77,10 +77,8 @@ def jobs(config, workdir, wanted=()) -> list[Job]:
   chosen = [names.get(name, name) for name in wanted] or list(config.table.rows)
   for row in chosen:
     if row not in config.rows:
-      raise errors.UserError(
-        f'The table has no row {row!r}; it has {", ".join(config.table.rows)}.'
-        f'{errors.did_you_mean(row, config.table.rows)}'
-      )
+      titles = [title for title, name in names.items() if config.rows[name].experiment]
+      raise errors.UserError(f'The table has no row {row!r}.{errors.did_you_mean(row, titles)}')
   for row in chosen:  # grows
     if (before := config.rows[row].init) in config.rows and before not in chosen:
       chosen.append(before)

@@ -27,6 +27,7 @@ _OF_TRAINING = {  # kind of a column: what is known of the pretraining, and its 
   'flops': ('flops', 1.0),
   'speed': ('tokens_per_second', 1.0),
 }
+_NO_FILES = 'not run: no files'
 _EVALUATED = {  # measure of a column: rows and measure of `evaluate`
   'mlm_accuracy': ('mlm', 'accuracy'),
   'mlm_loss': ('mlm', 'loss'),
@@ -174,10 +175,8 @@ def _fine_tuned(job, name, config, task_dir, say):
   there; None if it was stopped.
   """
   column = config.columns[name]
-  others = [c.task for c in config.columns.values() if c.kind == 'task']
-  where, why = tasks.located(column.task, task_dir, others)
+  where, why = _located(column, config, task_dir)
   if why:
-    say(f'{column.title} is not run. {why}')
     return why
   folder, task = job.folder / 'tasks' / name, column.task
   init = str(job.pretraining)
@@ -197,6 +196,28 @@ def _fine_tuned(job, name, config, task_dir, say):
     f'{line.split} {line.metric}': first,
     **{key: rest(median) for key, median in line.others.items()},
   }
+
+
+def _located(column, config, task_dir) -> tuple[str, str]:
+  """(folder of a task's files, '') or ('', why they are not there)."""
+  return tasks.located(
+    column.task, task_dir, [c.task for c in config.columns.values() if c.kind == 'task']
+  )
+
+
+def absent(config, task_dir) -> list[str]:
+  """A sentence for each task whose files are not there."""
+  columns = [column for column in config.columns.values() if column.kind == 'task']
+  found = [(column.title, _located(column, config, task_dir)[1]) for column in columns]
+  return [f'{title} is not run. {why}' for title, why in found if why]
+
+
+def late(job: plan.Job, config, task_dir) -> list[str]:
+  """Titles of the tasks that a finished job left out for want of files, which are there now."""
+  done = storage.read_json(job.folder / plan.SCORES)['columns']
+  left_out = [name for name in config.table.columns if done[name]['why'] == _NO_FILES]
+  columns = [config.columns[name] for name in left_out]
+  return [column.title for column in columns if not _located(column, config, task_dir)[1]]
 
 
 def _best_run(folder) -> str:
@@ -232,7 +253,7 @@ def _cell(column, trained, evaluated, cosines, done) -> dict:
     return _values(math.exp(value) if column.measure == 'perplexity' else value)
   if column.kind == 'task':
     if isinstance(done, str):
-      return _nothing('not run: no files')
+      return _nothing(_NO_FILES)
     cells = [done[metric] for metric in column.metrics if metric in done]
     if not all(math.isfinite(cell['median']) for cell in cells):
       return _nothing('diverged: too many runs of the fine-tuning')

@@ -415,7 +415,7 @@ def _table(data, path, split, names, form):
 def _no_column(field, name, known, path):
   return errors.UserError(
     f'config.source.{field} names the column {name!r}, and {path} has '
-    f'{", ".join(map(repr, list(known)[:50]))}.{errors.did_you_mean(name, known)} Set '
+    f'{", ".join(map(repr, list(known)[:50]))}.{errors.did_you_mean(name, known, listed=True)} Set '
     f'--config.source.{field} to one of them.'
   )
 

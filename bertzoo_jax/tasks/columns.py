@@ -90,7 +90,7 @@ def _choose(names, known, path, field, fixed=False) -> str:
       return name
   raise errors.UserError(
     f'config.source.{field} names the column {names!r}, and {path} has {_listed(known)}.'
-    f'{errors.did_you_mean(names, known) if len(known) > 1 else ""} '
+    f'{errors.did_you_mean(names, known, listed=True) if len(known) > 1 else ""} '
     + (
       f'Rename its column to {names.split("|")[0]!r}.'
       if fixed

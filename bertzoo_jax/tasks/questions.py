@@ -142,7 +142,8 @@ def table(
         if not chosen and (needed or name and name == bare and not unlabelled):
           raise errors.UserError(
             f'config.source.{field} names the column {name!r}, and {path} has '
-            f'{", ".join(map(repr, list(known)[:50]))}.{errors.did_you_mean(bare, known)} Set '
+            f'{", ".join(map(repr, list(known)[:50]))}.'
+            f'{errors.did_you_mean(bare, known, listed=True)} Set '
             f'--config.source.{field} to one of them.'
           )
         names[field] = chosen
