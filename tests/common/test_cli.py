@@ -69,11 +69,13 @@ def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
   assert done.stderr.count('\n') == 1 and not done.stdout
 
 
-@pytest.mark.parametrize('command', ['finetune', 'reproduce'])
-def test_a_config_file_that_is_not_there_is_one_sentence_in_commands_without_an_experiment(command):
+@pytest.mark.parametrize('command, more', [('finetune', ['--init', 'a']), ('reproduce', [])])
+def test_a_config_file_that_is_not_there_is_one_sentence_in_commands_without_an_experiment(
+  command, more
+):
   line = [sys.executable, '-m', f'bertzoo_jax.{command}', '--config', 'configs/tasks/gleu.py:rte']
   out = dict(capture_output=True, text=True, timeout=120)
-  done = subprocess.run([*line, '--init', 'a', '--workdir', 'b'], cwd=ROOT, **out)
+  done = subprocess.run([*line, '--workdir', 'b', *more], cwd=ROOT, **out)
   assert done.returncode == 2 and done.stderr.count('\n') == 1
   assert 'there is no config file configs/tasks/gleu.py' in done.stderr
 
