@@ -31,6 +31,8 @@ for _flag in ('--xla_force_host_platform_device_count=8', *QUICK):
 LONGEST = (
   'test_pretrain',
   'test_finetune',
+  'test_tables',
+  'test_reproduce',
   'test_encoders',
   'test_objectives',
   'test_attention',

@@ -161,6 +161,7 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tm
   killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
 
 
+@pytest.mark.slow
 def test_scoring_compiles_once_per_shape_of_rows_and_not_per_run(world, tmp_path, monkeypatch):
   shapes, outputs = [], networks.outputs
   traced = lambda encoder, params, batch: shapes.append(batch['input_ids'].shape)
@@ -171,6 +172,7 @@ def test_scoring_compiles_once_per_shape_of_rows_and_not_per_run(world, tmp_path
   assert 0 < len(shapes) == len(set(shapes)) <= 2  # dev, and test with shorter rows
 
 
+@pytest.mark.slow
 def test_a_grid_over_the_weight_of_sift_has_runs_with_it_and_without(world, tmp_path):
   grid = (('objective.sift.weight', (0, 5)),)
   finetune(world, tmp_path / 'f', config(grid=grid, steps=4, run__eval_every=2))

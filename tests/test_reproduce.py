@@ -306,6 +306,7 @@ def test_two_processes_share_the_rows(tmp_path):
   assert all(row['seeds'] == 1 for row in table(workdir)['rows'])
 
 
+@pytest.mark.slow
 def test_a_row_begins_with_the_weights_at_an_address(finished, tmp_path):
   address = str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
   config = small_table.get_config()

@@ -195,6 +195,8 @@ def table(
         ),
       )
     )
+  if at.steps:
+    _warm_up_alike([one.experiment for one in made.rows.values() if one.experiment])
   return made
 
 
@@ -259,6 +261,16 @@ def _experiment(one, every, at, tiny_steps):
   if at.steps:
     config.run.eval_every = max(1, at.steps // 10)
   return config
+
+
+def _warm_up_alike(experiments):
+  """Bounds the warmup of all rows by half of the steps of the shortest one: a schedule refuses a
+  warmup that is longer than the run.
+  """
+  shortest = min(sum(steps for steps, _ in one.phases) for one in experiments)
+  for one in experiments:
+    if 'warmup' in one.schedule:
+      one.schedule.warmup = min(one.schedule.warmup, shortest // 2)
 
 
 def _longer(phases, times):

@@ -182,6 +182,7 @@ def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_befo
   assert child('resume', workdir)['value'] == 2
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_back_past_a_checkpoint_that_the_store_does_not_remove(store, child):
   workdir = 'gs://bucket/kept'
   assert child('save', workdir, 1, 2)['value'] is None
