@@ -87,7 +87,8 @@ def reproduce(
     if job.finished and (late := work.late(job, config, task_dir)):
       say(f'{config.rows[job.row].title}, seed {job.seed}: the files of {", ".join(late)} are new')
       with _held(job.folder, say):
-        (job.folder / plan.SCORES).unlink(missing_ok=True)
+        if job.finished and work.late(job, config, task_dir):  # no other process has run them
+          (job.folder / plan.SCORES).unlink()
   finished = sum(job.finished for job in jobs)
   say(f'{len(jobs)} {"run" if len(jobs) == 1 else "runs"}, {finished} finished')
   page.write(shown, workdir)

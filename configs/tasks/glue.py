@@ -7,9 +7,9 @@ GLUE is the folder that holds CoLA, SST-2, … as gluebenchmark.com gives them; 
 alone will do, too. `,source=tfds` reads glue/TASK of tensorflow-datasets. `,recipe=NAME` takes a
 paper's hyperparameters (configs/tasks/recipes.py). Without one the epochs, rows and warmup are
 those of Devlin et al. 2018, §4.1: 3 epochs of 32 rows, here with one learning rate, 3e-5. The
-optimizer is then parts.adamw(), which is not BERT's. `:all` is the suite; MNLI comes first, since
-some recipes begin RTE, STS-B and MRPC with its run. --config.FIELD sets a field of every task of
-the suite.
+optimizer is then parts.adamw(), which is not BERT's. `:all` is the suite; where a recipe begins
+RTE, STS-B and MRPC with MNLI's best run, MNLI is run before them. --config.FIELD sets a field of
+every task of the suite.
 
 The dev score, by which a grid's best run is chosen, is Matthews' correlation for CoLA, Spearman's
 for STS-B, else accuracy; F1 is beside it for MRPC and QQP, Pearson's correlation for STS-B. AX has
