@@ -166,6 +166,17 @@ def test_every_recipe_makes_a_whole_config_for_questions(name):
     assert (made.objective.sift.weight > 0) == (name != plain)
 
 
+@pytest.mark.parametrize('name', recipes.RECIPES)
+@pytest.mark.parametrize('make', (config, questions))
+def test_a_config_that_is_changed_leaves_the_recipe_as_it_is(make, name):
+  task = 'rte' if make is config else 'squad2'
+  first, before = make(name, task), make(name, task).to_dict()
+  first.schedule.learning_rate = 1.0
+  first.objective.dropout = 0.9
+  first.optimizer.b1 = 0.1
+  assert make(name, task).to_dict() == before
+
+
 @pytest.mark.parametrize(
   'name, task, figures',
   [

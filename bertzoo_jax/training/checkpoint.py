@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -36,6 +37,10 @@ from bertzoo_jax.training import distributed
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step_folders
+
+# Orbax has one number for the save that begins in the process. Two runs in threads that begin a
+# save at once would wait for each other's folders, and fail or hang.
+_BEGINNING = threading.Lock()
 
 
 class Checkpoints:
@@ -78,7 +83,7 @@ class Checkpoints:
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
-    with _named_errors(self._folder):
+    with _named_errors(self._folder), _BEGINNING:
       self._checkpointer.save(
         self._folder / str(step),
         args=ocp.args.Composite(

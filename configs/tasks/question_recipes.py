@@ -9,6 +9,7 @@ Not in any recipe: RoBERTa's second head for questions without an answer (its lo
 BERT's training on TriviaQA before SQuAD 1.1.
 """
 
+import copy
 import functools
 
 from configs import parts
@@ -171,7 +172,7 @@ def of(name, task, default, make, length=0) -> dict:
     make: constructor of the objective that the config asks for.
     length: see `recipes.recipe`.
   """
-  own = QUESTIONS[name.removesuffix('_sift')]
+  own = copy.deepcopy(QUESTIONS[name.removesuffix('_sift')])
   usual = own['default']
   of_task = own[task] if task in own else {}
   longer = {'length': max(usual['length'] if 'length' in usual else default['length'], length)}

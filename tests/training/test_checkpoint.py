@@ -1,5 +1,6 @@
 """Checkpoints: whole, verified, kept and found."""
 
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -62,6 +63,21 @@ def damage(path, how):
   else:
     data[len(data) // 2] ^= 0x10
     path.write_bytes(data)
+
+
+def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  states = [at(state, step) for step in range(1, 11)]
+
+  def run(name):
+    checkpoints = checkpoint.Checkpoints(tmp_path / name, keep=1, keep_every=0)
+    for one in states:
+      checkpoints.save(one)
+    checkpoints.close()
+    return step_folders.steps(tmp_path / name)
+
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(run, 'abcd')) == [[10]] * 4
 
 
 def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved):
