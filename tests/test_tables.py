@@ -206,9 +206,7 @@ def step_of(objective, batch, optimizer):
   return _steps[key]
 
 
-@pytest.mark.parametrize(
-  'trained', ['last row', pytest.param('all rows', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('trained', ['last row', pytest.param('all rows', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', TABLES)
 def test_every_row_takes_a_training_step_at_tiny(name, trained):
   """The other rows' steps are traced: their shapes fit."""
