@@ -284,10 +284,12 @@ def test_help_has_lines_that_fit():
   assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
 
 
-def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path):
+def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path, capsys):
   finetune(world, tmp_path / 'f', config(steps=1))
-  with pytest.raises(errors.UserError, match='schedule.learning_rate'):
+  capsys.readouterr()
+  with pytest.raises(errors.UserError, match='schedule.learning_rate.*or another --workdir[.]$'):
     finetune(world, tmp_path / 'f', config(steps=1, schedule__learning_rate=1e-5))
+  assert 'begins with' not in capsys.readouterr().out  # it says no more than the refusal
   start = f'{tmp_path / "f" / "classify" / "run"}'
   with pytest.raises(errors.UserError, match='init: .* → '):
     finetune(world, tmp_path / 'f', config(steps=1), init=start)

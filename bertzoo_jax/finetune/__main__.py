@@ -95,8 +95,10 @@ def finetune(
         if own.init and own.init not in best:
           _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
         begun = plan.weights(best[own.init]) if own.init in best else weights
-        _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         runs = plan.runs(name, own, task, begun, workdir)
+        for run in runs:
+          workdirs.check_same_run(run.folder, run.experiment, task.hash)
+        _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         by_address = {w.address: w for w in begun}
         results = work.all_of(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:

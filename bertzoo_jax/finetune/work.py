@@ -181,7 +181,6 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   """
   file = run.folder / RESULT
   if file.exists():
-    workdirs.check_same_run(run.folder, run.experiment, task.hash)
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
   try:
     found = trainings.train(

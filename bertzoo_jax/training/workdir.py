@@ -113,8 +113,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   ):
     raise errors.UserError(
       f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to '
-      'resume it, or another --workdir '
-      '(--init takes its weights along).'
+      'resume it, or another --workdir'
+      f'{"" if "source" in config else " (--init takes its weights along)"}.'
     )
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(

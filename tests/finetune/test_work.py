@@ -87,7 +87,6 @@ def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
   monkeypatch.setattr(work.trainings, 'train', train)
   true, task = work._one, types.SimpleNamespace(splits={}, hash='')
   task.splits = {n: types.SimpleNamespace(labels=np.zeros(2)) for n in ('train', 'dev')}
-  monkeypatch.setattr(work.workdirs, 'check_same_run', lambda *_: None)
 
   def one(run, given, *rest):
     return true(run, task, *rest) if run.seed == 0 else finished(run, 0.5)
