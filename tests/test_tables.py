@@ -209,7 +209,7 @@ def step_of(objective, batch, optimizer):
 @pytest.mark.parametrize('trained', ['last row', pytest.param('all rows', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', TABLES)
 def test_every_row_takes_a_training_step_at_tiny(name, trained):
-  """The other rows' steps are traced: their shapes fit."""
+  """With 'last row' the steps of the other rows are only traced: their shapes fit."""
   rows = experiments(name, 'tiny')
   for row, one in rows.items():
     config = small(one)
