@@ -26,6 +26,7 @@ PAGES = (
   *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'data/README.md', 'bench/README.md')),
   ROOT / 'bertzoo_jax/batches/README.md',
   *sorted((ROOT / 'docs').glob('*.md')),
+  *sorted((ROOT / 'docs/results').glob('*.md')),
 )
 # What readers make themselves, so that nothing has such a name here.
 THEIRS = re.compile(r'(^|/)(my_|yours|estonian|tpu\.env$)|LANG|^(run|corpus|hf|mine|FOLDER)/')
@@ -47,9 +48,12 @@ MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
 
 
 def _commands():
-  """Every `python -m bertzoo_jax.… --flags` of a page, without those that leave something out."""
+  """Every `python -m bertzoo_jax.… --flags` of a page, without those that leave something out.
+  An array of flags that a page makes is not read.
+  """
   for page in PAGES:
-    for line in page.read_text().replace('\\\n', ' ').splitlines():
+    text = page.read_text().replace('\\\n', ' ').replace(' "${OVERRIDES[@]}"', '')
+    for line in text.splitlines():
       for before, command in re.findall(r'(.*?)python (-m bertzoo_jax\.\S+ --[^`]+)', line):
         if before.count("'") % 2:  # inside --command='…'
           command = command.rpartition("'")[0]
