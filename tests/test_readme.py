@@ -266,12 +266,19 @@ def _flags():
   return out
 
 
+def _fields(text):
+  """The fields of configs that a text sets; those of a table's row or column without its name."""
+  part = r'--config\.(?:rows\.[\w$]+\.experiment|columns\.\w+\.task)\b\.?'
+  text = re.sub(part, '--config.', text.replace('$at.', '--config.'))
+  return re.findall(r'--(config\.[a-z_.]*[a-z_])\b', text)
+
+
 def test_every_field_that_a_page_names_exists():
   known = _flags()
   wrong = [
     (page.name, field)
     for page in PAGES
-    for field in re.findall(r'--(config\.[a-z_.]*[a-z_])\b', page.read_text())
+    for field in _fields(page.read_text())
     if field not in known and field not in ('config.steps',)  # a mistake that a page explains
   ]
   assert not wrong
