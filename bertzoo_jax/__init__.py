@@ -2,10 +2,22 @@
 Hugging Face directory.
 """
 
+import os
+import sys
+
 __version__ = '0.1.0'
 
+# `python -m` looks in the current folder first. It may hold a stranger's files, and one of them
+# would be imported in place of a package. common/trust.py looks there for the user's own modules.
+if (
+  sys.argv[:1] == ['-m']
+  and not sys.flags.safe_path
+  and sys.path[0] != os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+):
+  del sys.path[0]
 
-def load(address: str, dtype: str = 'float32'):
+
+def load(address: str, dtype: str = 'float32', trust_code: bool = False):
   """Opens a trained network without training.
 
       import bertzoo_jax
@@ -19,13 +31,16 @@ def load(address: str, dtype: str = 'float32'):
     address: W, W@STEP or W@best (a run of pretrain or finetune), hf:DIR or
       hf:OWNER/NAME[@REVISION]. Of a pair of networks the discriminator is opened.
     dtype: of matrix products: float32, or bfloat16, which is faster on TPUs.
+    trust_code: whether code outside bertzoo_jax that the files name may run: for a run of your own
+      whose config names parts as `package.module:name`.
 
   Returns:
     loading.Loaded.
 
   Raises:
-    errors.UserError: nothing at the address, or files that cannot be read.
+    errors.UserError: nothing at the address, files that cannot be read, or that name code which is
+      not trusted.
   """
   from bertzoo_jax import loading  # jax takes seconds to import, and the commands import this file
 
-  return loading.load(address, dtype)
+  return loading.load(address, dtype, trust_code)

@@ -35,14 +35,13 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import released
-from bertzoo_jax.tokenizers import hub as tokenizer_files
 
 _CONFIG, _WEIGHTS, _GENERATOR = (
   'config.json',
   'pytorch_model.bin',
   'pytorch_model.generator.bin',
 )
-_TOKENIZER = (*tokenizer_files.PATTERNS, 'bpe_encoder.bin')
+_TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin')
 
 
 def convert(model: str, out) -> list[str]:
@@ -140,7 +139,7 @@ def _read(path) -> dict:
 def _write_tokenizer(folder, source, a, config) -> None:
   """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none."""
   for path in sorted(source.iterdir()):
-    if any(path.match(pattern) for pattern in _TOKENIZER):
+    if path.name in _TOKENIZER:
       (folder / path.name).write_bytes(path.read_bytes())
   if a.tokens is None or not (source / a.tokens.model).exists():
     return

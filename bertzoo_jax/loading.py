@@ -19,6 +19,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
 
@@ -223,9 +224,18 @@ def tokenizer_of(
   return tokenizer
 
 
-def load(address: str, dtype: str = 'float32') -> Loaded:
+def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Loaded:
   """The network at an address, see `bertzoo_jax.load`."""
-  return Loaded(pretrained.open(address), dtype)
+  before = trust.given()
+  if trust_code:
+    trust.everything()
+  try:
+    loaded = Loaded(pretrained.open(address), dtype)
+    if trust_code:
+      _ = loaded.tokenizer  # now, while its code may run
+    return loaded
+  finally:
+    trust.take(before)
 
 
 def chunk_size(batch_size: int) -> int:

@@ -17,6 +17,8 @@ import difflib
 
 import ml_collections
 
+from bertzoo_jax.common import trust
+
 
 def part(name, **fields):
   """A section with a part of your own: a function or class that any module holds.
@@ -28,6 +30,7 @@ def part(name, **fields):
     name.count(':') != 1
   ):
     raise ValueError(f'{name!r} is no part: write package.module:name.')
+  trust.names(name)
   return _part(name, fields)
 
 

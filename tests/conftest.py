@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from bertzoo_jax.common import trust
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -77,6 +79,12 @@ def pytest_collection_finish():
   gc.collect()
   gc.freeze()
   gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(autouse=True)
+def _parts_of_tests_may_run():
+  """The tests are users who name their parts. test_strangers.py takes this back."""
+  trust.take((frozenset(), True))
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import trust
 from configs.tasks import own
 from tests import found
 from tests import test_load as made
@@ -246,7 +247,14 @@ def _flags():
   """Every flag of a command or a script, and every --config.field of a shipped config."""
   sources = [p.read_text() for p in (ROOT / 'bertzoo_jax').rglob('*.py')]
   out = {f for s in sources for f in re.findall(r"DEFINE_\w+\(\s*'(\w+)'", s)}
-  out |= {f'no{f}' for f in out} | {'help', 'config', 'dry-run', 'verbosity', 'only_check_args'}
+  out |= {f'no{f}' for f in out} | {
+    'help',
+    'config',
+    'dry-run',
+    'verbosity',
+    'only_check_args',
+    trust.FLAG,
+  }
   for script in (ROOT / 'tpu_scripts').glob('*.sh'):
     out |= set(re.findall(r'--([a-z-]+)', script.read_text()))
   for script in (ROOT / 'bench').glob('*.py'):

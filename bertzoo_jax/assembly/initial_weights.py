@@ -9,7 +9,6 @@ import functools
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import optimizers
 
@@ -121,7 +120,7 @@ def _weights(run, address, network, objective, architecture):
     one network of a run is taken.
   """
   if address.startswith('hf:'):
-    folder = hub.folder(address.removeprefix('hf:'), pretrained.FILES)
+    folder = pretrained.directory(address)
     return *hf.load(folder, architecture), folder, False
   loaded, step, workdir, config, theirs = run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]

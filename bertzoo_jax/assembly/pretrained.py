@@ -26,12 +26,13 @@ from bertzoo_jax.objectives import objective as objective_of
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import workdir as workdirs
 
+_PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and what tokenizers are read from.
-FILES = ('*.json', '*.safetensors', '*.txt', '*.model')
+_NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS, *hub.TOKENIZER)
+FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 
 # What the program gives an encoder; all other fields are its config section.
 _GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
-_PAIR = ('discriminator', 'generator')
 
 
 class Run(NamedTuple):
@@ -138,8 +139,20 @@ def _of_run(address):
   )
 
 
+def directory(address: str):
+  """The folder of hf:DIR or hf:OWNER/NAME[@REVISION]. The hub's files are fetched by name.
+
+  Raises UserError and TryAgain as `hub.folder`.
+  """
+  name = address.removeprefix('hf:')
+  folder = hub.folder(name, FILES)
+  if not (folder / weights.INDEX).exists() or (folder / weights.WEIGHTS).exists():
+    return folder
+  return hub.folder(name, [*FILES, *(path.name for path in weights.files(folder))])
+
+
 def _directory(address, wished):
-  folder = hub.folder(address.removeprefix('hf:'), FILES)
+  folder = directory(address)
   if not (folder / 'config.json').exists() and all((folder / name).is_dir() for name in _PAIR):
     folder, address = folder / _PAIR[0], f'hf:{folder / _PAIR[0]}'
   params, report = hf.load(folder, wished)

@@ -22,6 +22,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import suites
+from bertzoo_jax.common import trust
 
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
@@ -80,6 +81,8 @@ def run(main, leave=None, also=None):
     stream.reconfigure(errors='backslashreplace')
   # remarks are for the user, not about code
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
+  flags.DEFINE_bool(trust.FLAG, False, trust.HELP)
+  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[trust.FLAG])
   if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
   app.run(
@@ -88,6 +91,7 @@ def run(main, leave=None, also=None):
   )
 
 
+@trust.own_modules()
 def _parse(argv):
   if set(argv[1:]) & {'--help', '-help', '-h'}:
     print(_help())
@@ -105,8 +109,11 @@ def _parse(argv):
     raise errors.UserError(
       f'{rest[1]!r} is not a flag: every argument is --name=value (see --help).'
     )
+  if flags.FLAGS[trust.FLAG].value:
+    trust.everything()
   if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
     _check_config()
+    trust.names(flags.FLAGS.config)
   return rest
 
 

@@ -7,14 +7,30 @@ import re
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
+# What tokenizers are read from; weights stay where they are.
+TOKENIZER = (
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.txt',
+  'vocab.json',
+  'merges.txt',
+  'spiece.model',
+  'spm.model',
+  'sentencepiece.bpe.model',
+  'tokenizer.model',
+  'bertzoo.json',
+)
 
-def folder(name: str, patterns):
+
+def folder(name: str, files):
   """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files,
   kept where that library keeps them.
 
   Args:
     name: a folder, or OWNER/NAME[@REVISION].
-    patterns: of the files that are wanted.
+    files: names of the files that are wanted; those that are there are fetched.
 
   Raises:
     UserError: neither, or the hub has nothing of that name; TryAgain: it does not answer.
@@ -38,7 +54,7 @@ def folder(name: str, patterns):
   try:
     return storage.path(
       huggingface_hub.snapshot_download(
-        repository, revision=revision or None, allow_patterns=list(patterns)
+        repository, revision=revision or None, allow_patterns=list(files)
       )
     )
   except Exception as e:  # of many libraries: the network's, the hub's, the cache's

@@ -4,13 +4,12 @@ A part is a function or class that a config's section names. The other fields of
 keyword arguments.
 """
 
-import importlib
 import inspect
 import os
-import sys
 import traceback
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 
 
 def is_outside(name) -> bool:
@@ -41,7 +40,8 @@ def resolve(name: str, table: dict, what: str):
 
 
 def outside(name: str, what: str, fits=callable):
-  """What `package.module:name` names. Raises UserError if there is no such module or name.
+  """What `package.module:name` names. Raises UserError if the user has not named it (trust.py), and
+  if there is no such module or name.
 
   fits: object → whether it may have been meant, for "did you mean".
   """
@@ -50,7 +50,8 @@ def outside(name: str, what: str, fits=callable):
     raise errors.UserError(
       f'config.{what} names {name!r}: write package.module:name, as in my_masks.spans:every_third.'
     )
-  part = _module(module_name, what)
+  trust.require(name, what)
+  part = _module(name, what)
   for step in attribute.split('.'):
     if not hasattr(part, step):
       known = [k for k in dir(part) if k[0] != '_' and fits(getattr(part, k, None))]
@@ -59,13 +60,6 @@ def outside(name: str, what: str, fits=callable):
         f'{errors.did_you_mean(step, known)}'
       )
     part = getattr(part, step)
-  # a config.json may come from a stranger, and Python's own functions run commands
-  defined = inspect.isroutine(part) or inspect.isclass(part)
-  if defined and (part.__module__ or '').split('.')[0] in sys.stdlib_module_names:
-    raise errors.UserError(
-      f'config.{what} names {name!r}, which is part of Python: name a function or class that was '
-      f'written as a {what}.'
-    )
   return part
 
 
@@ -105,9 +99,10 @@ def field(section, key: str, table: dict, what: str):
   return parameter.default
 
 
-def _module(name, what):
+def _module(part, what):
+  name = part.partition(':')[0]
   try:
-    return importlib.import_module(name)
+    return trust.load(part)
   except ModuleNotFoundError as e:
     if e.name and f'{name}.'.startswith(f'{e.name}.'):
       raise errors.UserError(

@@ -11,6 +11,7 @@ import functools
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
@@ -57,7 +58,7 @@ def run(
       begins.append(chunk.begin)
       meter.update(chunk.end)
   make = functools.partial(
-    _make, text.for_workers(), chunk_bytes, str(out), splitter, held_out, marker
+    _make, trust.given(), text.for_workers(), chunk_bytes, str(out), splitter, held_out, marker
   )
   groups = _by_file(begins)
   say(
@@ -113,10 +114,11 @@ def _by_file(begins):
   return groups
 
 
-def _make(text, chunk_bytes, out, splitter, held_out, marker, group):
+def _make(trusted, text, chunk_bytes, out, splitter, held_out, marker, group):
   """Makes the shards of a group, but for those that are finished and right; yields their
   numbers.
   """
+  trust.take(trusted)
   begin, count = group
   tokenizer = None
   for chunk in text.chunks(text.reader(), chunk_bytes, begin):

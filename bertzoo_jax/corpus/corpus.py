@@ -94,7 +94,8 @@ class Corpus:
 
     if self.path is None:
       raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
-    loaded = tokenizers.load(self.path / 'tokenizer')
+    # the section first: a tokenizer of another name would be built before its hash is known
+    loaded = tokenizers.load(self.path / 'tokenizer', self.manifest['tokenizer'])
     if loaded.hash != self.manifest['tokenizer_hash']:
       raise errors.UserError(
         f'{self.path}/tokenizer is not the tokenizer that the corpus was made with (hash): copy '

@@ -20,6 +20,7 @@ import numpy as np
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sentences
@@ -278,7 +279,10 @@ def run(
         continue
       idle = next((w for w in pool.values() if w.chunk is None), None)
       if idle is None and len(pool) < workers:
-        idle = _Worker(context, (str(out), str(tokenizer_folder), splitter, held_out, marker))
+        idle = _Worker(
+          context,
+          (trust.given(), str(out), str(tokenizer_folder), splitter, held_out, marker),
+        )
         pool[idle.pipe] = idle
       if idle is not None:
         idle.give(chunk)
@@ -346,7 +350,8 @@ class _Worker:
     self.process.join()
 
 
-def _serve(pipe, out, tokenizer_folder, splitter, held_out, marker):
+def _serve(pipe, trusted, out, tokenizer_folder, splitter, held_out, marker):
+  trust.take(trusted)
   tokenizer = None
   try:
     while True:

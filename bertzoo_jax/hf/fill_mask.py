@@ -41,7 +41,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
       f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote. If '
       'it wrote two networks, give the folder generator.'
     )
-  tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
   ours = _trained_decoder(model)
   inputs = tokenizer(text.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
   ids = inputs['input_ids'][0]
@@ -56,9 +56,9 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   if ours is not None:
     logits = torch.tensor(ours(inputs))
   else:
-    network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+    network = transformers.AutoModelForMaskedLM.from_pretrained(model, trust_remote_code=False)
     with torch.no_grad():
-      logits = network(**inputs).logits[0]
+      logits = network.eval()(**inputs).logits[0]
   probabilities = logits.softmax(-1)
   best = probabilities[ids == tokenizer.mask_token_id].topk(top)
   return [

@@ -165,7 +165,7 @@ def reloaded(directory, name: str):
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()  # what it lists is returned
   network, info = getattr(transformers, name).from_pretrained(
-    str(directory), output_loading_info=True
+    str(directory), output_loading_info=True, trust_remote_code=False
   )
   network = network.float().eval()
   return network, sorted(
@@ -274,7 +274,7 @@ def compare_tokens(
 
   transformers.utils.logging.set_verbosity_error()  # a class of one's own is no model type there
 
-  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]
   theirs = [tokenizer(p, add_special_tokens=False)['input_ids'] for p in PROBES]
   wrong = [p for p, a, b in zip(PROBES, ours, theirs) if a != b]

@@ -5,6 +5,7 @@ pickles are never read.
 import itertools
 import json
 import pathlib
+import re
 from typing import Any
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from bertzoo_jax.hf.architecture import WORD_TABLE
 # File with the heads that a class of transformers lacks, beside the class's weights. It has our
 # names and layouts. transformers does not read it.
 HEADS = 'heads.safetensors'
+WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _LABELLED = (row_heads.HEAD, task_heads.TAG)  # heads whose outputs have names
 
 
@@ -73,10 +75,10 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """
   directory = pathlib.Path(directory).expanduser()
   content = read_json(directory / 'config.json')
-  files = _files(directory)
+  found = files(directory)
   a = architectures.reader(content, wished)
   encoder, sizes = architecture.encoder(a, content)
-  tensors = {a.modern(key): x for key, x in _read_tensors(files).items()}
+  tensors = {a.modern(key): x for key, x in _read_tensors(found).items()}
   notes = []
   for copy, original in a.tied.items():
     if copy in tensors:
@@ -292,7 +294,7 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
   """The files that an index of weights names, all beside it."""
   names = read_json(index).get('weight_map')
   if not isinstance(names, dict) or not all(
-    isinstance(name, str) and pathlib.PurePath(name).name == name for name in names.values()
+    isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name) for name in names.values()
   ):
     raise errors.UserError(
       f'{index} does not name the files of the weights: download the directory again.'
@@ -300,9 +302,9 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
   return [index.parent / name for name in sorted(set(names.values()))]
 
 
-def _files(directory: pathlib.Path) -> list[pathlib.Path]:
+def files(directory: pathlib.Path) -> list[pathlib.Path]:
   """The files of the weights. Raises UserError if there is none that can be read."""
-  single, index = directory / 'model.safetensors', directory / 'model.safetensors.index.json'
+  single, index = directory / WEIGHTS, directory / INDEX
   if single.exists():
     return [single]
   if index.exists():

@@ -40,8 +40,10 @@ from ml_collections import config_flags
 
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 
 
+@trust.own_modules()
 def recipe(argv: list[str]):
   """The experiment that the config file itself gives for the size on a command line, without what
   the line sets or swaps.

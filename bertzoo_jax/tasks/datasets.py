@@ -6,6 +6,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import rows
 from bertzoo_jax.tasks import tables
@@ -160,6 +161,8 @@ def _builder(dataset, task_dir):
       f'{dataset} needs tensorflow-datasets and TensorFlow ({e}): install them, or take the files '
       'of the task (config.source of configs/tasks/parts.py:table).'
     ) from e
+  if task_dir:
+    trust.dataset(storage.path(task_dir) / dataset.partition(':')[0].partition('/')[0])
   try:
     builder = tensorflow_datasets.builder(
       dataset, data_dir=str(storage.path(task_dir)) if task_dir else None

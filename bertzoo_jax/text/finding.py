@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.text import binaries
 from bertzoo_jax.text import unpacking
 
@@ -167,8 +168,10 @@ def tfds_builder(pattern):
       f'{pattern} needs TensorFlow Datasets and TensorFlow ({_brief(e)}): pip install them first.'
     ) from e
   name = pattern.removeprefix('tfds:')
+  folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
+  if folder:
+    trust.dataset(os.path.expanduser(name))
   try:
-    folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
     builder = (
       tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
     )

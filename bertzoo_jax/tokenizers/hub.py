@@ -5,19 +5,6 @@ import tokenizers as hf
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 
-# What tokenizers are read from; weights stay where they are.
-PATTERNS = (
-  'tokenizer.json',
-  'tokenizer_config.json',
-  'special_tokens_map.json',
-  'added_tokens.json',
-  'vocab.txt',
-  'vocab.json',
-  'merges.txt',
-  '*.model',
-)
-
-
 # Text that every pipeline made for a vocabulary splits alike; case, accents and blanks show in it.
 PLAIN = ('The quick Brown fox jumps', 'a naïve café', "It's 5 o'clock, isn't it?", ' two  blanks')
 
@@ -26,7 +13,7 @@ def folder(name: str):
   """The folder of `hf:NAME` (without its 'hf:') with what tokenizers are read from. Raises
   UserError and TryAgain as bertzoo_jax.common.hub.
   """
-  return hub.folder(name, PATTERNS)
+  return hub.folder(name, hub.TOKENIZER)
 
 
 def check(name, text: str, encode) -> None:

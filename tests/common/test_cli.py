@@ -137,7 +137,10 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
     'What this does.\n\n    usage: one line\n\nFlags:\n'
     '  --config         Experiment: configs/FILE.py:SIZE[,section=part,…], then\n'
     '                   --config.section.key=value.\n'
-    '  --corpus         Of a run.\n\n'
+    '  --corpus         Of a run.\n'
+    '  --trust-code     Runs code outside bertzoo_jax that the given folders name: for runs of '
+    'your own.\n'
+    '                   Parts that --config names need no such flag.\n\n'
     'Exit codes: many.\n\nFlags of the libraries: --helpfull.\n'
   )
 

@@ -204,10 +204,10 @@ def test_a_name_of_the_hub_is_fetched_without_weights(folder, monkeypatch):
   assert tokenizers.load('hf:owner/name', ours.section).pieces == ours.pieces
   shared_hub.folder('owner/name@refs/pr/1', ['*.json'])
   assert asked == [
-    ('owner/name', None, list(hub.PATTERNS)),
+    ('owner/name', None, list(shared_hub.TOKENIZER)),
     ('owner/name', 'refs/pr/1', ['*.json']),
   ]
-  assert not any('safetensors' in p or p == '*' for p in hub.PATTERNS)
+  assert not any('safetensors' in p or '*' in p for p in shared_hub.TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""Which code from outside the package may run: what the user names, never what a folder names.
+
+A corpus, a workdir, a directory of Hugging Face and a folder of tasks are data, and may come from a
+stranger. They can name parts as `package.module:name`. Such a part is built only if the user's own
+--config names it too, or with --trust-code.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+FLAG = 'trust-code'
+HELP = (
+  'Runs code outside bertzoo_jax that the given folders name: for runs of your own. Parts that '
+  '--config names need no such flag.'
+)
+
+_named: set[str] = set()
+_everything = [False]
+_FEATURES = [depth * '*/' + 'features.json' for depth in range(5)]
+# Files of corpora, workdirs, models and tables. A folder with one of them holds no modules.
+_DATA = (
+  'manifest.json',
+  'attempts.jsonl',
+  'bertzoo.json',
+  'model.safetensors',
+  'tokenizer.json',
+  'table.json',
+)
+
+
+def names(config) -> None:
+  """Every `package.module:name` in a config that the user gives may run from now on."""
+  if hasattr(config, 'items'):
+    config = config.items()
+  elif isinstance(config, str):
+    if ':' in config:
+      _named.add(config)
+    return
+  elif not isinstance(config, (list, tuple)):
+    return
+  for node in config:
+    names(node)
+
+
+def everything() -> None:
+  """All code that folders name may run from now on (--trust-code)."""
+  _everything[0] = True
+
+
+def given() -> tuple[frozenset[str], bool]:
+  """What may run, for `take` in another process."""
+  return frozenset(_named), _everything[0]
+
+
+def take(given) -> None:
+  """Sets what may run to that of another process, or of an earlier time. given: of `given`."""
+  _named.clear()
+  _named.update(given[0])
+  _everything[0] = given[1]
+
+
+def require(name: str, what: str) -> None:
+  """Raises UserError unless the user has named a part, or trusts all. Nothing of it is imported.
+
+  Args:
+    name: package.module:name.
+    what: section of the config, for the message.
+  """
+  if name not in _named and not _everything[0]:
+    raise errors.UserError(
+      f'config.{what} is {name!r}, code outside bertzoo_jax that a file names and you did not: if '
+      f'it is yours, give the --config that names it, or add --{FLAG} (in Python trust_code=True).'
+    )
+
+
+def load(name: str):
+  """The module of this name. Says which files are about to run, if only --trust-code allows it.
+
+  Raises what its import raises.
+  """
+  module = name.partition(':')[0]
+  words = module.split('.')
+  with contextlib.suppress(ImportError, ValueError):
+    if importlib.util.find_spec(words[0]) is None and (here := _here()):
+      sys.path.append(here)  # last: nothing here takes the place of an installed package
+  for i in range(1, len(words) + 1):
+    part = '.'.join(words[:i])
+    if name not in _named and part not in sys.modules:
+      spec = importlib.util.find_spec(part)  # its parents are imported: this runs nothing
+      if spec and spec.origin:
+        print(f'note: --{FLAG} runs the module {part} of {spec.origin}', file=sys.stderr)
+    importlib.import_module(part)
+  return sys.modules[module]
+
+
+@contextlib.contextmanager
+def own_modules():
+  """Within it a config file may import modules of the current folder, after all others."""
+  here = _here()
+  if here is None or here in sys.path:
+    yield
+    return
+  sys.path.append(here)
+  try:
+    yield
+  finally:
+    sys.path.remove(here)
+
+
+def dataset(folder) -> None:
+  """Raises UserError if a prepared dataset of TensorFlow Datasets, at most four folders below this
+  one, names features of other packages, whose modules that library imports.
+  """
+  if _everything[0]:
+    return
+  for path in (p for pattern in _FEATURES for p in storage.path(folder).glob(pattern)):
+    if strange := next(_strange_features(path.read_bytes()), None):
+      raise errors.UserError(
+        f'{path} names {strange!r}, which is code outside TensorFlow Datasets: give a dataset '
+        f'without it, or --{FLAG} if it is yours.'
+      )
+
+
+def _strange_features(text):
+  """Names of classes in a features.json that are not of TensorFlow Datasets itself."""
+  try:
+    nodes = [json.loads(text)]
+  except ValueError:
+    return  # the library cannot read it either
+  while nodes:
+    node = nodes.pop()
+    if isinstance(node, dict):
+      for key in ('type', 'pythonClassName', 'python_class_name'):
+        name = node.get(key)
+        if isinstance(name, str) and not name.startswith('tensorflow_datasets.core.features.'):
+          yield name
+    nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+
+
+def _here() -> str | None:
+  """The current folder, for modules of the user's own; None if it holds data, or is gone."""
+  try:
+    here = os.getcwd()
+  except FileNotFoundError:
+    return None
+  return None if any(os.path.exists(os.path.join(here, file)) for file in _DATA) else here
