@@ -23,10 +23,10 @@ export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help env demo test test-slow lint clean
+.PHONY: help env demo test test-slow test-hf4 lint clean
 
 help:
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 env: $(READY)  ## the environment in .venv, with the tested versions
 
@@ -50,12 +50,13 @@ endef
 export EXTRAS
 
 $(READY): setup.py constraints.txt
-	@recent() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+	@recent() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 12) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 	if [ -n "$$(ls -A "$(VENV)" 2>/dev/null)" ] && [ ! -e "$(VENV)/pyvenv.cfg" ]; then
 	  echo 'error: VENV=$(VENV) holds other files and is no environment: choose another folder.' >&2; exit 2
 	fi
 	python= extras=
-	for p in $(PYTHON) python3 python3.11 python3.12 python3.13; do
+	# pyenv's python3.12 answers only where that version was chosen
+	for p in $(PYTHON) python3.12 python3.13 python3 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23].*/bin/python; do
 	  if recent "$$p"; then python=$$p; break; fi
 	done
 	same() { [ -z "$(PYTHON)" ] || [ "$$("$(PY)" --version)" = "$$("$(PYTHON)" --version)" ]; }
@@ -66,13 +67,13 @@ $(READY): setup.py constraints.txt
 	  echo "environment: $(VENV), with $$($$python --version)"
 	  "$$python" -m venv --clear "$(VENV)"
 	else
-	  echo "environment: $(VENV); no Python 3.11 to 3.13 with venv here, so uv fetches 3.11"
+	  echo "environment: $(VENV); no Python 3.12 or 3.13 with venv here, so uv fetches 3.12"
 	  uv=$$(command -v uv || true)
 	  if [ -z "$$uv" ]; then
-	    python3 -m pip install --quiet --target "$(VENV)-uv" uv || { echo 'error: neither Python 3.11, nor uv, nor pip to install uv: install one of them.' >&2; exit 2; }
+	    python3 -m pip install --quiet --target "$(VENV)-uv" uv || { echo 'error: neither Python 3.12, nor uv, nor pip to install uv: install one of them.' >&2; exit 2; }
 	    uv="$(VENV)-uv/bin/uv"
 	  fi
-	  "$$uv" venv --quiet --seed --clear --python 3.11 "$(VENV)"
+	  "$$uv" venv --quiet --seed --clear --python 3.12 "$(VENV)"
 	fi
 	echo 'environment: installing the tested versions (a minute or two)'
 	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev$$extras]"
@@ -107,9 +108,21 @@ test: $(READY)  ## the tests
 test-slow: $(READY)  ## the long proofs: many kills, 50 million sentences
 	@"$(PY)" -m pytest -q -m slow tests
 
+# Directories of Hugging Face under the last transformers 4, in an environment of its own.
+OLD := $(VENV)-hf4
+test-hf4: $(READY)  ## what is exported and read, with transformers 4.57.6
+	@if [ ! -e $(OLD)/.ready ]; then
+	  "$(PY)" -m venv --clear $(OLD)
+	  grep -Ev '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(OLD)/constraints.txt
+	  PYTHONWARNINGS=ignore $(OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
+	  touch $(OLD)/.ready
+	fi
+	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/test_export_row_heads.py tests/test_convert.py
+
 lint: $(READY)  ## ruff: rules and layout
 	@"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
 
 clean:  ## removes the environment and the demo
-	rm -rf "$(VENV)" "$(VENV)-uv" $(DEMO)
+	rm -rf "$(VENV)" "$(VENV)-uv" "$(OLD)" $(DEMO)

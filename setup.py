@@ -13,9 +13,9 @@ elsewhere = "platform_system != 'Linux' or platform_machine != 'x86_64'"
 core = [
   'absl-py>=2.1',
   'etils[epath]>=1.9',
-  'flax>=0.12',
+  'flax>=0.12.12',
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
-  'jax>=0.10',
+  'jax>=0.12',
   'matplotlib>=3.8',
   'ml-collections>=1.1',
   'numpy>=2.0',
@@ -36,7 +36,7 @@ core = [
 # PyTorch and transformers verify what is exported; nothing else needs them.
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
-compiler = f'libtpu>=0.0.42; {linux_x86}'  # of TPU programs: preflight, without a chip
+compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without a chip
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
 
@@ -45,14 +45,14 @@ setuptools.setup(
   version=version,
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
-  python_requires='>=3.11',
+  python_requires='>=3.12',
   packages=setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*']),
   package_data={'bertzoo_jax.text': ['abbreviations/*.txt']},
   install_requires=core,
   extras_require={
     # the chips; gs:// paths; TensorBoard on gs://
-    'tpu': ['jax[tpu]>=0.10', 'gcsfs', 'google-cloud-storage'],
-    'gpu': ['jax[cuda13]>=0.10'],
+    'tpu': ['jax[tpu]>=0.12', 'gcsfs', 'google-cloud-storage'],
+    'gpu': ['jax[cuda13]>=0.12'],
     'hf': hf,
     'zh': zh,
     'beam': beam,

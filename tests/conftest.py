@@ -2,7 +2,6 @@
 
 import collections
 import gc
-import importlib.metadata
 import os
 import sys
 
@@ -17,12 +16,10 @@ os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
 # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
 os.environ.setdefault('OMP_NUM_THREADS', '1')
-# The tests compile more than they compute, and the emitters of fusions take two thirds of the time
-# a train step is compiled in. jaxlib ends the process at a flag that it does not know, so what only
-# some versions have is asked of those alone.
-QUICK = ['--xla_backend_optimization_level=0']
-if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  QUICK += ['--xla_cpu_use_fusion_emitters=false', '--xla_cpu_parallel_codegen_split_count=1']
+# PyTorch's CUDA builds bring triton, whose LLVM does not go with TensorFlow's in one process.
+sys.modules['triton'] = None
+# The tests compile more than they compute.
+QUICK = ('--xla_backend_optimization_level=0', '--xla_cpu_parallel_codegen_split_count=1')
 for _flag in ('--xla_force_host_platform_device_count=8', *QUICK):
   if _flag.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_flag}'.strip()

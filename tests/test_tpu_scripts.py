@@ -714,7 +714,7 @@ def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_wo
   installed = (cloud.folder / 'installed').read_text().splitlines()
   base = cloud.home() / 'bertzoo_tpu'
   assert installed[:2] == [
-    f'uv venv --quiet --seed --python 3.11 {base}/venv',
+    f'uv venv --quiet --seed --python 3.12 {base}/venv',
     f'pip -m pip install --quiet --disable-pip-version-check -c {base}/code/constraints.txt -e '
     f'{base}/code[tpu]',
   ]

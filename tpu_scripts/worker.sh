@@ -64,7 +64,7 @@ install() {
     uv=$BASE/uv/bin/uv
   fi
   # The images' own Python is older than this package wants.
-  [[ -x $BASE/venv/bin/python ]] || "$uv" venv --quiet --seed --python 3.11 "$BASE/venv"
+  [[ -x $BASE/venv/bin/python ]] || "$uv" venv --quiet --seed --python 3.12 "$BASE/venv"
   "$BASE/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$BASE/code/constraints.txt" -e "$BASE/code[$1]"
   printf '%s\n' "$wanted" > "$BASE/venv/.ready"
 }

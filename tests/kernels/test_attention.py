@@ -6,6 +6,7 @@ TPU kernels are interpreted here, and compiled for TPUs where libtpu is installe
 import functools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -405,7 +406,7 @@ def _equations(jaxpr):
   for eqn in jaxpr.eqns:
     yield eqn
     if eqn.primitive.name != 'pallas_call':
-      for inner in jax.core.jaxprs_in_params(eqn.params):
+      for inner in jax.extend.core.jaxprs_in_params(eqn.params):
         yield from _equations(inner)
 
 
