@@ -210,21 +210,32 @@ def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place,
     commands[command]()
 
 
-@pytest.mark.parametrize('command', ['finetune --task_dir', 'prepare --source tfds:FOLDER'])
-@pytest.mark.parametrize('key', ['type', 'pythonClassName'])
-def test_a_prepared_dataset_that_names_a_module_of_its_own_is_refused(place, command, key):
+_EVIL = {'pythonClassName': 'hf.evil.Feature'}
+FEATURES = {  # how a features.json may say it
+  'new': _EVIL,
+  'old': {'type': 'hf.evil.Feature', 'content': {}},
+  'text in text': {
+    'type': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+    'proto_cls': 'tensorflow_datasets.FeaturesDict',
+    'content': json.dumps({'features': {'x': _EVIL}}),
+  },
+}
+
+
+@pytest.mark.parametrize('command', ['mine', 'Mine', 'mine:1.0.0', 'prepare --source tfds:FOLDER'])
+@pytest.mark.parametrize('form', FEATURES)
+def test_a_prepared_dataset_that_names_a_module_of_its_own_is_refused(place, command, form):
+  """Of finetune --task_dir the dataset is named."""
   folder = pathlib.Path('tasks/mine/1.0.0')
   folder.mkdir(parents=True)
-  (folder / 'features.json').write_text(
-    json.dumps({key: 'hf.evil.Feature'} | ({'content': {}} if key == 'type' else {}))
-  )
+  (folder / 'features.json').write_text(json.dumps(FEATURES[form]))
   info = {'name': 'mine', 'version': '1.0.0', 'fileFormat': 'tfrecord'}
   (folder / 'dataset_info.json').write_text(json.dumps(info))
-  with pytest.raises(errors.UserError, match='outside TensorFlow Datasets'):
-    if command.startswith('finetune'):
-      datasets._builder('mine', 'tasks')
-    else:
+  with pytest.raises(errors.UserError, match='outside TensorFlow Datasets.*--trust-code'):
+    if command.startswith('prepare'):
       finding.tfds_builder(f'tfds:{folder.absolute()}')
+    else:
+      datasets._builder(command, 'tasks')
 
 
 def test_a_table_folder_that_names_code_is_compared_and_not_built(place):

@@ -8,12 +8,10 @@ stranger. They can name parts as `package.module:name`. Such a part is built onl
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import sys
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
 
 FLAG = 'trust-code'
 HELP = (
@@ -23,7 +21,6 @@ HELP = (
 
 _named: set[str] = set()
 _everything = [False]
-_FEATURES = [depth * '*/' + 'features.json' for depth in range(5)]
 # Files of corpora, workdirs, models and tables. A folder with one of them holds no modules.
 _DATA = (
   'manifest.json',
@@ -114,34 +111,30 @@ def own_modules():
     sys.path.remove(here)
 
 
-def dataset(folder) -> None:
-  """Raises UserError if a prepared dataset of TensorFlow Datasets, at most four folders below this
-  one, names features of other packages, whose modules that library imports.
+@contextlib.contextmanager
+def datasets(connector, dataset):
+  """Within it TensorFlow Datasets builds only features of its own. It would import the modules of
+  others that a prepared dataset names. Raises UserError at the first.
+
+  Args:
+    connector: tensorflow_datasets.features.FeatureConnector.
+    dataset: its name, for the message.
   """
-  if _everything[0]:
-    return
-  for path in (p for pattern in _FEATURES for p in storage.path(folder).glob(pattern)):
-    if strange := next(_strange_features(path.read_bytes()), None):
+  kept = vars(connector)['cls_from_name']  # the one place where that library imports such a module
+
+  def checked(name):
+    if not _everything[0] and not str(name).startswith('tensorflow_datasets.'):
       raise errors.UserError(
-        f'{path} names {strange!r}, which is code outside TensorFlow Datasets: give a dataset '
-        f'without it, or --{FLAG} if it is yours.'
+        f'features.json of {dataset} names {name!r}, which is code outside TensorFlow Datasets: '
+        f'give a dataset without it, or --{FLAG} if it is yours.'
       )
+    return kept.__get__(None, connector)(name)
 
-
-def _strange_features(text):
-  """Names of classes in a features.json that are not of TensorFlow Datasets itself."""
+  connector.cls_from_name = checked
   try:
-    nodes = [json.loads(text)]
-  except ValueError:
-    return  # the library cannot read it either
-  while nodes:
-    node = nodes.pop()
-    if isinstance(node, dict):
-      for key in ('type', 'pythonClassName', 'python_class_name'):
-        name = node.get(key)
-        if isinstance(name, str) and not name.startswith('tensorflow_datasets.core.features.'):
-          yield name
-    nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    yield
+  finally:
+    connector.cls_from_name = kept
 
 
 def _here() -> str | None:

@@ -161,13 +161,13 @@ def _builder(dataset, task_dir):
       f'{dataset} needs tensorflow-datasets and TensorFlow ({e}): install them, or take the files '
       'of the task (config.source of configs/tasks/parts.py:table).'
     ) from e
-  if task_dir:
-    trust.dataset(storage.path(task_dir) / dataset.partition(':')[0].partition('/')[0])
+  folder = str(storage.path(task_dir)) if task_dir else None
   try:
-    builder = tensorflow_datasets.builder(
-      dataset, data_dir=str(storage.path(task_dir)) if task_dir else None
-    )
-    builder.download_and_prepare()
+    with trust.datasets(tensorflow_datasets.features.FeatureConnector, dataset):
+      builder = tensorflow_datasets.builder(dataset, data_dir=folder)
+      builder.download_and_prepare()
+  except errors.UserError:
+    raise
   except Exception as e:  # tfds raises many kinds: an unknown name, no network
     raise errors.UserError(
       f'{dataset}: TensorFlow Datasets cannot bring it ({type(e).__name__}: '

@@ -169,12 +169,11 @@ def tfds_builder(pattern):
     ) from e
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
-  if folder:
-    trust.dataset(os.path.expanduser(name))
   try:
-    builder = (
-      tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
-    )
+    with trust.datasets(tfds.features.FeatureConnector, pattern):
+      builder = (
+        tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
+      )
     if (
       not builder.is_prepared()
       and _is_built_with_beam(type(builder))
