@@ -15,6 +15,7 @@ if (
   and sys.path[0] != os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ):
   del sys.path[0]
+  os.environ['PYTHONSAFEPATH'] = '1'  # workers and other children would look there too
 
 
 def load(address: str, dtype: str = 'float32', trust_code: bool = False):

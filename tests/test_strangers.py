@@ -46,6 +46,7 @@ from configs import parts as config_parts
 from configs.tables import albert_table5
 
 ROOT = pathlib.Path(__file__).parents[1]
+SAMPLE = ROOT / 'data/sample/time_machine.txt'
 
 
 @pytest.fixture(autouse=True)
@@ -248,17 +249,24 @@ def test_a_table_folder_that_names_code_is_compared_and_not_built(place):
     tables.check_same(config, 'table')
 
 
-def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path):
+@pytest.mark.parametrize(
+  'code, line',
+  [
+    (2, 'encode --model=. --text=t --out=o.npy'),
+    (0, f'prepare --config={ROOT}/configs/bert.py:tiny --source={SAMPLE} --out=c --workers=2'),
+  ],
+)
+def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, code, line):
   """A command in a stranger's folder: neither its `jax.py` nor what its config names is imported,
-  before and behind the flag that trusts it.
+  by the command and by its workers.
   """
-  for name in ('jax', 'numpy', 'rich', 'evil', 'ml_collections'):
+  for name in ('jax', 'numpy', 'rich', 'evil', 'ml_collections', 'multiprocessing'):
     (tmp_path / f'{name}.py').write_text('import pathlib; pathlib.Path("trace").touch(); part = 1')
   (tmp_path / 'config.json').write_text(configuration.to_json(bert.get_config('tiny')))
   edit(tmp_path / 'config.json', encoder__name='evil:part')
-  run = [sys.executable, '-m', 'bertzoo_jax.encode', '--model=.', '--text=t', '--out=o.npy']
+  run = [sys.executable, '-m', *f'bertzoo_jax.{line}'.split()]
   done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env=clean_environment())
-  assert done.returncode == 2 and not (tmp_path / 'trace').exists(), done.stderr
+  assert done.returncode == code and not (tmp_path / 'trace').exists(), done.stderr
 
 
 def clean_environment():
