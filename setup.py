@@ -16,7 +16,7 @@ core = [
   'flax>=0.12.12',
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
   'jax>=0.12',
-  'matplotlib>=3.8',
+  'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
   'ml-collections>=1.1',
   'numpy>=2.0',
   'optax>=0.2.5',

@@ -3,6 +3,7 @@ that opens one, they run nothing.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -312,7 +313,7 @@ def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path,
   (tmp_path / 'of_the_folder.py').write_text('def part(): return 3\n')
   trust.names('of_the_folder:part')
   (tmp_path / 'manifest.json').touch()
-  with pytest.raises(errors.UserError, match='there is no module'):
+  with pytest.raises(errors.UserError, match=r'no module.*not in the current.*manifest\.json'):
     own('of_the_folder:part')
   (tmp_path / 'manifest.json').unlink()
   assert own('of_the_folder:part') == 3 and sys.path[-1] == str(tmp_path)
@@ -333,3 +334,32 @@ def test_shards_of_the_hub_are_fetched_by_the_names_in_their_index(tmp_path, mon
   (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': {'a': '*'}}))
   with pytest.raises(errors.UserError, match='does not name the files'):
     pretrained.directory('hf:somebody/something')
+
+
+@pytest.mark.parametrize('imported', ['by the config file', 'not yet'])
+@pytest.mark.parametrize('kind', ['module', 'package'])
+def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch, imported, kind):
+  monkeypatch.setattr(sys, 'path', [p for p in sys.path if p not in ('', str(tmp_path))])
+  monkeypatch.chdir(tmp_path)
+  name = f'mine_{kind}_{len(imported)}'
+  home = tmp_path / name if kind == 'package' else tmp_path
+  home.mkdir(exist_ok=True)
+  (home / ('__init__.py' if kind == 'package' else f'{name}.py')).write_text(
+    f'def part():\n  import beside_{name}\n  return beside_{name}.X\n'
+  )
+  (tmp_path / f'beside_{name}.py').write_text('X = 5')
+  trust.names(f'{name}:part')
+  if imported == 'by the config file':
+    with trust.own_modules():
+      importlib.import_module(name)
+  assert own(f'{name}:part') == 5
+
+
+@pytest.mark.parametrize('name', ['os:getpid', 'numpy.linalg:norm', 'json:loads'])
+def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, name):
+  trust.everything()
+  module = name.partition(':')[0]
+  trust._said.discard(module)
+  for _ in range(2):
+    parts.outside(name, 'masking')
+  assert capsys.readouterr().err.count(f'the module {module} of ') == 1

@@ -229,10 +229,9 @@ def _in_config_file(e: BaseException | None) -> str | None:
         for i, frame in enumerate(frames)
         if i in inside or (i > inside[0] and not frame.filename.startswith(libraries))
       ]
-      return (
-        f'{own[-1].filename}:{own[-1].lineno}: {type(e).__name__}: {_sentence(e)}. Mend the config '
-        'file.'
-      )
+      missing = isinstance(e, ModuleNotFoundError)
+      remedy = f'Modules are looked for {trust.places()}' if missing else 'Mend the config file'
+      return f'{own[-1].filename}:{own[-1].lineno}: {type(e).__name__}: {_sentence(e)}. {remedy}.'
     e = e.__cause__ or e.__context__
   return None
 

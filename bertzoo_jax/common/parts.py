@@ -5,7 +5,6 @@ keyword arguments.
 """
 
 import inspect
-import os
 import traceback
 
 from bertzoo_jax.common import errors
@@ -107,7 +106,7 @@ def _module(part, what):
     if e.name and f'{name}.'.startswith(f'{e.name}.'):
       raise errors.UserError(
         f'config.{what} names the module {name!r}, and there is no module {e.name!r}: modules are '
-        f'looked for in the current folder ({os.getcwd()}) and on PYTHONPATH.'
+        f'looked for {trust.places()}.'
       ) from e
     raise errors.UserError(
       f'config.{what} names the module {name!r}, which imports {e.name!r}, and there is no such '

@@ -20,6 +20,7 @@ HELP = (
 )
 
 _named: set[str] = set()
+_said: set[str] = set()  # modules that --trust-code has announced
 _everything = [False]
 # Files of corpora, workdirs, models and tables. A folder with one of them holds no modules.
 _DATA = (
@@ -85,11 +86,16 @@ def load(name: str):
   module = name.partition(':')[0]
   words = module.split('.')
   with contextlib.suppress(ImportError, ValueError):
-    if importlib.util.find_spec(words[0]) is None and (here := _here()):
+    spec = importlib.util.find_spec(words[0])
+    files = [spec.origin or '', *(spec.submodule_search_locations or ())] if spec else []
+    # a config file may have imported it from here; its other modules may import more
+    own = spec is None or any(file.startswith(os.path.join(os.getcwd(), '')) for file in files)
+    if own and (here := _here()) and here not in sys.path:
       sys.path.append(here)  # last: nothing here takes the place of an installed package
   for i in range(1, len(words) + 1):
     part = '.'.join(words[:i])
-    if name not in _named and part not in sys.modules:
+    if name not in _named and part not in _said:
+      _said.add(part)
       spec = importlib.util.find_spec(part)  # its parents are imported: this runs nothing
       if spec and spec.origin:
         print(f'note: --{FLAG} runs the module {part} of {spec.origin}', file=sys.stderr)
@@ -137,10 +143,22 @@ def datasets(connector, dataset):
     connector.cls_from_name = kept
 
 
+def places() -> str:
+  """Where modules of the user's own are looked for, for messages."""
+  here = f'in the current folder ({os.getcwd()})'
+  if file := _data():
+    return f'on PYTHONPATH, and not {here}, which holds data ({file})'
+  return f'{here} and on PYTHONPATH'
+
+
 def _here() -> str | None:
   """The current folder, for modules of the user's own; None if it holds data, or is gone."""
   try:
-    here = os.getcwd()
+    return None if _data() else os.getcwd()
   except FileNotFoundError:
     return None
-  return None if any(os.path.exists(os.path.join(here, file)) for file in _DATA) else here
+
+
+def _data() -> str | None:
+  """The first file of the current folder that shows that it holds data."""
+  return next((file for file in _DATA if os.path.exists(file)), None)
