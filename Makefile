@@ -23,7 +23,7 @@ export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help env demo test test-slow test-hf4 lint clean
+.PHONY: help env demo test test-slow test-hf4 kernels lint clean
 
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -119,6 +119,9 @@ test-hf4: $(READY)  ## what is exported and read, with transformers 4.57.6
 	  touch $(OLD)/.ready
 	fi
 	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/test_export_row_heads.py tests/test_convert.py
+
+kernels: $(READY)  ## the kernels' cycles on TPUs, with the libtpu of the environment (an hour)
+	@PYTHONPATH=. "$(PY)" bench/tpu_kernels.py
 
 lint: $(READY)  ## ruff: rules and layout
 	@"$(PY)" -m ruff check .

@@ -47,7 +47,10 @@ setuptools.setup(
   license='Apache-2.0',
   python_requires='>=3.12',
   packages=setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*']),
-  package_data={'bertzoo_jax.text': ['abbreviations/*.txt']},
+  package_data={
+    'bertzoo_jax.text': ['abbreviations/*.txt'],
+    'bertzoo_jax.tpu': ['kernel_cycles.csv'],
+  },
   install_requires=core,
   extras_require={
     # the chips; gs:// paths; TensorBoard on gs://

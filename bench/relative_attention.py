@@ -53,7 +53,7 @@ def main(_):
   steps = attention.steps(HEADS, WIDTH, queries, keys, relative=bool(variant.terms))
   cycles = {
     name: rows * count * steps['_backward' in name] / cores
-    for name, count in tpu_kernels.bundles(folder, fused, *shapes).items()
+    for name, count in tpu_kernels.bundles(folder, tpu_kernels.lowered(fused, shapes)).items()
   }
   of_kernels = 1e3 * sum(cycles.values()) / slice_.chip.clock
   of_fused, of_xla = milliseconds(fused, cycles), milliseconds(xla)

@@ -1,16 +1,22 @@
-"""Cycles of every kernel on every TPU, off its final schedule, for preflight: docs/tpu_kernels.md.
+"""Cycles of every kernel on every TPU, off its final schedule, for preflight:
+bertzoo_jax/tpu/kernel_cycles.csv, whose columns docs/tpu_kernels.md explains.
 
+    make kernels
     PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e] [--lengths 128,512]
-        [--heads 12x64] [--variants plain,window] [--rates 0.1] [--out docs/tpu_kernels.md]
+        [--heads 12x64] [--variants plain,window] [--rates 0.1] [--out FILE.csv]
 
 Each kernel is compiled alone, for one row of the batch, in all shapes that the configs have.
 Nothing runs. A bundle of instructions is a cycle. Kernels have no loops inside, so cycles are
 bundles times programs of the grid. On a chip of two cores (v4, v5p) both share the programs; with
-relative terms they share the groups of heads. Rows of the table that are not made again are kept.
+relative terms they share the groups of heads. Rows that --out already has of this libtpu are kept,
+so that a table cut short goes on; after a change of a kernel, delete its rows.
 """
 
+import csv
 import functools
 import glob
+import importlib.metadata
+import io
 import itertools
 import json
 import math
@@ -24,14 +30,15 @@ from typing import NamedTuple
 from absl import app
 from absl import flags
 
+from bertzoo_jax.common import storage
+from bertzoo_jax.tpu import kernel_costs
+
 _CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v5p,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens per row, by comma.')
 _HEADS = flags.DEFINE_string('heads', '', 'Heads × width by comma (12x64). All if empty.')
 _VARIANTS = flags.DEFINE_string('variants', '', 'Of attention, by comma. All if empty.')
 _RATES = flags.DEFINE_list('rates', ['0.0', '0.1'], 'Of dropout.')
-_OUT = flags.DEFINE_string(
-  'out', os.path.join(os.path.dirname(__file__), '../docs/tpu_kernels.md'), 'The table.'
-)
+_OUT = flags.DEFINE_string('out', str(kernel_costs.TABLE), 'The table.')
 _WORKER = flags.DEFINE_string('worker', '', 'CHIP: compiles, prints JSON lines; for itself.')
 
 # (heads, width of one) of the networks in configs/, generators included.
@@ -83,34 +90,29 @@ TOPOLOGIES = {
 _NAME = re.compile(r'((?:attention|add_norm)_(?:forward|backward)\w*?)_*\.\d+-\d+-schedule-')
 
 
-HEADER = """# Kernels on TPUs, by their final schedules
-
-Made by `PYTHONPATH=. python bench/tpu_kernels.py`; `preflight` reads it. **Nothing here was
-measured on a chip.** Cycles are those of one row of the batch: bundles of a program (one is a
-cycle) times its programs, over the cores of a chip. Transfers from and to memory overlap with
-them, where they take less time. Shapes are tokens × width of the network; `k64` is the width of a
-head, `m896` the number of keys where it is not that of the queries, `at512` the number of places
-of queries at given places.
-
-| chip | kernel | shape | cycles per row | bundles per program |
-|---|---|---|---|---|"""
-
-
 def dump_schedules() -> str:
   """A folder that the TPU compiler will write its schedules to. Call it before jax is imported."""
   folder = tempfile.mkdtemp(prefix='schedules_')
-  os.environ['LIBTPU_INIT_ARGS'] = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
+  os.environ['LIBTPU_INIT_ARGS'] = (
+    f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true '
+    '--xla_jf_dump_llo_pass_label_regex=final_bundles'  # all passes take twice the time
+  )
   os.environ.update(JAX_PLATFORMS='cpu', ALLOW_MULTIPLE_LIBTPU_LOAD='1', TPU_SKIP_MDS_QUERY='1')
   return folder
 
 
-def bundles(folder, f, *shapes) -> dict[str, int]:
-  """{kernel: bundles of its program}, of all kernels in a function. shapes: for a TPU."""
+def lowered(f, shapes):
+  """A function lowered for the TPU of its arguments' shardings."""
   import jax
 
+  return jax.jit(f).trace(*shapes).lower(lowering_platforms=('tpu',))
+
+
+def bundles(folder, program) -> dict[str, int]:
+  """{kernel: bundles of its program}, of all kernels in a lowered function."""
   for path in glob.glob(f'{folder}/*'):
     os.remove(path)
-  jax.jit(f).trace(*shapes).lower(lowering_platforms=('tpu',)).compile()
+  program.compile()
   found = {}
   for path in glob.glob(f'{folder}/*schedule-analysis_final_bundles.txt'):
     if name := _NAME.search(os.path.basename(path)):
@@ -202,16 +204,21 @@ def _worker(chip, lengths, chosen, variants):
   place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])
 
   # Bundles by program: networks with more heads often run more of the same one.
-  made = {}
+  libtpu, made = importlib.metadata.version('libtpu'), {}
+  kept = {key for key, row in _rows().items() if row['libtpu'] == libtpu}
 
   def say(program, f_and_shapes, steps, length, depth, whole=False):
     if program not in made:
-      f, shapes = f_and_shapes
-      made[program] = bundles(folder, f, *shapes)
+      step = lowered(*f_and_shapes)
+      names = re.findall(r'kernel_name = "(\w+)"', step.as_text())
+      if kept.issuperset((chip, name, length, depth) for name in names):
+        return
+      made[program] = bundles(folder, step)
     for name, count in made[program].items():
       programs = steps['_backward' in name] / cores
-      cycles = count * (math.ceil(programs) if whole else programs)
-      print(json.dumps([chip, name, f'[{length},{depth}]', cycles, count]), flush=True)
+      cycles = round(count * (math.ceil(programs) if whole else programs))
+      row = chip, name, length, depth, cycles, count, libtpu
+      print(json.dumps(dict(zip(kernel_costs.COLUMNS, row))), flush=True)
 
   for name in variants:
     variant, relative = VARIANTS[name], bool(VARIANTS[name].terms)
@@ -248,12 +255,7 @@ def main(_):
     variants = _VARIANTS.value.split(',') if _VARIANTS.value else VARIANTS
     _worker(_WORKER.value, lengths, heads, variants)
     return
-  lines = {}
-  if os.path.exists(_OUT.value):
-    with open(_OUT.value, encoding='utf-8') as f:
-      for line in f.read().splitlines():
-        if line.startswith('| v'):
-          lines[tuple(cell.strip(' `') for cell in line.split('|')[1:4])] = line
+  rows = _rows()
   for chip in _CHIPS.value.split(','):
     command = [
       sys.executable,
@@ -263,15 +265,37 @@ def main(_):
       f'--heads={_HEADS.value}',
       f'--variants={_VARIANTS.value}',
       f'--rates={",".join(_RATES.value)}',
+      f'--out={_OUT.value}',
     ]
-    made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    for line in made.splitlines():
-      if line.startswith('['):
-        kind, name, shape, cycles, count = json.loads(line)
-        lines[kind, name, shape] = f'| {kind} | `{name}` | `{shape}` | {cycles:,.0f} | {count:,} |'
-    print(f'{chip}: {len(lines)} rows', flush=True)
-  with open(_OUT.value, 'w', encoding='utf-8') as f:
-    f.write('\n'.join([HEADER, *(lines[key] for key in sorted(lines))]) + '\n')
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+      for line in worker.stdout:
+        if line.startswith('{'):
+          row = json.loads(line)
+          rows[_key(row)] = row
+          _write(rows)
+    if worker.returncode:
+      raise SystemExit(f'{chip}: the compiling process ended with {worker.returncode}.')
+    print(f'{chip}: {len(rows)} rows', flush=True)
+
+
+def _key(row):
+  return row['chip'], row['kernel'], int(row['tokens']), int(row['width'])
+
+
+def _rows():
+  """{(chip, kernel, tokens, width): row} of the table."""
+  if not os.path.exists(_OUT.value):
+    return {}
+  with open(_OUT.value, encoding='utf-8') as f:
+    return {_key(row): row for row in csv.DictReader(f)}
+
+
+def _write(rows):
+  text = io.StringIO()
+  table = csv.DictWriter(text, kernel_costs.COLUMNS, lineterminator='\n')
+  table.writeheader()
+  table.writerows(rows[key] for key in sorted(rows))
+  storage.write_text(_OUT.value, text.getvalue())
 
 
 if __name__ == '__main__':
