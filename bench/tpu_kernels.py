@@ -46,7 +46,8 @@ HEADS = ((1, 64), (2, 64), (4, 64), (8, 64), (12, 64), (16, 64), (16, 128), (64,
 FEW_HEADS = ((1, 64), (2, 64), (12, 64))  # base and tiny
 RELATIVE_HEADS = (*FEW_HEADS, (6, 64), (16, 64), (24, 64))  # DeBERTa's
 STREAM_HEADS = ((12, 64), (16, 64))  # XLNet's
-PREDICTIONS = 77  # of a row of 512; an enhanced mask decoder normalises only these
+# Predictions of a row of 512; an enhanced mask decoder and a query stream normalise only these.
+MASKED, PERMUTED = 77, 85
 _STREAMS = ('c2p', 'query', 'halves', 'segments')
 
 
@@ -58,7 +59,7 @@ class Variant(NamedTuple):
       have two halves.
     heads: (number, width) of the heads it is compiled for.
     window, ordered: who sees whom.
-    asked: whether the queries are only those of predictions.
+    asked: predictions of a row of 512, where only they are queries; 0 elsewhere.
     memory: whether keys of a memory, three quarters of a row, stand before.
   """
 
@@ -66,7 +67,7 @@ class Variant(NamedTuple):
   heads: tuple[tuple[int, int], ...]
   window: tuple[int, int] | None = None
   ordered: bool = False
-  asked: bool = False
+  asked: int = 0
   memory: bool = False
 
 
@@ -76,9 +77,9 @@ VARIANTS = {
   'c2p_p2c': Variant(('c2p', 'p2c'), RELATIVE_HEADS),
   'bias': Variant(('bias',), FEW_HEADS),
   'c2p_order': Variant(('c2p',), FEW_HEADS, ordered=True),
-  'decoder': Variant(('c2p', 'p2c'), RELATIVE_HEADS, asked=True),
+  'decoder': Variant(('c2p', 'p2c'), RELATIVE_HEADS, asked=MASKED),
   'content': Variant(_STREAMS, STREAM_HEADS, ordered=True, memory=True),
-  'queries': Variant(_STREAMS, STREAM_HEADS, ordered=True, asked=True, memory=True),
+  'queries': Variant(_STREAMS, STREAM_HEADS, ordered=True, asked=PERMUTED, memory=True),
 }
 # And the cores that share the programs.
 TOPOLOGIES = {
@@ -171,7 +172,7 @@ def attention_of(chip, place, heads, width, length, variant, rate=0.0, rows=1, a
 def sizes(length: int, variant: Variant) -> tuple[int, int]:
   """(keys, queries) of a row."""
   keys = length + 3 * length // 4 * variant.memory
-  return keys, PREDICTIONS * length // 512 if variant.asked else length
+  return keys, variant.asked * length // 512 or length
 
 
 def _norm_of(place, depth, length, rate, with_sum):
@@ -236,16 +237,14 @@ def _worker(chip, lengths, chosen, variants):
           whole=relative,
         )
         with_sum = name == 'window'  # of pre-norm networks
-        decoded = name == 'c2p_p2c' and length == 512
-        for rows in (length, PREDICTIONS) if decoded else (length,):
-          if name in ('plain', 'window', 'c2p_p2c'):
-            say(
-              ('norm', depth, rows, rate, with_sum),
-              _norm_of(place, depth, rows, rate, with_sum),
-              add_norm.steps(rows, depth),
-              rows,
-              depth,
-            )
+        if name in ('plain', 'window', 'c2p_p2c', 'decoder', 'queries'):
+          say(
+            ('norm', depth, queries, rate, with_sum),
+            _norm_of(place, depth, queries, rate, with_sum),
+            add_norm.steps(queries, depth),
+            queries,
+            depth,
+          )
 
 
 def main(_):
