@@ -16,15 +16,16 @@ sentence loss: --config.format.pairs=sop | nsp, or objective=mlm with pairs=none
 net begins with a shallower one's weights by --config.encoder.num_layers=6 --init
 WORKDIR_OF_3_LAYERS, since no shape depends on depth.
 
-xlarge has 16 heads, as published; the paper's rule (§3.1, H/64) gives 32. xxlarge has no dropout,
-as released.
+xlarge has 16 heads, as published; the paper's rule (§3.1, H/64) gives 32. xxlarge has no dropout at
+all. The paper takes it away after 1,000,000 steps only (§4.8), and the released v1 had 1,500,000.
 
 Not as in the released code: a chunk of one sentence makes no row (the release gives it a random
-partner, labelled as
-swapped: --config.format.lone_sentences=random); 77 predictions per row, 15 % of 512 (the release's
-default is 20, --config.masking.max_predictions=20; what the paper's runs had is not known), drawn
-anew in every epoch, and no n-gram crosses a separator. Norm of the gradient and loss are the whole
-batch's, not each core's. No results of a full run yet.
+partner, labelled as swapped: --config.format.lone_sentences=random); 77 predictions per row, 15 %
+of 512 (the release's default is 20, --config.masking.max_predictions=20; what the paper's runs had
+is not known), drawn anew in every epoch, and no n-gram crosses a separator. Where fewer than three
+words follow, the lengths that fit share the whole probability; in the release longer ones are
+shortened to them. Norm of the gradient and loss are the whole batch's, not each core's. No results
+of a full run yet.
 """
 
 from configs import parts

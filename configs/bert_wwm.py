@@ -25,7 +25,8 @@ steps. With AdamW they are BERT's 1e-4 and 10,000 steps. Masks are drawn for 10 
 static masking is published, the number is Google's default.
 
 Not as there: jieba segments (LTP there; the corpus names segmenter and version); a row may have
-more than 20 predictions. No results of a full run yet.
+more than 20 predictions; norm of the gradient and loss are the whole batch's, not each core's. No
+results of a full run yet.
 """
 
 from configs import parts

@@ -24,7 +24,8 @@ Not as in the released code:
 
 * Windows go round the row from a random word and are taken in random order until 15 % are chosen.
   The release walks from left to right (--config.masking.scan=left_to_right), so the tail of a full
-  row is hardly ever masked. An n-gram that would exceed the 15 % loses its last words.
+  row is hardly ever masked. An n-gram that would exceed the 15 % loses its last words; the release
+  masks the word that crosses the bound and stops there.
 * Rows end with a sentence and have a separator between documents. The release cuts one stream of
   tokens (…,format=token_blocks).
 * Special pieces have RoBERTa's ids. 1 % of the documents is held out, not 5 %.

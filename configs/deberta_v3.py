@@ -28,6 +28,7 @@ Not as in the released code:
 
 * Both networks are updated at once, from the same word vectors. The release updates the generator
   first, so its discriminator sees the new ones.
+* The detection head's output layer starts uniform, after Glorot; there normal with deviation 0.02.
 * Windows, rows and held-out documents are those of configs/deberta.py. Windows have 6 words.
 
 As in the released code, the gradients of the two networks are clipped separately. The release's

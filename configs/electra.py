@@ -24,10 +24,11 @@ Its comparisons:
 
 The released small model is another one: a generator of full width, 4,000,000 steps, more text.
 
-Not as in the released code: positions are drawn without replacement, so that no prediction counts
-twice (--config.masking.sampling=independent draws as there, and a position's first sample is put
-in, not a mean of ids); the projection of the tables starts as all other weights (there: uniform,
-after Glorot). Norm of the gradient and losses are the whole batch's, not each core's.
+Not as in the released code: rows and their segments are drawn anew in every epoch (there: written
+once); positions are drawn without replacement, so that no prediction counts twice
+(--config.masking.sampling=independent draws as there, and a position's first sample is put in, not
+a mean of ids); the projection of the tables starts as all other weights (there: uniform, after
+Glorot). Norm of the gradient and losses are the whole batch's, not each core's.
 No results of a full run yet.
 """
 

@@ -5,13 +5,15 @@
 Chinese characters; 15 % masked as single characters, then as whole phrases, then as whole entities
 (§3.2), a phase each. BERT's network with ReLU, norm epsilon 1e-5 and 513 positions, without task
 ids (code of the release: PaddlePaddle/ERNIE, 2019-03 to -04). Its numbers are base's: 1,000,000
-steps of 8,192 tokens, Adam with decoupled decay 0.01, gradient norm at most 1, learning rate 1e-4
-with 5,000 steps of warmup and linear decay. The paper's text: Chinese Wikipedia, Baidu Baike, news
-and Tieba, 173 M sentences; neither hours nor hardware are published.
+steps of 65,536 tokens (8 GPUs with 8,192 each), Adam with decoupled decay 0.01, gradient norm at
+most 1, learning rate 1e-4 with 5,000 steps of warmup and linear decay. The paper's text: Chinese
+Wikipedia, Baidu Baike, news and Tieba, 173 M sentences; neither hours nor hardware are published.
 
 As in the release's code, each unit is chosen independently, without a budget
 (masking.selection=independent). Each of its characters is masked, random or kept by its own draw. A
-false second half is that of the next row (format.negatives=neighbours).
+false second half is a segment of another row of a shuffled pool of 1,000 (format.negatives=pool).
+The release makes such pairs with --generate_neg_sample only; by default its files bring the labels,
+and those files were not published.
 
 Chosen here, since it is not published: a third of the steps for each stage, and one schedule over
 all of them. Adam's epsilon of 1e-8 is Paddle's default.
@@ -20,6 +22,8 @@ Not as there:
 
 * There are no dialogue segments and no loss on them (§3.3); the release has none either.
 * Traditional characters stay.
+* A row is true or false by a coin. There each pair is a true row and its first half also begins a
+  false one, so an epoch has twice as many rows.
 * The first stage masks BERT's fixed number of single characters.
 * Baidu's segmenter was not released. Phrases and entities come from jieba's parts of speech, or
   from lexicons of your own (--config.corpus.entities=lexicon and prepare's --entities FILE). In the
@@ -94,11 +98,11 @@ def _base():
     marks={},
     select=dict(selection='independent'),
     encoder=dict(max_positions=513),
-    format=parts.segment_pairs(negatives='neighbours'),
+    format=parts.segment_pairs(negatives='pool'),
     optimizer=parts.adamw(b2=0.999, eps=1e-8, no_decay=(r'norm/', r'bias$'), clip_norm=1.0),
     schedule=parts.linear_from_start(learning_rate=1e-4, warmup=5000),
     length=512,
-    batch_tokens=8192,
+    batch_tokens=65_536,
     run=parts.run(),
   )
 

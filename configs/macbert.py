@@ -19,7 +19,9 @@ Not as there:
   licence. --config.corpus.similar takes word vectors or a thesaurus of your own.
 * A word without a similar one gets a random one. The paper's limit of 10 % for these is not
   enforced; in the small sample a fifth of the words has no similar one.
-* 15 % counts the row's special tokens, too. jieba segments (LTP there).
+* 15 % counts the row's special tokens, too, and is rounded to the nearest number (down there).
+  Masks are drawn anew in every epoch (there once). jieba segments (LTP there).
+* Norm of the gradient and loss are the whole batch's, not each core's.
 
 No results of a full run yet.
 """

@@ -194,7 +194,8 @@ def segment_pairs(
   short_rate: share of document visits with a random shorter target length.
   negative_rate: of the coin for a false or swapped pair.
   negatives, of nsp: documents (from a random other one) | same_document (from another place of the
-    first segment's document) | neighbours (the next row's second segment; code of ERNIE 1.0).
+    first segment's document) | pool (a segment of the row that is next when 1,000 rows are
+    shuffled; code of ERNIE 1.0).
   lone_sentences, chunks of one sentence: random (a random partner, label 1, so that more than
     negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """

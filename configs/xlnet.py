@@ -27,6 +27,7 @@ Not as in the released code:
   once per row.
 * There is no dropout between activation and second product of the feed-forward. Table 7 has a rate
   of 0 there, the code the usual one.
+* Norm of the gradient and loss are the whole batch's, not each core's.
 * The vector that the query stream starts as is drawn as all weights are, not after Glorot.
 
 No results of a full run yet.

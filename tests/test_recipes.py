@@ -30,6 +30,10 @@ def config(name, task):
   return task_parts.fine_tuning(source=source, metrics=('accuracy',), **recipes.recipe(name, task))
 
 
+def adam(made):
+  return tuple(made.optimizer[f] for f in ('name', 'b2', 'eps', 'weight_decay', 'clip_norm'))
+
+
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
   assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS, *NOT_ROWS}
@@ -107,8 +111,14 @@ def test_a_recipe_s_usual_length_does_not_shorten_the_rows_of_a_task_with_its_ow
     ('albert_v2', 'race', dict(steps=12000, warmup=1000, rate=1e-5, encoder=0.0, batch_size=32)),
     ('albert_v2', 'rte', dict(steps=800, rate=3e-5, encoder=0.1, init='mnli')),
     ('roberta_release', 'race', dict(epochs=5, batch_size=16, rate=1e-5, warmup=0, end=1.0)),
-    ('electra_large', 'conll2003', dict(length=256, epochs=3, rate=5e-5)),
-    ('ernie', 'dbqa', dict(length=512, batch_size=64, rate=2e-5, epochs=3, warmup=0)),
+    ('electra_large', 'conll2003', dict(length=256, epochs=3, rate=5e-5, dropout=0.0)),
+    ('ernie', 'dbqa', dict(length=512, batch_size=64, rate=2e-5, epochs=3, warmup=0, end=1.0)),
+    ('ernie', 'thucnews', dict(length=512, batch_size=64, rate=3e-5, epochs=3, end=1.0)),
+    ('ernie', 'my_own', dict(rate=5e-5, end=1.0)),
+    ('xlnet_large', 'imdb', dict(adam=('adamw', 0.999, 1e-8, 0.0, 1.0), end=0.0)),
+    ('xlnet_large', 'stsb', dict(adam=('adamw', 0.999, 1e-8, 0.0, 1.0), steps=1200)),
+    ('xlnet_large', 'race', dict(adam=('adamw_uncorrected', 0.999, 1e-6, 0.01, 1.0))),
+    ('xlnet_large', 'yelp5', dict(adam=('adamw_uncorrected', 0.999, 1e-6, 0.01, 1.0))),
     ('xlnet_large', 'race_high', dict(steps=12000, warmup=1000, rate=2e-5, batch_size=32)),
     ('deberta_large', 'conll2003', dict(epochs=15, warmup=0.1, rate=1e-5, dropout=0.0, length=512)),
     ('deberta_v3_large', 'conll2003', dict(epochs=10, warmup=10, rate=9e-6, batch_size=16)),
@@ -135,6 +145,7 @@ def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
   read = {
     'rate': lambda: made.schedule.learning_rate,
     'end': lambda: made.schedule.end_share,
+    'adam': lambda: adam(made),
     'grid': lambda: dict(made.grid)['schedule.learning_rate'] if made.grid else (),
     'encoder': lambda: made.encoder.dropout,
     'dropout': lambda: made.objective.dropout,
@@ -192,13 +203,17 @@ def test_a_config_that_is_changed_leaves_the_recipe_as_it_is(make, name):
     ('xlnet_base', 'squad2', dict(steps=12000, rate=2e-5, batch_size=24, layer_decay=1.0)),
     ('macbert', 'cmrc2018', dict(rate=3e-5, epochs=2, length=512, objective='span')),
     ('bert_wwm', 'cjrc', dict(rate=4e-5)),
-    ('ernie', 'drcd', dict(rate=5e-5, batch_size=64, warmup=0)),
+    ('xlnet_base', 'squad', dict(adam=('adamw', 0.999, 1e-6, 0.0, 1.0))),
+    ('ernie', 'drcd', dict(rate=5e-5, batch_size=64, warmup=0, end=1.0)),
+    ('ernie', 'cmrc2018', dict(rate=3e-5, end=1.0)),
   ],
 )
 def test_a_recipe_has_the_figures_of_its_source_for_questions(name, task, figures):
   made = questions(name, task)
   read = {
     'rate': lambda: made.schedule.learning_rate,
+    'adam': lambda: adam(made),
+    'end': lambda: made.schedule.end_share,
     'objective': lambda: made.objective.name,
     'head': lambda: made.objective.head,
     'hidden': lambda: made.objective.hidden_size,

@@ -157,7 +157,7 @@ _PAIRS = {
   'sop': 'label 0: the two texts are in their order, 1: they are swapped',
   'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
   'same document',
-  'neighbours': 'label 0: the second text follows the first, 1: it belongs to another row',
+  'pool': 'label 0: the second text follows the first, 1: it belongs to another row',
 }
 _ALONE = '; a text of a single sentence got a random one behind it, and label 1'
 

@@ -23,6 +23,7 @@ from configs.tasks import parts as task_parts
 from configs.tasks import question_recipes
 
 _RATE = 'schedule.learning_rate'
+_constant, _xlnet_adam = question_recipes.constant, question_recipes.xlnet_adam
 _RACE = ('race', 'race_middle', 'race_high')
 _TAGS = ('conll2003', 'wikiann', 'ud_pos', 'msra_ner', 'tag')
 
@@ -92,6 +93,7 @@ _BERT_COMPACT = {
 # --- RoBERTa: Liu et al. 2019, Table 10 and §5.1; configurations of fairseq's examples ---
 
 # Table 10. Classifier without dropout: pooler_dropout is 0 [code].
+# Heads start as all weights, normal with deviation 0.02; fairseq's with torch's uniform default.
 _ROBERTA = dict(
   optimizer=parts.adamw(b2=0.98, eps=1e-6, weight_decay=0.1),
   schedule=parts.linear_after_warmup(learning_rate=2e-5, warmup=0),
@@ -127,7 +129,7 @@ _ROBERTA_RACE = dict(
 # microbatches each, of one question [mem].
 _ROBERTA_RELEASE_RACE = dict(
   optimizer=parts.adamw(b2=0.98, eps=1e-6, weight_decay=0.01),
-  schedule=parts.linear_to_floor(learning_rate=1e-5, warmup=0, end_share=1.0),
+  schedule=_constant(1e-5),
   batch_size=16,
   epochs=5.0,
   warmup=0,
@@ -194,6 +196,8 @@ _ALBERT_V2 = {**_ALBERT, **dict.fromkeys(_RACE, _albert_task(1e-5, 32, 0.0, 1200
 def _electra(rate, layer_decay):
   """[code], which decays weights by 0.01; the paper's Table 7 says 0 [3rd]. Paper: median of ten.
 
+  Not as there: the heads start as all weights, not after Glorot.
+
   The paper's search [3rd]: small 1e-4, 2e-4, 3e-4, 5e-3; base and large 3e-5, 5e-5, 1e-4, 1.5e-4
   and layer decay 0.9, 0.8, 0.7 [mem].
   """
@@ -213,7 +217,8 @@ def _electra(rate, layer_decay):
     ),
     'rte': dict(epochs=10.0),
     'stsb': dict(epochs=10.0),
-    **dict.fromkeys(_TAGS, dict(length=256)),  # "chunking" in the release
+    # "chunking" in the release; its head has no dropout
+    **dict.fromkeys(_TAGS, dict(length=256, objective=dict(dropout=0.0))),
   }
 
 
@@ -221,7 +226,8 @@ def _electra(rate, layer_decay):
 
 _SPANBERT = {
   'default': dict(
-    optimizer=parts.adamw_uncorrected(),  # BertAdam; the clipping at 1.0: its default [mem]
+    # BertAdam [code]. It clips each tensor's gradient by itself; here all are clipped together.
+    optimizer=parts.adamw_uncorrected(),
     schedule=parts.linear_from_start(learning_rate=2e-5, warmup=0),
     grid=(*_rates(5e-6, 1e-5, 2e-5, 3e-5, 5e-5), ('batch_size', (16, 32))),
     batch_size=32,
@@ -237,8 +243,9 @@ _SPANBERT = {
 # --- XLNet: Yang et al. 2019, Table 8; scripts of the release ---
 
 
-def _xlnet_task(rate, batch_size, steps, warmup, length):
+def _xlnet_task(rate, batch_size, steps, warmup, length, **fields):
   return dict(
+    fields,
     schedule=parts.linear_to_floor(learning_rate=rate, warmup=0, end_share=0.0),
     batch_size=batch_size,
     steps=steps,
@@ -247,7 +254,8 @@ def _xlnet_task(rate, batch_size, steps, warmup, length):
   )
 
 
-# Layer-wise decay (0.75) is for SQuAD only. The rate falls to 0 in fine-tuning [mem]. The default,
+# Table 8 has decay 0.01 and epsilon 1e-6; with a decay, the release's Adam is the uncorrected one.
+# Layer-wise decay (0.75) is for SQuAD only. The rate falls to 0 in fine-tuning [code]. The default,
 # for other tasks, has MNLI's rate; 32 rows and 3 epochs are chosen here, and so is MNLI's and
 # Yelp's warmup.
 _XLNET_LARGE = {
@@ -263,9 +271,10 @@ _XLNET_LARGE = {
   ),
   'mnli': _xlnet_task(2e-5, 128, 10_000, 1000, 128),  # Table 8
   'yelp5': _xlnet_task(1e-5, 128, 10_000, 1000, 512),  # Table 8
-  'imdb': _xlnet_task(2e-5, 32, 4000, 500, 512),  # [code]
-  'stsb': _xlnet_task(5e-5, 32, 1200, 120, 128),  # [code]
-  # Table 8; its warmup: [code]
+  # README of the release; run_classifier.py's decay and epsilon [code]
+  'imdb': _xlnet_task(2e-5, 32, 4000, 500, 512, optimizer=_xlnet_adam(1e-8)),
+  'stsb': _xlnet_task(5e-5, 32, 1200, 120, 128, optimizer=_xlnet_adam(1e-8)),
+  # Table 8; its warmup: [code]. The release's script has no decay, as _xlnet_adam(1e-6).
   **dict.fromkeys(_RACE, _xlnet_task(2e-5, 32, 12_000, 1000, 512)),
 }
 
@@ -296,11 +305,15 @@ _BERT_WWM = {
   'ocnli': _chinese_task(128, 3, 2e-5),
 }
 
-# --- ERNIE 1.0: scripts of the release; rates of Cui et al. 2021, Table 4 ---
+# --- ERNIE 1.0: scripts of the release; the default's rate of Cui et al. 2021, Table 4 ---
+
+# Without a warmup the release's rate is constant (optimization.py) [code].
 
 
 def _ernie_task(length, epochs, rate, batch_size, **fields):
-  return dict(_chinese_task(length, epochs, rate), batch_size=batch_size, **fields)
+  return dict(
+    length=length, epochs=float(epochs), batch_size=batch_size, schedule=_constant(rate), **fields
+  )
 
 
 def _paddle_adam(weight_decay):
@@ -317,7 +330,7 @@ def _paddle_adam(weight_decay):
 _ERNIE = {
   'default': dict(
     optimizer=_paddle_adam(0.01),
-    schedule=parts.linear_from_start(learning_rate=5e-5, warmup=0),
+    schedule=_constant(5e-5),
     batch_size=32,
     epochs=3.0,
     warmup=0,
@@ -330,7 +343,7 @@ _ERNIE = {
   'chnsenticorp': _ernie_task(256, 10, 5e-5, 24),
   'lcqmc': _ernie_task(128, 3, 2e-5, 32, optimizer=_paddle_adam(0.0)),
   'bq': _ernie_task(128, 3, 3e-5, 64),
-  'thucnews': _ernie_task(512, 3, 5e-5, 32),  # rate: Cui et al.; rows: chosen here
+  'thucnews': _ernie_task(512, 3, 3e-5, 64),  # 8 devices with 8 rows
   'msra_ner': _ernie_task(256, 3, 5e-5, 16),
   'dbqa': _ernie_task(512, 3, 2e-5, 64),
 }

@@ -2,12 +2,15 @@
 lengths of documents.
 """
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
@@ -68,17 +71,50 @@ def test_swapping_falls_on_half_of_the_rows():
   )
 
 
-def test_a_false_half_from_the_neighbours_is_the_second_half_of_the_next_row():
-  fields = dict(negatives='neighbours', lone_sentences='skip', short_rate=0.0)
-  # of single tokens: nothing is cut
-  true, _ = _batch([[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.0, **fields)
-  mixed, _ = _batch([[1] * 400] * 30, 60, 'segment_pairs', negative_rate=0.5, **fields)
-  halves, labels = [_halves(row) for row in _tokens(true)], mixed['pair_labels']
-  assert 0.35 < labels.mean() < 0.65
-  for i, row in enumerate(_tokens(mixed)):
-    a, b = _halves(row)
-    other = halves[(i + 1) % len(halves)][1] if labels[i] else halves[i][1]
-    assert len(row) == 60 and labels[i] or (a, b) == (halves[i][0], other)
+def _pooled_literally(documents, length, pool):
+  """Chunk by chunk, then pool by pool, the draws being the format's own."""
+  draw, limit, chunks, sentence = test_formats._draw, length - 3, [], 0
+  for document in documents:
+    while document:
+      size = next(
+        (n for n in range(1, len(document)) if sum(map(len, document[:n])) >= limit), len(document)
+      )
+      cut = 1 + int(hashing.below(np.array([draw(hashing.CUT, sentence)]), max(size - 1, 1))[0])
+      chunk, document = document[:size], document[size:]
+      segments = [sum(s, []) for s in (chunk[:cut], chunk[cut:]) if s]
+      chunks.append((sentence, segments))
+      sentence += size
+  rows = []
+  for begin in range(0, len(chunks), pool):
+    members = range(begin, min(begin + pool, len(chunks)))
+    circle = sorted(members, key=lambda row: draw(hashing.DOCUMENT, row))
+    for row in members:
+      (first, own), others = chunks[row], chunks[circle[circle.index(row) + 1 - len(circle)]][1]
+      coin = draw(hashing.COIN, first) < hashing.threshold(0.5)
+      false = len(own) == 1 or coin and len(members) > 1
+      a, b = own if not false else (own[len(own[0]) > limit // 2 and len(own) > 1], None)
+      b = b or others[len(others[0]) > limit - len(a) and len(others) > 1]
+      rows.append((*test_formats._truncate_literally(a, b, limit, first), int(false)))
+  return rows
+
+
+@some
+@given(documents_of_lengths, st.integers(5, 24), st.sampled_from([1, 2, 5, 1000]))
+def test_a_false_half_from_a_pool_is_a_segment_of_the_row_that_is_next_in_it(lengths, length, pool):
+  with mock.patch.object(pairs, '_POOL', pool):
+    fields = dict(negatives='pool', short_rate=0.0, negative_rate=0.5)
+    features, _ = _batch(lengths, length, 'segment_pairs', **fields)
+  expected = _pooled_literally(_documents(lengths), length, pool)
+  assert [_halves(row) for row in _tokens(features)] == [(a, b) for a, b, _ in expected]
+  assert features['pair_labels'].tolist() == [label for *_, label in expected]
+
+
+def test_a_pool_reaches_beyond_the_document():
+  fields = dict(negatives='pool', short_rate=0.0, negative_rate=1.0)
+  features, _ = _batch([[1] * 100] * 40, 20, 'segment_pairs', **fields)
+  document = lambda half: (half[0] - 10) // 100
+  same = [document(a) == document(b) for a, b in map(_halves, _tokens(features))]
+  assert np.mean(same) < 0.1  # 5 of 6 where the next row of the text was taken
 
 
 # --- adjacent segments ---

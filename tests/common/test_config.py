@@ -233,7 +233,7 @@ def test_the_chinese_recipes_have_a_batch_per_phase():
   ]
   stages = rows(ernie.get_config('base'))
   assert sum(steps for steps, *_ in stages) == 1_000_000
-  assert {stage[1:] for stage in stages} == {(512, 8192 // 512, 5000)}
+  assert {stage[1:] for stage in stages} == {(512, 65_536 // 512, 5000)}
   # one order of rows for all stages
   orders = [
     (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))

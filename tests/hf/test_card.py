@@ -124,7 +124,7 @@ def test_batches_of_unlike_phases_are_told_with_their_steps():
       '1: it is from another place of the same document.',
       'drawn',
     ),
-    (parts.segment_pairs(negatives='neighbours'), '1: it belongs to another row.', 'swapped'),
+    (parts.segment_pairs(negatives='pool'), '1: it belongs to another row.', 'swapped'),
     (
       parts.segment_pairs(pairs='sop', lone_sentences='skip'),
       '1: they are swapped.',

@@ -11,6 +11,7 @@ from bertzoo_jax.common import hashing
 
 _MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
 _SAMPLE = 1_000_000  # sentences looked at for a remark
+_POOL = 1000  # rows of a pool, as in ERNIE 1.0's reader/pretraining.py
 _TRIES = (
   10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
 )
@@ -36,8 +37,11 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
       'same_document': the same, from another place of A's document, not from the chunk and not
-      right after A. A document without such a sentence gets the B of 'documents'. 'neighbours': it
-      is the B of the next row of the list (code of ERNIE 1.0).
+      right after A. A document without such a sentence gets the B of 'documents'. 'pool': each
+      1,000 rows of the list are shuffled; B is the first segment of the row that is next then, or
+      its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
+      row makes way for its own second segment. What still does not fit is cut (there: left out). A
+      row that is alone in its pool stays true.
     lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
       in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
       none.
@@ -50,7 +54,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
   formats.check_share(negative_rate, 'negative_rate')
   for name, value, known in (
     ('pairs', pairs, ('nsp', 'sop', 'none')),
-    ('negatives', negatives, ('documents', 'same_document', 'neighbours')),
+    ('negatives', negatives, ('documents', 'same_document', 'pool')),
     ('lone_sentences', lone_sentences, ('random', 'skip')),
   ):
     errors.choose(value, dict.fromkeys(known), f'config.format.{name}')
@@ -63,7 +67,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     lone_sentences = 'skip'  # no label would say that a random partner does not follow
   starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
   # the next row takes the sentences that a false B displaced
-  returns = pairs == 'nsp' and negatives != 'neighbours'
+  returns = pairs == 'nsp' and negatives != 'pool'
 
   def targets(key, document):
     short = hashing.bits(hashing.fold(key, hashing.SHORT), document) < hashing.threshold(short_rate)
@@ -103,6 +107,14 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       first,
     )
 
+  def halves_up_to(first, count, cut, most):
+    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
+    than `most` tokens and there is a second.
+    """
+    middle = first + cut
+    later = (starts[middle] - starts[first] > most) & (count > 1)
+    return np.where(later, middle, first), np.where(later, first + count, middle)
+
   def rows(key):
     lone = np.zeros(text.num_sentences if lone_sentences == 'skip' else 0, bool)
 
@@ -126,10 +138,14 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     alone = count == 1  # under 'skip' there is none
     begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
     false = alone | (coin & (pairs == 'nsp'))
-    if pairs == 'nsp' and negatives == 'neighbours':
-      near = rows[(numbers + 1) % len(rows)].astype(np.int64)
+    if pairs == 'nsp' and negatives == 'pool':
+      other = _next_in_pool(key, numbers, len(rows))
+      false &= alone | (other != numbers)
+      begin, end = halves_up_to(first, count, cut, limit // 2)
+      begin_a, end_a = np.where(false, begin, begin_a), np.where(false, end, end_a)
+      near = rows[other].astype(np.int64)
       _, _, near_count, near_cut, _ = chunks_at(key, near)
-      random = near + np.where(near_count > 1, near_cut, 0), near + near_count
+      random = halves_up_to(near, near_count, near_cut, limit - (starts[end_a] - starts[begin_a]))
     else:
       wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
       random = _random_run(key, text, first, document, wanted)
@@ -240,6 +256,17 @@ def _random_run(key, text, first, document, tokens):
   return begin, np.minimum(
     np.searchsorted(starts, starts[begin] + tokens, 'left'), documents[other + 1]
   )
+
+
+def _next_in_pool(key, numbers, num_rows):
+  """The rows that follow the rows `numbers` in their shuffled pools, round and round: int64 [B]."""
+  begin = numbers // _POOL * _POOL
+  key = hashing.fold(key, hashing.DOCUMENT)
+  # by how much the others' draws exceed a row's own, round the circle: the least is next
+  ahead = hashing.bits(key, begin[:, None] + np.arange(_POOL)) - hashing.bits(key, numbers)[:, None]
+  ahead -= np.uint32(1)
+  beyond = begin[:, None] + np.arange(_POOL) >= num_rows
+  return begin + np.argmin(np.where(beyond, np.uint32(0xFFFFFFFF), ahead), axis=1)
 
 
 def _run_elsewhere(key, text, first, count, document, tokens, otherwise):

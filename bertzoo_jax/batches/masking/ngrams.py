@@ -27,14 +27,14 @@ def ngram(
   max_predictions,
   repeat,
 ):
-  """Runs of one to N whole words (Lan et al. 2019 §3.1, with the rules of the release; Cui et al.
-  2020 §3.2).
+  """Runs of one to N whole words (Lan et al. 2019 §3.1, after the release's code; Cui et al. 2020
+  §3.2).
 
   Args:
     length, corpus, corruption, substitute, random_tokens, repeat: as for `whole_word`.
     rate: share of a row's tokens, specials counted.
     weights: of runs of 1, 2, …, N words. Where fewer words follow, those that fit keep their
-      proportions.
+      proportions (ALBERT's release shortens the longer ones instead).
     order: 'shuffled': first words in random order, each with a length of its own; a run that
       exceeds what is left of the budget is tried with a word less, down to one, and one that
       touches a word taken before is left out (ALBERT).

@@ -21,11 +21,11 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
     rate: share of a row's tokens, specials counted: max(1, round(rate · n)), the row's budget.
     max_gram: 1: single tokens; more: words of the corpus.
     scan: where the windows lie, and which ones count until the budget is spent. 'left_to_right':
-      from the row's start, up to the word that does not fit any more. So is the release, which
-      leaves the end of a full row unmasked. 'spread': ours. The windows begin at a random word and
-      wrap to the start of the row; they count in random order. If the row's windows hold less than
-      the budget, the windows of a second lap follow. A run that exceeds the budget loses its last
-      words.
+      from the row's start, up to the word that does not fit any more (the release masks that word,
+      too); the end of a full row stays unmasked. 'spread': ours. The windows begin at a random word
+      and wrap to the start of the row; they count in random order. If the row's windows hold less
+      than the budget, the windows of a second lap follow. A run that exceeds the budget loses its
+      last words.
     repeat: see Masking.
 
   Raises:
