@@ -138,6 +138,10 @@ def saved(*_):
   sys.exit(0)
 signal.signal(signal.SIGTERM, saved)
 print(f'attempt {n} on worker {worker}: {sys.argv[1:]} in {os.getcwd()}', flush=True)
+if what == 'held':
+  print('RuntimeError: Unable to initialize backend: open(/dev/vfio/0): Device or resource busy')
+  print('-' * 20)
+  sys.exit(1)
 if what in ('2', '3'): print(f'error: sentence {what}.', flush=True)
 if what.isdigit(): sys.exit(int(what))
 if what == 'late':
@@ -423,6 +427,11 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings(command, tm
     ({'CANDIDATES': '(v5lite-8@us-central2-b)'}, [], 'v5litepod (or v5e)'),
     ({'CANDIDATES': '(v4-33@us-central2-b)'}, [], 'multiple of 8'),
     ({'CANDIDATES': '(v4-0@us-central2-b)'}, [], 'multiple of 8'),
+    ({'CANDIDATES': '(v4-8@us-a,sopt)'}, [], 'stand spot or on-demand'),
+    ({'CANDIDATES': '(v4-8@us-a, spot)'}, [], 'stand spot or on-demand'),
+    ({'CANDIDATES': '(v4-8@us-a,gs://NAME-us)'}, [], 'name of your bucket'),
+    ({'CANDIDATES': '(v4-8@us-a,gs://a v4-16@us-a,gs://b)'}, [], 'two buckets for us-a'),
+    ({'CANDIDATES': '(v4-8@us-a,spot)', 'SPOT': 'no', 'BUCKET': ''}, [], 'or SPOT=no'),
     ({'CANDIDATES': '(v5p-08@us-central2-b)'}, [], 'multiple of 8'),
     ({'CANDIDATES': '(v4-8@us-central2-b v5e-12@us-west4-a)'}, [], "'v5e-12@us-west4-a'"),
     ({'SPOT': 'true'}, [], 'SPOT=true'),
@@ -473,11 +482,20 @@ def test_a_mistake_in_settings_or_flags_ends_with_one_sentence_and_code_2_before
     ({}, ['run', '--', '--dry-run', 'python'], "'--dry-run'"),
     ({}, ['run', '--', 'python', '--workdir', '/home/ann/w'], 'v4-16 has 2'),
     (
-      {},
+      {'BUCKET': '', 'CANDIDATES': '(v4-8@us-a,gs://a v4-8@us-b,on-demand)'},
       ['run', '--', 'python', '--corpus=gs://BUCKET/corpus', '--workdir=gs://ann/w'],
-      'gs://BUCKET in it',
+      'v4-8@us-b,on-demand has no bucket',
     ),
-    ({}, ['run', '--', 'bash', '-c', 'python --workdir "gs://BUCKET"'], 'gs://BUCKET in it'),
+    (
+      {'BUCKET': '', 'SPOT': 'no', 'CANDIDATES': '(v4-8@us-a)'},
+      ['babysit', '--', 'python', '--workdir=gs://BUCKET/w'],
+      'v4-8@us-a has no bucket',
+    ),
+    (
+      {'CANDIDATES': '(v4-8@us-a,gs://a v4-8@us-b)'},
+      ['create', '--autostart', '--', 'python', '--workdir=gs://BUCKET/w'],
+      'another folder for each bucket of CANDIDATES',
+    ),
     (
       {'CANDIDATES': '(v5litepod-8@us-a v5e-16@us-a)'},
       ['run', '--', 'python', '--workdir=w'],
@@ -930,6 +948,20 @@ def test_a_worker_that_ends_well_after_the_others_is_waited_for(cloud):
   assert cloud.attempts(0) == 1 and 'done' in out
 
 
+def test_a_machine_whose_chips_are_held_is_replaced_and_the_line_not_run_there_again(cloud):
+  (cloud.folder / 'plan').write_text('held\n0')
+  cloud.write(RETRIES='3', LOGIN=_user())
+  out = cloud.ok('babysit', *cloud.line())
+  assert re.search(r'worker 0: ended 1 · RuntimeError.*/dev/vfio/0.*busy.*: again in', out)
+  assert sum(' create ' in c for c in cloud.calls()) == 2 and cloud.attempts() == 2
+  cloud.ok('delete', '--yes')
+  (cloud.folder / 'attempts.0').unlink()
+  cloud.ok('create', '--autostart', *cloud.line())
+  cloud.boot(0)
+  _wait(lambda: 'worker 0: ended 1' in cloud.ok('status'))
+  assert cloud.attempts(0) == 1  # of RETRIES, which are 3
+
+
 @pytest.mark.parametrize('code', [pytest.param(1, marks=pytest.mark.slow), 75])
 def test_babysit_gives_up_after_as_many_restarts_as_it_is_told(cloud, code):
   (cloud.folder / 'plan').write_text(f'{code}')
@@ -1080,6 +1112,48 @@ def test_a_machine_that_boots_after_autostart_runs_the_line_with_nothing_but_the
   _wait(lambda: cloud.attempts(0) == 3)
   cloud.ok('stop')
   assert cloud.attempts(0) == 3
+
+
+def test_spot_and_bucket_are_those_of_the_candidate_that_is_had(cloud):
+  places = '(v4-8@us-a,on-demand,gs://a/x v6e-8@eu-b,gs://b v4-8@us-central2-b)'
+  cloud.write(CANDIDATES=places)
+  (cloud.folder / 'capacity' / 'us-a').write_text('REFUSED')
+  line = ['--', 'python', 'line.py', '--corpus', 'gs://BUCKET/c', '--workdir=gs://w/w']
+  cloud.ok('create', '--autostart', *line)
+  created = [c for c in cloud.calls() if ' create ' in c]
+  assert ['--spot' in c for c in created] == [False, True]
+  jobs = {b: cloud.folder / f'bucket/{b}/jobs/bert' for b in ('a/x', 'b', 'bucket/runs')}
+  said = {b: job.exists() and (job / 'line').read_text() for b, job in jobs.items()}
+  filled = lambda bucket: f'python line.py --corpus gs://{bucket}/c --workdir=gs://w/w\n'
+  assert said == {'a/x': filled('a/x'), 'b': filled('b'), 'bucket/runs': False}
+  assert 'JOB=gs://b/jobs/bert' in (cloud.folder / 'startup.sh').read_text()
+  cloud.ok('delete', '--yes')
+  assert not any(job.exists() for job in jobs.values())
+  cloud.write(CANDIDATES=places, CACHE='yes')
+  (cloud.folder / 'capacity' / 'eu-b').write_text('REFUSED')
+  cloud.ok('create')
+  cloud.ok('setup')
+  cloud.ok('run', *line)
+  job = cloud.home() / 'bertzoo_tpu/job'
+  assert (job / 'line').read_text() == filled('bucket/runs')
+  assert 'gs://bucket/runs/jax-cache' in (job / 'env').read_text()
+
+
+def test_the_zones_of_grants_are_ready_in_the_example(cloud):
+  """With the # taken from them, and a bucket's name put in."""
+  text = (SCRIPTS / 'tpu.env.example').read_text()
+  grants = re.findall(r'^  # (v\S+@\S+),gs://NAME(\S*)$', text, re.M)
+  assert {place.partition('@')[0] for place, _ in grants} == {'v4-64', 'v6e-64', 'v5litepod-64'}
+  assert len(grants) == 6
+  text = re.sub(r'^  # (v\S+@\S+,gs://)NAME', r'  \1ann', text, flags=re.M)
+  text = text.replace('NAME= ', 'NAME=bert ').replace('PROJECT= ', 'PROJECT=proj ')
+  cloud.settings.write_text(text.replace('BUCKET=gs://', 'BUCKET=gs://ann-us-central2', 1))
+  out = cloud.ok('create', '--dry-run')
+  asked = [shlex.split(line) for line in out.splitlines() if ' create ' in line]
+  flag = lambda words, name: next(w for w in words if w.startswith(f'--{name}=')).partition('=')[2]
+  assert [
+    (flag(words, 'accelerator-type'), flag(words, 'zone'), '--spot' in words) for words in asked[1:]
+  ] == [(*place.partition(',')[0].split('@'), place.endswith(',spot')) for place, _ in grants]
 
 
 def test_autostart_refuses_what_it_could_not_start(cloud):

@@ -15,14 +15,13 @@ FLAG_retries=
 parse 'retries= --' "$@"
 RETRIES=${FLAG_retries:-$RETRIES}
 is_number "$RETRIES" || fail "--retries $RETRIES is not a number."
-(( ${#LINE[@]} )) || fail 'babysit.sh wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …'
-check_workdir
-check_config
+check_line
 found=$(workdir)
 [[ -z $found || $found == gs://* ]] || fail "--workdir $found goes with its VM, which babysit.sh replaces: write gs://BUCKET/FOLDER."
 BACKOFF_SECONDS=${BERTZOO_BACKOFF_SECONDS:-30}
 STEADY_SECONDS=3600
 STARTUP_SECONDS=${BERTZOO_STARTUP_SECONDS:-1800}  # for a machine of --autostart to install and begin by itself
+HELD='^worker [0-9?]+: ended .*/dev/vfio/[0-9]+.*busy'
 PATIENCE=3  # looks in a row at a machine that does not answer, or at workers of which some have ended, before it is taken as lost
 
 tell() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
@@ -70,6 +69,10 @@ look() {
     CODE=${WHY#*: ended }
     CODE=${CODE%% *}
     VERDICT=mistake
+  elif grep -qE "$HELD" "$TMP/states"; then
+    # What a preempted run before it had open: only another VM has its chips free.
+    WHY=$(grep -E "$HELD" "$TMP/states" | head -n 1)
+    VERDICT=rebuild
   elif (( all && running == all )); then
     VERDICT=alive
   elif (( $(count stopped) )); then

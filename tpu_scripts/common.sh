@@ -61,7 +61,6 @@ parse() {
 
 line_begins() {
   [[ ${LINE[0]:-} != -* ]] || fail "the line after -- begins with '${LINE[0]}', which is no program: flags of ${0##*/} go before the --."
-  [[ ! "${LINE[*]}" =~ gs://BUCKET([^a-z0-9._-]|$) ]] || fail "the line has gs://BUCKET in it: write the name of your bucket there."
 }
 
 # The comment at the head of the command, and the flags that all share.
@@ -114,7 +113,14 @@ open_quote() {
 
 # PLACE, a candidate.
 check_candidate() {
-  local place=$1 kind number wrong="CANDIDATES has '$1' in $ENV_FILE:"
+  local place=${1%%,*} rest=${1#*,}, kind number wrong="CANDIDATES has '$1' in $ENV_FILE:"
+  [[ $1 == *,* ]] || rest=''
+  while [[ -n $rest ]]; do
+    [[ ${rest%%,*} =~ ^(spot|on-demand|gs://.+)$ ]] \
+      || fail "$wrong behind TYPE@ZONE and a comma, without a blank, stand spot or on-demand, and gs:// with a bucket's name."
+    [[ ! ${rest%%,*} =~ ^gs://[^/]*[A-Z] ]] || fail "$wrong write the name of your bucket behind gs://."
+    rest=${rest#*,}
+  done
   [[ $place =~ ^([a-z0-9]+)-([0-9]+)@([a-z0-9-]+)$ ]] || fail "$wrong write TYPE@ZONE, such as v4-8@us-central2-b."
   kind=${BASH_REMATCH[1]} number=${BASH_REMATCH[2]}
   [[ $place =~ -[a-z]$ ]] || fail "$wrong a zone ends in a letter, as us-central2-b does."
@@ -128,6 +134,31 @@ check_candidate() {
       ;;
     *) fail "$wrong there are v2, v3, v4, v5litepod (or v5e), v5p and v6e, such as v4-8." ;;
   esac
+}
+
+# choose PLACE: sets TYPE, ZONE, SPOT and BUCKET to those of a candidate; the settings' where it has none of its own.
+choose() {
+  local rest=$1,
+  TYPE=${1%%@*} ZONE=${1#*@} SPOT=$SPOT_OF_ALL BUCKET=$BUCKET_OF_ALL
+  ZONE=${ZONE%%,*}
+  while [[ -n $rest ]]; do
+    case ${rest%%,*} in
+      spot) SPOT=yes ;;
+      on-demand) SPOT=no ;;
+      gs://*) BUCKET=${rest%%,*} ;;
+    esac
+    rest=${rest#*,}
+  done
+  BUCKET=${BUCKET%/}
+}
+
+# The buckets of all candidates, a line each.
+buckets() {
+  local place
+  for place in "${CANDIDATES[@]}"; do
+    choose "$place"
+    [[ -z $BUCKET ]] || say "$BUCKET"
+  done | sort -u
 }
 
 # How many VMs a TYPE has.
@@ -169,7 +200,6 @@ settings() {
   done
   CANDIDATES=("${CANDIDATES[@]/#v5e-/v5litepod-}")  # as Google calls it
   [[ $BUCKET != gs:// ]] || fail "BUCKET in $ENV_FILE is not filled in: write gs://NAME, or leave it empty."
-  BUCKET=${BUCKET%/}
   [[ -z $BUCKET || $BUCKET =~ ^gs://[^/]+ ]] || fail "BUCKET=$BUCKET in $ENV_FILE is not a bucket: write gs://NAME, or leave it empty."
   for name in SPOT CACHE; do
     [[ ${!name} == yes || ${!name} == no ]] || fail "$name=${!name} in $ENV_FILE: write yes or no."
@@ -177,10 +207,17 @@ settings() {
   for name in RETRIES CREATE_MINUTES; do
     is_number "${!name}" || fail "$name=${!name} in $ENV_FILE is not a number."
   done
-  [[ $CACHE == no || -n $BUCKET ]] || fail "CACHE=yes in $ENV_FILE wants a BUCKET to keep programs in."
-  [[ $SPOT == no || -n $BUCKET ]] || fail "BUCKET is empty in $ENV_FILE, and a spot VM loses its disk: write gs://NAME, or SPOT=no."
+  SPOT_OF_ALL=$SPOT BUCKET_OF_ALL=$BUCKET
+  local zones=' ' empty
   for place in "${CANDIDATES[@]}"; do
-    [[ -n $BUCKET ]] || (( $(hosts "${place%@*}") <= 1 )) || fail "BUCKET is empty in $ENV_FILE, and the VMs of $place write one workdir: write gs://NAME."
+    choose "$place"
+    [[ $zones != *" $ZONE="* || $zones == *" $ZONE=$BUCKET "* ]] || fail "CANDIDATES has two buckets for $ZONE in $ENV_FILE: write one."
+    zones+="$ZONE=$BUCKET "
+    [[ -z $BUCKET ]] || continue
+    empty="BUCKET is empty in $ENV_FILE, and"
+    [[ $CACHE == no ]] || fail "CACHE=yes in $ENV_FILE wants a BUCKET to keep programs in."
+    [[ $SPOT == no ]] || fail "$empty a spot VM loses its disk: write gs://NAME, or SPOT=no."
+    (( $(hosts "$TYPE") <= 1 )) || fail "$empty the VMs of $place write one workdir: write gs://NAME."
   done
   check_extras
   LOGIN=${LOGIN:-${USER:-$(id -un)}}
@@ -241,12 +278,12 @@ delete_resource() {
   run gcloud compute tpus queued-resources delete "$NAME" --project="$PROJECT" --zone="$ZONE" --force --quiet
 }
 
-# Sets TYPE, ZONE and STATE to those of the first candidate where the queued resource is; STATE=NONE if it is nowhere.
+# Chooses the first candidate where the queued resource is, and sets STATE; STATE=NONE if it is nowhere.
 # Nothing is remembered on this machine, so that any other can go on.
 locate() {
   local place
   for place in "${CANDIDATES[@]}"; do
-    TYPE=${place%@*} ZONE=${place#*@}
+    choose "$place"
     STATE=$(resource_state)
     [[ $STATE == NONE ]] || return 0
   done
@@ -336,21 +373,32 @@ check_config() {
   fi
 }
 
-# All workers of a slice write one workdir.
+# All workers of a slice write one workdir, and all candidates the same.
 check_workdir() {
   local place found
   found=$(workdir)
-  [[ -n $found && $found != gs://* ]] || return 0
+  if [[ $found == gs://BUCKET* ]]; then
+    (( $(buckets | wc -l) <= 1 )) || fail "--workdir $found is another folder for each bucket of CANDIDATES: write the name of one bucket, so that any of them resumes the run."
+  fi
   for place in "${CANDIDATES[@]}"; do
-    (( $(hosts "${place%@*}") == 1 )) \
-      || fail "--workdir $found is on the disk of one VM, and ${place%@*} has $(hosts "${place%@*}"): write gs://BUCKET/FOLDER."
+    choose "$place"
+    [[ -n $BUCKET || ${LINE[*]} != *gs://BUCKET* ]] || fail "the line has gs://BUCKET in it, and $place has no bucket in $ENV_FILE: write its name there, or in the line."
+    [[ -z $found || $found == gs://* ]] || (( $(hosts "$TYPE") == 1 )) \
+      || fail "--workdir $found is on the disk of one VM, and $TYPE has $(hosts "$TYPE"): write gs://BUCKET/FOLDER."
   done
+}
+
+check_line() {
+  (( ${#LINE[@]} )) || fail "${0##*/} wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …"
+  check_workdir
+  check_config
 }
 
 # Where logs are copied to: the workdir of the line if it is in a bucket, else the bucket, else nowhere.
 logs_address() {
   local workdir
   workdir=$(workdir)
+  workdir=${workdir/#gs:\/\/BUCKET/$BUCKET}
   if [[ $workdir == gs://* ]]; then
     printf '%s\n' "${workdir%/}/logs"
   elif [[ -n $BUCKET ]]; then
@@ -358,13 +406,11 @@ logs_address() {
   fi
 }
 
-# write_job RERUNS: $TMP/line and $TMP/env, what worker.sh starts. Keys travel in the file, never in a command line.
+# write_job RERUNS: $TMP/line and $TMP/env, what worker.sh starts at the chosen candidate, whose bucket gs://BUCKET is in the
+# line. Keys travel in the file, never in a command line.
 write_job() {
   local name
-  (( ${#LINE[@]} )) || fail "${0##*/} wants the line to run after --, such as -- python -m bertzoo_jax.pretrain --config …"
-  check_workdir
-  check_config
-  quote "${LINE[@]}" > "$TMP/line"
+  quote "${LINE[@]//gs:\/\/BUCKET/$BUCKET}" > "$TMP/line"
   (
     umask 077
     {

@@ -21,17 +21,26 @@ runtime() {  # of TYPE
   esac
 }
 
-JOB=$BUCKET/jobs/$NAME
-
 prepare_job() {
-  [[ -n $BUCKET ]] || fail "--autostart fetches code from the bucket, and BUCKET is empty in $ENV_FILE: fill it in."
-  write_job "$RETRIES"
+  for place in "${CANDIDATES[@]}"; do
+    choose "$place"
+    [[ -n $BUCKET ]] || fail "--autostart fetches code from the bucket, and BUCKET is empty in $ENV_FILE: fill it in."
+  done
+  check_line
   pack
+}
+
+# Into the bucket of the candidate, unless the one before had the same.
+put_job() {
+  [[ $BUCKET/jobs/$NAME != "$JOB" ]] || return 0
+  JOB=$BUCKET/jobs/$NAME
+  write_job "$RETRIES"
   {
     echo '#!/usr/bin/env bash'
     printf 'JOB=%s LOGIN=%s EXTRAS=%s\n' "$(quote "$JOB")" "$(quote "$LOGIN")" "$(quote "$EXTRAS")"
     cat "$HERE/startup.sh"
   } > "$TMP/startup.sh"
+  run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$JOB/" || fail "$JOB cannot be written: see gcloud's message." 1
 }
 
 ask_for_it() {
@@ -61,9 +70,10 @@ await_it() {
 
 # One request after the other, until gcloud has taken one, which stays in the queue.
 queue_one() {
-  run gcloud storage cp "$TMP/bertzoo.tgz" "$TMP/line" "$TMP/env" "$JOB/" || fail "$JOB cannot be written: see gcloud's message." 1
+  JOB=''
   for place in "${CANDIDATES[@]}"; do
-    TYPE=${place%@*} ZONE=${place#*@}
+    choose "$place"
+    put_job
     taken=1
     ask_for_it || { taken=0; say "$NAME: gcloud refuses $TYPE in $ZONE"; }
     STATE=$(resource_state)  # it may be taken though gcloud's answer was lost, and may have FAILED though it was taken
@@ -94,7 +104,7 @@ elif (( ${#LINE[@]} )); then
 fi
 
 for place in "${CANDIDATES[@]}"; do
-  TYPE=${place%@*} ZONE=${place#*@}
+  choose "$place"
   STATE=$(resource_state NONE)
   case $STATE in
     UNKNOWN) fail "gcloud does not say whether $NAME is in $ZONE: see its message above." 1 ;;
@@ -120,7 +130,7 @@ if (( FLAG_autostart )); then
 fi
 
 for place in "${CANDIDATES[@]}"; do
-  TYPE=${place%@*} ZONE=${place#*@}
+  choose "$place"
   if ask_for_it && await_it; then
     (( DRY_RUN )) || exit 0
     say "# if that is not ACTIVE within $CREATE_MINUTES minutes"

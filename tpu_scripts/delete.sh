@@ -19,6 +19,6 @@ else
   fi
   delete_resource || fail "$NAME could not be deleted: see gcloud's message." 1
 fi
-if [[ -n $BUCKET ]]; then  # it holds keys
-  run gcloud storage rm --recursive "$BUCKET/jobs/$NAME" 2> /dev/null || true
-fi
+for bucket in $(buckets); do  # it holds keys
+  run gcloud storage rm --recursive "$bucket/jobs/$NAME" 2> /dev/null || true
+done

@@ -9,8 +9,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parse '--' "$@"
 
-write_job 0
+check_line
 located
+write_job 0
 if (( ! DRY_RUN )); then
   states > "$TMP/states" || fail 'not every worker answers: see tpu_scripts/status.sh.' 1
   ! grep -E '^worker [0-9?]+: running' "$TMP/states" || fail "a run is alive on $NAME: stop it first with tpu_scripts/stop.sh." 1

@@ -136,6 +136,7 @@ supervise() {
     copy
     [[ ! -e $RUN/asked && ! -e $RUN/noticed ]] || break
     case $code in 0 | 2 | 3) break ;; esac
+    [[ -z $(held) ]] || break
     (( reruns < ${RERUNS:-0} )) || break
     reruns=$((reruns + 1))
     printf '%s: exit code %s; again in %s s (%s of %s)\n' "$(date '+%F %T')" "$code" "$BACKOFF_SECONDS" "$reruns" "${RERUNS:-0}" >> "$LOG"
@@ -146,12 +147,15 @@ supervise() {
   mv "$RUN/code.part" "$RUN/code"
 }
 
+# What libtpu says where another process has the chips open: on this VM they stay so.
+held() { tail -c 8000 "$LOG" | grep -E '/dev/vfio/[0-9]+.*busy' | tail -n 1 || true; }
+
 copy() {
   [[ -z ${LOGS:-} ]] || gcloud storage cp "$LOG" "$LOGS/$(cat "$RUN/since").worker-$(number).log" > /dev/null 2>&1 || true
 }
 
 state() {
-  local word code last
+  local word code last why
   if running; then
     word=running
   elif [[ -e $RUN/code ]]; then
@@ -171,7 +175,8 @@ state() {
   # What a progress bar overwrites is one line; of a failed run the sentence that says why.
   last=$(tail -c 8000 "$LOG" 2> /dev/null | tr '\r' '\n' | grep -v '^[[:space:]]*$' | tail -n 1 || true)
   if [[ $word == ended* && $word != 'ended 0' ]]; then
-    last=$(tail -c 8000 "$LOG" | grep '^error: ' | tail -n 1 || printf '%s' "$last")
+    why=$(held)
+    last=${why:-$(tail -c 8000 "$LOG" | grep '^error: ' | tail -n 1 || printf '%s' "$last")}
   fi
   printf 'worker %s: %s · %s\n' "$(number)" "$word" "$last"
 }
