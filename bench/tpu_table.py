@@ -41,7 +41,7 @@ OLDER = (
   'Rows of ALBERT, BERT, ELECTRA and RoBERTa, and the `tiny` ones of BERT-wwm, ERNIE and MacBERT, '
   "are from before attention's backward kernel took the log-sum-exp: their steps are a few per "
   "cent shorter now (`bench/README.md`). The other rows, DeBERTa's and XLNet's among them, are of "
-  'the kernels now.'
+  'the kernels now. Those of ernie:base were made with jax 0.12.0.1.'
 )
 _ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
 _TYPES = flags.DEFINE_string(
