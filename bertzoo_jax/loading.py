@@ -8,6 +8,7 @@ Legend: B batch, L length, T tokens of a text, D width, N texts.
 """
 
 import functools
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ class Loaded:
     # of roles around the text: id, start and end
     around = {role: np.array([[i], [-1], [-1]]) for role, i in self.tokenizer.special.items()}
     known, out = max(1, self.encoder.type_vocab_size), []
-    for encoded in self.tokenizer.encode_with_offsets(list(texts), special_text=True):
+    for encoded in self.tokenizer.encode_with_offsets(texts, special_text=True):
       parts = {**around, 'A': np.stack(encoded)[:, :limit]}
       columns = np.concatenate([parts[role] for role, _ in words], axis=1).astype(np.int32)
       segments = [int(n) if int(n) < known else 0 for _, n in words]
@@ -226,11 +227,13 @@ def tokenizer_of(
 
 def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Loaded:
   """The network at an address, see `bertzoo_jax.load`."""
+  if not isinstance(address, (str, os.PathLike)):
+    raise errors.UserError(f'load() takes the address of a network as text, not {address!r:.40}.')
   before = trust.given()
   if trust_code:
     trust.everything()
   try:
-    loaded = Loaded(pretrained.open(address), dtype)
+    loaded = Loaded(pretrained.open(os.fspath(address)), dtype)
     if trust_code:
       _ = loaded.tokenizer  # now, while its code may run
     return loaded

@@ -216,6 +216,7 @@ def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, t
   'changes, kw, words',
   [
     (dict(grid=(('schedule.learning_rat', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
+    (dict(grid=(('schedule.lr', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
     (dict(grid=(('seed', (1,)), ('seed', (2,)))), {}, "has 'seed' twice"),
     (dict(grid=('schedule.learning_rate=1e-3',)), {}, 'a field and a tuple of values'),
     (dict(grid=('seed', (1, 2))), {}, 'a field and a tuple of values'),

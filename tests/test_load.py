@@ -282,8 +282,18 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
       model.encode(TEXTS, max_length=length)
   with pytest.raises(errors.UserError, match='No pooling'):
     model.encode(TEXTS, 'max')
-  with pytest.raises(errors.UserError, match='list of texts'):
-    model.encode('a text')
+  for given, said in (
+    ('a text', 'list of texts'),
+    (None, 'list of texts'),
+    (['a', None], 'number 1 is None'),
+    ([3.0], 'number 0 is 3.0'),
+  ):
+    with pytest.raises(errors.UserError, match=said):
+      model.encode(given)
+  assert bertzoo_jax.load(places('bert')[0]).found.address == model.found.address  # a pathlib.Path
+  for address in (None, b'run', 3):
+    with pytest.raises(errors.UserError, match='address of a network as text, not'):
+      bertzoo_jax.load(address)
 
 
 def test_few_programs_are_compiled_for_texts_of_many_lengths(places):

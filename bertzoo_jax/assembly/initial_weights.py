@@ -43,7 +43,7 @@ def parameters(
     UserError: more addresses than networks, nothing at an address, weights of other words or
       shapes, none that fit, or none for a parameter that the objective leaves as it is.
   """
-  addresses = init.split(',')
+  addresses = storage.addresses(init)
   if len(addresses) > max(1, len(objective.networks)):
     raise errors.UserError(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '

@@ -92,7 +92,7 @@ def open(address: str, wished: str | None = None) -> Pretrained:
     UserError: nothing at the address, several addresses, damaged files.
     TryAgain: the storage or the hub does not answer.
   """
-  if ',' in address:
+  if len(storage.addresses(address)) > 1:
     raise errors.UserError(
       f'{address!r} has several addresses, and one network is needed: give the address of one, the '
       'discriminator of a pair.'

@@ -16,6 +16,7 @@ from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
+from bertzoo_jax.common import storage
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
@@ -190,9 +191,8 @@ def _state(config, phase_run, checkpoints, start, init, data):
       f'resuming from the checkpoint of step {start:,}{also}',
       notes,
     )
-  if phase_run.objective.frozen and len((init or '').split(',')) < len(
-    phase_run.objective.networks
-  ):
+  given = storage.addresses(init or '')
+  if phase_run.objective.frozen and len(given) < len(phase_run.objective.networks):
     raise errors.UserError(
       f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
       'phase with '

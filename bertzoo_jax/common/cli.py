@@ -241,7 +241,9 @@ def _unknown_flag(e: flags.UnrecognizedFlagError) -> str:
   if e.flagname == 'steps':
     return f'--steps is no flag. {_STEPS}'
   own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
-  if near := _near(e.flagname, own) or [f'config.{key}' for key in _keys_of(e.flagname, _fields())]:
+  if near := errors.near(e.flagname, own) or [
+    f'config.{key}' for key in _keys_of(e.flagname, _fields())
+  ]:
     return (
       f'--{e.flagname} is no flag (see --help). Did you mean '
       f'{" or ".join(f"--{flag}" for flag in near)}?'
@@ -263,7 +265,7 @@ def _unknown_field(e: Exception) -> str:
   wrong = next((key for key in given if known and key not in (*known, *sections)), None)
   section = wrong.rpartition('.')[0] if wrong else ''
   own = [key.rpartition('.')[2] for key in known if key.rpartition('.')[0] == section]
-  if parts.is_outside(part := known.get(f'{section}.name')) and not _near(field, own):
+  if parts.is_outside(part := known.get(f'{section}.name')) and not errors.near(field, own):
     return (
       f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
       f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'
@@ -274,12 +276,6 @@ def _unknown_field(e: Exception) -> str:
   )
 
 
-def _near(word, known) -> list:
-  """The name that a word misspells or abbreviates by its initials ('lr'), or none."""
-  initials = [name for name in known if ''.join(w[:1] for w in name.split('_')) == word]
-  return difflib.get_close_matches(word, known, n=1) or (initials[:1] if len(word) > 1 else [])
-
-
 def _with_word(word, known) -> list:
   """The names that have a word, or its singular, among theirs ('layers': num_layers)."""
   return [name for name in known if {word, word.removesuffix('s')} & set(name.split('_'))]
@@ -288,7 +284,7 @@ def _with_word(word, known) -> list:
 def _keys_of(word, known) -> list:
   """The keys ('section.field') whose field a word misspells, abbreviates or is a part of."""
   names = [key.rpartition('.')[2] for key in known]
-  fields = _near(word, names) or _with_word(word, names)
+  fields = errors.near(word, names) or _with_word(word, names)
   return suites.without_tasks([key for key, name in zip(known, names) if name in fields])
 
 
@@ -299,11 +295,11 @@ def _meant(key: str, known: list[str], sections: set[str]) -> str:
   if some := suites.of_some(key, known):
     return f'Not every task has it: set {" or ".join(f"--config.{k}" for k in some)}.'
   section, _, field = key.rpartition('.')
-  section, misspelt = next(iter(_near(section, sections)), section), section
+  section, misspelt = next(iter(errors.near(section, sections)), section), section
   names = [k.rpartition('.')[2] for k in known]
   own = [name for k, name in zip(known, names) if k.rpartition('.')[0] == section]
   prefix = f'--config.{section}.' if section else '--config.'
-  if near := _near(field, own if section else [*own, *sections]):
+  if near := errors.near(field, own if section else [*own, *sections]):
     return f'Did you mean {prefix}{near[0]}?'
   if near := difflib.get_close_matches(field, names, n=1, cutoff=0.8):
     meant = suites.without_tasks([k for k, name in zip(known, names) if name == near[0]])

@@ -34,15 +34,26 @@ class Diverged(Stopped):
   """
 
 
+def near(word: str, known, cutoff=0.6) -> list[str]:
+  """The name that a word misspells or abbreviates by its initials ('lr'), or none. Of names with
+  dots, section.field, one of the same section is meant.
+  """
+  section, _, field = word.rpartition('.')
+  own = [name for name in known if name.rpartition('.')[0] == section] if section else list(known)
+  initials = [n for n in own if ''.join(w[:1] for w in n.rpartition('.')[2].split('_')) == field]
+  if len(field) > 1 and initials and field not in own:
+    return initials[:1]
+  return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+
+
 def did_you_mean(word: str, known, listed=False) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from.
 
   listed: whether the message lists what there is already.
   """
   known = sorted(str(k) for k in known)
-  near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
-  if near:
-    return f' Did you mean {near[0]!r}?'
+  if meant := near(str(word), known, cutoff=0.5):
+    return f' Did you mean {meant[0]!r}?'
   return f' There is: {", ".join(known)}.' if known and not listed else ''
 
 

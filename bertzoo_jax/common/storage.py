@@ -67,6 +67,24 @@ def is_remote(p) -> bool:
   return '://' in str(p) or str(p).startswith('/gs/') or str(p).startswith('gs:/')
 
 
+def addresses(text: str) -> list[str]:
+  """The parts of a list by comma: files, folders, W@STEP, each with or without hf: ahead. A file or
+  folder of that very name comes first, with its commas.
+  """
+  words, out = text.split(','), []
+  while words:
+    joined = [','.join(words[:n]) for n in range(1, len(words) + 1)]
+    size = next((n for n in range(len(words), 1, -1) if _is_there(joined[n - 1].strip())), 1)
+    out.append(joined[size - 1].strip())
+    del words[:size]
+  return out
+
+
+def _is_there(address) -> bool:
+  name = address.removeprefix('hf:')
+  return any(n and not is_remote(n) and path(n).exists() for n in (name, name.rpartition('@')[0]))
+
+
 def write_text(p, text: str) -> None:
   """Writes a whole small file so that a reader sees the old text or the new one, never a part, also
   after a loss of power.

@@ -497,18 +497,22 @@ def _number(one: _Read, form):
 
 def _form(known: list[_Read]) -> str:
   """What labels of tables are. Raises UserError where they could be two things."""
-  fits = {
-    form: all((n := _number(one, form)) is not None and 0 <= n < len(one.options) for one in known)
-    for form in FORMS[1:]
-  }
-  fitting = [form for form, fit in fits.items() if fit]
+  reads = lambda one, form: (n := _number(one, form)) is not None and 0 <= n < len(one.options)
+  fits = {form: sum(reads(one, form) for one in known) for form in FORMS[1:]}
+  fitting = [form for form, fit in fits.items() if fit == len(known)]
   if len(fitting) == 1:
     return fitting[0]
   if fitting and len({tuple(_number(one, form) for one in known) for form in fitting}) == 1:
     return fitting[0]
-  odd = known[0]
+  forms = f'set --config.source.label_form to one of {", ".join(FORMS[1:])}'
+  likely = max(fits, key=fits.get)
+  if fitting or not fits[likely]:
+    odd, could = known[0], ' or '.join(fitting) or 'no option of their questions'
+    raise errors.UserError(
+      f'Labels as {odd.label!r} ({odd.place}) could be read as {could}: {forms}.'
+    )
+  odd = next(one for one in known if not reads(one, likely))
   raise errors.UserError(
-    f'Labels as {odd.label!r} ({odd.place}) could be read as '
-    f'{" or ".join(fitting) or "no option of their questions"}: set '
-    f'--config.source.label_form to one of {", ".join(FORMS[1:])}.'
+    f'{odd.place} has the label {odd.label!r}, which is none of its {len(odd.options)} options, '
+    f'while {fits[likely]:,} of {len(known):,} labels are read as {likely}: mend it, or {forms}.'
   )

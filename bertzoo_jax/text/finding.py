@@ -1,8 +1,8 @@
 """Which files or dataset a --source names: [weight*]PATTERN[#option] or
 [weight*]tfds:NAME[#text_key]; sources.py reads them.
 
-A local file of that very name comes first, with its * # and [ ]. A name such as 2*x that is both a
-pattern with files and two times one is refused.
+A local file or folder of that very name comes first, with its * # and [ ]. A name such as 2*x that
+is both a pattern with files and two times one is refused.
 """
 
 import glob
@@ -21,6 +21,7 @@ from bertzoo_jax.text import binaries
 from bertzoo_jax.text import unpacking
 
 _EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
+_BRACKET = ', and write [[] for a [ in a name'
 _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
 
 
@@ -95,14 +96,14 @@ def find(name: str) -> Source:
 
 def _find(name, unweighted, weight):
   ways = _ways(unweighted)
-  pattern, option = next((way for way in ways if _is_file(way[0])), ways[-1])
+  pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
   if pattern.startswith('tfds:'):
     return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
   files = _glob(pattern)
   if not files:
     raise errors.UserError(
       f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
-      'alone).'
+      f'alone{_BRACKET if "[" in pattern else ""}).'
     )
   for file in files:
     if not storage.is_remote(file):
@@ -124,6 +125,23 @@ def _is_file(name) -> bool:
   return not storage.is_remote(name) and os.path.isfile(os.path.expanduser(name))
 
 
+def _matches(pattern) -> bool:
+  """Whether a local pattern with a # is there as it stands: a folder, or a pattern with files."""
+  if '#' not in pattern or storage.is_remote(pattern):
+    return False
+  return os.path.isdir(os.path.expanduser(pattern)) or bool(_local(pattern))
+
+
+def _local(pattern) -> list[str]:
+  """The files of a pattern. Folders of that very name come first, with their * and [ ]."""
+  *folders, last = os.path.expanduser(pattern).split('/')
+  literal = 0
+  while literal < len(folders) and os.path.isdir('/'.join(folders[: literal + 1]) or '/'):
+    literal += 1
+  words = [*map(glob.escape, folders[:literal]), *folders[literal:], last]
+  return sorted(f for f in glob.glob('/'.join(words), recursive=True) if os.path.isfile(f))
+
+
 def _glob(pattern):
   if not storage.is_remote(pattern):
     pattern = os.path.expanduser(pattern)
@@ -134,7 +152,7 @@ def _glob(pattern):
         f'--source={pattern} is a folder: write {os.path.join(pattern, "**")!r} for every file in '
         'it.'
       )
-    return sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
+    return _local(pattern)
   if '**' in pattern:
     raise errors.UserError(
       f'--source={pattern}: in an object store ** is not understood, write a * for every level of '

@@ -66,12 +66,9 @@ class Tokenizer:
 
   def encode(self, texts: list[str]) -> list[np.ndarray]:
     """Ids of each text, int32; no special token is added, and text that looks like one is split
-    like any other.
+    like any other. Raises UserError for anything but texts.
     """
-    return [
-      np.asarray(e.ids, np.int32)
-      for e in self._plain.encode_batch_fast(texts, add_special_tokens=False)
-    ]
+    return published.ids(self._plain, texts)
 
   def encode_with_offsets(
     self, texts: list[str], special_text: bool = False
@@ -87,10 +84,7 @@ class Tokenizer:
     """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special
     token becomes that token.
     """
-    return [
-      np.asarray(e.ids, np.int32)
-      for e in self._as_transformers.encode_batch_fast(texts, add_special_tokens=False)
-    ]
+    return published.ids(self._as_transformers, texts)
 
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """As transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
@@ -162,7 +156,7 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
 
   Args:
     section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or what the text
-      yields where that is less.
+      yields where that is less; where the characters alone take more, it is beside them.
     texts: iterator of str; it is streamed, and read more than once if it is a function that returns
       an iterator.
     text_bytes: of the whole text, for 'auto'.
@@ -170,7 +164,15 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
   Raises:
     UserError: the text does not yield section['vocab_size'] pieces.
   """
-  vocabulary = _kind(_sized(section, size_for(text_bytes))).train(texts)
+  size = size_for(text_bytes)
+  while True:
+    try:
+      vocabulary = _kind(_sized(section, size)).train(texts)
+      break
+    except kinds.OtherSize as e:
+      if vocab_size_of(section) != configuration.AUTO or e.size == size:
+        raise
+      size = e.size
   tokenizer = Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)
   _check_size(tokenizer, f'The text yields {tokenizer.vocab_size} pieces')
   return tokenizer
@@ -180,11 +182,11 @@ def load(path, section: dict | None = None) -> Tokenizer:
   """Reads a tokenizer.
 
   Args:
-    path: a folder that `save` wrote; or published files, as a file, a folder, or several of these
-      joined by commas: vocab.txt; vocab.json or encoder.json with merges.txt or vocab.bpe, and for
-      RoBERTa in fairseq's form dict.txt; or tokenizer.json; or a SentencePiece model (*.model).
-      hf:DIR or hf:OWNER/NAME is a folder of Hugging Face's, whose tokenizer.json then has to split
-      plain text alike (hub.py).
+    path: a folder that `save` wrote, or a corpus or workdir with such a folder; or published files,
+      as a file, a folder, or several of these joined by commas: vocab.txt; vocab.json or
+      encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt; or
+      tokenizer.json; or a SentencePiece model (*.model). hf:DIR or hf:OWNER/NAME is a folder of
+      Hugging Face's, whose tokenizer.json then has to split plain text alike (hub.py).
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
@@ -297,15 +299,16 @@ def _check_size(tokenizer, what):
 def _files(path) -> dict:
   """{file name: path} of files and folders joined by commas."""
   files = {}
-  for part in str(path).split(','):
-    name = part.strip()
+  for name in storage.addresses(str(path)):
     p = hub.folder(name[3:]) if name.startswith('hf:') else storage.path(name)
+    if not (p / 'bertzoo.json').exists() and (p / 'tokenizer' / 'bertzoo.json').exists():
+      p = p / 'tokenizer'  # of a corpus or a run
     if p.is_dir():
       files.update({f.name: f for f in p.iterdir() if not f.is_dir()})
     elif p.exists():
       files[p.name] = p
     else:
-      raise errors.UserError(f'--tokenizer: {part.strip()} does not exist.')
+      raise errors.UserError(f'--tokenizer: {name} does not exist.')
   return files
 
 

@@ -16,6 +16,14 @@ from bertzoo_jax.common import errors
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
 
+class OtherSize(errors.UserError):
+  """The text does not yield a vocabulary of the size that the config wishes, but one of `size`."""
+
+  def __init__(self, sentence: str, size: int):
+    super().__init__(sentence)
+    self.size = size
+
+
 class Vocabulary(NamedTuple):
   """pieces[id], the merges of a byte-level BPE in order (else empty), and the file of a
   SentencePiece model (else empty).

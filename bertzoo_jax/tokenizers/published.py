@@ -59,10 +59,7 @@ class Published:
     """As transformers' AutoTokenizer(text, add_special_tokens=False), int32: text that spells a
     special token becomes that token.
     """
-    return [
-      np.asarray(e.ids, np.int32)
-      for e in self._parsing.encode_batch_fast(texts, add_special_tokens=False)
-    ]
+    return ids(self._parsing, texts)
 
   def encode_with_offsets(
     self, texts: list[str], special_text: bool = False
@@ -86,10 +83,29 @@ class Published:
     return self._parsing.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
+def ids(engine, texts) -> list[np.ndarray]:
+  """Ids of each text, int32 [T], by an engine of the `tokenizers` library."""
+  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=False)
+  return [np.asarray(e.ids, np.int32) for e in encoded]
+
+
+def _checked(texts):
+  """The texts, a list. The library's own error says neither which one is wrong nor what helps."""
+  if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
+    raise errors.UserError(f'A list of texts is wanted, not {texts!r:.40}: write [text].')
+  texts = list(texts)
+  for i, text in enumerate(texts):
+    if not isinstance(text, (str, tuple)):  # the library takes a pair as a tuple
+      raise errors.UserError(
+        f"Of {len(texts):,} texts number {i} is {text!r:.40}, no text: leave it out, or give ''."
+      )
+  return texts
+
+
 def with_offsets(engine, texts):
   """(ids, starts, ends) of each text, int32 [T], by an engine of the `tokenizers` library."""
   out = []
-  for e in engine.encode_batch(texts, add_special_tokens=False):
+  for e in engine.encode_batch(_checked(texts), add_special_tokens=False):
     offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
     out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
   return out

@@ -443,16 +443,18 @@ def _refusal(message, vocab_size, extra) -> errors.UserError:
   """What the trainer's message means."""
   if most := re.search(r'set it to a value <= (\d+)', message):
     most = int(most[1]) + extra
-    return errors.UserError(
+    return kinds.OtherSize(
       f'The text yields at most {most} pieces, the config wishes {vocab_size}: set '
       f'--config.tokenizer.vocab_size={most}, '
-      'or give more text.'
+      'or give more text.',
+      most,
     )
   if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
-    return errors.UserError(
-      f'The characters of the text alone take {int(required[1]) + extra} pieces, the config wishes '
-      f'{vocab_size}: raise '
-      '--config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.'
+    least = int(required[1]) + extra
+    return kinds.OtherSize(
+      f'The characters of the text alone take {least} pieces, the config wishes {vocab_size}: '
+      'raise --config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.',
+      least + vocab_size,
     )
   if 'sentences_.empty()' in message or 'all_chars_count' in message:
     return errors.UserError('There is no text to train a tokenizer on: check --source.')

@@ -304,12 +304,10 @@ def parse_address(address: str) -> tuple[str, str | None]:
   the @.
   """
   workdir, at, which = address.rpartition('@')
-  if not at:
-    return address, None
+  if not at or (not storage.is_remote(address) and storage.path(address).exists()):
+    return address, None  # a folder whose name has an @ comes first
   if which == 'best' or re.fullmatch('[0-9]+', which):
     return workdir, which
-  if storage.path(address).exists():  # a folder whose name has an @
-    return address, None
   raise errors.UserError(
     f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.'
   )

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 
 import made
 import numpy as np
@@ -135,6 +136,23 @@ def test_labels_of_a_table_are_letters_numbers_or_texts(tmp_path, labels, wanted
   source = read(tmp_path, text, 'train.tsv', options='p,q,r')
   assert source.splits['train'].labels == wanted
   assert any(f'read as {form} ' in n for n in source.notes)
+
+
+@pytest.mark.parametrize(
+  'labels, place, label, likely',
+  [
+    ('ABED', 3, 'E', 'letter'),
+    ('0213 4 01'.replace(' ', ''), 5, '4', 'from_0'),
+    (['w', 'z', 'W', 'x'], 3, 'W', 'text'),
+    ('ADA?', 4, '?', 'letter'),
+  ],
+)
+def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, label, likely):
+  head, row = 'text\tquestion\tp\tq\tr\ts\tlabel\n', 't\tu\tw\tx\ty\tz\t'
+  text = head + ''.join(f'{row}{one}\n' for one in labels)
+  words = f"line {place + 1} has the label '{re.escape(label)}', .* read as {likely}: mend it"
+  with pytest.raises(errors.UserError, match=words):
+    read(tmp_path, text, 'train.tsv', options='p,q,r,s')
 
 
 def test_labels_that_could_be_two_things_or_none_are_refused(tmp_path):

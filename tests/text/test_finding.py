@@ -6,6 +6,41 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.text import finding
 
 
+@pytest.mark.parametrize(
+  'name, pattern',
+  [
+    ('data [1]', '*.txt'),
+    ('data [1]', '[a-t].txt'),
+    ('c#', '*.txt'),
+    ('c#', '**'),
+    ('a*b?', '*.txt'),
+    ('[x/deep', '*.txt'),
+    ('[x]/c#', '*'),
+    ('x,y', '*.txt'),
+  ],
+)
+def test_a_folder_that_is_there_is_found_under_its_own_name(tmp_path, name, pattern):
+  file = tmp_path / name / 't.txt'
+  file.parent.mkdir(parents=True)
+  file.write_text('text')
+  (tmp_path / 'd').mkdir()
+  (tmp_path / 'd/t.txt').write_text('other')
+  for given, option in ((f'{tmp_path}/{name}/{pattern}', ''), (f'{tmp_path}/{name}/t.txt#a', 'a')):
+    found = finding.find(given)
+    assert (found.files, found.option) == ((str(file),), option)
+  folder = f'{tmp_path}/{name}'
+  with pytest.raises(errors.UserError, match='is a folder: write ') as e:
+    finding.find(folder)
+  assert f'{folder}/**' in str(e.value)
+
+
+def test_a_pattern_without_files_is_refused_with_what_a_bracket_needs(tmp_path):
+  with pytest.raises(errors.UserError, match=r'write \[\[\] for a \[ in a name'):
+    finding.find(f'{tmp_path}/x[1]*.txt')
+  (tmp_path / 'x[1].txt').touch()
+  assert finding.find(f'{tmp_path}/x[[]1]*.txt').files == (f'{tmp_path}/x[1].txt',)
+
+
 def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):
   """The code path of gs://, on a local folder."""
   (tmp_path / 'AA').mkdir()

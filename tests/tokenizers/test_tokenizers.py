@@ -2,6 +2,7 @@
 refused.
 """
 
+import functools
 import glob
 import importlib
 import json
@@ -370,10 +371,68 @@ def test_an_automatic_size_is_that_of_the_text_or_of_the_vocabulary_given(part, 
   assert tokenizers.load(tmp_path, section).section['vocab_size'] == 1664
 
 
-def test_an_automatic_size_of_a_small_text_is_what_the_text_yields():
+@pytest.mark.parametrize(
+  'part, text, size',
+  [
+    (parts.wordpiece, 'a small text', range(10, 50)),
+    (parts.sentencepiece, 'a small text', range(10, 50)),
+    (functools.partial(parts.sentencepiece, specials='mask_last'), 'a small text', range(10, 50)),
+    (functools.partial(parts.sentencepiece, model='bpe'), 'a small text', range(10, 50)),
+    # characters beyond the size that the text's bytes give
+    (
+      parts.sentencepiece,
+      ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500))),
+      range(1500, 1500 + 1100),
+    ),
+  ],
+)
+def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, text, size):
+  ours = tokenizers.train(part(vocab_size='auto').to_dict(), lambda: [text] * 2, 2 * len(text))
+  assert ours.vocab_size == ours.section['vocab_size'] in size
+  assert ours.special['unk'] not in ours.encode([text])[0]
+
+
+def test_a_corpus_or_a_workdir_stands_for_its_tokenizer_and_a_name_with_commas_for_itself(tmp_path):
   section = parts.wordpiece(vocab_size='auto').to_dict()
-  ours = tokenizers.train(section, lambda: ['a small text', 'a small text'], 24)
-  assert ours.vocab_size == ours.section['vocab_size'] < 50
+  ours = tokenizers.train(section, lambda: ['a small text'] * 2)
+  for folder in ('corpus', 'x,y/corpus', 'v,w/u, t'):
+    ours.save(tmp_path / folder / 'tokenizer')
+    (tmp_path / folder / 'manifest.json').touch()
+    for address in (tmp_path / folder, f'{tmp_path}/{folder}/tokenizer', f'hf:{tmp_path}/{folder}'):
+      assert tokenizers.load(address, section).hash == ours.hash
+  vocabulary = f'{tmp_path}/x,y/corpus/tokenizer/vocab.txt'
+  assert tokenizers.load(vocabulary, section).pieces == ours.pieces
+  with pytest.raises(errors.UserError, match='tokenizer: .*/no does not exist'):
+    tokenizers.load(f'{tmp_path}/no,{tmp_path}/corpus', section)
+
+
+@pytest.mark.parametrize(
+  'given, words',
+  [
+    ('a', r"A list of texts is wanted, not 'a': write \[text\]"),
+    (b'a', 'A list of texts is wanted'),
+    (None, 'A list of texts is wanted, not None'),
+    (['a', None], 'Of 2 texts number 1 is None'),
+    ([b'a', 'a'], "number 0 is b'a'"),
+    ([float('nan')], 'number 0 is nan'),
+  ],
+)
+def test_what_is_no_text_is_refused_by_its_number(tmp_path, given, words):
+  ours = tokenizers.train(
+    parts.wordpiece(vocab_size='auto').to_dict(), lambda: ['a small text'] * 2
+  )
+  ours.save(tmp_path)
+  (tmp_path / 'bertzoo.json').unlink()
+  published = tokenizers.of_folder(tmp_path)
+  for encode in (
+    ours.encode,
+    ours.encode_as_transformers,
+    ours.encode_with_offsets,
+    published.encode_as_transformers,
+    published.encode_with_offsets,
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      encode(given)
 
 
 def test_an_automatic_size_grows_with_the_square_root_of_the_text_between_two_bounds():

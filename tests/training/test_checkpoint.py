@@ -287,6 +287,23 @@ def test_addresses_name_the_newest_a_step_and_the_best(saved):
       np.testing.assert_array_equal(got[k], expected[k])
 
 
+@pytest.mark.parametrize(
+  'folder, address, parsed',
+  [
+    ('run@2', 'run@2', ('run@2', None)),
+    ('run@2', 'run@2@3', ('run@2', '3')),
+    ('run@best', 'run@best', ('run@best', None)),
+    ('a@b/run', 'a@b/run@best', ('a@b/run', 'best')),
+    ('run', 'run@2', ('run', '2')),
+  ],
+)
+def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path, folder, address, parsed):
+  (tmp_path / folder).mkdir(parents=True)
+  (tmp_path / 'run').mkdir(exist_ok=True)
+  workdir, which = checkpoint.parse_address(f'{tmp_path}/{address}')
+  assert (workdir, which) == (f'{tmp_path}/{parsed[0]}', parsed[1])
+
+
 def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
   workdir, _, _ = saved
   for address, words in (
