@@ -1,14 +1,18 @@
-"""Converts pickled weights (Microsoft's releases of DeBERTa) into directories that --init reads.
-Needs torch.
+"""Converts pickled weights (Microsoft's releases of DeBERTa; torch) and TensorFlow checkpoints
+(Google's of BERT, ALBERT and ELECTRA; tensorflow) into directories that --init reads.
 
     python -m bertzoo_jax.convert --model DIR --out OUT
 
-DIR has config.json and pytorch_model.bin. If pytorch_model.generator.bin lies beside them, as in
-releases of DeBERTaV3, the command writes OUT/discriminator and OUT/generator, for
+DIR has config.json and pytorch_model.bin, or its parts. If pytorch_model.generator.bin lies beside
+them, as in releases of DeBERTaV3, the command writes OUT/discriminator and OUT/generator, for
 
     --init hf:OUT/discriminator,hf:OUT/generator
 
 Otherwise it writes OUT. The generator's number of layers is read from its file.
+
+Or DIR has a checkpoint (bert_model.ckpt.index and its data), bert_config.json or
+albert_config.json, and vocab.txt or a SentencePiece model. ELECTRA's checkpoint has two networks
+and no config: heads have 64 dimensions.
 --model OWNER/NAME fetches the files from the Hugging Face hub.
 
 No code in the pickles is run. Every tensor is written, floats as float32. The vocabulary head's
@@ -34,6 +38,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architectures import google
 from bertzoo_jax.hf.architectures import released
 
 _CONFIG, _WEIGHTS, _GENERATOR = (
@@ -41,7 +46,14 @@ _CONFIG, _WEIGHTS, _GENERATOR = (
   'pytorch_model.bin',
   'pytorch_model.generator.bin',
 )
-_TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin')
+# Google's names of TensorFlow checkpoints, and of what lies beside them.
+_CHECKPOINTS = (
+  'bert_model.ckpt',
+  'model.ckpt-best',
+  *(f'electra_{size}' for size in ('small', 'base', 'large')),
+)
+_BESIDE = ('bert_config.json', 'albert_config.json', '30k-clean.model')
+_TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin', '30k-clean.model')
 
 
 def convert(model: str, out) -> list[str]:
@@ -62,35 +74,75 @@ def convert(model: str, out) -> list[str]:
     raise errors.UserError(
       f'There is no folder {name}: correct --model, or give OWNER/NAME of the Hugging Face hub.'
     )
-  source = hub.folder(name, (_CONFIG, _WEIGHTS, _GENERATOR, *_TOKENIZER))
-  if (source / 'model.safetensors').exists() and not (source / _WEIGHTS).exists():
+  wanted = [_CONFIG, _WEIGHTS, f'{_WEIGHTS}.index.json', _GENERATOR, *_TOKENIZER, *_BESIDE]
+  wanted += [x + end for x in _CHECKPOINTS for end in ('.index', '.data-00000-of-00001')]
+  source = hub.folder(name, wanted)
+  pickled = weights.parts(source, _WEIGHTS)
+  source = hub.folder(name, [*wanted, *(file.name for file in pickled)])
+  if not pickled and weights.parts(source, weights.WEIGHTS):
     raise errors.UserError(
       f'{source} has model.safetensors, which needs no conversion: use --init hf:{source}.'
     )
-  if not (source / _WEIGHTS).exists():
-    raise errors.UserError(
-      f'{source} has no {_WEIGHTS}: give a folder with the pickles of a release and its {_CONFIG}.'
-    )
-  content = weights.read_json(source / _CONFIG)
-  both = (source / _GENERATOR).exists()
   said = []
   with export.scratch(out) as folder:
     root = pathlib.Path(folder) / 'model'
-    for name, file in (('discriminator', _WEIGHTS), ('generator', _GENERATOR))[: 1 + both]:
-      own = root / name if both else root
-      own.mkdir(parents=True)
-      place = out / name if both else out
-      said += _write(own, place, _read(source / file), released.config(content, name), source)
+    read = _pickled(source, pickled) if pickled else _of_tensorflow(source)
+    for name, tensors, content in read:
+      (root / name).mkdir(parents=True)
+      said += _write(root / name, out / name if name else out, tensors, content, source)
     export.install(root, out)
   return said
 
 
+def _pickled(source, files):
+  """Yields (name of the network, '' for a single one; its tensors; its config.json)."""
+  content = weights.read_json(source / _CONFIG)
+  both = (source / _GENERATOR).exists()
+  for name, of in (('discriminator', files), ('generator', [source / _GENERATOR]))[: 1 + both]:
+    tensors = {key: x for file in of for key, x in _read(file).items()}
+    own = released.config(content, name)
+    own = {**own, 'model_type': own.get('model_type') or released.model_type(tensors)}
+    own['architectures'] = released.classes(own, tensors)
+    yield name if both else '', tensors, own
+
+
+def _of_tensorflow(source):
+  """As _pickled, of the checkpoint in a folder. TensorFlow is imported here alone."""
+  checkpoints = sorted(source.glob('*.index'))
+  if len(checkpoints) != 1:
+    there = ', '.join(p.name for p in checkpoints) or f'neither {_WEIGHTS} nor *.ckpt.index'
+    raise errors.UserError(
+      f'{source} has {there}: give a folder with the weights of one release and its {_CONFIG}.'
+    )
+  configs = [p for p in sorted(source.glob('*config.json')) if p.name != 'tokenizer_config.json']
+  content = weights.read_json(configs[0]) if configs else {}
+  cli.quiet_tensorflow()
+  try:
+    import tensorflow as tf
+  except ImportError as e:
+    raise errors.UserError(
+      f'Reading {checkpoints[0].name} needs TensorFlow ({e.name} is missing): pip install '
+      'tensorflow-cpu.'
+    ) from e
+  try:
+    reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
+    names = filter(google.is_weight, reader.get_variable_to_shape_map())
+    variables = {name: reader.get_tensor(name) for name in names}
+  except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as e:
+    raise errors.UserError(
+      f'{checkpoints[0]} and its data are damaged or not whole ({str(e).splitlines()[0]:.120}): '
+      'download them again.'
+    ) from e
+  for name, (tensors, own) in google.networks(variables, content).items():
+    yield name, tensors, own
+
+
 def _write(folder, place, tensors, content, source) -> list[str]:
   """Writes a network into `folder`, which later becomes `place`. Returns the lines to print."""
-  content = {**content, 'model_type': content.get('model_type') or released.model_type(tensors)}
-  a = architectures.reader({**content, 'architectures': released.classes(content, tensors)})
+  a = architectures.reader(content)
   depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
-  config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [a.name]}
+  name = next((x for x in content['architectures'] if x in architectures.ARCHITECTURES), a.name)
+  config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [name]}
   if 'legacy' in config:
     config['legacy'] = True
   names = {key: a.modern(key) for key in tensors}
@@ -100,7 +152,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   _, report = weights.load(folder)
   _write_tokenizer(folder, source, a, config)
   return [
-    f'{place}: {a.name}, {len(depth)} layers, {len(tensors)} tensors',
+    f'{place}: {name}, {config["num_hidden_layers"]} layers, {len(tensors)} tensors',
     *(f'  {key} is written as {name}' for key, name in names.items() if key != name),
     *(f'  {key} is written, but no network here has a place for it' for key in report.ignored),
   ]
@@ -137,16 +189,27 @@ def _read(path) -> dict:
 
 
 def _write_tokenizer(folder, source, a, config) -> None:
-  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none."""
+  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
+  what a vocab.txt does not say.
+  """
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:
       (folder / path.name).write_bytes(path.read_bytes())
-  if a.tokens is None or not (source / a.tokens.model).exists():
+  written = {path.name for path in folder.iterdir()}
+  if 'tokenizer.json' in written:
     return
-  if (source / 'tokenizer.json').exists():
+  if 'vocab.txt' in written and 'tokenizer_config.json' not in written:
+    pieces = (folder / 'vocab.txt').read_text(encoding='utf-8').split()
+    cased = any(p != p.lower() for p in pieces if p.isalpha())
+    said = {'do_lower_case': not cased, 'tokenizer_class': 'BertTokenizer'}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(said) + '\n', encoding='utf-8')
+  of_google = google.tokenizer(config)
+  wanted = '.model' if of_google else a.tokens.model
+  models = [x for x in sorted(written) if x.endswith(wanted)]
+  if not models:
     return
   with tempfile.TemporaryDirectory() as scratch:
-    tokenizers.load(source, released.TOKENIZER).save(scratch)
+    tokenizers.load(folder / models[0], of_google or released.TOKENIZER).save(scratch)
     content, special = hf_tokenizer.read(scratch)
     for name, text in hf_tokenizer.files(
       content,

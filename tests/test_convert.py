@@ -291,7 +291,7 @@ def _without_a_layer(folder):
 @pytest.mark.parametrize(
   'break_it, message',
   [
-    (_absent, 'has no pytorch_model.bin: give'),
+    (_absent, 'has neither pytorch_model.bin nor .*ckpt.index: give'),
     (_running, 'not a pickle of tensors alone .*system.*can run code'),
     (_not_only_tensors, "holds 'epoch' of type int"),
     (_a_tensor, "holds 'an object' of type Tensor"),
@@ -307,6 +307,46 @@ def test_what_cannot_be_converted_is_refused_in_a_sentence(release, tmp_path, br
   with pytest.raises(errors.UserError, match=message):
     convert.convert(str(tmp_path / 'release'), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
+
+
+def test_a_pickle_in_parts_is_read_as_one(release, converted, tmp_path):
+  shutil.copytree(release[0], tmp_path / 'release')
+  (tmp_path / 'release' / convert._WEIGHTS).unlink()
+  items = list(release[1]['discriminator'].items())
+  parts = {f'pytorch_model-0000{n}-of-00002.bin': dict(items[n - 1 :: 2]) for n in (1, 2)}
+  for name, own in parts.items():
+    torch.save(own, tmp_path / 'release' / name)
+  index = tmp_path / f'release/{convert._WEIGHTS}.index.json'
+  index.write_text(json.dumps({'weight_map': {k: n for n, own in parts.items() for k in own}}))
+  with pytest.raises(errors.UserError, match='bertzoo_jax.convert --model'):
+    hf.load(tmp_path / 'release')
+  convert.convert(str(tmp_path / 'release'), tmp_path / 'out')
+  for name in ('discriminator', 'generator'):
+    got, wanted = tensors_of(tmp_path / 'out' / name), tensors_of(converted[0] / name)
+    assert got.keys() == wanted.keys()
+    assert all(np.array_equal(got[key], wanted[key]) for key in got)
+  index.write_text(json.dumps({'weight_map': {'x': '../pytorch_model.bin'}}))
+  with pytest.raises(errors.UserError, match='does not name the files'):
+    convert.convert(str(tmp_path / 'release'), tmp_path / 'again')
+
+
+@pytest.mark.parametrize(
+  'file, words',
+  [
+    ('pytorch_model-00001-of-00002.bin', r'pickles .*run python -m bertzoo_jax.convert --model'),
+    ('bert_model.ckpt.index', r'TensorFlow checkpoint alone: run python -m bertzoo_jax.convert'),
+    ('tf_model.h5', r'\*.h5 alone, .*with transformers 4.57, TensorFlow .*from_tf=True'),
+    ('flax_model.msgpack', r'\*.msgpack alone, .*with transformers 4.57, flax .*from_flax=True'),
+    ('README.md', 'no model.safetensors: .* run python -m bertzoo_jax.convert --model OWNER/NAME'),
+  ],
+)
+def test_weights_in_files_that_are_not_read_are_answered_with_what_reads_them(
+  tmp_path, file, words
+):
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
+  (tmp_path / file).touch()
+  with pytest.raises(errors.UserError, match=words):
+    hf.load(tmp_path)
 
 
 def test_nothing_is_overwritten_and_torch_is_asked_for(release, tmp_path, monkeypatch):

@@ -275,6 +275,8 @@ def read_json(path: pathlib.Path) -> dict:
       raise errors.UserError(
         f'{path.parent} holds two networks: give hf:{pair[0]},hf:{pair[1]}, or one of them.'
       ) from e
+    if path.name == 'config.json' and any(path.parent.glob('*.index')):
+      raise _unread(path.parent) from e
     raise errors.UserError(
       f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
     ) from e
@@ -292,9 +294,9 @@ def read_json(path: pathlib.Path) -> dict:
 
 def _parts(index: pathlib.Path) -> list[pathlib.Path]:
   """The files that an index of weights names, all beside it."""
-  names = read_json(index).get('weight_map')
+  names, kind = read_json(index).get('weight_map'), index.name.split('.')[1]
   if not isinstance(names, dict) or not all(
-    isinstance(name, str) and re.fullmatch(r'[\w.-]+\.safetensors', name) for name in names.values()
+    isinstance(name, str) and re.fullmatch(rf'[\w.-]+\.{kind}', name) for name in names.values()
   ):
     raise errors.UserError(
       f'{index} does not name the files of the weights: download the directory again.'
@@ -304,17 +306,46 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:
   """The files of the weights. Raises UserError if there is none that can be read."""
-  single, index = directory / WEIGHTS, directory / INDEX
+  if found := parts(directory, WEIGHTS):
+    return found
+  raise _unread(directory)
+
+
+def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """The file of that name, or those that an index of its parts names; [] where there is none."""
+  single, index = directory / name, directory / f'{name}.index.json'
   if single.exists():
     return [single]
-  if index.exists():
-    return _parts(index)
+  return _parts(index) if index.exists() else []
+
+
+# Weights that only other programs read, and what transformers 4 takes to read them.
+_OF_OTHERS = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_flax', 'flax'))
+
+
+def _unread(directory) -> errors.UserError:
+  """The error of a directory whose weights are in files that are not read."""
+  convert = f'run python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT'
   if any(directory.glob('*.bin')):
-    raise errors.UserError(
-      f'{directory} has its weights as pickles (*.bin), which can run code and are not read: run '
-      f'python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT.'
+    return errors.UserError(
+      f'{directory} has its weights as pickles (*.bin), which can run code and are not read: '
+      f'{convert}.'
     )
-  raise errors.UserError(f'{directory} has no model.safetensors: it holds no weights.')
+  if any(directory.glob('*.index')):
+    return errors.UserError(f'{directory} has a TensorFlow checkpoint alone: {convert}.')
+  for pattern, flag, needs in _OF_OTHERS:
+    if any(directory.glob(pattern)):
+      return errors.UserError(
+        f'{directory} has its weights as {pattern} alone, which nothing here reads: with '
+        f'transformers 4.57, {needs} run python -c "import transformers as t; '
+        f"t.AutoModelForPreTraining.from_pretrained('{directory}', {flag}=True)"
+        ".save_pretrained('OUT')\", copy the tokenizer's files there, and give OUT."
+      )
+  return errors.UserError(
+    f'{directory} has no model.safetensors: it holds no weights. For pickles or a TensorFlow '
+    'checkpoint of the hub run python -m bertzoo_jax.convert --model OWNER/NAME --out OUT, and '
+    'give OUT.'
+  )
 
 
 def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:

@@ -13,7 +13,6 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 from tokenizers import trainers
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 
 # Share of all characters of the text that a vocabulary must cover, at least.
@@ -164,7 +163,9 @@ def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
     )
     remedy = f'config.tokenizer.coverage={coverage:g} needs vocab_size={pieces:,}'
     if covered < _LEAST_COVERAGE * total:
-      raise errors.UserError(f'{what}, which is too little: {remedy}, or lower it.')
+      raise kinds.OtherSize(
+        f'{what}, which is too little: {remedy}, or lower it.', pieces + vocab_size
+      )
     warnings.warn(f'{what}; the others become [UNK] ({remedy}).', stacklevel=2)
   return sorted(kept)
 

@@ -371,6 +371,9 @@ def test_an_automatic_size_is_that_of_the_text_or_of_the_vocabulary_given(part, 
   assert tokenizers.load(tmp_path, section).section['vocab_size'] == 1664
 
 
+_MANY = ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500)))
+
+
 @pytest.mark.parametrize(
   'part, text, size',
   [
@@ -379,11 +382,8 @@ def test_an_automatic_size_is_that_of_the_text_or_of_the_vocabulary_given(part, 
     (functools.partial(parts.sentencepiece, specials='mask_last'), 'a small text', range(10, 50)),
     (functools.partial(parts.sentencepiece, model='bpe'), 'a small text', range(10, 50)),
     # characters beyond the size that the text's bytes give
-    (
-      parts.sentencepiece,
-      ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500))),
-      range(1500, 1500 + 1100),
-    ),
+    (parts.wordpiece, _MANY, range(1500, 1500 + 1100)),
+    (parts.sentencepiece, _MANY, range(1500, 1500 + 1100)),
   ],
 )
 def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, text, size):
