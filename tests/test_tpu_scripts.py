@@ -727,7 +727,7 @@ def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_wo
   assert table[0].split() == ['worker', 'python', 'jax', 'chips', 'free', 'disk', 'bucket']
   assert [row.split()[0] for row in table[1:]] == ['0', '1']
   assert all(
-    re.fullmatch(r'\d +3\.\d+\.\d+ +\d+\.\d+\.\d+ +\d+ +\d+G +yes', row) for row in table[1:]
+    re.fullmatch(r'\d +3\.\d+\.\d+ +\d+(\.\d+)+ +\d+ +\d+G +yes', row) for row in table[1:]
   )
   installed = (cloud.folder / 'installed').read_text().splitlines()
   base = cloud.home() / 'bertzoo_tpu'
