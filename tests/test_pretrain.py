@@ -39,6 +39,7 @@ from configs import parts
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS, BORDER = 14, 9
+COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
 
 # A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
 # at BORDER, and one of a larger batch in two microbatches.
@@ -514,6 +515,12 @@ def everything(workdir):
       {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
       'num_offsets=16 is above masking.max_pair_targets=15',
     ),
+    ({'objective': COUPLED}, r'couples the rows of a batch, and run.mesh splits them into 8 parts'),
+    ({'objective': COUPLED, 'run.mesh': (1, 4, 2)}, r'4 parts.*run.mesh="\(1,1,8\)"'),
+    (
+      {'objective': COUPLED, 'run.mesh': (1, 1, 8)},
+      'run.accumulation splits them into 2 parts',
+    ),  # of a phase still to come
   ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(

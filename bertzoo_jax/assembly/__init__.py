@@ -96,6 +96,7 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
       'Objective (bertzoo_jax/objectives/objective.py).'
     )
   check_rows(phase.config, phase_data.features, network, objective)
+  _check_whole_batch(phase.config, objective, mesh)
   schedule = schedules.for_phase(
     phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
   )
@@ -114,6 +115,20 @@ def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
     phase.examples,
     phase.first_example,
   )
+
+
+def _check_whole_batch(config, objective, mesh):
+  """Raises UserError if a loss that couples rows would see a part of the batch."""
+  parts_of = {
+    'run.accumulation': (config.run.accumulation, '--config.run.accumulation=1'),
+    'run.mesh': (sharding.rows_over(mesh), f'--config.run.mesh="(1,1,{mesh.size})" or one device'),
+  }
+  for field, (parts_count, remedy) in parts_of.items():
+    if objective.couples_rows and parts_count > 1:
+      raise errors.UserError(
+        f'objective={config.objective.name} couples the rows of a batch, and {field} splits them '
+        f'into {parts_count} parts, each with another loss: take {remedy}.'
+      )
 
 
 def check_rows(config, features, network, objective):

@@ -133,6 +133,8 @@ class Objective(NamedTuple):
       depends on both, what is sampled on those alone.
     reads: names of the batch features it needs.
     may_read: names of features that it reads if the format writes them.
+    couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
+      Such a batch is never split: microbatches and devices that share its rows are refused.
     networks: the networks it trains; costs, export and evaluation read them.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
@@ -152,6 +154,7 @@ class Objective(NamedTuple):
   inherits: tuple[tuple[str, str], ...] = ()
   axes: tuple[tuple[str, dict], ...] = ()
   may_read: tuple[str, ...] = ()
+  couples_rows: bool = False
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
