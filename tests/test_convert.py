@@ -23,6 +23,7 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import sharding
@@ -165,7 +166,7 @@ def test_every_tensor_of_the_pickles_is_written_and_strangers_are_named(release,
   assert strangers == {DELTA, *LEGACY.values()}  # of the discriminator
   for name in ('discriminator', 'generator'):
     assert (out / name / 'tokenizer.json').exists() and (out / name / 'spm.model').exists()
-  assert hf.vocabulary(out / 'generator')['[MASK]'] == 299
+  assert vocabulary.of_folder(out / 'generator')['[MASK]'] == 299
 
 
 def test_a_converted_generator_is_what_transformers_computes_with_it(converted):

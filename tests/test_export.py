@@ -323,7 +323,7 @@ def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, caps
   )
   for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
     monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
-  with pytest.raises(errors.UserError, match='no config.json'):
+  with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
     fill_mask.main(None)
   assert not capsys.readouterr().out
 

@@ -107,6 +107,29 @@ def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused
     check('W', tmp_path, None, 'ours')
 
 
+@pytest.mark.parametrize(
+  'theirs, refused',
+  [
+    ('a\nb\n\n', False),
+    ('a\nb\n[E1]\n', False),
+    ('a\nb\n[E1]\ncovid\n', False),
+    ('b\na\n', True),
+    ('[E1]\na\nb\n', True),
+    ('a\n', True),
+  ],
+)
+def test_pieces_behind_those_of_the_run_are_no_other_vocabulary(tmp_path, theirs, refused):
+  for name, text in (('ours', 'a\nb\n'), ('theirs', theirs)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'vocab.txt').write_text(text)
+  check = lambda: initial_weights._check_vocabulary('hf:D', tmp_path / 'theirs', tmp_path / 'ours')
+  if not refused:
+    assert check()
+    return
+  with pytest.raises(errors.UserError, match='another vocabulary.*--tokenizer hf:D'):
+    check()
+
+
 def test_rows_of_words_without_a_piece_are_left_out_only_where_the_pieces_are_the_same(
   tmp_path, monkeypatch
 ):

@@ -10,6 +10,7 @@ from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import optimizers
 
 
@@ -158,13 +159,15 @@ def _check_vocabulary(address, theirs, ours, hash=None) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it. Returns whether the words are known to be the same.
   """
-  a, b = hf.vocabulary(ours) if ours else None, hf.vocabulary(theirs)
-  if a and b and (difference := hf.vocabulary_difference(a, b)):
+  a, b = vocabulary.of_folder(ours) if ours else None, vocabulary.of_folder(theirs)
+  if a and b:  # pieces behind ours, as tokens that somebody added: their rows are left out
+    b = {piece: i for piece, i in b.items() if piece in a or i < len(a)}
+  if a and b and (difference := vocabulary.difference_of(a, b)):
     raise errors.UserError(
       f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
-      f'--tokenizer {theirs}.'
+      f'--tokenizer {address if address.startswith("hf:") else theirs}.'
     )
-  if hash and not a and (there := hf.tokenizer_hash(theirs)) and there != hash:
+  if hash and not a and (there := vocabulary.hash_of(theirs)) and there != hash:
     raise errors.UserError(
       f'--init {address} has the tokenizer {there[:12]}…, the file of batches has '
       f'{hash[:12]}…: write batches of a corpus that was prepared with '

@@ -23,6 +23,7 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import objective as objective_of
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import workdir as workdirs
 
@@ -131,7 +132,7 @@ def _of_run(address):
     params=params,
     step=run.step,
     tokenizer_folder=folder,
-    tokenizer_section=hf.tokenizer_section(folder),
+    tokenizer_section=vocabulary.section_of(folder),
     hf=run.config.hf,
     shape=_shape(architectures.choose(run.config.hf), network.encoder),
     vocab_size=hf.vocabulary_size(params),
@@ -166,7 +167,7 @@ def _directory(address, wished):
     params=params,
     step=None,
     tokenizer_folder=folder,
-    tokenizer_section=hf.tokenizer_section(folder),
+    tokenizer_section=vocabulary.section_of(folder),
     hf=wished if wished and architectures.choose(wished) is a else a.name,
     shape=_shape(a, built),
     vocab_size=words,

@@ -4,7 +4,6 @@ import warnings
 from typing import Any
 from typing import NamedTuple
 
-from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
@@ -12,6 +11,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mirror
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import workdir as workdirs
 
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
@@ -129,10 +129,10 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
 def _check_vocabulary(workdir, corpus):
   """Rows of other words are refused: every id would be another word's."""
   theirs, ours = (
-    hf.vocabulary(storage.path(workdir) / 'tokenizer'),
-    hf.vocabulary(corpus.path / 'tokenizer'),
+    vocabulary.of_folder(storage.path(workdir) / 'tokenizer'),
+    vocabulary.of_folder(corpus.path / 'tokenizer'),
   )
-  if theirs and ours and (difference := hf.vocabulary_difference(ours, theirs)):
+  if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):
     raise errors.UserError(
       f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
       f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'

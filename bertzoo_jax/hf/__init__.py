@@ -5,10 +5,6 @@ card. numpy only.
 from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.architectures import placed
 from bertzoo_jax.hf.architectures import task_class_of
-from bertzoo_jax.hf.vocabulary import tokenizer_hash
-from bertzoo_jax.hf.vocabulary import tokenizer_section
-from bertzoo_jax.hf.vocabulary import vocabulary
-from bertzoo_jax.hf.vocabulary import vocabulary_difference
 from bertzoo_jax.hf.weights import Report
 from bertzoo_jax.hf.weights import flatten
 from bertzoo_jax.hf.weights import load
@@ -25,11 +21,7 @@ __all__ = [
   'merge',
   'placed',
   'task_class_of',
-  'tokenizer_hash',
-  'tokenizer_section',
   'unflatten',
-  'vocabulary',
-  'vocabulary_difference',
   'vocabulary_size',
   'without_spare_words',
 ]

@@ -1,102 +1,68 @@
-"""Fills the masks of a text with a Hugging Face directory; needs torch and transformers.
+"""Fills the masks of a text with a Hugging Face directory, opened as by every other command.
 
 python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
-
-transformers computes the guesses. If the network was trained with a decoder that no class of
-transformers has, bertzoo_jax computes them.
 """
 
+import jax
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import loading
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
-from bertzoo_jax.common import storage
-from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import verify
-from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import networks
 
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """For each mask of the text, the `top` likeliest pieces with their probabilities.
 
-  Raises UserError without torch and transformers, without a model, and for a text without a mask or
-  too long.
+  Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
+  without a mask or too long, and for more guesses than there are pieces.
   """
-  try:
-    import torch
-    import transformers
-  except ImportError as e:
+  network = loading.load(f'hf:{model.removeprefix("hf:")}')
+  params, tokenizer = network.params, network.tokenizer
+  if 'mlm_head' not in params:
     raise errors.UserError(
-      f'Filling masks needs torch and transformers ({e.name} is missing): pip install '
-      '"bertzoo_jax[hf]".'
-    ) from e
-  transformers.utils.logging.disable_progress_bar()
-  # A pair head has no place in the class that fills masks
-  transformers.utils.logging.set_verbosity_error()
-  if not (storage.path(model) / 'config.json').exists():
-    raise errors.UserError(
-      f'{model} has no config.json: give a directory that `python -m bertzoo_jax.export` wrote. If '
-      'it wrote two networks, give the folder generator.'
+      f'{model} is a {network.config["hf"]}, which has no head that fills masks: give the folder '
+      'of the generator, or of a masked language model.'
     )
-  tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-  ours = _trained_decoder(model)
-  inputs = tokenizer(text.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
-  ids = inputs['input_ids'][0]
-  if not (ids == tokenizer.mask_token_id).any():
+  if top > tokenizer.vocab_size:
     raise errors.UserError(
-      f'The text has no {tokenizer.mask_token}: write one where a word is missing.'
+      f'--top={top}: the model knows {tokenizer.vocab_size:,} pieces; ask for at most as many.'
     )
-  if len(ids) > tokenizer.model_max_length:
+  mask = tokenizer.special['mask']
+  (row,) = network.rows([text.replace('[MASK]', tokenizer.pieces[mask])])
+  if row.cut:
     raise errors.UserError(
-      f'The text has {len(ids)} tokens; this model takes {tokenizer.model_max_length}.'
+      f'The text is longer than the {len(row.ids)} tokens of a row of this model: shorten it.'
     )
-  if ours is not None:
-    logits = torch.tensor(ours(inputs))
-  else:
-    network = transformers.AutoModelForMaskedLM.from_pretrained(model, trust_remote_code=False)
-    with torch.no_grad():
-      logits = network.eval()(**inputs).logits[0]
-  probabilities = logits.softmax(-1)
-  best = probabilities[ids == tokenizer.mask_token_id].topk(top)
+  places = np.flatnonzero(row.ids == mask)
+  if not len(places):
+    raise errors.UserError(
+      f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
+    )
+  batch = {
+    'input_ids': row.ids,
+    'segment_ids': row.segments,
+    'pack_ids': np.ones_like(row.ids),
+    'masked_positions': places.astype(np.int32),
+  }
+  if 'query' in params['encoder']['embeddings']:  # nobody sees a mask
+    batch['order'] = (row.ids == mask).astype(np.int32)
+  with jax.default_matmul_precision('highest'):
+    logits_PV = _logits(network.encoder, params, {name: x[None] for name, x in batch.items()})[0]
+  shares_PV = np.asarray(jax.nn.softmax(logits_PV))[:, : tokenizer.vocab_size]
+  best_PK = np.argsort(-shares_PV, axis=1, kind='stable')[:, :top]
   return [
-    [(tokenizer.decode([int(i)]).strip(), float(p)) for p, i in zip(ps, rows, strict=True)]
-    for ps, rows in zip(best.values, best.indices, strict=True)
+    [(tokenizer.decode([i]).strip(), float(shares_V[i])) for i in best_K]
+    for shares_V, best_K in zip(shares_PV, best_PK)
   ]
 
 
-def _trained_decoder(model: str):
-  """A function from transformers' inputs to logits_LV of our network, if its predictions come from
-  a decoder that transformers lacks; else None. Raises UserError if the network cannot fill masks.
-  """
-  content = weights.read_json(storage.path(model) / 'config.json')
-  if content.get('model_type') not in {a.model_type for a in architectures.ARCHITECTURES.values()}:
-    return None
-  a = architectures.reader(content)
-  if not any('mlm_head/bias' in row.ours for row in a.rows):
-    raise errors.UserError(
-      f'{model} is a {a.name}, which has no head that fills masks: give the folder of the '
-      'generator, or of a masked language model.'
-    )
-  if a.computes is architecture.Computed:
-    return None
-  params, report = weights.load(model)
-  from bertzoo_jax.model import encoder as encoders
-
-  section = architecture.section(a, report.encoder)
-  words = weights.vocabulary_size(params)
-  encoder = parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=np.float32)
-  if a.computes(encoder).encoder is encoder:
-    return None
-
-  def logits(inputs):
-    ids = inputs['input_ids'].numpy().astype(np.int32)
-    batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'pack_ids': np.ones_like(ids)}
-    return verify.our_logits(encoder, params, batch)['mlm'][0]
-
-  return logits
+def _logits(encoder, params, batch):
+  """logits_BPV, float32."""
+  states_BPD = networks.predictions(encoder, params['encoder'], batch, None).states_BPD
+  return networks.vocabulary_logits(encoder, params, states_BPD)
 
 
 def table(text: str, filled: list[list[tuple[str, float]]]) -> str:

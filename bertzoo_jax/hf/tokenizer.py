@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf.vocabulary import ids as vocabulary_ids
+from bertzoo_jax.tokenizers import vocabulary as vocabularies
 
 # Our names of the special pieces and transformers'.
 _ROLES = {
@@ -165,7 +165,7 @@ def sentencepiece_model(directory) -> bytes:
 
 def vocabulary(tokenizer: dict) -> list[str]:
   """Pieces in the order of their ids. Raises UserError if ids have gaps."""
-  pieces = {i: p for p, i in vocabulary_ids(tokenizer).items()}
+  pieces = {i: p for p, i in vocabularies.ids(tokenizer).items()}
   if sorted(pieces) != list(range(len(pieces))):
     raise errors.UserError(
       f'tokenizer.json has {len(pieces)} ids up to {max(pieces)}: ids must have no gaps; prepare '

@@ -5,7 +5,6 @@ import statistics
 
 import jax
 
-from bertzoo_jax import hf
 from bertzoo_jax import pretrain
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import pretrained
@@ -15,6 +14,7 @@ from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders
@@ -153,7 +153,7 @@ def _cosines(job, config) -> dict[str, float]:
   if not any(column.kind == 'cosine' for column in config.columns.values()):
     return {}
   run = pretrained.open_run(str(job.pretraining))
-  pieces = hf.vocabulary(storage.path(run.workdir) / 'tokenizer')
+  pieces = vocabulary.of_folder(storage.path(run.workdir) / 'tokenizer')
   rows = 1 + max(pieces.values())  # those behind them belong to no piece
   words = lambda network: network.of(run.params)['encoder']['embeddings']['word']['embedding']
   return {network.name: vectors.mean_cosine(words(network)[:rows]) for network in run.networks}

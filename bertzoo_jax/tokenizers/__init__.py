@@ -201,18 +201,12 @@ def load(path, section: dict | None = None) -> Tokenizer:
       f'{path} has no bertzoo.json, so how its text is to be split is unknown: it must come from '
       'prepare.'
     )
-  kind = _kind(_sized(section, 1))
-  vocabulary = kind.read(files)
-  if vocabulary is None:
-    there = ', '.join(sorted(files)) or 'nothing'
-    raise errors.UserError(
-      f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
-    )
-  kind.check(vocabulary.pieces)
-  tokenizer = Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)
+  tokenizer = _published(path, files, section)
+  _kind(tokenizer.section).check(tokenizer.pieces)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
-  if 'hf:' in str(path) and 'tokenizer.json' in files:
-    hub.check(path, kinds.read_text(files['tokenizer.json']), tokenizer.encode)
+  folder = next((f.parent for name, f in files.items() if name in hub.SAYING), None)
+  if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
+    hub.check(path, theirs, tokenizer)
   return tokenizer
 
 
@@ -236,12 +230,31 @@ def of_folder(folder) -> Tokenizer | published.Published:
     )
   if (folder / 'bertzoo.json').exists():
     return load(folder)
-  if (folder / 'tokenizer.json').exists():
-    return published.Published(folder)
-  section = published.section_of(folder)
-  if section is None:
+  if (tokenizer := _of_directory(folder)) is None:
     raise published.unsaid(folder)
-  return load(folder, section)
+  return tokenizer
+
+
+def _of_directory(folder) -> published.Published | None:
+  """The tokenizer of a Hugging Face directory; None if its files do not say how text is split."""
+  if (folder / 'tokenizer.json').exists():
+    return published.Published(folder, published.content(folder))
+  if section := published.section_of(folder):
+    own = _published(folder, _files(folder), section)
+    return published.Published(folder, json.loads(own.parsing_engine().to_str()))
+  return None
+
+
+def _published(path, files, section) -> Tokenizer:
+  """The tokenizer of published files as a section says."""
+  kind = _kind(_sized(section, 1))
+  vocabulary = kind.read(files)
+  if vocabulary is None:
+    there = ', '.join(sorted(files)) or 'nothing'
+    raise errors.UserError(
+      f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
+    )
+  return Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)
 
 
 def _load_saved(files, section):

@@ -13,6 +13,7 @@ from tokenizers import trainers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import vocabulary as vocabulary_files
 
 
 def byte_bpe(
@@ -65,7 +66,7 @@ def byte_bpe(
     )
 
   def read(files):
-    if 'tokenizer.json' in files and not {'vocab.json', 'encoder.json'} & set(files):
+    if 'tokenizer.json' in files and 'dict.txt' not in files:
       model = kinds.read_model(files['tokenizer.json'])
       if (
         model.get('type', 'BPE') != 'BPE'
@@ -73,26 +74,22 @@ def byte_bpe(
         or not isinstance(model.get('merges'), list)
       ):
         return None
-      pieces = kinds.by_id(model['vocab'])
-      return kinds.Vocabulary(pieces, _merges(model['merges'], pieces, files['tokenizer.json']))
+      pieces = kinds.by_id(vocabulary_files.of_files(files))
+      merges = _merges(model['merges'], pieces, files['tokenizer.json'])
+      return kinds.Vocabulary(_with_specials(pieces), merges)
     ids = files.get('vocab.json') or files.get('encoder.json')
     merges = files.get('merges.txt') or files.get('vocab.bpe')
     if ids is None or merges is None:
       return None
     lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
-    pieces = kinds.by_id(kinds.read_json(ids))
+    own = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
+    pieces = kinds.by_id(vocabulary_files.of_files(own))
     merges = _merges(
       [line for line in lines if line and not line.startswith('#version')], pieces, merges
     )
     if 'dict.txt' in files:
-      pieces = _fairseq_order(pieces, kinds.read_text(files['dict.txt']))
-    elif '<|endoftext|>' in pieces and '<mask>' not in pieces:
-      raise errors.UserError(
-        "This is GPT-2's vocabulary, without <s>, <pad>, </s>, <unk> and <mask>: add RoBERTa's "
-        'dict.txt '
-        '(--tokenizer=FOLDER,dict.txt), or train one.'
-      )
-    return kinds.Vocabulary(pieces, merges)
+      return kinds.Vocabulary(_fairseq_order(pieces, kinds.read_text(files['dict.txt'])), merges)
+    return kinds.Vocabulary(_with_specials(pieces), merges)
 
   def files(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
@@ -122,6 +119,16 @@ def byte_bpe(
     reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
     'tokenizer.json (of a BPE)',
   )
+
+
+def _with_specials(pieces) -> list[str]:
+  """The pieces. Raises UserError if they are GPT-2's."""
+  if '<|endoftext|>' in pieces and '<mask>' not in pieces:
+    raise errors.UserError(
+      "This is GPT-2's vocabulary, without <s>, <pad>, </s>, <unk> and <mask>: add RoBERTa's "
+      'dict.txt (--tokenizer=FOLDER,dict.txt), or train one.'
+    )
+  return pieces
 
 
 def _merges(rows, pieces, path) -> list[tuple[str, str]]:

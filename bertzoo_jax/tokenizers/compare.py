@@ -23,7 +23,9 @@ from bertzoo_jax.text import finding
 from bertzoo_jax.text import sources
 from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import spiece_file
+from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.words import characters
 
 MOST_BYTES = 10_000_000  # of text that is compared; the rest would change no digit that is shown
@@ -187,9 +189,10 @@ def read(name: str, section: dict | None = None) -> Reading:
 
 
 def _of_json(name, path):
+  content = published.content(path.parent)
   model = kinds.read_model(path)
   try:  # without the post-processor, which may cut blanks off the offsets
-    engine = hf.Tokenizer.from_str(json.dumps({**kinds.read_json(path), 'post_processor': None}))
+    engine = hf.Tokenizer.from_str(json.dumps({**content, 'post_processor': None}))
   except Exception as e:  # the library raises nothing more particular
     raise errors.UserError(
       f'{path} is not a tokenizer.json that this version of tokenizers ({hf.__version__}) reads: '
@@ -210,7 +213,7 @@ def _of_json(name, path):
 
 
 def _of_words(name, files):
-  pieces = kinds.read_text(files['vocab.txt']).replace('\r\n', '\n').removesuffix('\n').split('\n')
+  pieces = vocabulary.lines(files['vocab.txt'])
   settings = (
     kinds.read_json(files['tokenizer_config.json']) if 'tokenizer_config.json' in files else {}
   )

@@ -1,12 +1,18 @@
 """Tokenizer folders of the Hugging Face hub."""
 
-import tokenizers as hf
-
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 
+SAYING = ('tokenizer.json', 'tokenizer_config.json')  # files that say how text is split
+
 # Text that every pipeline made for a vocabulary splits alike; case, accents and blanks show in it.
-PLAIN = ('The quick Brown fox jumps', 'a naïve café', "It's 5 o'clock, isn't it?", ' two  blanks')
+PLAIN = (
+  'The quick Brown fox jumps',
+  'a naïve café',
+  "It's 5 o'clock, isn't it?",
+  ' two  blanks',
+  '中文字',
+)
 
 
 def folder(name: str):
@@ -16,31 +22,21 @@ def folder(name: str):
   return hub.folder(name, hub.TOKENIZER)
 
 
-def check(name, text: str, encode) -> None:
-  """UserError where a folder's own tokenizer splits plain text otherwise than the config's does:
+def check(name, theirs, ours) -> None:
+  """UserError where a directory's own tokenizer splits plain text otherwise than the config's does:
   then the config is another's.
 
   Args:
-    name: of the folder, for the message.
-    text: its tokenizer.json.
-    encode: texts → lists of ids, as the config says.
+    name: of the directory, for the message.
+    theirs: its tokenizer, see `tokenizers.of_folder`.
+    ours: tokenizers.Tokenizer, as the config says.
   """
-  try:
-    engine = hf.Tokenizer.from_str(text)
-  except Exception as e:  # the library raises nothing more particular
-    raise errors.UserError(
-      f'{name}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '
-      f'reads ({e}).'
-    ) from e
-  engine.no_truncation()
-  engine.no_padding()
-  theirs = engine.encode_batch(list(PLAIN), add_special_tokens=False)
-  for plain, ours, row in zip(PLAIN, encode(list(PLAIN)), theirs):
-    if list(ours) != row.ids:
-      here = ' '.join(engine.id_to_token(int(i)) or '?' for i in ours)
+  rows = zip(PLAIN, *(x.encode_as_transformers(list(PLAIN)) for x in (ours, theirs)))
+  for plain, *ids in rows:
+    if list(ids[0]) != list(ids[1]):
+      here, there = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
       raise errors.UserError(
-        f'{name} splits {plain!r} into {" ".join(row.tokens)}, config.tokenizer into {here}: set '
-        'its fields (lowercase, '
-        'strip_accents, add_prefix_space, normalization …) to those that the vocabulary was made '
-        'with.'
+        f'{name} splits {plain!r} into {there}, config.tokenizer into {here}: set its fields '
+        '(lowercase, strip_accents, add_prefix_space, normalization …) to those that the '
+        'vocabulary was made with.'
       )

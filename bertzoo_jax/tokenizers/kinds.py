@@ -61,9 +61,9 @@ class Kind(NamedTuple):
 
 
 def read_text(path) -> str:
-  """The text of a vocabulary file; UserError if it is not UTF-8."""
+  """The text of a vocabulary file without a byte-order mark; UserError if it is not UTF-8."""
   try:
-    return path.read_bytes().decode('utf-8')
+    return path.read_bytes().decode('utf-8').removeprefix('\ufeff')
   except UnicodeDecodeError as e:
     raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
 

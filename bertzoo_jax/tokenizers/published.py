@@ -9,6 +9,7 @@ import tokenizers as hf
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import vocabulary
 
 # Spellings of special pieces, the likeliest first, for directories that do not name them.
 _USUAL = {
@@ -35,19 +36,18 @@ class Published:
     special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
   """
 
-  def __init__(self, folder):
-    """folder: with tokenizer.json, and tokenizer_config.json or special_tokens_map.json if they
-    name the special pieces.
+  def __init__(self, folder, tokenizer: dict):
+    """folder: with tokenizer_config.json or special_tokens_map.json if they name the special
+    pieces. tokenizer: its tokenizer.json, see `content`.
 
     Raises UserError for a damaged file, and where a special piece is not in the vocabulary.
     """
     self._folder = folder = storage.path(folder)
-    self._json = kinds.read_json(folder / 'tokenizer.json')
+    self._json = tokenizer
     said = optional_json(folder / 'tokenizer_config.json')
-    _set_normalizer(self._json, said)
     self._parsing, self._plain = _engine(folder, self._json), None
     named = {**optional_json(folder / 'special_tokens_map.json'), **said}
-    _add_tokens(self._parsing, said, named)
+    _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
     self.pieces = [''] * (max(ids.values(), default=-1) + 1)
     for piece, i in ids.items():
@@ -142,6 +142,15 @@ def with_words(engine, sentences):
   return out
 
 
+def content(folder) -> dict:
+  """The tokenizer.json of a directory with lower-casing and the like as the class named in its
+  tokenizer_config.json sets them.
+  """
+  tokenizer = kinds.read_json(folder / 'tokenizer.json')
+  _set_normalizer(tokenizer, optional_json(folder / 'tokenizer_config.json'))
+  return tokenizer
+
+
 def optional_json(path) -> dict:
   """The object of a JSON file; {} where there is no file."""
   return kinds.read_json(path) if path.exists() else {}
@@ -216,13 +225,10 @@ def _set_normalizer(tokenizer, said):
     normalizer |= {ours: said[key] for key, ours in _NORMALIZER.items() if key in said}
 
 
-def _add_tokens(engine, said, named):
-  """Adds the tokens that only tokenizer_config.json knows, and makes special ones of those that it
-  names.
-  """
+def _add_tokens(engine, folder, named):
+  """Adds the tokens that tokenizer.json lacks, and makes special ones of those that are named."""
   added = {token.content for token in engine.get_added_tokens_decoder().values()}
-  later = said.get('added_tokens_decoder')
-  for _, token in sorted((later or {}).items(), key=lambda item: int(item[0])):
+  for token in vocabulary.added({f.name: f for f in folder.iterdir()}):
     if token['content'] not in added:
       kept = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
       token = hf.AddedToken(token['content'], **{k: token[k] for k in kept if k in token})

@@ -1,7 +1,6 @@
 """WordPiece, through the `tokenizers` library."""
 
 import collections
-import re
 import unicodedata
 import warnings
 
@@ -14,6 +13,7 @@ from tokenizers import processors
 from tokenizers import trainers
 
 from bertzoo_jax.tokenizers import kinds
+from bertzoo_jax.tokenizers import vocabulary as vocabulary_files
 
 # Share of all characters of the text that a vocabulary must cover, at least.
 _LEAST_COVERAGE = 0.9
@@ -94,16 +94,13 @@ def wordpiece(
     return kinds.Vocabulary(kinds.by_id(built.get_vocab(with_added_tokens=True)))
 
   def read(files):
-    if 'vocab.txt' in files:
-      pieces = re.sub(r'\r\n?', '\n', kinds.read_text(files['vocab.txt'])).rstrip('\n').split('\n')
-    elif 'tokenizer.json' in files:
+    if 'tokenizer.json' in files:
       model = kinds.read_model(files['tokenizer.json'])
       if model.get('type', 'WordPiece') != 'WordPiece' or not isinstance(model.get('vocab'), dict):
         return None
-      pieces = kinds.by_id(model['vocab'])
-    else:
+    elif 'vocab.txt' not in files:
       return None
-    return kinds.Vocabulary(pieces)
+    return kinds.Vocabulary(kinds.by_id(vocabulary_files.of_files(files)))
 
   def check(pieces):
     kinds.check_case(pieces, lowercase)

@@ -15,6 +15,7 @@ from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.tokenizers import published
+from bertzoo_jax.tokenizers import vocabulary
 from configs import parts
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
@@ -133,8 +134,8 @@ def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower
   'content', [dict(do_lower_case=True, strip_accents=False), dict(do_lower_case=True)]
 )
 def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content, tmp_path):
-  tokenizers.of_folder(bare(**content)).save(tmp_path / 'saved')
-  other = tokenizers.of_folder(bare(do_lower_case=True))
+  section = dict(parts.wordpiece(vocab_size='auto'))
+  other = tokenizers.load(bare(do_lower_case=True), section)
   folder = bare(tokenizer_class='BertTokenizer', **content)
   raw = json.loads(other.parsing_engine().to_str())
   raw['normalizer']['lowercase'] = False
@@ -143,6 +144,95 @@ def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content, tmp_path):
   assert isinstance(found, published.Published)
   assert ids(found) == theirs(folder)
   assert ids(found, ['Time'])[0] == ids(found, ['time'])[0]
+
+
+TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
+ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
+
+
+@pytest.mark.parametrize(
+  'change, more',
+  [
+    (lambda d: vocabulary_text(d, after='\n'), {}),
+    (lambda d: vocabulary_text(d, after='\n\r\n\n'), {}),
+    (lambda d: vocabulary_text(d, before='\ufeff'), {}),
+    (lambda d: vocabulary_text(d, end='\r\n'), {}),
+    (lambda d: (d / 'added_tokens.json').write_text(json.dumps(TOLD)), TOLD),
+    (lambda d: told(d, do_lower_case=True, added_tokens_decoder=ADDED), TOLD),
+    (lambda d: with_tokenizer_json(d, [dict(t, id=int(i)) for i, t in ADDED.items()]), TOLD),
+  ],
+)
+def test_every_command_reads_the_same_vocabulary(bare, change, more):
+  folder = bare(do_lower_case=True)
+  wanted = {piece: i for i, piece in enumerate(tokenizers.of_folder(folder).pieces)} | more
+  change(folder)
+  section = dict(parts.wordpiece(vocab_size='auto'))
+  prepared = tokenizers.load(f'hf:{folder}', section)
+  found = tokenizers.of_folder(folder)
+  prepared.save(folder / 'corpus')
+  assert vocabulary.of_folder(folder) == vocabulary.of_folder(folder / 'corpus') == wanted
+  assert prepared.pieces == found.pieces == [*wanted]
+  plain = ['the time xyzzy', 'Déjà vu']
+  assert ids(prepared, plain) == ids(found, plain)
+  if not more:  # transformers keeps the mark, and counts the empty line
+    return
+  assert ids(found, ['a [E1] b']) == theirs(folder, ['a [E1] b'])
+
+
+def test_a_vocabulary_with_a_piece_twice_is_refused_alike_and_the_remedy_works(bare):
+  folder = bare(do_lower_case=True)
+  pieces = (folder / 'vocab.txt').read_text().split('\n')
+  (folder / 'vocab.txt').write_text('\n'.join([*pieces[:-1], pieces[700], '']))
+  section = dict(parts.wordpiece(vocab_size='auto'))
+  said = set()
+  for reader in (
+    lambda: tokenizers.load(f'hf:{folder}', section),
+    lambda: tokenizers.of_folder(folder),
+    lambda: vocabulary.of_folder(folder),
+  ):
+    with pytest.raises(errors.UserError, match=r'twice, in lines 701 and 901.*\[unused701\]') as e:
+      reader()
+    said.add(str(e.value))
+  assert len(said) == 1
+  again, pieces[700] = pieces[700], '[unused701]'
+  (folder / 'vocab.txt').write_text('\n'.join([*pieces[:-1], again, '']))
+  assert tokenizers.of_folder(folder).pieces == tokenizers.load(f'hf:{folder}', section).pieces
+
+
+def vocabulary_text(folder, before='', after='', end='\n'):
+  text = (folder / 'vocab.txt').read_text()
+  (folder / 'vocab.txt').write_bytes((before + text + after).replace('\n', end).encode())
+
+
+def told(folder, **content):
+  (folder / 'tokenizer_config.json').write_text(json.dumps(content))
+
+
+def with_tokenizer_json(folder, added):
+  own = tokenizers.load(folder, dict(parts.wordpiece(vocab_size='auto')))
+  content = json.loads(own.parsing_engine().to_str())
+  more = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+  content['added_tokens'] += [{**more, **token} for token in added]
+  (folder / 'tokenizer.json').write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+  'here, there',
+  [
+    (dict(lowercase=True), dict(do_lower_case=False)),
+    (dict(strip_accents=False), dict(do_lower_case=True, strip_accents=True)),
+    (dict(split_chinese=True), dict(do_lower_case=True, tokenize_chinese_chars=False)),
+  ],
+)
+@pytest.mark.parametrize('with_json', [False, True])
+def test_prepare_follows_the_file_that_transformers_follows(bare, here, there, with_json):
+  folder = bare(do_lower_case=True)
+  if with_json:
+    with_tokenizer_json(folder, [])
+  told(folder, tokenizer_class='BertTokenizer', **there)
+  section = {**parts.wordpiece(vocab_size='auto', lowercase=True, strip_accents=True), **here}
+  with pytest.raises(errors.UserError, match='config.tokenizer into .*: set its fields'):
+    tokenizers.load(f'hf:{folder}', section)
 
 
 def test_a_vocabulary_of_which_nobody_says_the_case_is_one_sentence(bare):

@@ -473,6 +473,7 @@ def test_files_of_another_kind_are_named(uncased, byte_bpe, tmp_path):
     tokenizers.load(tmp_path, byte_bpe.section)
   with pytest.raises(errors.UserError, match='does not exist'):
     tokenizers.load(tmp_path / 'nothing', byte_bpe.section)
+  (tmp_path / 'tokenizer.json').unlink()
   (tmp_path / 'vocab.json').write_text(json.dumps({'a': 0, 'b': 2}))
   (tmp_path / 'merges.txt').write_text('')
   with pytest.raises(errors.UserError, match='without a gap'):

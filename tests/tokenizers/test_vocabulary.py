@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from bertzoo_jax import hf
 from bertzoo_jax.common import errors
+from bertzoo_jax.tokenizers import vocabulary
 
 ADDED = [{'id': 2, 'content': '<x>'}]
 MODELS = {
@@ -19,36 +19,36 @@ def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path, k
     json.dumps({'model': MODELS[kind], 'added_tokens': ADDED})
   )
   (tmp_path / 'vocab.txt').write_text('other\n')
-  assert hf.vocabulary(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
+  assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
 
 
 def test_a_bare_vocabulary_is_read_line_by_line_and_nothing_is_none(tmp_path):
-  assert hf.vocabulary(tmp_path) is None
+  assert vocabulary.of_folder(tmp_path) is None
   (tmp_path / 'vocab.txt').write_bytes('[PAD]\na\u2028b\n\u00e9\n'.encode())
-  assert hf.vocabulary(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
+  assert vocabulary.of_folder(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
 
 
 @pytest.mark.parametrize('text', ['{', '{}', '{"model": {"vocab": 3}}'])
 def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path, text):
   (tmp_path / 'tokenizer.json').write_text(text)
-  with pytest.raises(errors.UserError, match='no readable tokenizer'):
-    hf.vocabulary(tmp_path)
+  with pytest.raises(errors.UserError, match='no readable tokenizer|is not JSON'):
+    vocabulary.of_folder(tmp_path)
 
 
 def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
   pieces = {f'p{i}': i for i in range(4096)}
   turned = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in pieces.items()}
-  assert hf.vocabulary_difference(pieces, dict(reversed(pieces.items()))) is None
+  assert vocabulary.difference_of(pieces, dict(reversed(pieces.items()))) is None
   assert (
-    hf.vocabulary_difference(pieces, turned)
+    vocabulary.difference_of(pieces, turned)
     == "3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there."
   )
   assert (
-    hf.vocabulary_difference({'a': 0, 'b': 1}, {'a': 0})
+    vocabulary.difference_of({'a': 0, 'b': 1}, {'a': 0})
     == "1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there."
   )
   assert (
-    hf.vocabulary_difference({'a': 0}, {'a': 0, 'b': 1})
+    vocabulary.difference_of({'a': 0}, {'a': 0, 'b': 1})
     == "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids."
   )
 
@@ -62,6 +62,6 @@ def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(t
   ):
     (tmp_path / name).write_text(swapped)
     with pytest.raises(errors.UserError, match=f'{name} and the tokenizer.json beside it'):
-      hf.vocabulary(tmp_path)
+      vocabulary.of_folder(tmp_path)
     (tmp_path / name).write_text(right)
-    assert hf.vocabulary(tmp_path) == {'a': 0, 'b': 1}
+    assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1}

@@ -1,0 +1,146 @@
+"""The vocabulary of tokenizer files, as every command reads it, and whether it is another one's."""
+
+import json
+import re
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.tokenizers import kinds
+
+
+def of_folder(folder) -> dict[str, int] | None:
+  """As `of_files`, of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer.
+
+  Args:
+    folder: local or gs://.
+
+  Raises:
+    UserError: also where a folder that prepare wrote has a tokenizer.json that says otherwise than
+      the vocabulary file beside it.
+  """
+  folder = storage.path(folder)
+  files = {f.name: f for f in folder.iterdir()} if folder.is_dir() else {}
+  found = of_files(files)
+  if {'bertzoo.json', 'tokenizer.json'} <= files.keys():
+    for name in files.keys() & {'vocab.txt', 'vocab.json'}:
+      if difference := difference_of(of_files({name: files[name]}), found):
+        raise errors.UserError(
+          f'{folder}/{name} and the tokenizer.json beside it do not belong together: {difference} '
+          "Copy the folder again from its corpus's tokenizer folder."
+        )
+  return found
+
+
+def of_files(files) -> dict[str, int] | None:
+  """{piece: id}, added tokens included, of tokenizer.json, else vocab.txt, else vocab.json (or
+  encoder.json); None if there is none of them.
+
+  Args:
+    files: {file name: path}.
+
+  Raises:
+    UserError: a file that is damaged or of an unknown form, or a vocab.txt with a piece twice.
+  """
+  if 'tokenizer.json' in files:
+    found = _of_tokenizer(files['tokenizer.json'])
+  elif 'vocab.txt' in files:
+    found = {piece: i for i, piece in enumerate(lines(files['vocab.txt']))}
+  elif name := next((name for name in ('vocab.json', 'encoder.json') if name in files), None):
+    found = kinds.read_json(files[name])
+  else:
+    return None
+  return {**{token['content']: token['id'] for token in added(files)}, **found}
+
+
+def added(files) -> list[dict]:
+  """Tokens that tokenizer_config.json or added_tokens.json adds to a vocabulary, in the order of
+  their ids: {'content', 'id', …}, as tokenizer.json has them.
+  """
+  read = lambda name: kinds.read_json(files[name]) if name in files else {}
+  told = read('tokenizer_config.json').get('added_tokens_decoder') or {}
+  try:
+    found = {x: dict(content=x, id=int(i)) for x, i in read('added_tokens.json').items()}
+    found |= {token['content']: {**token, 'id': int(i)} for i, token in told.items()}
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    raise errors.UserError(
+      f'The added tokens of {min(map(str, files.values()))} are not readable '
+      f'({type(e).__name__}: {e}): download its folder again.'
+    ) from e
+  return sorted(found.values(), key=lambda token: token['id'])
+
+
+def lines(file) -> list[str]:
+  """The pieces of a vocab.txt. A byte-order mark and empty lines at the end are none. Raises
+  UserError if a piece stands twice.
+  """
+  # Pieces may hold what str.splitlines takes for an end of line.
+  pieces = re.sub(r'\r\n?', '\n', kinds.read_text(file)).rstrip('\n').split('\n')
+  if len(first := {piece: i for i, piece in enumerate(reversed(pieces))}) < len(pieces):
+    first = {piece: len(pieces) - i for piece, i in first.items()}
+    again, piece = next((n, x) for n, x in enumerate(pieces, 1) if first[x] < n)
+    raise errors.UserError(
+      f'{file} has {piece!r} twice, in lines {first[piece]:,} and {again:,}. A piece has one id: '
+      f'write [unused{first[piece]}] into line {first[piece]:,} (transformers takes the later one).'
+    )
+  return pieces
+
+
+def _of_tokenizer(file):
+  content = kinds.read_json(file)
+  try:
+    return ids(content)
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise errors.UserError(
+      f'{file} is no readable tokenizer ({type(e).__name__}: {e}): download or prepare it again.'
+    ) from e
+
+
+def hash_of(folder) -> str | None:
+  """The hash of a tokenizer that prepare wrote; None of a folder that says none."""
+  return _said(folder, 'hash')
+
+
+def section_of(folder) -> dict | None:
+  """The config section of a tokenizer that prepare wrote; None of a folder that says none."""
+  return _said(folder, 'section')
+
+
+def _said(folder, key):
+  file = storage.path(folder) / 'bertzoo.json'
+  if not file.exists():
+    return None
+  try:
+    return json.loads(file.read_bytes())[key]
+  except (ValueError, KeyError, TypeError) as e:
+    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
+
+
+def ids(tokenizer: dict) -> dict[str, int]:
+  """{piece: id} of a tokenizer.json: WordPiece and BPE have a dict, Unigram has a list of (piece,
+  score).
+  """
+  vocab = tokenizer['model']['vocab']
+  out = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+  return out | {t['content']: t['id'] for t in tokenizer.get('added_tokens') or []}
+
+
+def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
+  """How the vocabulary `b` of some weights differs from the run's own `a`, in a sentence with an
+  example; None if they are equal.
+  """
+  moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
+  absent = [piece for piece in a if piece not in b]
+  if moved or absent:
+    example = moved[0] if moved else absent[0]
+    there = f'{b[example]:,}' if moved else 'not a piece'
+    return (
+      f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is '
+      f'{a[example]:,} here and {there} there.'
+    )
+  more = [piece for piece in b if piece not in a]
+  return (
+    f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} of here have the same '
+    'ids.'
+    if more
+    else None
+  )
