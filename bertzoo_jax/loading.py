@@ -23,6 +23,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks import frames
 
 POOLING = ('mean', 'first', 'none')
 _LONGEST = 512  # tokens of a row of an encoder that takes any number
@@ -35,7 +37,7 @@ class Row(NamedTuple):
   Attributes:
     ids, segments: int32 [T], special tokens included.
     starts, ends: int32 [T]: the characters of the text that a token stands for; −1 of special
-      tokens around the text.
+      tokens around the text. Of a pair, the characters of its own text.
     cut: whether tokens at the end of the text were left out.
   """
 
@@ -90,7 +92,7 @@ class Loaded:
 
   def encode(
     self,
-    texts: list[str],
+    texts: list[str | tuple[str, str]],
     pooling: str = 'mean',
     batch_size: int = 32,
     max_length: int | None = None,
@@ -98,15 +100,17 @@ class Loaded:
     """Vectors of texts, float32, in their order.
 
     Args:
-      texts: N texts.
+      texts: N texts, or pairs of texts (a, b), which are framed as the network's class frames
+        them: [CLS] a [SEP] b [SEP].
       pooling: mean (of all tokens of the row, special ones included, [N, D]) | first (the vector
         that classifies a row: its first token's, or its last token's where rows are padded on the
         left, [N, D]) | none (a list of arrays [T, D], special tokens included).
       batch_size: rows that go through the network together.
-      max_length: tokens per row; the ends of longer texts are cut. None: as many as the encoder
-        takes, or 512 if it takes any number.
+      max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's
+        first. None: as many as the encoder takes, or 512 if it takes any number.
 
-    Raises UserError for an unknown pooling and a length that the encoder does not take.
+    Raises UserError for an unknown pooling, a length that the encoder does not take, and what is no
+    text.
     """
     if isinstance(texts, str):
       raise errors.UserError('encode() takes a list of texts: write encode([text]).')
@@ -118,20 +122,28 @@ class Loaded:
       return out
     return np.stack(out) if out else np.zeros((0, self.encoder.hidden_size), np.float32)
 
-  def rows(self, texts: list[str], max_length: int | None = None) -> list[Row]:
+  def rows(self, texts: list, max_length: int | None = None) -> list[Row]:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
-    words = [word.split(':') for word in self.found.shape.single.split()]
-    limit = self._limit(max_length, sum(role != 'A' for role, _ in words))
+    texts = [_texts(x, n) for n, x in enumerate(texts)]
+    shape, special = self.found.shape, self.tokenizer.special
+    length = self._length(max_length)
+    frame = frames.Frame(shape.single, shape.pair, special, self.encoder.type_vocab_size, length)
     # of roles around the text: id, start and end
-    around = {role: np.array([[i], [-1], [-1]]) for role, i in self.tokenizer.special.items()}
-    known, out = max(1, self.encoder.type_vocab_size), []
-    for encoded in self.tokenizer.encode_with_offsets(texts, special_text=True):
-      parts = {**around, 'A': np.stack(encoded)[:, :limit]}
+    around = {role: np.array([[i], [-1], [-1]]) for role, i in special.items()}
+    flat = [text for both in texts for text in both]
+    encoded = iter(self.tokenizer.encode_with_offsets(flat, special_text=True))
+    out = []
+    for both in texts:
+      words = frame.words(len(both) > 1)
+      room = self._room(length, sum(role not in 'AB' for role, _ in words), len(both))
+      own = [np.stack(next(encoded)) for _ in both]
+      sizes = [x.shape[1] for x in own]
+      kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
+      parts = {**around, **{role: x[:, :most] for role, x, most in zip('AB', own, kept)}}
       columns = np.concatenate([parts[role] for role, _ in words], axis=1).astype(np.int32)
-      segments = [int(n) if int(n) < known else 0 for _, n in words]
-      sizes = [parts[role].shape[1] for role, _ in words]
-      segments = np.repeat(np.asarray(segments, np.int32), sizes)
-      out.append(Row(columns[0], segments, columns[1], columns[2], len(encoded[0]) > limit))
+      segments = [n for role, n in words for _ in range(parts[role].shape[1])]
+      segments = np.asarray(segments, np.int32)
+      out.append(Row(columns[0], segments, columns[1], columns[2], sum(sizes) > room))
     return out
 
   def vectors(
@@ -193,8 +205,8 @@ class Loaded:
       batch['segment_ids'] = jnp.minimum(batch['segment_ids'], segments - 1)
     return batch
 
-  def _limit(self, max_length, around) -> int:
-    """Tokens of a text that a row has room for beside the special ones around it."""
+  def _length(self, max_length) -> int:
+    """Tokens of a row."""
     if max_length is None:
       max_length = self.max_length or _LONGEST
     if self.max_length is not None and max_length > self.max_length:
@@ -202,12 +214,28 @@ class Loaded:
         f'Rows of {max_length} tokens are wished, and the encoder of {self.found.address} takes '
         f'{self.max_length}: ask for {self.max_length} or less.'
       )
-    if max_length <= around:
+    return max_length
+
+  def _room(self, length, around, texts) -> int:
+    """Tokens of texts that a row has room for beside the special ones around them."""
+    if length < around + texts:
       raise errors.UserError(
-        f'Rows of {max_length} tokens have no room beside the {around} special ones: ask for '
-        f'{around + 1} or more.'
+        f'Rows of {length} tokens have no room beside the {around} special ones: ask for '
+        f'{around + texts} or more.'
       )
-    return max_length - around
+    return length - around
+
+
+def _texts(x, number) -> tuple[str, ...]:
+  """The texts of a row. Raises UserError for what is neither a text nor a pair."""
+  texts = (x,) if isinstance(x, str) else x
+  is_row = isinstance(texts, tuple | list) and len(texts) in (1, 2)
+  if not is_row or not all(isinstance(text, str) for text in texts):
+    raise errors.UserError(
+      f'encode() takes texts and pairs of texts (a, b); texts[{number}] is {str(x)[:40]!r} of type '
+      f'{type(x).__name__}: leave it out, or write it as a text.'
+    )
+  return tuple(texts)
 
 
 def tokenizer_of(

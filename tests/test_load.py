@@ -271,6 +271,35 @@ def test_the_poolings_are_of_the_same_vectors(places, family, first):
     np.testing.assert_allclose(model.encode(TEXTS, pooling), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+  'family', ['bert', 'roberta', 'xlnet', pytest.param('deberta_v3', marks=pytest.mark.slow)]
+)
+def test_rows_of_pairs_are_those_of_transformers(places, family):
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  directory = places(family)[1]
+  network = f'hf:{directory}'
+  if family in PAIRS:
+    directory = directory / 'discriminator'
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
+  long = 'I looked at the traveller. ' * 4
+  pairs = [('The time machine', 'stood there.'), (long, 'Yes'), ('Yes', long), (long, long)]
+  for length in (11, 24):
+    rows = bertzoo_jax.load(network).rows([*pairs, 'alone'], length)
+    for pair, row in zip([*pairs, ('alone',)], rows):
+      wanted = tokenizer(*pair, truncation=True, max_length=length, return_token_type_ids=True)
+      assert row.ids.tolist() == wanted['input_ids']
+      segments = wanted['token_type_ids']
+      assert row.segments.tolist() == (segments if family != 'roberta' else [0] * len(segments))
+      assert row.cut == (len(tokenizer(*pair)['input_ids']) > length)
+    assert {*zip(rows[0].starts, rows[0].ends)} >= {(-1, -1), (0, 3)}
+
+
+@pytest.mark.parametrize('texts', [[None], ['a', 3], [('a', None)], [('a', 'b', 'c')], [()]])
+def test_what_is_no_text_is_one_sentence(places, texts):
+  with pytest.raises(errors.UserError, match=rf'texts\[{len(texts) - 1}\] is '):
+    bertzoo_jax.load(str(places('bert')[0])).encode(texts)
+
+
 def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
   model = bertzoo_jax.load(str(places('bert')[0]))
   rows = model.rows(TEXTS, 8)
