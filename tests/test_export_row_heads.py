@@ -250,6 +250,59 @@ def test_a_fine_tuned_head_is_read_where_it_fits_and_else_left_fresh(tmp_path, a
     assert f'head of the kind tanh and objective.head is {other}' in said
 
 
+@pytest.mark.parametrize(
+  'labels, order, words',
+  [
+    (('bad', 'good', 'weiß'), [0, 1, 2], 'loaded: '),
+    (('weiß', 'bad', 'good'), [2, 0, 1], 'bad, good, weiß of the checkpoint, put into the order'),
+    (('good', 'bad', 'weiß'), [1, 0, 2], 'put into the order good, bad, weiß'),
+    (('bad', 'good', 'neutral'), None, 'tells bad, good, weiß and this bad, good, neutral'),
+    (('no', 'perhaps', 'yes'), None, 'classifier: fresh, since the checkpoint tells'),
+  ],
+)
+@pytest.mark.parametrize('as_directory', [False, True])
+def test_outputs_are_taken_by_the_names_of_their_labels(
+  tmp_path, labels, order, words, as_directory
+):
+  made, run, _ = fine_tuned(tmp_path, 'bert')
+  address = str(tmp_path)
+  if as_directory:
+    export.export(address, tmp_path / 'out')
+    address = f'hf:{tmp_path / "out"}'
+  after = classes(made.networks[0].encoder, 'tanh', labels)
+  fresh = small.parameters(after, seed=4)
+  params, lines = initial_weights.parameters(
+    fresh, address, after, tmp_path / 'tokenizer', labels=labels
+  )
+  assert small.worst(params['row_head']['pooler'], run['row_head']['pooler']) == 0
+  wanted = fresh['row_head']['classifier']
+  if order is not None:
+    wanted = {name: x[..., order] for name, x in run['row_head']['classifier'].items()}
+  assert small.worst(params['row_head']['classifier'], wanted) == 0
+  assert words in '\n'.join(lines)
+
+
+def test_outputs_that_the_checkpoint_does_not_name_are_taken_in_their_order_and_it_says_so(
+  tmp_path,
+):
+  made, run, _ = fine_tuned(tmp_path, 'bert')
+  export.export(str(tmp_path), tmp_path / 'out')
+  file = tmp_path / 'out' / 'config.json'
+  content = json.loads(file.read_text())
+  content['id2label'] = {str(i): f'LABEL_{i}' for i in range(3)}
+  file.write_text(json.dumps(content))
+  after = classes(made.networks[0].encoder, 'tanh', ('x', 'y', 'z'))
+  params, lines = initial_weights.parameters(
+    small.parameters(after, seed=4),
+    f'hf:{tmp_path / "out"}',
+    after,
+    tmp_path / 'tokenizer',
+    labels=('x', 'y', 'z'),
+  )
+  assert small.worst(params, run) == 0
+  assert 'row_head/classifier: its outputs are taken as x, y, z' in '\n'.join(lines)
+
+
 def test_a_plain_encoder_opens_in_sentence_transformers_with_mean_pooling(tmp_path):
   sentence_transformers = pytest.importorskip(
     'sentence_transformers', reason='sentence-transformers is no dependency: pip install it to run'

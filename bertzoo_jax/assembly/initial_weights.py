@@ -10,6 +10,7 @@ from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import optimizers
 
@@ -21,6 +22,7 @@ def parameters(
   tokenizer,
   architecture: str | None = None,
   tokenizer_hash: str | None = None,
+  labels: tuple[str, ...] = (),
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters that were found at the addresses, lines that say which they are).
 
@@ -39,6 +41,7 @@ def parameters(
     tokenizer: folder of the run's tokenizer files; None without any.
     architecture: the run's config.hf (see hf.load).
     tokenizer_hash: of the run's tokenizer, where its files are not here.
+    labels: see hf.merge.
 
   Raises:
     UserError: more addresses than networks, nothing at an address, weights of other words or
@@ -69,7 +72,7 @@ def parameters(
       if k != 'name' and hasattr(network.encoder, k)
     }
     if whole:
-      merged, lines = hf.merge(fresh, loaded, report, encoder)
+      merged, lines = hf.merge(fresh, loaded, report, encoder, labels)
       return _with_frozen(merged, fresh, objective, init), [*spare, *lines]
     places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
@@ -78,7 +81,7 @@ def parameters(
         'such a network.'
       )
     own = network.of(hf.unflatten(flat))
-    merged, said = hf.merge(own, loaded, report, encoder)
+    merged, said = hf.merge(own, loaded, report, encoder, labels)
     own, merged = hf.flatten(own), hf.flatten(merged)
     found = {
       path: merged[path]
@@ -131,7 +134,13 @@ def _weights(run, address, network, objective, architecture):
   section = {k: getattr(chosen.encoder, k) for k in fields}
   return (
     loaded,
-    hf.Report(f'{workdir} at step {step}', config.hf, section, ()),
+    hf.Report(
+      f'{workdir} at step {step}',
+      config.hf,
+      section,
+      (),
+      labels=row_heads.task_of(config.objective).labels,
+    ),
     storage.path(workdir) / 'tokenizer',
     whole,
   )

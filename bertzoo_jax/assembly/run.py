@@ -17,6 +17,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.hf import row_heads
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
@@ -208,6 +209,7 @@ def _state(config, phase_run, checkpoints, start, init, data):
     data.tokenizer,
     config.hf,
     data.corpus.get('tokenizer_hash'),
+    row_heads.task_of(config.objective).labels,
   )
 
   def place(x, to):

@@ -102,9 +102,11 @@ def config(a: Architecture, outputs: int, task: Task) -> dict[str, Any]:
 
 
 def labels_of(content: Mapping[str, Any]) -> tuple[str, ...]:
-  """Names of the outputs of a config.json; () if it does not tell them."""
+  """Names of the outputs of a config.json; () if it does not tell them, or says LABEL_0 and on."""
   said = content.get('id2label')
   if not isinstance(said, dict) or set(said) != {str(i) for i in range(len(said))}:
+    return ()
+  if all(label == f'LABEL_{i}' for i, label in said.items()):
     return ()
   return tuple(str(said[str(i)]) for i in range(len(said)))
 

@@ -113,7 +113,11 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
 
 
 def merge(
-  fresh: dict, loaded: dict, report: Report, encoder: dict | None = None
+  fresh: dict,
+  loaded: dict,
+  report: Report,
+  encoder: dict | None = None,
+  labels: tuple[str, ...] = (),
 ) -> tuple[dict, list[str]]:
   """Fresh parameters with the loaded ones in their places, and lines that tell the user what came
   from where.
@@ -122,14 +126,16 @@ def merge(
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
   stays for all texts. A position table of another length gives the rows that both have; the rest
   stay fresh. A head that scores rows, one that scores options and a pair head
-  take the pooler of one another. Of a head for rows or tags with another number of outputs the last
-  layer is fresh; one of another form is fresh as a whole.
+  take the pooler of one another. Of a head for rows or tags the outputs are taken by the names of
+  their labels. Where the names differ, or the number of outputs, the last layer is fresh; one of
+  another form is fresh as a whole.
 
   Args:
     fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
       others only shapes are looked at, and the rows of a position table that grows.
     loaded, report: of `load`.
     encoder: fields of the encoder, to point out those that differ from the checkpoint's.
+    labels: names of the outputs of the head for rows or tags, in order; () if they are not known.
 
   Raises:
     UserError: another shape differs; both are named.
@@ -151,7 +157,7 @@ def merge(
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
-  loaded, said = _with_fitting_heads(fresh, loaded)
+  loaded, said = _with_fitting_heads(fresh, loaded, labels, report.labels)
   lines += said
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
@@ -178,9 +184,9 @@ def merge(
   return unflatten(params), lines
 
 
-def _with_fitting_heads(fresh: dict, loaded: dict) -> tuple[dict, list[str]]:
+def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list[str]]:
   """(loaded parameters whose heads of rows are those of `fresh`, lines about what was moved or left
-  out). Both flat.
+  out). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
   """
   has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
   without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
@@ -196,10 +202,22 @@ def _with_fitting_heads(fresh: dict, loaded: dict) -> tuple[dict, list[str]]:
       note = f'{head}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
       return without(head), [f'{note} and objective.head is {kinds[1]}']
   for head in _LABELLED:
-    last = f'{head}/classifier/bias'
-    if last in fresh and last in loaded and fresh[last].shape[0] != (there := len(loaded[last])):
-      note = f'{head}/classifier: fresh, since the checkpoint has {there} outputs'
-      return without(f'{head}/classifier'), [f'{note} and this network {fresh[last].shape[0]}']
+    name, last = f'{head}/classifier', f'{head}/classifier/bias'
+    if last not in fresh or last not in loaded:
+      continue
+    if fresh[last].shape[0] != (there := len(loaded[last])):
+      note = f'{name}: fresh, since the checkpoint has {there} outputs'
+      return without(name), [f'{note} and this network {fresh[last].shape[0]}']
+    theirs, ours = ', '.join(their_labels), ', '.join(labels)
+    if labels and not their_labels:
+      return loaded, [f'{name}: its outputs are taken as {ours}; the checkpoint names none']
+    if not labels or labels == their_labels:
+      continue
+    if sorted(labels) != sorted(their_labels):
+      return without(name), [f'{name}: fresh, since the checkpoint tells {theirs} and this {ours}']
+    order = [their_labels.index(label) for label in labels]
+    own = {path: x[..., order] for path, x in loaded.items() if path.startswith(f'{name}/')}
+    return {**loaded, **own}, [f'{name}: {theirs} of the checkpoint, put into the order {ours}']
   return loaded, []
 
 
