@@ -150,7 +150,7 @@ class Loop:
         done, value = running.popleft()
         value.block_until_ready()
         meter.waited(done)
-        self.progress.begin(done)
+        self.progress.finished(done)
       self.progress.step(step)
       evaluates = step == self.total_steps or bool(
         self.machinery.eval_every and step % self.machinery.eval_every == 0

@@ -23,6 +23,7 @@ class Progress:
     tokens.
     """
     self._total, self._at, self._began = total_steps, start_step, None
+    self._finished = start_step
     self._show, self._entropy = show, entropy
     terminal = sys.stdout.isatty() if terminal is None else terminal
     self._bar = _bar(total_steps, start_step) if show and terminal else None
@@ -36,13 +37,16 @@ class Progress:
     else:
       print(text, flush=True)
 
-  def begin(self, step: int) -> None:
-    """Starts the clock for the time left, after the first step, so that it excludes compilation."""
+  def finished(self, step: int) -> None:
+    """A step is computed. The first starts the clock for the time left, so that it excludes
+    compilation.
+    """
+    self._finished = step
     if self._began is None:
       self._began = (time.monotonic(), step)
 
   def step(self, step: int) -> None:
-    """Moves the bar."""
+    """Moves the bar: a step is dispatched."""
     self._at = step
     if self._bar:
       self._bar[0].update(self._bar[1], completed=step)
@@ -63,7 +67,7 @@ class Progress:
     else:
       print(
         f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
-        f'{self._left()} left',
+        f'{self._left(max(step, self._finished))} left',
         flush=True,
       )
 
@@ -90,12 +94,11 @@ class Progress:
     if self._bar:
       self._bar[0].stop()
 
-  def _left(self):
-    if self._began is None or self._at <= self._began[1]:
+  def _left(self, finished):
+    if self._began is None or finished <= self._began[1]:
       return '?'
-    return clock(
-      (time.monotonic() - self._began[0]) / (self._at - self._began[1]) * (self._total - self._at)
-    )
+    of_step = (time.monotonic() - self._began[0]) / (finished - self._began[1])
+    return clock(of_step * (self._total - finished))
 
 
 def clock(seconds: float) -> str:

@@ -266,7 +266,7 @@ def test_entropy_of_a_uniform_distribution_is_the_logarithm():
 
 def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   bar = progress.Progress(1000, 0, show=True, terminal=False)
-  bar.begin(1)
+  bar.finished(1)
   bar._began = (bar._began[0] - 60, 1)
   bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
   assert capsys.readouterr().out.startswith(
@@ -297,19 +297,32 @@ def test_a_line_shows_the_loss_of_masked_tokens_beside_the_entropy(capsys):
   assert ' · left out · ' in capsys.readouterr().out
 
 
-def test_the_time_left_is_counted_from_the_step_that_is_under_way(capsys):
+@pytest.mark.parametrize(
+  'dispatched, finished, row, left',
+  [
+    (201, 201, 101, '6:39'),  # a row is shown one interval after its step
+    (1000, 201, 101, '6:39'),  # a short run: all is dispatched
+    (1000, 1, 101, '14:59'),  # what a row says is computed
+    (1000, 1, 1, '?'),
+    (1000, 1000, 1000, '0:00'),
+  ],
+)
+def test_the_time_left_is_counted_from_the_step_that_is_computed(
+  capsys, dispatched, finished, row, left
+):
   bar = progress.Progress(1000, 0, show=True, terminal=False)
-  bar.begin(1)
+  bar.finished(1)
   bar._began = (bar._began[0] - 100, 1)
-  bar.step(201)  # a row is shown one interval after its step
-  bar.row({'step': 101, 'loss': 2.5})
-  assert '6:39 left' in capsys.readouterr().out
+  bar.step(dispatched)
+  bar.finished(finished)
+  bar.row({'step': row, 'loss': 2.5})
+  assert f' {left} left' in capsys.readouterr().out
 
 
 def test_a_bar_on_a_terminal_takes_the_same_calls(capsys):
   bar = progress.Progress(10, 0, show=True, terminal=True)
   bar.say('compiling')
-  bar.begin(1)
+  bar.finished(1)
   bar.step(1)
   bar.row({'step': 1, 'loss': float('nan'), 'held_out_loss': 2.0})
   bar.close()
