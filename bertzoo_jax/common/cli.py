@@ -98,7 +98,8 @@ def _parse(argv):
     sys.exit(0)
   if _WANTED[1] or not _WANTED[0]:  # a suite will do
     argv = suites.expanded(list(argv), _named() or {})
-    sys.argv[:] = argv  # where ml_collections looks for what is set
+  argv = suites.last_of_each(list(argv))
+  sys.argv[:] = argv  # where ml_collections looks for what is set
   try:
     rest = flags.FLAGS(argv)
   except SystemExit as e:

@@ -44,6 +44,20 @@ def expanded(argv: list[str], config) -> list[str]:
   return out
 
 
+def last_of_each(argv: list[str]) -> list[str]:
+  """A command line where each field of the config is set once, by its last flag. The library would
+  join the values of a tuple.
+  """
+  found, starts = {}, []
+  for i, argument in enumerate(argv):
+    if match := _FLAG.fullmatch(argument):
+      beside = not match[3] and i + 1 < len(argv) and not re.match('--?[a-z]', argv[i + 1])
+      starts.append((match[2], range(i, i + 1 + beside)))
+      found[match[2]] = i
+  out = {i for key, own in starts if found[key] != own.start for i in own}
+  return [argument for i, argument in enumerate(argv) if i not in out]
+
+
 def without_tasks(keys: list[str]) -> list[str]:
   """The keys, but for those of single tasks that are also there for every task."""
   return [k for k in keys if not (m := re.match(r'suite\.\w+\.(.*)', k)) or m[1] not in keys]

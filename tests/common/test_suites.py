@@ -69,3 +69,19 @@ def test_a_config_without_a_suite_keeps_its_command_line():
   argv = ['x', '--config', 'F', '--config.a.b', '2']
   assert suites.expanded(argv, config) == argv and suites.fields(config) == {'a.b': 1}
   assert suites.expanded(argv, {}) == argv
+
+
+@pytest.mark.parametrize(
+  'given, kept',
+  [
+    ('--config.run.mesh=(1,1,1) --steps=3 --config.run.mesh=(2,1,1)', '1 2'),
+    ('--config.run.mesh (1,1,1) --config.run.mesh -1,1,1', '2 3'),
+    ('--config.run.mesh=1,1,1 --config.run.mesh 2,1,1 --config.length=3', '1 2 3'),
+    ('--config.a --noconfig.a --config.b=1', '1 2'),
+    ('--config.a=1 --config.a.b=2', '0 1'),
+  ],
+)
+def test_a_field_that_is_set_twice_has_the_later_value(given, kept):
+  given = given.split()
+  found = suites.last_of_each(['command', '--config', 'c.py', *given])
+  assert found == ['command', '--config', 'c.py', *(given[int(i)] for i in kept.split())]
