@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import ml_collections
 import numpy as np
 import pytest
 
@@ -28,6 +29,7 @@ from bertzoo_jax.text import finding
 from bertzoo_jax.text import sentences
 from bertzoo_jax.tokenizers import kinds
 from configs import bert
+from configs import parts
 from configs import roberta
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
@@ -694,7 +696,46 @@ def test_mostly_unknown_text_is_said_loudly(clean, text, tmp_path):
       workers=1,
       say=said.append,
     )
-    assert ('MORE THAN HALF OF THE TOKENS ARE UNKNOWN' in said[-1]) == loud
+    assert ('100 % OF THE CHARACTERS ARE UNKNOWN' in said[-1]) == loud
+
+
+LONG = 'ดจนขบพถฮทผตแไลกคร' * 8  # 136 characters without a blank
+
+
+@pytest.mark.parametrize(
+  'line, changes, words, remedy',
+  [
+    (f'ดจน ขบพ {LONG}', {}, '96 % OF THE CHARACTERS', {'max_word_chars': 200}),
+    (f'かな です {"かなまつ" * 40}', {}, '98 % OF THE CHARACTERS', {'max_word_chars': 200}),
+    (f'ငငဂ ဂဂဆ {LONG}', {}, '96 % OF THE CHARACTERS', {'max_word_chars': 200}),
+    ('में पुल पल', {}, '38 % of the characters lose', {'strip_accents': False}),
+    ('がまばた きて', {}, '33 % of the characters lose', {'strip_accents': False}),
+    ('පුළුල් ගම් කම', {'sentencepiece': True}, 'of the characters lose', {'strip_accents': False}),
+    ('می\u200cروم خانه', {}, '10.0 % of the characters are joiners', None),
+  ],
+)
+def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
+  tmp_path, line, changes, words, remedy
+):
+  (tmp_path / 'a.txt').write_text(f'{line}\n\n' * 60)
+
+  def said(**fields):
+    made = tiny(held_out=0.0)
+    section = parts.wordpiece(vocab_size='auto')
+    if changes:
+      section = parts.sentencepiece(vocab_size=21 + 2 * len(fields), coverage=1.0)
+    made.tokenizer = ml_collections.ConfigDict({**section, **fields})
+    lines = []
+    folder = tmp_path / f'c{len(fields)}'
+    prepare_lib.prepare(made, [str(tmp_path / 'a.txt')], folder, workers=1, say=lines.append)
+    return lines[-1]
+
+  told = said()
+  assert words in told
+  if remedy is None:
+    return
+  assert f'--config.tokenizer.{next(iter(remedy))}' in told
+  assert 'WARNING' not in said(**remedy).replace('WARNING: a word has', '')
 
 
 def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(

@@ -8,6 +8,8 @@ _COUNTED = tuple(
   f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
 )
 _LONG_WORDS = 6  # tokens per word: more are hardly words
+_LOST = 0.05  # share of the characters of a text above which their loss is a warning
+_SETTING = '--config.tokenizer.'
 
 
 def of(records, dropped, repeated) -> dict:
@@ -33,8 +35,11 @@ def of(records, dropped, repeated) -> dict:
   ):
     if count := sum(r[key] for r in records):
       dropped[reason] = dict(count=count, bytes=0, first='')
+  lost = ('characters', 'unknown_characters', 'read_characters', 'marks', 'joiners')
   return dict(
     **totals,
+    # a shard of an older prepare, resumed, did not count them
+    **{key: sum(r[key] for r in records if key in r) for key in lost},
     unknown_rate=totals['unknown'] / totals['tokens'],
     pieces_per_word=totals['tokens'] / totals['words'],
     misaligned_sentences=sum(r['misaligned'] for r in records),
@@ -43,6 +48,44 @@ def of(records, dropped, repeated) -> dict:
     held_out_share=held_out / totals['documents'],
     dropped=dropped,
   )
+
+
+def _lost_characters(manifest) -> list[str]:
+  """Lines about the characters of the text that no model will see."""
+  report, section = manifest['report'], manifest['tokenizer']
+  share = lambda key, of: report[key] / max(report[of], 1)
+  unknown = share('unknown_characters', 'characters')
+  marks, joiners = (share(key, 'read_characters') for key in ('marks', 'joiners'))
+  setting = f' ({_SETTING}strip_accents)' * ('strip_accents' in section)
+  lines = [
+    f'  characters {report["characters"]:,}: {100 * unknown:.4f} % in unknown tokens; '
+    f'{100 * marks:.2f} % lose an accent, a vowel sign or the like{setting}; '
+    f'{100 * joiners:.2f} % are joiners that are removed'
+  ]
+  if unknown > _LOST or report['unknown_rate'] > 0.5:
+    remedy = f'Take another --tokenizer, or train one with a higher {_SETTING}coverage.'
+    if 'max_word_chars' in section and unknown > 2 * report['unknown_rate']:
+      remedy = (
+        f'Each word of more than max_word_chars={section["max_word_chars"]} characters is one '
+        f'unknown token: raise {_SETTING}max_word_chars, or take SentencePiece, which needs no '
+        'blanks (configs/albert.py).'
+      )
+    lines.append(
+      f'  WARNING: {100 * unknown:.0f} % OF THE CHARACTERS ARE UNKNOWN: a model learns nothing of '
+      f'them. {remedy}'
+    )
+  if marks > _LOST:
+    lines.append(
+      f'  WARNING: {100 * marks:.0f} % of the characters lose an accent, a vowel sign or the like, '
+      'and words that differ in these alone become one. If they tell words apart in this language: '
+      f'{_SETTING}strip_accents=False.'
+    )
+  if joiners > _LOST / 10:
+    lines.append(
+      f'  WARNING: {100 * joiners:.1f} % of the characters are joiners (U+200C, U+200D) that '
+      f'tokenizer={section["name"]} removes: byte_bpe keeps them.'
+    )
+  return lines
 
 
 def empty(dropped) -> errors.UserError:
@@ -101,13 +144,7 @@ def describe(manifest: dict, where: str) -> str:
       f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into '
       'what a row may mask.'
     )
-  if report['unknown_rate'] > 0.5:
-    lines.append(
-      '  WARNING: MORE THAN HALF OF THE TOKENS ARE UNKNOWN: the tokenizer does not fit this text, '
-      'and a model will learn next to '
-      'nothing from it. Take another --tokenizer, or train one (raise --config.tokenizer.coverage '
-      'or max_word_chars).'
-    )
+  lines += _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(
       '  note: no document fell into the held-out share, so a run cannot be evaluated: '

@@ -110,7 +110,7 @@ def write(
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences,
   tokens, bytes, unknown, shard, and the counts of `word_marks.count`}}, empty (documents without a
   token), cut (sentences without one), long (sentences over MAX_SENTENCE), misaligned (sentences in
-  which a unit's border fell inside a token).
+  which a unit's border fell inside a token), and the counts of `_characters`.
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
   splits, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
@@ -191,8 +191,34 @@ def _tokenise(chunk, tokenizer, splitter, held_out, marker):
     cut=int((lengths == 0).sum()),
     long=long,
     misaligned=misaligned,
+    **_characters(texts, ids, tokenizer, marker),
   )
   return splits, lost
+
+
+def _characters(texts, ids, tokenizer, marker) -> dict[str, int]:
+  """What becomes of the characters of sentences, blanks aside: characters; unknown_characters (in
+  unknown tokens); of the first `read_characters`, the marks and joiners of `Tokenizer.removed`.
+  """
+  unknown = [t for t, row in zip(texts, ids) if (row == tokenizer.special['unk']).any()]
+  behind = 0
+  for batch in _batches([marker.clean(text) for text in unknown] if marker else unknown):
+    for text, (row, starts, ends) in zip(batch, tokenizer.encode_with_offsets(batch)):
+      for i in np.flatnonzero(row == tokenizer.special['unk']):
+        behind += _visible(text[starts[i] : ends[i]])
+  read = next(_batches(texts), [])
+  marks, joiners = tokenizer.removed(read)
+  return dict(
+    characters=sum(map(_visible, texts)),
+    unknown_characters=behind,
+    read_characters=sum(map(_visible, read)),
+    marks=marks,
+    joiners=joiners,
+  )
+
+
+def _visible(text) -> int:
+  return sum(map(len, text.split()))
 
 
 def _encode(texts, tokenizer, marker):

@@ -10,6 +10,7 @@ import collections
 import functools
 import hashlib
 import json
+import unicodedata
 
 import numpy as np
 import tokenizers as hf
@@ -107,6 +108,17 @@ class Tokenizer:
     """The text of ids, special tokens spelt out."""
     return self._plain.decode([int(i) for i in ids], skip_special_tokens=False)
 
+  def removed(self, texts: list[str]) -> tuple[int, int]:
+    """(marks, joiners) that normalization takes out of texts. Marks are accents, vowel signs and
+    the like, those of letters written as one character with theirs too. Joiners are U+200C, U+200D.
+    """
+    clean, found = self._plain.normalizer, [0, 0]
+    for text in texts if clean is not None else ():
+      if not text.isascii():
+        pairs = zip(_marks(text), _marks(clean.normalize_str(text)))
+        found = [total + max(0, there - left) for total, (there, left) in zip(found, pairs)]
+    return found[0], found[1]
+
   def parsing_engine(self) -> hf.Tokenizer:
     """A `tokenizers` object as tokenizer.json holds it: special tokens parsed, [CLS] … [SEP] put
     around by its post-processor.
@@ -139,6 +151,13 @@ class Tokenizer:
     storage.write_json(
       folder / 'bertzoo.json', dict(section=self.section, special=self.special, hash=self.hash)
     )
+
+
+def _marks(text) -> tuple[int, int]:
+  """(marks, joiners) of a text."""
+  apart = collections.Counter(unicodedata.normalize('NFD', text))
+  marks = sum(n for c, n in apart.items() if unicodedata.category(c).startswith('M'))
+  return marks, apart['\u200c'] + apart['\u200d']
 
 
 def size_for(text_bytes: int) -> int:
