@@ -80,7 +80,7 @@ def finetune(world, workdir, made_config, family='bert', **kw):
 
 
 def test_a_run_learns_to_find_answers_in_windows_and_is_exported(world, tmp_path, capsys):
-  made_config = config(submission={'test': 'answers.json'})
+  made_config = config()
   found = finetune(world, tmp_path / 'f', made_config, predict=str(world / 'test.json'))
   assert found[0].metric == 'f1' and found[0].median > 0.9
   said = capsys.readouterr().out
@@ -90,10 +90,10 @@ def test_a_run_learns_to_find_answers_in_windows_and_is_exported(world, tmp_path
     for article in json.loads((world / 'test.json').read_text())['data']
     for qa in article['paragraphs'][0]['qas']
   }
-  answers = json.loads((tmp_path / 'f/submission/answers.json').read_text())
+  answers = json.loads((tmp_path / 'f/submission/qa_test.json').read_text())
   assert answers == right
-  assert (tmp_path / 'f/submission/answers.n_best.json').exists()
-  assert not (tmp_path / 'f/submission/answers.null_odds.json').exists()
+  files = {path.name for path in (tmp_path / 'f/submission').iterdir()}
+  assert files == {f'{x}{y}' for x in ('qa', 'qa_test') for y in ('.json', '.n_best.json')}
   lines = (tmp_path / 'f/qa/test.json.predictions.jsonl').read_text().splitlines()
   assert {x['example']: x['answer'] for x in map(json.loads, lines)} == right
   pytest.importorskip('torch', reason='the comparison needs torch')

@@ -86,6 +86,7 @@ TASKS['qa'] = dict(
   features=parts.question_windows,
   objective=parts.span,
   metrics=('f1', 'exact_match'),
+  submission=dict(dev='qa.json', test='qa_test.json'),
   length=384,
 )
 

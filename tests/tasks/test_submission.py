@@ -11,6 +11,7 @@ from bertzoo_jax.tasks import submission
 from configs.tasks import arguments
 from configs.tasks import glue
 from configs.tasks import own
+from configs.tasks import questions
 
 
 def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
@@ -36,6 +37,14 @@ def test_every_file_of_a_glue_submission_has_a_split(tmp_path):
   assert sorted(names) == sorted(
     f'{n}.tsv' for n in 'AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI'.split()
   )
+
+
+@pytest.mark.parametrize(
+  'of, argument',
+  [*((questions, name) for name in questions.TASKS), (own, 'qa'), (own, 'qa,source=table')],
+)
+def test_every_task_of_questions_writes_the_answers_of_dev(of, argument):
+  assert 'dev' in of.get_config(argument).submission
 
 
 def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_and_ax(tmp_path):
