@@ -181,9 +181,12 @@ def _tokenizer(folder, config, a, encoder):
   """(ids of special pieces, {file name: content}, the tokenizer itself). Fine-tuning that began
   with a Hugging Face directory keeps the tokenizer files of that directory.
   """
+  # what was learned of a task was learned at this length
+  of_task = span_heads.finds(a) or task_heads.head_of(a)
+  length = config['length'] if of_task else encoder.max_positions or 0
   if not hf_tokenizer.made_here(folder):
     own = tokenizers.of_folder(folder)
-    return own.special, hf_tokenizer.published(folder), own
+    return own.special, hf_tokenizer.published(folder, length if of_task else 0), own
   content, special = hf_tokenizer.read(folder)
   own = tokenizers.load(folder, config['tokenizer'])
   if row_heads.kind(a, task_heads.TAG) and not own.section.get('add_prefix_space', True):
@@ -195,7 +198,7 @@ def _tokenizer(folder, config, a, encoder):
     content,
     special,
     shape=shape._replace(padding=encoder.padding_side),
-    max_length=encoder.max_positions or 0,
+    max_length=length,
     segments=encoder.type_vocab_size or a.segments,
     model=hf_tokenizer.sentencepiece_model(folder),
   )

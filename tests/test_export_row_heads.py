@@ -4,6 +4,7 @@ them, texts that tokenizers disagree about included.
 
 import json
 import pathlib
+import shutil
 
 import ml_collections
 import numpy as np
@@ -301,6 +302,24 @@ def test_outputs_that_the_checkpoint_does_not_name_are_taken_in_their_order_and_
   )
   assert small.worst(params, run) == 0
   assert 'row_head/classifier: its outputs are taken as x, y, z' in '\n'.join(lines)
+
+
+@pytest.mark.parametrize('name', RUNS)
+@pytest.mark.parametrize('as_published', [False, True])
+def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, as_published):
+  fine_tuned(tmp_path, name)
+  if as_published:  # a run that began with a directory of Hugging Face keeps its files
+    export.export(str(tmp_path), tmp_path / 'first')
+    shutil.rmtree(tmp_path / 'tokenizer')
+    (tmp_path / 'tokenizer').mkdir()
+    for file, content in hf_tokenizer.published(tmp_path / 'first').items():
+      content = content.replace(b'"model_max_length": 128', b'"model_max_length": 512')
+      (tmp_path / 'tokenizer' / file).write_bytes(content)
+  export.export(str(tmp_path), tmp_path / 'out')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / 'out'))
+  assert len(tokenizer('time ' * 400, truncation=True)['input_ids']) == 128
+  card = (tmp_path / 'out' / 'README.md').read_text()
+  assert 'Its tokenizer cuts texts at the length of fine-tuning' in card
 
 
 def test_a_plain_encoder_opens_in_sentence_transformers_with_mean_pooling(tmp_path):

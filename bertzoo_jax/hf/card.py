@@ -10,6 +10,7 @@ from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
+from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
 
 
@@ -73,7 +74,8 @@ def text(
     '',
     f'{sizes.num_layers} layer{"s" * (sizes.num_layers > 1)} of {encoder.hidden_size}, '
     f'{sizes.num_heads} heads, '
-    f'{parameters:,} parameters in float32. {_longest(encoder, lengths)}',
+    f'{parameters:,} parameters in float32. {_longest(architecture, encoder, tensors, lengths)}'
+    f'{_CUTS * scores}',
     '',
     *(_usage(task, trained, encoder, config) if task or trained else []),
     *(_outputs(config) if scores else []),
@@ -147,6 +149,7 @@ def text(
 # Sections that only some configs have, and their names in the table.
 _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
 _NOT_RECORDED = 'not recorded'
+_CUTS = ' Its tokenizer cuts texts at the length of fine-tuning if called with `truncation=True`.'
 _OF_TASK = 'Metrics of the dev set; losses in nats.'
 _LAST_PHASE = (
   'The run had several phases. The table has the fields of the last one that was trained, and all '
@@ -185,16 +188,19 @@ def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, i
   return out
 
 
-def _longest(encoder, lengths) -> str:
+def _longest(architecture, encoder, tensors, lengths) -> str:
   """The sentence about the lengths that the network can read, and that it has read."""
   trained = max((n for n, _ in lengths), default=0)
   if not encoder.max_positions:
     return f'It reads any length; the longest rows in training had {trained} tokens.'
   if trained >= encoder.max_positions:
     return f'It reads at most {encoder.max_positions} tokens.'
+  said = f'It was trained on rows of at most {trained} tokens: cut texts there. '
+  if not any(row.ours == POSITION_TABLE and row.theirs in tensors for row in architecture.rows):
+    return f'{said}It takes {encoder.max_positions}, and has no position table.'
   return (
-    f'It was trained on rows of at most {trained} tokens: cut texts there. Its position table has '
-    f'{encoder.max_positions} rows; this run did not train those from {trained} on.'
+    f'{said}Its position table has {encoder.max_positions} rows; this run did not train those from '
+    f'{trained} on.'
   )
 
 

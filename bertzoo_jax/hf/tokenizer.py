@@ -23,9 +23,10 @@ _ROLES = {
   'sep': 'sep_token',
   'mask': 'mask_token',
 }
+_CONFIG = 'tokenizer_config.json'
 _PUBLISHED = (
   'tokenizer.json',
-  'tokenizer_config.json',
+  _CONFIG,
   'special_tokens_map.json',
   'added_tokens.json',
   'vocab.txt',
@@ -125,7 +126,7 @@ def files(
   }
   out = {
     'tokenizer.json': tokenizer,
-    'tokenizer_config.json': config,
+    _CONFIG: config,
     'special_tokens_map.json': {**strings, **more},
   }
   out = {
@@ -149,10 +150,16 @@ def made_here(directory) -> bool:
   return (pathlib.Path(directory) / 'bertzoo.json').exists()
 
 
-def published(directory) -> dict[str, bytes]:
-  """{file name: content} of the tokenizer's files in a local Hugging Face directory."""
+def published(directory, max_length: int = 0) -> dict[str, bytes]:
+  """{file name: content} of the tokenizer's files in a local Hugging Face directory. max_length:
+  tokens at which it cuts; 0 leaves that as it is.
+  """
   found = sorted(p for p in pathlib.Path(directory).iterdir() if p.is_file())
-  return {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
+  files = {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
+  if max_length:
+    said = {**json.loads(files.get(_CONFIG, b'{}')), 'model_max_length': max_length}
+    files[_CONFIG] = (json.dumps(said, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
+  return files
 
 
 def sentencepiece_model(directory) -> bytes:

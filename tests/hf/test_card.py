@@ -152,6 +152,18 @@ def test_a_card_tells_the_longest_row_that_was_trained_and_no_phase_to_come():
   assert '40 tokens for' not in said and 'at most 40' not in said
 
 
+@pytest.mark.parametrize('absolute', ['input', 'decoder', 'none'])
+def test_a_card_speaks_of_rows_of_a_position_table_only_where_there_is_one(absolute):
+  objective = small.objective('mlm', **{**small.DISENTANGLED, 'absolute_positions': absolute})
+  network, params = objective.networks[0], small.parameters(objective)
+  a = architectures.choose('DebertaV2ForMaskedLM')
+  tensors, _ = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
+  said = read(a, network.encoder, tensors, step=1500)
+  assert 'trained on rows of at most 24 tokens: cut texts there.' in said
+  assert ('did not train those from 24 on' in said) == (absolute != 'none')
+  assert ('It takes 40, and has no position table.' in said) == (absolute == 'none')
+
+
 def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   network = exported('mlm')[0]
   said = read(
