@@ -56,7 +56,7 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
   trained = small.parameters(objective, seed=2)
   found = dict(zip('dg', (network.of(trained) for network in objective.networks)))
   report = hf.Report('a directory', 'SomeClass', {}, ())
-  monkeypatch.setattr(initial_weights.hub, 'folder', lambda address, *_: address)
+  monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
   monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
   monkeypatch.setattr(initial_weights, '_check_vocabulary', lambda *_: None)
   addresses = ','.join(f'hf:{name}' for name in whose)
