@@ -101,6 +101,11 @@ def build(
       'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
     )
   mask = parts.build(masking, maskings.BY_NAME, 'masking', length, corpus)
+  if not isinstance(mask, maskings.Masking):
+    raise errors.UserError(
+      f'masking={masking["name"]} gives a {type(mask).__name__}: return a Masking '
+      '(bertzoo_jax/batches/masking/contract.py).'
+    )
   notes = word_marks.check(corpus, masking)
   if keep_units:
     mask = maskings.keeping_units(mask, length)
@@ -109,7 +114,7 @@ def build(
     seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  return Pipeline(
+  pipeline = Pipeline(
     corpus,
     split,
     form,
@@ -122,6 +127,9 @@ def build(
     notes,
     first_example,
   )
+  if parts.is_outside(masking['name']):  # those of the package are tested
+    pipeline.check(masking['name'])
+  return pipeline
 
 
 def of_phase(corpus, phase, **options):
@@ -185,6 +193,20 @@ class Pipeline:
     )
     for sentence in self.warnings:
       warnings.warn(sentence, stacklevel=3)
+
+  def check(self, name: str) -> None:
+    """Raises UserError if the masking of this name writes other features than it declares."""
+    written = self._mask.get_concrete_function().structured_outputs
+    for feature, (shape, dtype) in self.features.items():
+      declared = tf.TensorSpec([None, *shape[1:]], dtype)
+      found = written.get(feature)
+      if found is None or not declared.is_compatible_with(found):
+        what = 'nothing' if found is None else f'{found.dtype.name} {[*found.shape]}'
+        raise errors.UserError(
+          f'masking={name} declares {feature} as {declared.dtype.name} {[*declared.shape]} and '
+          f'writes {what}: mend its num_predictions or features, or what its `apply` returns '
+          '(bertzoo_jax/batches/masking/contract.py).'
+        )
 
   def batch(self, step: int) -> dict:
     """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""

@@ -72,6 +72,29 @@ class Family:
 
     return Masking(count, 0, apply)
 
+  def bare(length, corpus):
+    return Family.first_tokens(length, corpus).apply
+
+  def nothing(length, corpus):
+    Family.first_tokens(length, corpus)
+
+  def generous(length, corpus):
+    return Family.first_tokens(length, corpus)._replace(num_predictions=4)
+
+  def untyped(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    as_int = lambda out: {**out, 'masked_weights': tf.cast(out['masked_weights'], tf.int32)}
+    return made._replace(apply=lambda *args: as_int(made.apply(*args)))
+
+  def forgetful(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    kept = lambda out: {k: x for k, x in out.items() if k != 'masked_targets'}
+    return made._replace(apply=lambda *args: kept(made.apply(*args)))
+
+  def borders(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    return made._replace(features={'span_left': ((2,), np.int32)})
+
 
 def cased(*, vocab_size=120):
   return wordpiece.wordpiece(
@@ -196,6 +219,29 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   state, second = update(state, batch)
   assert second['loss'] < first['loss']
   np.testing.assert_allclose(first['loss'], first['mlm_loss'] / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'masking, words',
+  [
+    ('first_tokens', None),
+    ('bare', 'gives a function: return a Masking'),
+    ('nothing', 'gives a NoneType: return a Masking'),
+    ('generous', r'declares masked_positions as int32 \[None, 4\] and writes int32 \[None, 2\]'),
+    ('untyped', r'declares masked_weights as float32 .* writes int32'),
+    ('forgetful', 'declares masked_targets as .* writes nothing'),
+    ('borders', 'declares span_left as .* writes nothing'),
+  ],
+)
+def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start(masking, words):
+  config = bert.get_config('tiny')
+  config.format = parts.part('mine.host:single_sentences')
+  config.masking = parts.part(f'mine.host:Family.{masking}')
+  if words is None:
+    rows(config)
+    return
+  with pytest.raises(errors.UserError, match=words):
+    rows(config)
 
 
 def test_fields_of_a_part_from_outside_are_the_sections():
