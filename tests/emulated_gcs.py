@@ -23,6 +23,7 @@ import http.server
 import itertools
 import json
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -52,7 +53,8 @@ class Object:
 @dataclasses.dataclass
 class Fault:
   """Requests that fail: `how` is a status of HTTP, 'reset' for a connection that is cut, or 'late'
-  for a write that is done and whose answer is 503.
+  for a write that is done and whose answer is 503. The body of an answer is 'cut' in the middle, is
+  'short' and says so of itself, or has a 'flip' of a bit, each time another one.
   """
 
   how: int | str
@@ -217,7 +219,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if how == 'late':
       self._error(503, 'injected, after it was done')
       return
-    self._send(status, headers, data)
+    if how == 'short':
+      data = data[: len(data) // 2]
+    if how == 'flip' and data:
+      bit = random.randrange(8 * len(data))
+      data = bytes([*data[: bit // 8], data[bit // 8] ^ 1 << bit % 8, *data[bit // 8 + 1 :]])
+    self._send(status, headers, data, cut=how == 'cut')
 
   def _body(self) -> bytes:
     if 'chunked' in self.headers.get('Transfer-Encoding', ''):
@@ -357,7 +364,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     described = {'error': {'code': status, 'message': why, 'errors': [{'message': why}]}}
     self._send(*_json(described, status))
 
-  def _send(self, status, headers, data):
+  def _send(self, status, headers, data, cut=False):
     self.send_response(status)
     for key, value in headers.items():
       self.send_header(key, value)
@@ -365,7 +372,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self.send_header('Content-Length', str(len(data)))
     self.end_headers()
     if self.command != 'HEAD' and status not in (204, 304):
-      self.wfile.write(data)
+      self.wfile.write(data[: len(data) // 2] if cut else data)
+      self.close_connection |= cut
 
 
 class _Refused(Exception):

@@ -449,6 +449,52 @@ def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   assert step_folders.steps(workdir)[-1] == 6
 
 
+def link(workdir, target):
+  workdir.unlink(missing_ok=True)
+  target.mkdir()
+  workdir.symlink_to(target)
+
+
+# What happens to a workdir after its first save, and the words with which the run stops.
+AWAY = {
+  'deleted': (shutil.rmtree, r'lock of .* is gone: it or its folder was deleted'),
+  'moved': (lambda w: w.rename(w.parent / 'moved'), r'lock of .* is gone: it or its folder was'),
+  'its record replaced': (
+    lambda w: shutil.copy(w / metrics.FILE, w / 'new') and (w / 'new').replace(w / metrics.FILE),
+    r'metrics\.jsonl was deleted, moved or replaced',
+  ),
+  'a link with another target': (lambda w: link(w, w.parent / 'other'), None),
+}
+
+
+@pytest.mark.parametrize('away, words', AWAY.values(), ids=AWAY)
+def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
+  tmp_path, monkeypatch, here, away, words
+):
+  workdir, first, said = tmp_path / 'run', tmp_path / 'first', loop.Loop._log
+  if words is None:
+    link(workdir, first)
+
+  def log(self, step, *rest):
+    said(self, step, *rest)
+    if step == 4:
+      self.checkpoints.wait()
+      away(workdir)
+
+  monkeypatch.setattr(loop.Loop, '_log', log)
+  train = lambda: here(workdir, run__eval_every=0)
+  if words:
+    with pytest.raises(errors.Stopped, match=words) as e:
+      train()
+    assert e.value.code == 3
+    found = [*tmp_path.rglob(f'{step_folders.FOLDER}/*')]
+    assert max((int(p.name) for p in found), default=3) == 3, 'it saved on, or left half a save'
+  else:
+    assert train()['step'] == STEPS == step_folders.steps(first)[-1]
+    assert rows(first) == STEPS and not (first / 'lock').exists()
+    assert not everything(tmp_path / 'other')[1:]
+
+
 def refused(world, workdir, changes, words, **kw):
   from bertzoo_jax import pretrain
 

@@ -57,12 +57,11 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
   """
   assembly.check(config)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'))
-  own = lock.hold(workdir) if first_process() else contextlib.nullcontext()
   with (
-    workdirs.writable(workdir),
+    workdirs.writable(workdir) as workdir,
     distributed.last_words(),
     distributed.watched(),
-    own,
+    lock.hold(workdir) if first_process() else contextlib.nullcontext(lambda: None) as check_held,
   ):
     data = open_data()
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
@@ -73,7 +72,7 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     result = None
     while result is None:  # each time that the run goes back it is resumed here
       with enough_memory(config):
-        result = _attempt(config, workdir, data, mesh, phases, end, init, notice, show)
+        result = _attempt(config, workdir, data, mesh, phases, end, init, notice, show, check_held)
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
@@ -89,7 +88,9 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(config, workdir, data, mesh, phases, end, init, notice, show) -> dict | None:
+def _attempt(
+  config, workdir, data, mesh, phases, end, init, notice, show, check_held
+) -> dict | None:
   """Resumes or begins the run, and trains. What loop.train returns; None if the run goes back."""
   checkpoints = checkpoint.Checkpoints(
     workdir,
@@ -142,6 +143,7 @@ def _attempt(config, workdir, data, mesh, phases, end, init, notice, show) -> di
     tokens_per_byte=data.tokens_per_byte,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     skipped=skipped,
+    check_held=check_held,
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(run.watchdog)

@@ -62,6 +62,14 @@ def absolute(p) -> epath.Path:
   return p if is_remote(p) else epath.Path(os.path.abspath(p))
 
 
+def resolved(p) -> epath.Path:
+  """`path`, without links: one that gets another target later does not move what is written."""
+  p = path(p)
+  if is_remote(p) or (real := os.path.realpath(p)) == os.path.abspath(p):
+    return p
+  return path(real)
+
+
 def is_remote(p) -> bool:
   """True for object stores (gs://…), which neither append nor rename atomically."""
   return '://' in str(p) or str(p).startswith('/gs/') or str(p).startswith('gs:/')
@@ -139,6 +147,14 @@ def sync(f) -> None:
   except OSError as e:
     if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such call
       raise
+
+
+def is_at(fd: int, p) -> bool:
+  """Whether an open local file is the one that a path leads to."""
+  try:
+    return os.path.samestat(os.fstat(fd), os.lstat(p))
+  except OSError:
+    return False
 
 
 def _sync_folder(folder):
@@ -248,9 +264,11 @@ _OF_PROGRAMS = (
 
 def is_error_of_storage(e: BaseException) -> bool:
   """Whether an error may come from a disk, a bucket or the network. False for a mistake of the
-  program, such as a TypeError. A ValueError is one of storage only if it has a status, as
-  tensorstore's have.
+  program, such as a TypeError, and for one that has a sentence. A ValueError is one of storage only
+  if it has a status, as tensorstore's have.
   """
+  if isinstance(e, errors.UserError):
+    return False
   if isinstance(e, ValueError) and not isinstance(e, OSError):
     return bool(_STATUS.search(str(e)))
   return isinstance(e, OSError) or not isinstance(e, _OF_PROGRAMS)

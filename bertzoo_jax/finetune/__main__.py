@@ -77,7 +77,7 @@ def finetune(
   suite = plan.tasks(config)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
   found, majority = [], {}
-  with preemption.Preemption().listening() as notice, workdirs.writable(workdir):
+  with preemption.Preemption().listening() as notice, workdirs.writable(workdir) as workdir:
     with lock.hold(workdir):
       weights = plan.weights(init)
       tokenizer = loading.tokenizer_of(weights[0])

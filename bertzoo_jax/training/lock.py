@@ -42,9 +42,14 @@ def hold(workdir):
   A job that finds at a heartbeat that another has taken its place (it was suspended for longer)
   ends at once with exit code 75 and saves nothing.
 
+  Yields:
+    A function that raises as below if the workdir is no longer this job's. It is also called at the
+    end of the `with`, where a deleted folder makes most errors.
+
   Raises:
     TryAgain: another job has it, with host, process and since when. It may be about to end: a
       machine that was told to, whose successor asks.
+    Stopped: the lock is gone, as when the folder was deleted.
     UserError: the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
@@ -56,13 +61,24 @@ def hold(workdir):
   }
   take = _take_remote if storage.is_remote(workdir) else _take_local
   beat_once, release = take(workdir, owner)
-  stop = threading.Event()
+  stop, one_at_a_time = threading.Event(), threading.Lock()
+
+  def beat_alone():
+    with one_at_a_time:
+      beat_once()
+
   beat = threading.Thread(
-    target=_beat, args=(workdir, beat_once, stop), name='workdir-lock', daemon=True
+    target=_beat, args=(workdir, beat_alone, stop), name='workdir-lock', daemon=True
   )
   beat.start()
+  check = lambda: _check_held(workdir, beat_alone)
   try:
-    yield
+    yield check
+    check()
+  except Exception as e:
+    if not isinstance(e, errors.TryAgain):  # a store that does not answer need not be asked again
+      check()
+    raise
   finally:
     stop.set()
     beat.join()
@@ -71,6 +87,10 @@ def hold(workdir):
 
 class _Lost(Exception):
   """Another job holds the workdir; says which."""
+
+
+class _Gone(Exception):
+  """There is no lock any more."""
 
 
 def _take_local(workdir, owner):
@@ -87,7 +107,7 @@ def _take_local(workdir, owner):
       other = _read_fd(fd)
       os.close(fd)
       _refuse(workdir, other)
-    if attempt == _ATTEMPTS or _is_at(fd, path):
+    if attempt == _ATTEMPTS or storage.is_at(fd, path):
       break
     os.close(
       fd
@@ -112,14 +132,14 @@ def _take_local(workdir, owner):
     os.pwrite(fd, json.dumps({**owner, 'heartbeat': time.time()}).encode().ljust(512), 0)
 
   def beat_once():
-    _check_ours(_read_fd(fd), owner)
-    if not _is_at(fd, path):
+    _check_ours(_read_fd(fd) or owner, owner)
+    if not storage.is_at(fd, path):
       _check_ours(_read(path), owner)  # somebody's new lock, where ours was removed
     write()
 
   def release():
     with contextlib.suppress(OSError):
-      if _is_at(fd, path) and (_read_fd(fd) or {}).get('token') == owner['token']:
+      if storage.is_at(fd, path) and (_read_fd(fd) or {}).get('token') == owner['token']:
         os.unlink(path)
     os.close(fd)
 
@@ -141,8 +161,8 @@ def _take_remote(workdir, owner):
 
   def beat_once():
     if not lease.renew():
-      _check_ours(lease.read(), owner)
-      lease.renew()  # it was removed by hand, or the answer to our last write was lost
+      _check_ours(lease.look(), owner)
+      lease.renew()  # the answer to our last write was lost
 
   def release():
     try:
@@ -171,6 +191,12 @@ class _Lease:
     found = self._answer(lambda: self._store.read(NAME))
     self._seen = found.stamp.generation
     return _parse(found.value.decode('utf-8', 'replace')) if found.state == 'value' else None
+
+  def look(self) -> dict | None:
+    """As `read`, but a lock that is gone is not seen to be: `renew` would write it anew."""
+    before, found = self._seen, self.read()
+    self._seen = self._seen if found else before
+    return found
 
   def is_ours(self, found) -> bool:
     return bool(found) and found.get('token') == self._owner['token']
@@ -233,6 +259,8 @@ def _beat(workdir, beat_once, stop):
       )
       _exit(errors.TryAgain.code)
       return
+    except _Gone:
+      return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
       print(
         f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}',
@@ -245,8 +273,25 @@ def _beat(workdir, beat_once, stop):
 _exit = os._exit
 
 
+def _check_held(workdir, beat_once):
+  try:
+    beat_once()
+  except _Lost as e:
+    raise errors.TryAgain(f'{workdir} is now held by {e}: this run ends and saves nothing.') from e
+  except _Gone as e:
+    raise errors.Stopped(
+      f'The lock of {workdir} is gone: it or its folder was deleted, moved or replaced while this '
+      'run used it. The run ends and saves nothing more. Bring the folder back and run the same line '
+      'again, or take another --workdir.'
+    ) from e
+  except Exception:  # the storage does not answer: what is written next says so
+    return
+
+
 def _check_ours(now, owner):
-  if now and now.get('token') != owner['token']:
+  if not now:
+    raise _Gone
+  if now.get('token') != owner['token']:
     raise _Lost(_name(now))
 
 
@@ -285,14 +330,6 @@ def _name(other):
   return (
     f'process {other.get("pid", "?")} on {other.get("host", "?")} since {other.get("since", "?")}'
   )
-
-
-def _is_at(fd, path) -> bool:
-  """Whether the open file is the one that the path leads to."""
-  try:
-    return os.path.samestat(os.fstat(fd), os.lstat(path))
-  except OSError:
-    return False
 
 
 def _read_fd(fd):

@@ -6,6 +6,7 @@ import math
 import time
 import zlib
 from typing import Any
+from typing import Callable
 
 import jax
 import numpy as np
@@ -43,6 +44,7 @@ class Loop:
     entropy, tokens_per_byte: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     skipped: steps that this run leaves out, and how often it went back for them.
+    check_held: raises if the workdir is no longer this run's (lock.hold).
     best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
   """
 
@@ -59,6 +61,7 @@ class Loop:
   tokens_per_byte: float | None = None
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   skipped: rewinds.Skipped = rewinds.NOTHING
+  check_held: Callable[[], None] = lambda: None
   best: float = math.inf
   _nonfinite_before: int = 0
   _pending: Any = None
@@ -82,8 +85,8 @@ class Loop:
 
     Raises:
       Stopped: numbers that are not finite, a spike if `on_spike` says so, copies of parameters that
-        differ, a device without room, or a checkpoint or a row of the metrics that cannot be
-        written.
+        differ, a device without room, a workdir that is gone, or a checkpoint or a row of the
+        metrics that cannot be written.
       TryAgain: one that could not be written, and may be the next time.
       Rewind: a spike for which the run goes back; what it will leave out is stored.
     """
@@ -207,6 +210,7 @@ class Loop:
     """Saves a state that is sound; False for one that is not saved, since the run will go back."""
     step, total = int(state.step), int(state.nonfinite['total'])
     self.watchdog.doing('the save of step', step)
+    self.check_held()
     goes_back = self.machinery.on_spike == 'rewind' and bool(self._spikes(step))
     # A spike often leads to numbers that are not finite. Without its step they may not come.
     stops = self.machinery.on_nonfinite == 'stop' and not goes_back

@@ -10,6 +10,7 @@ import json
 import math
 import time
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 FILE = 'metrics.jsonl'
@@ -42,6 +43,8 @@ class Record:
       kept = ''.join(_line(row) + '\n' for row in rows if row['step'] <= start_step)
       _rewrite(workdir, kept.encode(), attempt, bool(unreadable))
       self._file = open(str(self._path), 'a', encoding='utf-8')
+      # False on disks that number a file anew whenever they are asked
+      self._stays = storage.is_at(self._file.fileno(), self._path)
 
   def write(self, row: dict) -> None:
     """Adds a row. NaN and Inf become null, so that each line is JSON."""
@@ -60,12 +63,17 @@ class Record:
 
   def sync(self) -> None:
     """Returns when the rows so far are on the disk or in the bucket. A run that resumes from a
-    later checkpoint does not write them again.
+    later checkpoint does not write them again. Raises Stopped if the file is gone.
     """
     if self._in_parts:
       self.flush(force=True)
-    else:
-      storage.sync(self._file)
+      return
+    storage.sync(self._file)
+    if self._stays and not storage.is_at(self._file.fileno(), self._path):
+      raise errors.Stopped(
+        f'{self._path} was deleted, moved or replaced while this run wrote it: the run ends before '
+        'its next save. The checkpoints are kept. Bring the file back, and run the same line again.'
+      )
 
   def close(self) -> None:
     """Writes what is left; a failure is told and not raised, since a run is ending anyway."""

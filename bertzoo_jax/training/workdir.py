@@ -43,8 +43,8 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def writable(path):
-  """As `check_writable`; after the `with`, what was made for it and is still empty is gone
-  again.
+  """As `check_writable`; yields the folder without links. After the `with`, what was made for it and
+  is still empty is gone again.
   """
   path = storage.path(path)
   made = (
@@ -52,7 +52,7 @@ def writable(path):
   )
   try:
     check_writable(path)
-    yield
+    yield storage.resolved(path)
   finally:
     with contextlib.suppress(OSError):
       for folder in made:

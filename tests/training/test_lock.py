@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,10 +259,51 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tm
 
 
 def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
-  with lock.hold(tmp_path):
-    text = (tmp_path / lock.NAME).read_text()
-    (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
+  with pytest.raises(errors.TryAgain, match='is now held by'):
+    with lock.hold(tmp_path):
+      text = (tmp_path / lock.NAME).read_text()
+      (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
+
+
+AWAY = {
+  'deleted': shutil.rmtree,
+  'moved': lambda folder: folder.rename(folder.parent / 'elsewhere'),
+  'the lock deleted': lambda folder: (folder / lock.NAME).unlink(),
+  'made anew': lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+}
+
+
+@pytest.mark.parametrize('remote', [False, True])
+@pytest.mark.parametrize('away', AWAY.values(), ids=AWAY)
+def test_a_workdir_that_is_gone_stops_the_run_before_a_save_at_its_end_and_at_an_error(
+  tmp_path, monkeypatch, away, remote
+):
+  monkeypatch.setattr(lock.storage, 'is_remote', lambda p: remote)
+  monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.01)  # which does not bring the lock back
+  folder = tmp_path / 'run'
+  for then in ('save', 'end', 'error'):
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(errors.Stopped, match='lock of .*run is gone') as e:
+      with lock.hold(folder) as check:
+        check()
+        away(folder)
+        time.sleep(0.05)
+        if then == 'save':
+          check()
+          pytest.fail('it goes on')
+        if then == 'error':
+          raise ValueError('a half written checkpoint')
+    assert e.value.code == 3 and not (folder / lock.NAME).exists()
+    shutil.rmtree(tmp_path / 'elsewhere', ignore_errors=True)
+
+
+def test_a_workdir_that_another_job_holds_ends_the_run_with_75_before_a_save(tmp_path):
+  with pytest.raises(errors.TryAgain, match='now held by process 1 on elsewhere'):
+    with lock.hold(tmp_path) as check:
+      (tmp_path / lock.NAME).unlink()
+      _lease_elsewhere(tmp_path)
+      check()
 
 
 class Together(emulated_gcs.Store):
