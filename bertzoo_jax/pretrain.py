@@ -10,7 +10,7 @@ all attempts. Exit codes:
     0    done, or stopped by SIGTERM or Ctrl-C and saved
     2    a mistake in the command; nothing is overwritten
     3    numbers that are not finite, a spike (run.on_spike), devices that disagree or have too
-         little memory, or a full disk; the last good checkpoint is kept
+         little memory, a full disk, or a workdir that is gone; the last good checkpoint is kept
     75   run the same line again: a host was late or lost, nothing finished for run.hang_minutes, a
          bucket or the network failed, the port or the workdir is in use, or another job took the
          workdir over

@@ -615,6 +615,7 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints'))
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
+  (workdir / 'attempts.jsonl').unlink()
   refused(world, workdir, {}, 'trained on the corpus another')
 
 

@@ -374,6 +374,8 @@ def _ending(e: BaseException):
     return e.code, str(e)
   if isinstance(e, KeyboardInterrupt):
     return 128 + signal.SIGINT, str(e) or 'Interrupted.'
+  if sentence := errors.no_memory(e):
+    return errors.Stopped.code, sentence
   if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
     return code, (
       f'A gs:// address failed ({" ".join(str(e).split())[:200]} …). Check its name, your login '

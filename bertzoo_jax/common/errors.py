@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import resource
 
 
 class UserError(Exception):
@@ -44,6 +45,25 @@ def near(word: str, known, cutoff=0.6) -> list[str]:
   if len(field) > 1 and initials and field not in own:
     return initials[:1]
   return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+
+
+def no_memory(e: BaseException | None) -> str | None:
+  """The sentence for an error of a process that gets no more memory; None for another error."""
+  words = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
+  while e is not None:
+    if isinstance(e, MemoryError) or any(word in str(e) for word in words):
+      limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+      return (
+        f'This process gets no more memory ({type(e).__name__}: {" ".join(str(e).split())[:100]}'
+        + (
+          '). Close other programs, or take fewer --workers or a smaller batch.'
+          if limit == resource.RLIM_INFINITY
+          else f'): its addresses are limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
+          'it uses. Run the same line after: ulimit -v unlimited.'
+        )
+      )
+    e = e.__cause__ or e.__context__
+  return None
 
 
 def did_you_mean(word: str, known, listed=False) -> str:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import time
 
 import numpy as np
 from etils import epath
@@ -29,6 +30,14 @@ _PASSES = re.compile(
   r'too many requests',
   re.I,
 )
+_PASSING_STATUSES = {'DEADLINE_EXCEEDED', 'INTERNAL', 'UNAVAILABLE'}
+_STAYING_STATUSES = {
+  'NOT_FOUND',
+  'ALREADY_EXISTS',
+  'PERMISSION_DENIED',
+  'UNAUTHENTICATED',
+  'UNIMPLEMENTED',
+}
 _STAYING = {
   getattr(errno, name)
   for name in (
@@ -50,10 +59,75 @@ _STAYING = {
 }
 
 
+_ASKED = 5  # times at most, for one answer of an object store
+
+
+class _Remote(type(epath.Path('gs://bucket'))):
+  """An address in an object store. Its reads are `asked`, since an answer may be damaged on the way
+  and has no checksum.
+  """
+
+  def exists(self):
+    return asked(super().exists, self)
+
+  def is_dir(self):
+    return asked(super().is_dir, self)
+
+  def stat(self):
+    return asked(super().stat, self)
+
+  def read_bytes(self):
+    return asked(super().read_bytes, self)
+
+  def iterdir(self):
+    names = super().iterdir
+    yield from asked(lambda: list(names()), self)
+
+  def mkdir(self, *args, **kw):
+    make = super().mkdir
+    asked(lambda: make(*args, **kw), self, twice=False)
+
+  def write_bytes(self, data):
+    write = super().write_bytes
+    asked(lambda: write(data), self, twice=False)
+
+
+def asked(ask, what, right=NotImplemented, twice=True):
+  """The answer of an object store: the first that came twice or is `right`. One that the client
+  could not read is asked for again.
+
+  Args:
+    ask: () → an answer.
+    what: the address, for the message.
+    right: the answer that is expected, such as a checksum.
+    twice: whether it must come twice; not for a write.
+
+  Raises:
+    TryAgain: all answers differ.
+  """
+  answers = []
+  for left in reversed(range(_ASKED)):
+    try:
+      answer = ask()
+    except Exception as e:
+      # The clients themselves repeat all else that may pass. What is not there must be so twice:
+      # TensorFlow says it of a list that it cannot read, too.
+      unread = status(e) == 'INTERNAL'
+      missing = status(e) == 'NOT_FOUND' or isinstance(e, FileNotFoundError)
+      if not left or not (unread or missing) or (missing and FileNotFoundError in answers):
+        raise
+      answers += [FileNotFoundError] * missing
+      time.sleep(0.1 * unread)
+      continue
+    if not twice or answer == right or answer in answers:
+      return answer
+    answers.append(answer)
+  raise errors.TryAgain(f'{what} is read differently each time: run the same line again.')
+
+
 def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
-  p = epath.Path(p)
-  return p if is_remote(p) else p.expanduser()
+  return _Remote(p) if is_remote(p) else epath.Path(p).expanduser()
 
 
 def absolute(p) -> epath.Path:
@@ -233,6 +307,12 @@ def reading(what):
     ) from e
 
 
+def has_sha256(p, digest: str) -> bool:
+  """Whether a file's bytes have a SHA-256; in an object store, twice not if not."""
+  found = lambda: sha256(p)
+  return (asked(found, p, digest) if is_remote(p) else found()) == digest
+
+
 def sha256(p, block: int = 1 << 22) -> str:
   """SHA-256 of a file's bytes, in hexadecimal; reads a block at a time."""
   digest = hashlib.sha256()
@@ -242,12 +322,16 @@ def sha256(p, block: int = 1 << 22) -> str:
   return digest.hexdigest()
 
 
-# What tensorstore's ValueErrors begin with, and jax's RuntimeErrors: the status of the operation.
-_STATUS = re.compile(
-  r'(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|'
-  r'PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|'
-  r'OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS): '
-)
+# Of gRPC, by number.
+_STATUSES = (
+  'OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS '
+  'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
+  'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
+).split()
+# What tensorstore's ValueErrors begin with, and jax's RuntimeErrors.
+_STATUS = re.compile(f'({"|".join(_STATUSES[1:])}): ')
+# tensorstore leaves INVALID_ARGUMENT out: an answer that it could not parse, where it was writing
+_UNPARSED = re.compile(r"\[(tensorstore_spec|source locations)='.*\\?\"gcs\\?\"", re.S)
 _OF_PROGRAMS = (
   ArithmeticError,
   AssertionError,
@@ -270,8 +354,20 @@ def is_error_of_storage(e: BaseException) -> bool:
   if isinstance(e, errors.UserError):
     return False
   if isinstance(e, ValueError) and not isinstance(e, OSError):
-    return bool(_STATUS.search(str(e)))
+    return status(e) is not None
   return isinstance(e, OSError) or not isinstance(e, _OF_PROGRAMS)
+
+
+def status(e: BaseException) -> str | None:
+  """The gRPC status of an error of TensorFlow's or tensorstore's, such as 'NOT_FOUND'. An answer of
+  an object store that could not be parsed is INTERNAL.
+  """
+  number = getattr(e, 'error_code', None)
+  if isinstance(number, int) and 0 < number < len(_STATUSES):
+    return _STATUSES[number]
+  if isinstance(e, ValueError) and (found := _STATUS.search(str(e))):
+    return found[1]
+  return 'INTERNAL' if isinstance(e, ValueError) and _UNPARSED.search(str(e)) else None
 
 
 def may_pass(e: Exception) -> bool:
@@ -294,5 +390,7 @@ def may_pass(e: Exception) -> bool:
     return True
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING
+  if (code := status(e)) in _PASSING_STATUSES | _STAYING_STATUSES:
+    return code in _PASSING_STATUSES
   words = re.sub(r'\S*/\S*', '', f'{type(e).__name__} {e}')
   return bool(_SERVER_PASSES.search(words) or (_PASSES.search(words) and not _STAYS.search(words)))

@@ -100,14 +100,19 @@ def _check_space(address, folder, names):
 def _fetch(source, target, digest):
   """Streams one file beside its place, and moves it there when its bytes are the manifest's."""
   target.parent.mkdir(parents=True, exist_ok=True)
-  part, found = target.parent / f'{target.name}.{os.getpid()}.part', hashlib.sha256()
-  try:
+  part = target.parent / f'{target.name}.{os.getpid()}.part'
+
+  def stream():
+    found = hashlib.sha256()
     with source.open('rb') as reader, part.open('wb') as writer:
       while block := reader.read(_BLOCK):
         found.update(block)
         writer.write(block)
       storage.sync(writer)
-    if found.hexdigest() != digest:
+    return found.hexdigest()
+
+  try:
+    if storage.asked(stream, source, digest) != digest:
       raise errors.UserError(
         f"{source} is damaged (its SHA-256 is not the manifest's): prepare the corpus again into a "
         'new folder.'

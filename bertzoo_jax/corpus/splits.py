@@ -4,9 +4,11 @@ gathered by place.
 T tokens, S sentences, D documents.
 """
 
+import ctypes
 import errno
 import functools
 import os
+import signal
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ _MAPPED_BYTES = (
   # Smaller arrays are read instead: a map holds a file open, and of small shards there are
   # thousands
 )
+_MAPPED = {}  # {file: bytes} of what is mapped
 _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
 
@@ -239,4 +242,36 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
       f'{np.dtype(dtype)}: '
       'copy the corpus again, or prepare it into a new folder.'
     )
+  if mapped:
+    _MAPPED[path] = os.stat(path).st_size
+    _name_cut_files()
   return array
+
+
+@functools.cache  # once in a process; keeps the handler
+def _name_cut_files():
+  """Ends the process with a sentence at SIGBUS: what a map shows is gone from its file. A handler
+  of Python's would never run: it waits for the end of the instruction that fails.
+  """
+
+  def end(_):
+    cut = [file for file, size in _MAPPED.items() if _size(file) != size]
+    said = (
+      f'{cut[0]} was cut while it was read: copy the corpus again, or prepare it into a new '
+      'folder. Then run'
+      if cut
+      else 'A mapped file could not be read (SIGBUS): run'
+    )
+    os.write(2, f'error: {said} the same line again. The checkpoints of a run are kept.\n'.encode())
+    os._exit((errors.UserError if cut else errors.TryAgain).code)
+
+  handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
+  ctypes.CDLL(None).signal(signal.SIGBUS, handler)
+  return handler
+
+
+def _size(file):
+  try:
+    return os.stat(file).st_size
+  except OSError:  # deleted: the map holds it
+    return _MAPPED[file]

@@ -363,9 +363,13 @@ def _decoding(folder):
   except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
     if distributed.comes_from_another(e):
       raise
-    raise errors.UserError(
+    # what a store sent the first time had the right sums
+    on_the_way = storage.is_remote(folder)
+    raise (errors.TryAgain if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
-      f'{" ".join(str(e).split())[:200]}): use the one before, or the version that wrote it.'
+      f'{" ".join(str(e).split())[:200]}): '
+      + 'run the same line again. If this comes back, ' * on_the_way
+      + 'use the one before, or the version that wrote it.'
     ) from e
 
 

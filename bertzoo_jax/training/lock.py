@@ -180,7 +180,7 @@ class _Lease:
   def __init__(self, workdir, owner):
     folder = str(workdir) if '://' in str(workdir) else f'file://{storage.absolute(workdir)}'
     self._name, self._owner = f'{folder}/{NAME}', owner
-    self._store = self._answer(lambda: tensorstore.KvStore.open(f'{folder}/'))
+    self._store = self._answer(lambda: _result(tensorstore.KvStore.open(f'{folder}/')))
     self._seen = None
 
   def __str__(self):
@@ -188,9 +188,13 @@ class _Lease:
 
   def read(self) -> dict | None:
     """Whose it is; None if nobody's."""
-    found = self._answer(lambda: self._store.read(NAME))
-    self._seen = found.stamp.generation
-    return _parse(found.value.decode('utf-8', 'replace')) if found.state == 'value' else None
+
+    def read():
+      found = _parsed(self._store.read(NAME))
+      return found.state == 'value' and found.value, found.stamp.generation
+
+    found, self._seen = self._answer(lambda: storage.asked(read, self))
+    return _parse(found.decode('utf-8', 'replace')) if found else None
 
   def look(self) -> dict | None:
     """As `read`, but a lock that is gone is not seen to be: `renew` would write it anew."""
@@ -210,19 +214,36 @@ class _Lease:
     return self._replace(None)
 
   def _replace(self, value):
-    now = self._answer(lambda: self._store.write(NAME, value, if_equal=self._seen)).generation
+    write = lambda: _parsed(self._store.write(NAME, value, if_equal=self._seen)).generation
+    now = self._answer(lambda: storage.asked(write, self, twice=False))
     self._seen = now or self._seen
     return bool(now)
 
   def _answer(self, ask):
     try:
-      return ask().result(timeout=ANSWER_SECONDS)
+      return ask()
+    except errors.UserError:
+      raise
     except Exception as e:  # tensorstore has ValueError for most that a store may answer
       passing = storage.may_pass(e)
       raise (errors.TryAgain if passing else errors.UserError)(
         f'{self} cannot be read or written ({" ".join(str(e).split())[:300]}): '
         + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
       ) from e
+
+
+def _result(future):
+  return future.result(timeout=ANSWER_SECONDS)
+
+
+def _parsed(future):
+  """As `_result`, of a request that is right: an error without a status is an unreadable answer."""
+  try:
+    return _result(future)
+  except ValueError as e:
+    if storage.status(e) is None:
+      raise ValueError(f'INTERNAL: {e}') from e
+    raise
 
 
 def _outlast(workdir, other, read):
@@ -281,8 +302,8 @@ def _check_held(workdir, beat_once):
   except _Gone as e:
     raise errors.Stopped(
       f'The lock of {workdir} is gone: it or its folder was deleted, moved or replaced while this '
-      'run used it. The run ends and saves nothing more. Bring the folder back and run the same line '
-      'again, or take another --workdir.'
+      'run used it. The run ends and saves nothing more. Bring the folder back and run the same '
+      'line again, or take another --workdir.'
     ) from e
   except Exception:  # the storage does not answer: what is written next says so
     return

@@ -213,6 +213,12 @@ class Nothing:
 def _tensorboard(workdir, start_step):
   import tensorboardX
 
+  if storage.is_remote(workdir):  # else its writer is left half made, and traces at its end
+    try:
+      import google.cloud.storage  # noqa: F401
+    except ImportError as e:
+      raise ImportError('gs:// needs google-cloud-storage, which is not installed') from e
+
   writer = tensorboardX.SummaryWriter(
     str(workdir / 'tensorboard'), purge_step=start_step + 1, flush_secs=30
   )

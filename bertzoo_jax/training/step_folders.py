@@ -28,9 +28,7 @@ def steps(workdir) -> list[int]:
   if not folder.exists():
     return []
   return sorted(
-    int(p.name)
-    for p in folder.iterdir()
-    if is_step(p.name) and p.is_dir() and ocp.utils.is_checkpoint_finalized(p)
+    int(p.name) for p in folder.iterdir() if is_step(p.name) and p.is_dir() and _is_committed(p)
   )
 
 
@@ -48,7 +46,7 @@ def recorded(workdir) -> dict:
   for step in reversed(steps(workdir)):
     folder = storage.absolute(workdir) / FOLDER / str(step)
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-      if storage.sha256(folder / RUN) == storage.read_json(folder / MANIFEST)['files'][RUN]:
+      if storage.has_sha256(folder / RUN, storage.read_json(folder / MANIFEST)['files'][RUN]):
         return storage.read_json(folder / RUN)
   return {}
 
@@ -94,7 +92,7 @@ def verify(folder) -> str | None:
     if missing := sorted(expected.keys() - set(files(folder))):
       return f'{missing[0]} is missing'
     for name, digest in expected.items():
-      if storage.sha256(folder / name) != digest:
+      if not storage.has_sha256(folder / name, digest):
         return f'{name} is not what was written (sha256 differs)'
   except OSError as e:
     _raise_if_passing(e)
@@ -126,10 +124,13 @@ def unmarked(folder) -> list[str]:
   if not folder.exists():
     return []
   return [
-    p.name
-    for p in folder.iterdir()
-    if is_step(p.name) and p.is_dir() and not ocp.utils.is_checkpoint_finalized(p)
+    p.name for p in folder.iterdir() if is_step(p.name) and p.is_dir() and not _is_committed(p)
   ]
+
+
+def _is_committed(folder) -> bool:
+  committed = lambda: ocp.utils.is_checkpoint_finalized(folder)
+  return storage.asked(committed, folder) if storage.is_remote(folder) else committed()
 
 
 def is_step(name: str) -> bool:

@@ -2,16 +2,18 @@
 
 config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text
-attempts.jsonl    one line per attempt: command line, versions, commit, corpus hash, host, time,
-                  start step
+attempts.jsonl    one line per attempt: command line, versions, commit, corpus hash, SHA-256 of
+                  config.json, host, time, start step
 tokenizer/        a copy of the corpus's tokenizer
 
 Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
-files are damaged is compared with these, and the files are written again.
+files are damaged is compared with these, and the files are written again. A config.json or
+corpus.json that no attempt has noted decides nothing.
 """
 
 import contextlib
 import errno
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -43,8 +45,8 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def writable(path):
-  """As `check_writable`; yields the folder without links. After the `with`, what was made for it and
-  is still empty is gone again.
+  """As `check_writable`; yields the folder without links. After the `with`, what was made for it
+  and is still empty is gone again.
   """
   path = storage.path(path)
   made = (
@@ -102,8 +104,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     old, text = _recorded_config(path), corpus_record(path).get('hash')
     if old is None and (path / _CONFIG).exists():
       print(
-        f'WARNING: {path / _CONFIG} cannot be read, and no checkpoint has a copy: that this config '
-        "is the run's cannot be checked.",
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
+        "the run's cannot be checked.",
         flush=True,
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
@@ -139,8 +141,8 @@ def run_config(workdir):
   """The config of the run in a workdir. Raises UserError where there is none."""
   path = storage.path(workdir) / _CONFIG
   found = _read_config(path)
-  if found is None and path.exists():
-    found = _recorded_config(path.parent)
+  if (found is None or not _noted(path)) and path.exists():
+    found = _recorded_config(path.parent) or found
     if found is None:
       raise errors.UserError(
         f'{path} cannot be read, and no checkpoint has a copy: write the config of the run there.'
@@ -157,8 +159,11 @@ def corpus_record(workdir) -> dict:
   believed before corpus.json, and corpus.json before the last attempt.
   """
   path = storage.path(workdir)
-  last = [{'hash': attempt.get('corpus_hash')} for attempt in attempts(path)[-1:]]
-  found = [step_folders.recorded(path).get('corpus'), _read_json(path / _CORPUS), *last]
+  noted = [{'hash': attempt.get('corpus_hash')} for attempt in attempts(path)]
+  ours = _read_json(path / _CORPUS)
+  if noted and isinstance(ours, dict) and {'hash': ours.get('hash')} not in noted:
+    ours = None
+  found = [step_folders.recorded(path).get('corpus'), ours, *noted[-1:]]
   return next((x for x in found if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
 
 
@@ -214,6 +219,7 @@ def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: 
     'start_step': start_step,
     'init': init,
     'corpus_hash': corpus_hash,
+    'config_hash': _digest(file.parent / _CONFIG),
     'commit': commit(),
     'devices': devices,
     'versions': versions(),
@@ -240,7 +246,17 @@ def _recorded_config(path):
   kept = step_folders.recorded(path).get('config')
   if kept is not None:
     return configuration.from_json(json.dumps(kept))
-  return _read_config(path / _CONFIG)
+  return _read_config(path / _CONFIG) if _noted(path / _CONFIG) else None
+
+
+def _noted(file) -> bool:
+  """Whether a config.json is as an attempt left it. Attempts of earlier versions noted nothing."""
+  noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
+  return not noted or _digest(file) in noted
+
+
+def _digest(file) -> str | None:
+  return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
 
 
 def _read_config(file):

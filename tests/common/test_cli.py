@@ -212,6 +212,9 @@ def library(name, message, base=Exception):
     (library('PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403'), 2),
     (library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds'), 2),
     (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
+    (MemoryError(), 3),
+    (RuntimeError("can't start new thread"), 3),
+    (ImportError('libx.so.2: failed to map segment from shared object'), 3),
   ],
 )
 def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(

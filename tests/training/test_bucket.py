@@ -194,6 +194,49 @@ def test_a_run_does_not_go_back_past_a_checkpoint_that_the_store_does_not_remove
   assert child('resume', workdir)['value'] == 1
 
 
+@pytest.mark.parametrize(
+  'how, on, every',
+  [
+    pytest.param('short', 'GET .*answers', 3, marks=pytest.mark.slow),
+    ('flip', 'GET /bucket/.*answers', 3),  # what files hold
+    pytest.param('flip', 'GET /storage', 4, marks=pytest.mark.slow),  # what is said of them
+  ],
+)
+def test_answers_that_are_cut_or_flipped_are_asked_again_or_end_with_75_and_nothing_is_set_aside(
+  store, child, tmp_path, how, on, every
+):
+  workdir = f'gs://bucket/answers_{how}{every}'
+  assert child('save', workdir, 1, 2)['value'] is None
+  small_corpora.write(tmp_path / 'corpus')
+  store.upload(tmp_path / 'corpus', 'bucket', f'answers_text_{how}{every}')
+  fault = store.fail(how, on=on, every=every)
+  for question in (
+    ('resume', workdir),
+    ('read', workdir),
+    ('fetch', f'gs://bucket/answers_text_{how}{every}', str(tmp_path / 'cache')),
+  ):
+    answer = child(*question)
+    assert answer.get('code', 75) == 75, answer
+    assert 'value' in answer or 'same line again' in words(answer)
+  assert fault.hits > 5
+  store.mend()
+  assert child('resume', workdir)['value'] == 2
+  assert not [n for n in store.names('bucket') if 'damaged' in n or 'unfinished' in n]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['flip', 'short', 'cut'])
+def test_a_save_whose_answers_are_damaged_ends_with_75_or_well(store, child, how):
+  workdir = f'gs://bucket/saved_{how}'
+  assert child('save', workdir, 1)['value'] is None
+  store.fail(how, on='POST', every=2, times=4 if how == 'cut' else float('inf'))
+  answer = child('save', workdir, 2)
+  assert answer.get('code', 75) == 75, answer
+  assert 'value' in answer or 'same line again' in words(answer)
+  store.mend()
+  assert child('resume', workdir)['value'] in (1, 2)
+
+
 def test_a_step_that_moves_between_a_disk_and_a_bucket_is_restored_bit_for_bit(
   store, child, tmp_path
 ):

@@ -10,6 +10,11 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import failures
 
+# What tensorstore says of an answer to a write that it cannot parse.
+UNPARSED = (
+  'Error writing "a/.zarray" in OCDBT database at gs://bucket/run/: Error parsing object member '
+  r"[tensorstore_spec='{\"kvstore\":{\"bucket\":\"bucket\",\"driver\":\"gcs\"}}']"
+)
 RUN = types.SimpleNamespace(accumulation=2)
 
 
@@ -43,7 +48,75 @@ def test_other_errors_of_a_device_are_handed_on():
     (AttributeError('no such attribute'), False),
     (KeyError('kernel'), False),
     (AssertionError(), False),
+    (errors.Stopped('a sentence'), False),
+    (ValueError(UNPARSED), True),
   ],
 )
 def test_only_errors_of_storage_are_told_as_such(error, is_one):
   assert storage.is_error_of_storage(error) == is_one
+
+
+def of_tensorflow(number, message=''):
+  """An error as TensorFlow's are: a number of gRPC."""
+  return type('OpError', (Exception,), {'error_code': number})(message)
+
+
+@pytest.mark.parametrize(
+  'error, passes',
+  [
+    (of_tensorflow(13, "Couldn't parse JSON response from GCS."), True),
+    (of_tensorflow(13, 'File contents are inconsistent for file: gs://b/not found'), True),
+    (of_tensorflow(14), True),
+    (of_tensorflow(4), True),
+    (of_tensorflow(5, 'The last try timed out'), False),
+    (of_tensorflow(7, 'temporary credentials'), False),
+    (ValueError('PERMISSION_DENIED: retry with other rights'), False),
+    (ValueError('UNAVAILABLE: no such host'), True),
+    (ValueError(UNPARSED), True),
+    (ValueError(UNPARSED.replace('gcs', 'file')), False),
+    (ValueError('operands could not be broadcast together'), False),
+  ],
+)
+def test_the_code_of_an_error_says_whether_it_may_pass_before_its_words_do(error, passes):
+  assert storage.may_pass(error) == passes
+
+
+class Sends:
+  """Answers one after the other; an exception is raised."""
+
+  def __init__(self, *answers):
+    self.left = list(answers)
+
+  def __call__(self):
+    answer = self.left.pop(0)
+    if isinstance(answer, Exception):
+      raise answer
+    return answer
+
+
+UNREAD = of_tensorflow(13)
+
+
+@pytest.mark.parametrize(
+  'answers, right, found',
+  [
+    (['a', 'a'], None, 'a'),
+    (['b', 'a', 'a'], None, 'a'),
+    ([UNREAD, 'a', UNREAD, 'a'], None, 'a'),
+    (['b', 'a'], 'a', 'a'),
+    (['b', 'b'], 'a', 'b'),  # what lies there is damaged
+    (['a', 'b', 'c', 'd', 'e'], None, errors.TryAgain),
+    ([UNREAD] * 5, None, UNREAD),
+    ([of_tensorflow(5), 'a', 'a'], None, 'a'),
+    ([of_tensorflow(5), UNREAD, FileNotFoundError()], None, FileNotFoundError),
+    ([of_tensorflow(7)], None, Exception),
+  ],
+)
+def test_an_object_store_is_asked_until_an_answer_comes_twice_or_is_right(answers, right, found):
+  sends = Sends(*answers)
+  if isinstance(found, str):
+    assert storage.asked(sends, 'gs://b/c', right) == found
+  else:
+    with pytest.raises(found if isinstance(found, type) else type(found)):
+      storage.asked(sends, 'gs://b/c', right)
+  assert not sends.left

@@ -455,6 +455,32 @@ def test_who_only_reads_a_run_takes_the_config_of_its_checkpoints_where_its_own_
     workdirs.run_config(workdir)
 
 
+@pytest.mark.parametrize(
+  'file, damage',
+  [
+    ('config.json', lambda data: data.replace(b'adam', b'adal')),
+    ('config.json', lambda data: data.replace(b'"seed": 0', b'"seed": 8')),
+    ('corpus.json', lambda data: data.replace(b'abc', b'abb')),
+  ],
+  ids=['name', 'digit', 'hash'],
+)
+def test_before_the_first_checkpoint_a_file_that_no_attempt_has_noted_decides_nothing(
+  tmp_path, capsys, file, damage
+):
+  config = tiny()
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=0, devices='1', init=None)
+  whole = (tmp_path / file).read_bytes()
+  (tmp_path / file).write_bytes(damage(whole))
+  assert (tmp_path / file).read_bytes() != whole
+  workdirs.check_same_run(tmp_path, config, 'abc')
+  assert ('cannot be checked' in capsys.readouterr().out) == (file == 'config.json')
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  assert (tmp_path / file).read_bytes() == whole
+  with pytest.raises(errors.UserError, match='another config: seed'):
+    workdirs.check_same_run(tmp_path, tiny(seed=3), 'abc')
+
+
 def test_a_run_of_an_earlier_version_with_a_damaged_config_goes_on_and_says_so(tmp_path, capsys):
   config = tiny()
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
