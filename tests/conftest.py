@@ -1,9 +1,12 @@
 """Environment of every test: CPU, eight host devices, no network. Set before jax is imported."""
 
 import collections
+import fnmatch
 import gc
 import os
+import pathlib
 import sys
+import tempfile
 
 import pytest
 
@@ -58,11 +61,36 @@ LONGEST = (
 
 
 def pytest_configure(config):
+  # Workers and the commands that tests start share what is compiled, in this run alone.
+  if not hasattr(config, 'workerinput'):
+    folder = tempfile.TemporaryDirectory()
+    config.add_cleanup(folder.cleanup)
+    os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', folder.name)
+    os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
+    os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
   if hasattr(config.option, 'loadscopereorder'):
     config.option.loadscopereorder = False  # xdist's own order, by the number of tests
 
 
-def pytest_collection_modifyitems(items):
+# Marked slow by name, with the reason.
+SLOW = [
+  line
+  for line in (pathlib.Path(__file__).parent / 'slow.txt').read_text().splitlines()
+  if line and line[0] != '#'
+]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
+def pytest_collection_modifyitems(config, items):
+  folder, found = pathlib.Path(__file__).parent, set()
+  for item in items:
+    name = f'{item.path.relative_to(folder)}::{item.name}'
+    for pattern in SLOW:
+      if fnmatch.fnmatchcase(name, pattern.replace('[', '[[]')):
+        item.add_marker(pytest.mark.slow)
+        found.add(pattern)
+  if len({item.path for item in items}) > 150 and (rotten := [p for p in SLOW if p not in found]):
+    raise pytest.UsageError(f'tests/slow.txt names no test: {rotten[0]}')
   tests = collections.Counter(item.path for item in items)
   rank = {name: i for i, name in enumerate(LONGEST)}
   # then as xdist would: the most tests first
