@@ -112,8 +112,6 @@ class Loaded:
     Raises UserError for an unknown pooling, a length that the encoder does not take, and what is no
     text.
     """
-    if isinstance(texts, str):
-      raise errors.UserError('encode() takes a list of texts: write encode([text]).')
     rows = self.rows(texts, max_length)
     out = [None] * len(rows)
     for index, x in self.vectors(rows, pooling, batch_size):
@@ -124,6 +122,8 @@ class Loaded:
 
   def rows(self, texts: list, max_length: int | None = None) -> list[Row]:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
+    if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
+      raise errors.UserError('encode() takes a list of texts: write encode([text]).')
     texts = [_texts(x, n) for n, x in enumerate(texts)]
     shape, special = self.found.shape, self.tokenizer.special
     length = self._length(max_length)

@@ -314,8 +314,9 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
   for given, said in (
     ('a text', 'list of texts'),
     (None, 'list of texts'),
-    (['a', None], 'number 1 is None'),
-    ([3.0], 'number 0 is 3.0'),
+    (b'a text', 'list of texts'),
+    (['a', None], r"texts\[1\] is 'None' of type NoneType"),
+    ([3.0], r"texts\[0\] is '3.0' of type float"),
   ):
     with pytest.raises(errors.UserError, match=said):
       model.encode(given)

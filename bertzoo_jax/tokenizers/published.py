@@ -95,7 +95,7 @@ def _checked(texts):
     raise errors.UserError(f'A list of texts is wanted, not {texts!r:.40}: write [text].')
   texts = list(texts)
   for i, text in enumerate(texts):
-    if not isinstance(text, (str, tuple)):  # the library takes a pair as a tuple
+    if not isinstance(text, str):
       raise errors.UserError(
         f"Of {len(texts):,} texts number {i} is {text!r:.40}, no text: leave it out, or give ''."
       )
