@@ -77,7 +77,8 @@ def test_a_run_that_shares_word_vectors_in_another_way_gives_what_its_networks_r
 ):
   run, objective = disentangled(theirs), disentangled(ours)
   trained, fresh = small.parameters(run, seed=2), small.parameters(objective, seed=1)
-  config = types.SimpleNamespace(encoder={}, hf='DebertaV2Model')
+  own = {'name': 'replaced_token'}
+  config = types.SimpleNamespace(encoder={}, hf='DebertaV2Model', objective=own)
   opened = pretrained.Run(trained, 5, 'W', config, run.networks)
   monkeypatch.setattr(pretrained, 'open_run', lambda _: opened)
   params, _ = initial_weights.parameters(fresh, 'W', objective, None)
