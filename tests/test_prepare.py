@@ -723,7 +723,7 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
     made = tiny(held_out=0.0)
     section = parts.wordpiece(vocab_size='auto')
     if changes:
-      section = parts.sentencepiece(vocab_size=21 + 2 * len(fields), coverage=1.0)
+      section = parts.sentencepiece(vocab_size=21 + len(fields), coverage=1.0)
     made.tokenizer = ml_collections.ConfigDict({**section, **fields})
     lines = []
     folder = tmp_path / f'c{len(fields)}'
