@@ -56,7 +56,7 @@ $(READY): setup.py constraints.txt
 	fi
 	python= extras=
 	# pyenv's python3.12 answers only where that version was chosen
-	for p in $(PYTHON) python3.12 python3.13 python3 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23].*/bin/python; do
+	for p in $(PYTHON) python3.12 python3.13 python3 "$${PYENV_ROOT:-$${HOME:-}/.pyenv}"/versions/3.1[23].*/bin/python; do
 	  if recent "$$p"; then python=$$p; break; fi
 	done
 	same() { [ -z "$(PYTHON)" ] || [ "$$("$(PY)" --version)" = "$$("$(PYTHON)" --version)" ]; }

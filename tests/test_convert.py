@@ -19,11 +19,11 @@ from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import sharding

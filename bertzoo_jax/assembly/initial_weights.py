@@ -10,8 +10,8 @@ from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import row_heads
-from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import optimizers
 
 

@@ -17,13 +17,13 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import objective as objective_of
-from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import workdir as workdirs
 

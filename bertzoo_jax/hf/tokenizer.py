@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tokenizers import vocabulary as vocabularies
+from bertzoo_jax.common import vocabulary as vocabularies
 
 # Our names of the special pieces and transformers'.
 _ROLES = {

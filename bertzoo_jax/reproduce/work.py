@@ -10,11 +10,11 @@ from bertzoo_jax import tasks
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
-from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import step_folders

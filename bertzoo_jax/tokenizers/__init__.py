@@ -221,7 +221,6 @@ def load(path, section: dict | None = None) -> Tokenizer:
       'prepare.'
     )
   tokenizer = _published(path, files, section)
-  _kind(tokenizer.section).check(tokenizer.pieces)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
   folder = next((f.parent for name, f in files.items() if name in hub.SAYING), None)
   if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
@@ -273,6 +272,7 @@ def _published(path, files, section) -> Tokenizer:
     raise errors.UserError(
       f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
     )
+  kind.check(vocabulary.pieces)
   return Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)
 
 

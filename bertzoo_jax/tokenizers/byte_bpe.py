@@ -12,8 +12,8 @@ from tokenizers import processors
 from tokenizers import trainers
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import vocabulary as vocabulary_files
 from bertzoo_jax.tokenizers import kinds
-from bertzoo_jax.tokenizers import vocabulary as vocabulary_files
 
 
 def byte_bpe(

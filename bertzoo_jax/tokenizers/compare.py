@@ -19,13 +19,13 @@ from tokenizers import pre_tokenizers
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import sources
 from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import spiece_file
-from bertzoo_jax.tokenizers import vocabulary
 from bertzoo_jax.words import characters
 
 MOST_BYTES = 10_000_000  # of text that is compared; the rest would change no digit that is shown

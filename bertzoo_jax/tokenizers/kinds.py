@@ -2,7 +2,6 @@
 normalization, training's limits.
 """
 
-import json
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,6 +11,9 @@ from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import vocabulary as files
+
+read_json, read_text = files.read_json, files.read_text
 
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
@@ -58,25 +60,6 @@ class Kind(NamedTuple):
 
 
 # --- files ---
-
-
-def read_text(path) -> str:
-  """The text of a vocabulary file without a byte-order mark; UserError if it is not UTF-8."""
-  try:
-    return path.read_bytes().decode('utf-8').removeprefix('\ufeff')
-  except UnicodeDecodeError as e:
-    raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
-
-
-def read_json(path) -> dict:
-  """The object of a JSON file; UserError if it holds none."""
-  try:
-    value = json.loads(read_text(path))
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{path} is not JSON, or cut short: is it a vocabulary file?') from e
-  if not isinstance(value, dict):
-    raise errors.UserError(f'{path} holds no JSON object: is it a vocabulary file?')
-  return value
 
 
 def read_model(path) -> dict:

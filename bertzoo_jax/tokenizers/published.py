@@ -8,8 +8,8 @@ import tokenizers as hf
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.tokenizers import kinds
-from bertzoo_jax.tokenizers import vocabulary
 
 # Spellings of special pieces, the likeliest first, for directories that do not name them.
 _USUAL = {

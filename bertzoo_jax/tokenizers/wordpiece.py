@@ -12,8 +12,8 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 from tokenizers import trainers
 
+from bertzoo_jax.common import vocabulary as vocabulary_files
 from bertzoo_jax.tokenizers import kinds
-from bertzoo_jax.tokenizers import vocabulary as vocabulary_files
 
 # Share of all characters of the text that a vocabulary must cover, at least.
 _LEAST_COVERAGE = 0.9

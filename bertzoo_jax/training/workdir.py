@@ -159,7 +159,8 @@ def corpus_record(workdir) -> dict:
   believed before corpus.json, and corpus.json before the last attempt.
   """
   path = storage.path(workdir)
-  noted = [{'hash': attempt.get('corpus_hash')} for attempt in attempts(path)]
+  hashes = [attempt.get('corpus_hash') for attempt in attempts(path)]
+  noted = [{'hash': one} for one in hashes if isinstance(one, str)]
   ours = _read_json(path / _CORPUS)
   if noted and isinstance(ours, dict) and {'hash': ours.get('hash')} not in noted:
     ours = None

@@ -9,13 +9,13 @@ import pytest
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.tokenizers import published
-from bertzoo_jax.tokenizers import vocabulary
 from configs import parts
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tokenizers import vocabulary
+from bertzoo_jax.common import vocabulary
 
 ADDED = [{'id': 2, 'content': '<x>'}]
 MODELS = {

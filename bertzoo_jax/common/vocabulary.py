@@ -5,7 +5,6 @@ import re
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.tokenizers import kinds
 
 
 def of_folder(folder) -> dict[str, int] | None:
@@ -46,7 +45,7 @@ def of_files(files) -> dict[str, int] | None:
   elif 'vocab.txt' in files:
     found = {piece: i for i, piece in enumerate(lines(files['vocab.txt']))}
   elif name := next((name for name in ('vocab.json', 'encoder.json') if name in files), None):
-    found = kinds.read_json(files[name])
+    found = read_json(files[name])
   else:
     return None
   return {**{token['content']: token['id'] for token in added(files)}, **found}
@@ -56,7 +55,7 @@ def added(files) -> list[dict]:
   """Tokens that tokenizer_config.json or added_tokens.json adds to a vocabulary, in the order of
   their ids: {'content', 'id', …}, as tokenizer.json has them.
   """
-  read = lambda name: kinds.read_json(files[name]) if name in files else {}
+  read = lambda name: read_json(files[name]) if name in files else {}
   told = read('tokenizer_config.json').get('added_tokens_decoder') or {}
   try:
     found = {x: dict(content=x, id=int(i)) for x, i in read('added_tokens.json').items()}
@@ -74,7 +73,7 @@ def lines(file) -> list[str]:
   UserError if a piece stands twice.
   """
   # Pieces may hold what str.splitlines takes for an end of line.
-  pieces = re.sub(r'\r\n?', '\n', kinds.read_text(file)).rstrip('\n').split('\n')
+  pieces = re.sub(r'\r\n?', '\n', read_text(file)).rstrip('\n').split('\n')
   if len(first := {piece: i for i, piece in enumerate(reversed(pieces))}) < len(pieces):
     first = {piece: len(pieces) - i for piece, i in first.items()}
     again, piece = next((n, x) for n, x in enumerate(pieces, 1) if first[x] < n)
@@ -86,7 +85,7 @@ def lines(file) -> list[str]:
 
 
 def _of_tokenizer(file):
-  content = kinds.read_json(file)
+  content = read_json(file)
   try:
     return ids(content)
   except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -144,3 +143,22 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
     if more
     else None
   )
+
+
+def read_text(path) -> str:
+  """The text of a vocabulary file without a byte-order mark; UserError if it is not UTF-8."""
+  try:
+    return path.read_bytes().decode('utf-8').removeprefix('\ufeff')
+  except UnicodeDecodeError as e:
+    raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
+
+
+def read_json(path) -> dict:
+  """The object of a JSON file; UserError if it holds none."""
+  try:
+    value = json.loads(read_text(path))
+  except (ValueError, RecursionError) as e:
+    raise errors.UserError(f'{path} is not JSON, or cut short: is it a vocabulary file?') from e
+  if not isinstance(value, dict):
+    raise errors.UserError(f'{path} holds no JSON object: is it a vocabulary file?')
+  return value
