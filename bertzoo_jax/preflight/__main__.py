@@ -4,7 +4,7 @@
                                     (--tpu v4-32 | --topology v4:2x2x4)
                                     [--corpus CORPUS] [--workdir W]
                                     [--price 3.22] [--preemptions 3]
-                                    [--nolargest] [--confirm] [--json]
+                                    [--nolargest] [--json]
     python -m bertzoo_jax.preflight --config configs/tasks/glue.py:rte --init W [--task_dir DIR]
                                     --tpu v4-8 [--price 3.22]
 
@@ -12,12 +12,13 @@ Compiles the real train step of each phase for the slice, with the compiler that
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
 and --workdir it also finds every error that `pretrain` would report. A fine-tuning reads its files;
 its run with the largest batch is compiled. Every problem is listed, with a code
-(bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written.
+(bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written, but what the compiler said is
+kept beside a run's compiled programs (run.compile_cache): the same question is answered at once.
 
 Memory is the compiler's own verdict. Times are its estimates, with bounds
-(bertzoo_jax/tpu/estimate.py): none was measured on a chip. What needs no compiler is checked first,
-and its problems are printed to stderr before the compilation, which takes minutes. --json prints
-one JSON object to stdout and nothing else. Exit codes:
+(bertzoo_jax/tpu/estimate.py): none was measured on a chip. What is known first is printed to stderr
+first: problems that need no compiler, then whether each phase fits. The times take a minute. --json
+prints one JSON object to stdout and nothing else. Exit codes:
 
     0    everything fits and nothing is wrong
     2    a problem, or a mistake in the command
@@ -33,13 +34,13 @@ import re
 import signal
 import sys
 import threading
+from multiprocessing import forkserver
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
 from bertzoo_jax.common import cli
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 
 
@@ -96,11 +97,10 @@ def _end_at_sigterm():
 
 
 def main(_):
-  if _CONFIRM.value and not _LARGEST.value:
-    raise errors.UserError(
-      '--confirm compiles the batch that --nolargest does not look for: leave one of them out.'
-    )
   _end_at_sigterm()
+  # what processes.py copies: it imports jax and the networks while this process does the rest
+  forkserver.set_forkserver_preload(['bertzoo_jax.preflight.processes'])
+  forkserver.ensure_running()
   jax.config.update('jax_platforms', 'cpu')  # a chip that is here belongs to the run
   cli.quiet_tensorflow()
   from bertzoo_jax.finetune import plan
@@ -121,7 +121,6 @@ def main(_):
       price=_PRICE.value,
       preemptions=_PREEMPTIONS.value,
       largest=_LARGEST.value,
-      confirm=_CONFIRM.value,
       say=lambda line: print(line, file=sys.stderr, flush=True),
     )
   if _JSON.value:
@@ -156,12 +155,7 @@ if __name__ == '__main__':
   _LARGEST = flags.DEFINE_bool(
     'largest',
     True,
-    'Where it does not fit: look for the largest batch that does, by compiling two smaller ones.',
-  )
-  _CONFIRM = flags.DEFINE_bool(
-    'confirm',
-    False,
-    'Where it does not fit: compile the largest batch that should, and say what was true.',
+    'Where it does not fit: try smaller batches, and what else would make it fit.',
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, also=failed)

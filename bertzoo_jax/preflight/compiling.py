@@ -2,9 +2,7 @@
 it takes.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import math
 from typing import NamedTuple
@@ -14,7 +12,7 @@ import jax
 from bertzoo_jax import assembly
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.preflight import largest
+from bertzoo_jax.preflight import processes
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
@@ -37,8 +35,8 @@ class Phase(NamedTuple):
     flops: that the model needs per step, over all devices (Objective.flops); None if not known.
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
-    largest: rows of the largest batch that fits, estimated (0: none), and confirmed or None; None
-      where it was not looked for, or not found.
+    largest: rows of the largest batch that was seen to fit (0: none was); None where it was not
+      looked for.
     epochs: of the text; None without a corpus.
     carry: bytes per device of the memory that goes from step to step; 0 without one.
     devices: of its mesh.
@@ -57,7 +55,7 @@ class Phase(NamedTuple):
   flops: float | None
   replicated: list[str]
   doubts: list[str]
-  largest: tuple[int, int | None] | None
+  largest: int | None
   epochs: float | None
   carry: int = 0
   devices: int = 1
@@ -98,102 +96,117 @@ def described(findings, config, text, mesh) -> list:
   return out
 
 
-def phases(
-  findings, config, text, mesh, slice_, described, *, kernels, search, confirm, say
-) -> list[Phase]:
-  """The described phases with what their compiled programs tell; [] if one cannot be compiled.
+def phases(findings, config, text, mesh, slice_, described, *, kernels, kept, say) -> list[Phase]:
+  """The described phases with what their compiled programs tell: whether they fit and, if all do,
+  how long they take; [] if one cannot be compiled.
 
   Phases of the same shapes and objective are compiled once.
 
   Args:
-    findings: to add to (P08 to P10, W05).
+    findings: to add to (P09, P10, W05).
     described: see `described`.
     kernels: cycles of Pallas kernels, see `hlo.read`.
-    search: look for the largest batch that fits, where a phase does not. confirm: compile it.
+    kept: folder of what earlier calls found; None for none.
     say: prints a line of progress.
   """
-  known, met = {}, []
+  firsts, alike = {}, []  # what makes programs differ → first such phase; of each phase, the first
   for made, phase_run in described:
     same = (
       json.dumps(_objective(config, made), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.accumulation,
     )
-    if same not in known:
-      known[same] = _compiled(findings, config, made, phase_run, slice_, kernels, say)
-    met.append((made, same))
-  refused = {same: p for same, p in known.items() if p.program is not None and not p.program.fits}
-  if refused and search:  # a batch that fits where most is needed fits in the other phases
-    same, p = max(refused.items(), key=lambda item: item[1].program.needed)
-    known[same] = refused[same] = _with_largest(
-      findings, config, p, text, mesh, slice_, confirm, say
+    alike.append(firsts.setdefault(same, made.index))
+  found = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
+  todo, fitting = [(i,) for i in firsts.values() if (i,) not in found], not found
+  for (index,) in todo:
+    made = described[index][0]
+    say(
+      f'phase {index}: compiling the step of {made.rows:,} rows × {made.length} tokens for '
+      f'{slice_.topology}'
     )
-  for p in refused.values():
-    findings.add(
-      'P09',
-      f'Phase {p.index} needs {_needs(p, slice_)}{_fitting(p.largest)}; what else would help is '
-      'under "to make it fit".',
-    )
-  if not refused:
-    for (_, before), (made, after) in itertools.pairwise(described):
-      _check_entering(findings, made, before, after, slice_)
-  out = [
-    known[same]._replace(index=made.index, steps=made.steps, epochs=made.epochs)
-    for made, same in met
-  ]
+  if fitting:  # where a run goes from a phase to the next, it holds one state and what is added
+    todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()
+
+  def known(number, program):
+    if not isinstance(program, str) and program.fits and len(todo[number]) == 1:
+      gives = f'{slice_.chip.usable / chips.GIB:.2f}'
+      say(f'phase {todo[number][0]} fits: {program.peak / chips.GIB:.2f} GiB of {gives}')
+
+  jobs = [job(config, indices, text, slice_, mesh.size) for indices in todo]
+  found |= zip(todo, processes.compiled(jobs, whole=fitting, kept=kept, known=known))
+  for indices, made in found.items():
+    step = len(indices) == 1
+    what = f'{"Phase" if step else "Entering phase"} {indices[-1]}'
+    if isinstance(made, str):
+      findings.add(
+        'P10',
+        f'{what} cannot be compiled for {slice_.topology} ({made}): it would fail on the chips '
+        'too; take another run.kernels or run.mesh, or another libtpu.',
+      )
+    elif not made.fits:
+      remedy = 'take a larger slice, or more devices along fsdp in run.mesh'
+      if step:
+        remedy = 'what would help is under "to make it fit"'
+      findings.add('P09', f'{what} needs {needs(made, slice_)}: {remedy}.')
+  if any(isinstance(made, str) for made in found.values()):
+    return []
+  out = [made._replace(program=found[first,]) for first, (made, _) in zip(alike, described)]
+  if all(made.fits for made in found.values()):
+    out = [_timed(p, kernels, slice_) for p in out]
   for doubt in dict.fromkeys(d for p in out for d in p.doubts):
     where = [str(p.index) for p in out if doubt in p.doubts]
     findings.add('W05', f'Phase{"s" * (len(where) > 1)} {", ".join(where)}: {doubt}.')
-  return out if all(p.program is not None for p in out) else []
+  return out
 
 
-def _check_entering(findings, made, before, after, slice_):
-  """Where a run goes from a phase to the next, it holds one state and what the phase adds."""
-  try:
-    found = program.entering(before, after)
-  except Exception as e:  # see _compiled
-    findings.add(
-      'P10',
-      f'Entering phase {made.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: '
-      f'{" ".join(str(e).split())[:160]}): take another run.mesh, or another libtpu.',
-    )
-    return
-  if not found.fits:
-    findings.add(
-      'P09',
-      f'Entering phase {made.index} needs {_needs(made._replace(program=found), slice_)}: take a '
-      'larger slice, or more devices along fsdp in run.mesh.',
-    )
+def job(config, indices, text, slice_, devices: int, changes=()) -> processes.Job:
+  """The step of a phase, or the way from one to the next, as a job for `processes`.
+
+  Args:
+    config: an experiment.
+    indices: of the phase, or of both.
+    text: of the run.
+    slice_, devices: the chips, and how many devices of them the mesh has.
+    changes: {field: value} to set in the experiment.
+  """
+
+  def changed(whole):
+    made = whole.copy_and_resolve_references().unlock()
+    made.update_from_flattened_dict(dict(changes))
+    return made.lock()
+
+  planned = [configuration.phases(config)[i] for i in indices]
+  planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in planned)
+  features = {p.index: text.data.phase(p).features for p in planned}
+  return processes.Job(changed(config), planned, features, text.data.vocab_size, slice_, devices)
+
+
+def needs(program, slice_) -> str:
+  """What a program that does not fit needs, as text."""
+  gib = lambda n: f'{n / chips.GIB:.2f}'
+  needed, usable = program.peak, slice_.chip.usable
+  return (
+    f'{gib(needed)} GiB on each device, {gib(needed - usable)} more than the {gib(usable)} that '
+    f'{slice_.chip.name} gives'
+  )
 
 
 def _objective(config, made):
   return configuration.flatten(configuration.phases(config)[made.index].config.objective)
 
 
-def _compiled(findings, config, made, phase_run, slice_, kernels, say):
-  """A Phase with its program. Parameters, gradients and optimizer state that do not fit are not
-  given to the compiler: no batch would help.
+def _too_large(made, slice_) -> program.Program | None:
+  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
+  batch would help.
   """
   state = 2 * made.parameters + made.optimizer
-  if state > slice_.chip.usable:
-    return made._replace(program=program.Program(None, {}, None, state, 0.0), largest=(0, None))
-  say(
-    f'phase {made.index}: compiling the step of {made.rows:,} rows × {made.length} tokens for '
-    f'{slice_.topology}'
-  )
-  try:
-    found = _program(config, phase_run)
-  except Exception as e:  # whatever a compiler may say of a program that it cannot make
-    findings.add(
-      'P10',
-      f'Phase {made.index} cannot be compiled for {slice_.topology} ({type(e).__name__}: '
-      f'{_line(e)}): this step would fail on the '
-      'chips too; take another run.kernels or run.mesh, or another libtpu.',
-    )
-    return made
-  made = made._replace(program=found)
-  if not found.fits:
-    return made
+  return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
+
+
+def _timed(made, kernels, slice_):
+  """A Phase with the time of its program."""
+  found = made.program
   if found.text is None:
     return made._replace(
       doubts=['this libtpu cannot print the program it made, so there is no time']
@@ -202,7 +215,7 @@ def _compiled(findings, config, made, phase_run, slice_, kernels, say):
   time = estimate.step_time(reading, slice_)
   said = [
     f'{d}; take the times as lower bounds'
-    for d in doubts(reading, time, found.analysis, made.flops and made.flops / phase_run.mesh.size)
+    for d in doubts(reading, time, found.analysis, made.flops and made.flops / made.devices)
   ]
   return made._replace(reading=reading, time=time, doubts=said)
 
@@ -238,71 +251,3 @@ def doubts(
       'found (a kernel without a cost estimate?)'
     )
   return out
-
-
-def _with_largest(findings, config, p, text, mesh, slice_, confirm, say):
-  """A phase that does not fit, with the largest batch that does where one is found."""
-  if p.largest is not None:
-    return p
-  say(
-    f'phase {p.index} does not fit ({_needs(p, slice_)}): looking for the largest batch that '
-    'does. A compilation may take minutes; Ctrl-C ends the search once it is done, and '
-    '--nolargest leaves it out'
-  )
-
-  def peak(rows):
-    say(f'phase {p.index}: compiling {rows:,} rows')
-    phase = configuration.phases(config)[p.index]
-    resized = dataclasses.replace(phase, config=_with(phase.config, batch_size=rows))
-    found = _program(config, assembly.phase_run(config, resized, text.data, mesh, resized.end_step))
-    return found.peak, found.fits
-
-  # What the compiler cannot make, or was not waited for, before any was seen to fit: no batch is
-  # named.
-  with (
-    findings.collecting('P08'),
-    contextlib.suppress(jax.errors.JaxRuntimeError, KeyboardInterrupt),
-  ):
-    return p._replace(largest=largest.batch(config, p, mesh, slice_, confirm, peak))
-  return p
-
-
-def _needs(phase, slice_) -> str:
-  return (
-    f'{phase.program.needed / chips.GIB:.2f} GiB on each device, and {slice_.chip.name} gives '
-    f'{slice_.chip.usable / chips.GIB:.2f}'
-  )
-
-
-def _fitting(largest) -> str:
-  if largest is None:
-    return ''
-  estimated, seen = largest
-  if seen is None:
-    return (
-      f': about {estimated:,} rows per batch would fit' if estimated else ': no smaller batch fits'
-    )
-  return f': {seen:,} rows per batch fit, compiled and seen' + (
-    f' (the estimate was {estimated:,})' if estimated != seen else ''
-  )
-
-
-def _program(config, phase_run):
-  """The compiled train step, with the precision that `pretrain` sets."""
-  precision = (
-    jax.default_matmul_precision('highest')
-    if config.run.dtype == 'float32'
-    else contextlib.nullcontext()
-  )
-  with precision:
-    return program.train_step(phase_run)
-
-
-def _with(config, **changes):
-  made = config.copy_and_resolve_references().unlock()
-  made.update(changes)
-  return made.lock()
-
-
-def _line(e) -> str:
-  return ' '.join(str(e).split())[:200]

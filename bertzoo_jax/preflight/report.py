@@ -1,23 +1,12 @@
 """What preflight found, in words and tables, and as JSON."""
 
-import contextlib
-import math
-
 import rich.console
 import rich.table
 import rich.text
 
 from bertzoo_jax import assembly
-from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import errors
-from bertzoo_jax.model import stack
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
-from bertzoo_jax.training import sharding
-
-_POLICIES = list(stack.REMAT)  # each saves less than the one before
-_REMAT = 1 / 16  # of a layer's activations is its input, which is all that remat=full keeps
-_HALF = 0.4  # what bfloat16 leaves of activations, and some of the compiler's own savings
 
 
 def show(found, console=None) -> None:
@@ -38,10 +27,10 @@ def show(found, console=None) -> None:
     console.print(f'LIBTPU_INIT_ARGS are taken: {found.flags}')
   if found.region:
     console.print(f"the workdir's bucket lies in {found.region}: the TPU should too.")
-  if found.remedies:
-    console.print('\nto make it fit:', style='bold')
-    for line in found.remedies:
-      console.print(f'  {line}')
+  if found.remedies is not None:
+    console.print()
+    for line in _to_make_it_fit(found):
+      console.print(line)
   if found.fits and (lines := faster(found.config)):
     console.print('\nto make it faster:', style='bold')
     for line in lines:
@@ -82,7 +71,7 @@ def as_dict(found) -> dict:
     and {**found.run._asdict(), 'price': found.price, 'preemptions': found.preemptions},
     'libtpu_init_args': found.flags,
     'bucket_region': found.region,
-    'to_make_it_fit': found.remedies,
+    'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
     'to_make_it_faster': faster(found.config) if found.fits else [],
     'problems': [f._asdict() for f in found.findings.problems],
     'warnings': [f._asdict() for f in found.findings.warnings],
@@ -102,8 +91,7 @@ def _phase(found, p):
     carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
-    largest_batch=p.largest and p.largest[0],
-    largest_batch_confirmed=p.largest and p.largest[1],
+    largest_batch=p.largest,
     epochs=p.epochs,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
@@ -128,149 +116,17 @@ def _phase(found, p):
   return out
 
 
-def remedies(config, phases, mesh, slice_) -> list[str]:
-  """What would make it fit, estimated, none compiled: first what is enough alone, then what may be;
-  what cannot be is left out.
-  """
-  tight = [p for p in phases if not p.program.fits]
-  if not tight:
-    return []
-  enough, perhaps = [], []
-  worst, usable = max(tight, key=lambda p: p.program.needed), slice_.chip.usable
-  state = worst.parameters + worst.optimizer
-  room = usable - state - worst.parameters  # the gradients are there with any batch
-  # what activations must shrink to
-  share = room / max(worst.program.needed - state - worst.parameters, 1)
-  rows = min(
-    (p.largest[0] if p.largest[1] is None else p.largest[1] for p in tight if p.largest), default=0
-  )
-  if rows:
-    enough += [
-      line
-      for line in (
-        _accumulation(config, rows, worst, room, mesh, slice_),
-        _larger(config, rows, worst, mesh, slice_),
-      )
-      if line
-    ]
-  if split := _split(worst, room, mesh, usable):
-    (enough if split[1] else perhaps).append(split[0])
-  if rows:
-    enough.append(
-      f'{_batch(config, worst, rows)}: another experiment, scale the learning rate with it'
-    )
-  if config.run.remat != 'full' and share > _REMAT:
-    policies = ' or '.join(
-      f'--config.run.remat={p}' for p in _POLICIES[_POLICIES.index(config.run.remat) + 1 :]
-    )
-    perhaps.append(
-      f'{policies}: activations are computed again in the backward pass (about a third more FLOPs '
-      'with full)'
-    )
-  if config.run.dtype == 'float32' and share > _HALF:
-    perhaps.append('--config.run.dtype=bfloat16: products and what is kept of them take half')
-  if not enough + perhaps:
-    perhaps.append(
-      f'a larger slice than {slice_.accelerator_type}, with run.mesh along fsdp where the state '
-      'itself is too large'
-    )
-  return [f'{line} (enough alone, by the estimate)' for line in enough] + [
-    f'{line} (may not be enough alone)' for line in perhaps
-  ]
-
-
-def _accumulation(config, rows, worst, room, mesh, slice_):
-  """The remedy of smaller microbatches: a sentence, or None if no number of them fits."""
-  planned = configuration.phases(config)
-  now = planned[worst.index].config.run.accumulation
-  if now == 1:  # accumulation adds a sum of gradients to the memory
-    rows = int(rows * (room - worst.parameters) / room) if room > worst.parameters else 0
-  if not rows:
-    return None
-  own = 'run.accumulation' in dict(config.phases[worst.index][1])
-  # rows per batch of each phase that reads this field
-  sharing = [
-    p.config.batch_size
-    for p, (_, overrides) in zip(planned, config.phases)
-    if p.index == worst.index or not own and 'run.accumulation' not in dict(overrides)
-  ]
-  for more in range(math.ceil(worst.rows / rows) * now, min(sharing) + 1):
-    with contextlib.suppress(errors.UserError):
-      for batch_size in sharing:
-        sharding.check_batch(batch_size, more, mesh, slice_.hosts)
-      summed = (
-        '; gradients are summed over the chips in every one, so exchange grows with them'
-        if mesh.shape['data'] < mesh.size
-        else ''
-      )
-      return (
-        f'{_set(config, worst, "run.accumulation", more)}: the same update from {more} '
-        f'microbatches in turn, not {now}; activations shrink to about 1/{more / now:.3g}{summed}'
-      )
-  return None
-
-
-def _batch(config, phase, rows) -> str:
-  """How a user sets the rows of a phase's batch, as text."""
-  overrides = dict(config.phases[phase.index][1])
-  in_tokens = 'batch_tokens' in overrides or 'batch_size' not in overrides and config.batch_tokens
-  if in_tokens:
-    return _set(config, phase, 'batch_tokens', rows * phase.length)
-  return _set(config, phase, 'batch_size', rows)
-
-
-def _set(config, phase, key, value) -> str:
-  """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
-  the command line.
-  """
-  if key in dict(config.phases[phase.index][1]):
-    return f'{key}={value} in phase {phase.index} of the config'
-  return f'--config.{key}={value}'
-
-
-def _larger(config, rows, worst, mesh, slice_):
-  """The smallest usual slice whose devices have no more rows than fit on one here."""
-  chip, here, planned = slice_.chip, sharding.rows_over(mesh), configuration.phases(config)
-  if -1 not in config.run.mesh[:2]:
-    return None
-  for power in range(chip.most.bit_length()):
-    with contextlib.suppress(errors.UserError):
-      larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
-      over = larger.devices // mesh.shape['tensor']
-      if (
-        over > here
-        and worst.rows * here <= rows * over
-        and not any(p.config.batch_size % (over * p.config.run.accumulation) for p in planned)
-      ):
-        return (
-          f'--tpu={larger.accelerator_type}: {worst.rows // over} rows per device, of which '
-          f'{rows // here} fit'
-        )
-  return None
-
-
-def _split(worst, room, mesh, usable):
-  """(line, whether it is enough) of the fewest devices along fsdp that are; where the state does
-  not fit and none are, of all; or None.
-  """
-  whole, now, over = (
-    2 * worst.parameters + worst.optimizer,
-    mesh.shape['fsdp'],
-    sharding.rows_over(mesh),
-  )
-  choices = [parts for parts in range(now + 1, over + 1) if over % parts == 0]
-  enough = [
-    parts for parts in choices if worst.program.needed - whole * (1 - now / parts) <= usable
-  ]
-  if not enough and (room > 0 or not choices):
-    return None
-  parts = (enough or choices[-1:])[0]
-  return (
-    f"--config.run.mesh='(-1, {parts}, {mesh.shape['tensor']})': parameters, gradients and "
-    f'optimizer ({whole / chips.GIB:.1f} GiB per device) '
-    'are split over fsdp',
-    bool(enough),
-  )
+def _to_make_it_fit(found):
+  """Lines of what was tried, each with what it needs."""
+  gib = lambda remedy: f'{remedy.peak / chips.GIB:.2f} GiB'
+  if enough := [r for r in found.remedies if r.fits]:
+    yield f'to make it fit (of {found.slice_.chip.usable / chips.GIB:.2f} GiB, compiled with each):'
+    for r in enough:
+      yield f'  {r.change}: {gib(r)}' + f'; {r.note}' * bool(r.note)
+  else:
+    yield 'to make it fit: nothing that was tried is enough; take a larger slice'
+  if short := [r for r in found.remedies if not r.fits]:
+    yield f'  not enough: {", ".join(f"{r.change} ({gib(r)})" for r in short)}'
 
 
 def faster(config) -> list[str]:

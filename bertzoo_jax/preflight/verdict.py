@@ -14,7 +14,7 @@ from bertzoo_jax.finetune import plan
 from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
-from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight import remedies
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import kernel_costs
@@ -33,7 +33,8 @@ class Preflight(NamedTuple):
     run: days and dollars; None where a time is missing.
     price, preemptions: as given.
     flags: LIBTPU_INIT_ARGS of the environment.
-    remedies: changes that would make the run fit; first those that suffice alone.
+    remedies: changes that were tried to make the run fit, first those that do; None where none was
+      looked for.
     region: of the bucket of the workdir; None where it is not known.
     findings: problems and warnings.
     runs: of a fine-tuning; None for a pretraining.
@@ -47,7 +48,7 @@ class Preflight(NamedTuple):
   price: float | None
   preemptions: int
   flags: str
-  remedies: list[str]
+  remedies: list[remedies.Remedy] | None
   region: str | None
   findings: readiness.Findings
   runs: fine_tuning.Runs | None = None
@@ -74,7 +75,6 @@ def preflight(
   price: float | None = None,
   preemptions: int = 0,
   largest: bool = True,
-  confirm: bool = False,
   kernels: dict[str, int] | None = None,
   say=lambda line: None,
 ) -> Preflight:
@@ -87,10 +87,9 @@ def preflight(
     init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
-    largest: where a phase does not fit, look for the largest batch that does, for the phase that
-      needs most (two more compilations).
-    confirm: compile that batch, and say what was true.
-    kernels: cycles of Pallas kernels, see `hlo.read`; None: those in docs/tpu_kernels.md.
+    largest: where a phase does not fit, look for the largest batch that does, and for what else
+      would help.
+    kernels: cycles of Pallas kernels, see `hlo.read`; None: those in tpu/kernel_cycles.csv.
     say: prints a line of progress.
 
   Raises:
@@ -142,7 +141,7 @@ def preflight(
       findings, config, workdir, text, max((p.state for p, _ in described), default=None)
     )
 
-  phases = []
+  phases, changes, kept = [], None, _kept(config)
   if described and fitting:
     for finding in findings.problems:  # a compilation takes minutes
       say(f'{finding.code}  {finding.sentence}')
@@ -154,10 +153,17 @@ def preflight(
       slice_,
       described,
       kernels=kernel_costs.of(slice_.chip.name) if kernels is None else kernels,
-      search=largest,
-      confirm=confirm,
+      kept=kept,
       say=say,
     )
+  if largest and (tight := [p for p in phases if not p.program.fits]):
+    worst = max(tight, key=lambda p: p.program.needed)
+    say(
+      f'phase {worst.index} does not fit ({compiling.needs(worst.program, slice_)}): looking for '
+      'what would. Ctrl-C ends the search, and --nolargest leaves it out'
+    )
+    rows, changes = remedies.tried(config, worst, text, mesh, slice_, kept=kept, say=say)
+    phases = [p._replace(largest=rows) if p == worst else p for p in phases]
   run = None
   if phases and all(p.time for p in phases):
     run = estimate.run(
@@ -177,11 +183,17 @@ def preflight(
     price,
     preemptions,
     libtpu_flags,
-    report.remedies(config, phases, mesh, slice_),
+    changes,
     readiness.bucket_location(workdir or ''),
     findings,
     runs,
   )
+
+
+def _kept(config) -> str | None:
+  """The folder of what earlier calls found, beside a run's compiled programs; None for none."""
+  folder = os.environ.get('JAX_COMPILATION_CACHE_DIR') or config.run.compile_cache
+  return os.path.join(os.path.expanduser(folder), 'preflight') if folder else None
 
 
 def _check_arguments(is_task, init, corpus, workdir):

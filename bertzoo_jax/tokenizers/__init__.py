@@ -220,7 +220,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
       f'{path} has no bertzoo.json, so how its text is to be split is unknown: it must come from '
       'prepare.'
     )
-  tokenizer = _published(path, files, section)
+  tokenizer = _published(path, files, section, check=True)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
   folder = next((f.parent for name, f in files.items() if name in hub.SAYING), None)
   if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
@@ -263,8 +263,8 @@ def _of_directory(folder) -> published.Published | None:
   return None
 
 
-def _published(path, files, section) -> Tokenizer:
-  """The tokenizer of published files as a section says."""
+def _published(path, files, section, check=False) -> Tokenizer:
+  """The tokenizer of published files as a section says. check: whether its pieces must fit."""
   kind = _kind(_sized(section, 1))
   vocabulary = kind.read(files)
   if vocabulary is None:
@@ -272,7 +272,8 @@ def _published(path, files, section) -> Tokenizer:
     raise errors.UserError(
       f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
     )
-  kind.check(vocabulary.pieces)
+  if check:
+    kind.check(vocabulary.pieces)
   return Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)
 
 

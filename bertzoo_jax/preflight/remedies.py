@@ -1,0 +1,297 @@
+"""What would make a run fit. Each change that is named was compiled, as far as its memory is
+known.
+"""
+
+import contextlib
+import itertools
+from typing import NamedTuple
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import stack
+from bertzoo_jax.preflight import compiling
+from bertzoo_jax.preflight import processes
+from bertzoo_jax.tpu import chips
+from bertzoo_jax.training import sharding
+
+_POLICIES = list(stack.REMAT)  # each saves less than the one before
+_TRIES = 3  # of a kind of change, each stronger than the one before
+_BATCH = 'another experiment, scale the learning rate with it'
+
+
+class Option(NamedTuple):
+  """A change to try.
+
+  Attributes:
+    change: how a user makes it.
+    note: what it means; '' where the change tells.
+    values: (field, value) of all that it sets.
+    slice_, devices: the chips, and how many devices of them the mesh has.
+  """
+
+  change: str
+  note: str
+  values: tuple[tuple[str, object], ...]
+  slice_: chips.Slice
+  devices: int
+
+
+class Remedy(NamedTuple):
+  """A change that was tried: bytes per device with it, and whether the phase fits then. The rest is
+  as in Option.
+  """
+
+  change: str
+  note: str
+  peak: int
+  fits: bool
+
+
+def tried(config, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Remedy]]:
+  """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
+  that are enough). Ctrl-C ends the search, and what was found until then stands.
+
+  Args:
+    config: an experiment.
+    worst: the Phase that needs most: what makes it fit should make the others fit.
+    text, mesh, slice_: of the run.
+    kept, say: see `compiling.phases`.
+  """
+  found = {}  # option → Program
+
+  def ask(options):
+    jobs = {}
+    for option in options:
+      with contextlib.suppress(errors.UserError):  # what does not go together is no remedy
+        _, _, values, where, devices = option
+        jobs[option] = compiling.job(config, [worst.index], text, where, devices, values)
+    asked = [option for option in jobs if option not in found]
+    for option in asked:
+      say(f'phase {worst.index}: trying {option.change}')
+
+    def known(number, program):
+      if not isinstance(program, str):
+        found[asked[number]] = program
+
+    processes.compiled([jobs[option] for option in asked], whole=False, kept=kept, known=known)
+
+  fits = lambda option: option in found and found[option].fits
+  batches = {}  # rows → option
+
+  def peaks(rows):
+    for n in rows:
+      values = (('batch_size', n),)
+      batches[n] = Option(_batch(config, worst, n), _BATCH, values, slice_, mesh.size)
+    ask([batches[n] for n in rows])
+    return {n: found[o].peak for n, o in batches.items() if fits(o)}
+
+  with contextlib.suppress(KeyboardInterrupt):
+    if _state(worst) <= slice_.chip.usable:  # else no batch helps
+      _search(worst, _unit(config, worst, mesh, slice_.hosts), slice_.chip.usable, peaks)
+    rows = max((n for n, option in batches.items() if fits(option)), default=0)
+    kinds = _kinds(config, worst, rows, mesh, slice_)
+    if _state(worst) > slice_.chip.usable:
+      helping = [kinds[name] for name in kinds if name == 'mesh']
+    else:
+      helping = list(kinds.values())
+    for turn in range(_TRIES):
+      ask([k[turn] for k in helping if turn < len(k) and not any(map(fits, k))])
+    if not any(fits(option) for option in found if option.note != _BATCH):
+      ask(_together(config, worst, kinds, mesh, slice_))
+  rows = max((n for n, option in batches.items() if fits(option)), default=0)
+  known = [o for o in found if o not in batches.values() or o == batches.get(rows)]
+  known.sort(key=lambda o: (not found[o].fits, o.note == _BATCH))
+  return rows, [Remedy(o.change, o.note, found[o].peak, found[o].fits) for o in known]
+
+
+def _search(worst, unit, usable, peaks):
+  """Looks for the largest batch that fits, two at a time: first two small ones, then those that the
+  line through them gives, then what lies between what fits and what does not.
+
+  Memory is a line in the rows, but for large batches, where the compiler trades time for memory:
+  the one that was refused would flatter. Those that are so small that their activations need no HBM
+  flatter too.
+
+  Args:
+    worst: the phase.
+    unit: rows that a batch is a multiple of.
+    usable: bytes per device.
+    peaks: rows → {rows: bytes} of all that were seen to fit; it compiles the given ones.
+  """
+  down = lambda rows: max(unit, int(rows) // unit * unit)
+  first, refused, seen = worst.rows * usable / worst.program.needed, worst.rows, {}
+  while not seen and refused > unit:
+    first = down(first / 4)
+    seen = peaks({n for n in (first, 2 * first) if n < refused})
+    refused = min([n for n in (first, 2 * first) if n not in seen] + [refused])
+  for _ in range(_TRIES):
+    best, before = max(seen, default=refused), sorted(seen)[-2:-1]
+    step = max(unit, best // 16 // unit * unit)
+    if best + step >= refused:
+      return
+    top = refused
+    if before:
+      slope = max((seen[best] - seen[before[0]]) / (best - before[0]), 1e-9)
+      top = down(best + (usable - seen[best]) / slope)
+    straight = top < refused
+    top = top if straight else down((best + refused) / 2)
+    tries = {n for n in (top, top - step) if best < n < refused}
+    seen = peaks(tries)
+    if straight and top in seen:
+      return
+    refused = min({refused, *tries} - set(seen))
+
+
+def _unit(config, phase, mesh, hosts) -> int:
+  """The least number of rows that splits over microbatches, devices and hosts. The batch is a
+  multiple of it.
+  """
+  accumulation = configuration.phases(config)[phase.index].config.run.accumulation
+  for unit in range(1, phase.rows + 1):
+    if _divides([unit], accumulation, mesh, hosts):
+      return unit
+  return phase.rows
+
+
+def _divides(batches, accumulation, mesh, hosts) -> bool:
+  with contextlib.suppress(errors.UserError):
+    for rows in batches:
+      sharding.check_batch(rows, accumulation, mesh, hosts)
+    return True
+  return False
+
+
+def _kinds(config, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
+  """Changes that leave the experiment as it is, by kind, each from what should be enough to the
+  strongest.
+
+  Args:
+    config, worst, mesh, slice_: see `tried`.
+    rows: of the largest batch that fits, or 0.
+  """
+  usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
+  split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
+  run = configuration.phases(config)[worst.index].config.run
+  times = -(-worst.rows // rows) if rows else 2  # as many microbatches or devices should be enough
+  own = lambda change, note, *values: Option(change, note, values, slice_, mesh.size)
+  kinds = {
+    'accumulation': [
+      own(
+        _set(config, worst, 'run.accumulation', n),
+        f'the same update from {n} microbatches in turn, not {run.accumulation}'
+        + '; gradients are exchanged in each' * (mesh.shape['data'] < mesh.size),
+        ('run.accumulation', n),
+      )
+      for n in _accumulations(config, worst, times * run.accumulation, mesh, slice_.hosts)
+    ],
+    'remat': [
+      own(
+        f'--config.run.remat={policy}',
+        'activations are computed again in the backward pass',
+        ('run.remat', policy),
+      )
+      for policy in _POLICIES[_POLICIES.index(run.remat) + 1 :]
+    ],
+    'dtype': [own('--config.run.dtype=bfloat16', '', ('run.dtype', 'bfloat16'))],
+    'mesh': [
+      own(
+        f"--config.run.mesh='(-1, {parts}, {tensor})'",
+        f'parameters, gradients and optimizer ({state / chips.GIB:.1f} GiB) are split over fsdp',
+        ('run.mesh', (-1, parts, tensor)),
+      )
+      for parts in range(split + 1, over + 1)
+      if over % parts == 0 and worst.program.needed - state * (1 - split / parts) <= usable
+    ],
+    'slice': [
+      Option(f'--tpu={s.accelerator_type}', '', (), s, s.devices)
+      for s in _larger(config, times * over, mesh, slice_)
+    ],
+  }
+  if run.dtype != 'float32':
+    del kinds['dtype']
+  return {name: k[: _TRIES - 1] + k[_TRIES - 1 :][-1:] for name, k in kinds.items() if k}
+
+
+def _together(config, worst, kinds, mesh, slice_) -> list[Option]:
+  """All at once, for what is not enough alone: on these chips, and on more."""
+  tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
+  state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)
+  leaner = [kinds[name][-1] for name in ('remat', 'dtype') if name in kinds]
+  smaller = kinds.get('accumulation', [])[-1:] + leaner
+  whole = Option(
+    f"--config.run.mesh='(1, -1, {tensor})'", '', (('run.mesh', (1, -1, tensor)),), slice_, 0
+  )
+
+  def all_of(options, where=slice_, devices=mesh.size):
+    return Option(
+      ' '.join(o.change for o in options), '', sum((o.values for o in options), ()), where, devices
+    )
+
+  out = [all_of(smaller)] if len(smaller) > 1 and state <= usable else []
+  if split < over and state * split <= usable * over:
+    out.append(all_of([*smaller, whole]))
+  for larger in itertools.islice(_larger(config, 2 * over, mesh, slice_), _TRIES):
+    if state * split <= usable * larger.devices // tensor:
+      chosen = whole._replace(change=f'--tpu={larger.accelerator_type} {whole.change}')
+      out.append(all_of([chosen, *leaner], larger, larger.devices))
+  return out
+
+
+def _accumulations(config, worst, least, mesh, hosts) -> list[int]:
+  """Numbers of microbatches that split the batches of all phases that share the field, each at
+  least twice the one before, from the least that should be enough.
+  """
+  key, planned = 'run.accumulation', configuration.phases(config)
+  own = lambda index: key in dict(config.phases[index][1])
+  sharing = [
+    p.config.batch_size
+    for p in planned
+    if p.index == worst.index or not own(worst.index) and not own(p.index)
+  ]
+  now = planned[worst.index].config.run.accumulation
+  valid = [n for n in range(now + 1, min(sharing) + 1) if _divides(sharing, n, mesh, hosts)]
+  out = []
+  for n in valid:
+    if n >= (2 * out[-1] if out else least):
+      out.append(n)
+  return out or valid[-1:]
+
+
+def _larger(config, over, mesh, slice_):
+  """The usual slices that the mesh grows with, with at least so many devices for the rows, small to
+  large.
+  """
+  chip, planned = slice_.chip, configuration.phases(config)
+  for power in range(chip.most.bit_length() * (-1 in config.run.mesh[:2])):
+    with contextlib.suppress(errors.UserError):
+      larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
+      there = larger.devices // mesh.shape['tensor']
+      if (
+        there >= over
+        and larger.chips > slice_.chips
+        and not any(p.config.batch_size % (there * p.config.run.accumulation) for p in planned)
+      ):
+        yield larger
+
+
+def _state(phase) -> int:
+  """Bytes per device of parameters, gradients and the optimizer's state."""
+  return 2 * phase.parameters + phase.optimizer
+
+
+def _batch(config, phase, rows) -> str:
+  """How a user sets the rows of a phase's batch, as text."""
+  overrides = dict(config.phases[phase.index][1])
+  in_tokens = 'batch_tokens' in overrides or 'batch_size' not in overrides and config.batch_tokens
+  if in_tokens:
+    return _set(config, phase, 'batch_tokens', rows * phase.length)
+  return _set(config, phase, 'batch_size', rows)
+
+
+def _set(config, phase, key, value) -> str:
+  """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
+  the command line.
+  """
+  if key in dict(config.phases[phase.index][1]):
+    return f'{key}={value} in phase {phase.index} of the config'
+  return f'--config.{key}={value}'
