@@ -2,7 +2,6 @@
 Compiles for v5e, without a chip.
 """
 
-import contextlib
 import io
 import json
 import os
@@ -34,6 +33,7 @@ from configs import bert
 from configs import electra
 from configs import macbert
 from configs import parts
+from tests.test_preflight_processes import gone
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -65,21 +65,6 @@ def printed(found):
   out = io.StringIO()
   report.show(found, rich.console.Console(file=out, width=150, highlight=False))
   return out.getvalue()
-
-
-def gone(folder, seconds=60):
-  """Whether the processes whose folder of temporary files this is end soon, and leave none."""
-  environment = f'TMPDIR={folder}\0'.encode()
-
-  def there(process):
-    with contextlib.suppress(OSError):  # ended, or of another user
-      return environment in (process / 'environ').read_bytes()
-
-  for _ in range(10 * seconds):
-    if not any(map(there, pathlib.Path('/proc').glob('[0-9]*'))) and not [*folder.glob('bert*')]:
-      return True
-    time.sleep(0.1)
-  return False
 
 
 def codes(found):
@@ -342,7 +327,6 @@ def test_each_side_of_the_limit_of_memory():
   assert more in beyond.findings[0].sentence
   *_, split = sorted(beyond.remedies, key=lambda r: r.fits)
   assert "--config.run.mesh='(-1, " in split.change and split.fits and split.peak < usable
-  assert all('run.mesh' in r.change for r in beyond.remedies if r.fits), 'nothing else is enough'
   text = printed(beyond)
   assert f'{split.change}: {split.peak / chips.GIB:.2f} GiB; parameters, gradients' in text
   assert 'P09' in text and '1 problem' in text

@@ -165,7 +165,10 @@ def _while_wanted(answers, folder):
   """
   with contextlib.suppress(EOFError, OSError):
     answers.recv()
-  shutil.rmtree(folder, ignore_errors=True)
+  for _ in range(100):  # the compiler may be writing there
+    shutil.rmtree(folder, ignore_errors=True)
+    if not os.path.exists(folder):
+      break
   os._exit(0)
 
 

@@ -346,6 +346,53 @@ def test_the_limit_of_memory_is_the_compilers():
   )
 
 
+def layers(w, x):
+  """A loop whose backward pass reads what each turn kept."""
+  step = lambda x, w: (jnp.tanh(x @ w), None)
+  return jax.grad(lambda w: jax.lax.scan(step, x, w)[0].astype(jnp.float32).sum())(w)
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+  'function, shapes, donated',
+  [
+    (jnp.sum, [(1 << 14, 1024)], ()),
+    (layers, [(8, 512, 512), (4096, 512)], ()),
+    (layers, [(8, 512, 512), (4096, 512)], 0),
+  ],
+)
+def test_what_the_compiler_tells_of_memory_on_its_way_is_what_it_says_at_the_end(
+  tmp_path, function, shapes, donated
+):
+  arguments = [shaped(mesh_of('v5e:2x2', 1), shape) for shape in shapes]
+  lowered = program._lowered(jax.jit(function, donate_argnums=donated), *arguments)
+  assert program.dumped(tmp_path) is None
+  made = lowered.compile({'xla_dump_to': str(tmp_path)})
+  told, analysis = program.dumped(tmp_path), made.memory_analysis()
+  assert told.arguments == analysis.argument_size_in_bytes
+  parts = analysis.argument_size_in_bytes + analysis.output_size_in_bytes
+  parts += analysis.temp_size_in_bytes - analysis.alias_size_in_bytes
+  assert told.peak == pytest.approx(parts, abs=1 << 18), 'but for constants'
+  [passed] = tmp_path.glob('*_after_buffer_assignment.txt')
+  passed.unlink()
+  assert program.dumped(tmp_path) is None and program.dumped(tmp_path, refused=True) == told
+  quick = program.finished(lowered, quick=True)
+  assert quick.memory == told
+  assert hlo.read(quick.text).cycles == pytest.approx(hlo.read(made.as_text()).cycles, rel=0.005)
+
+
+@needs_libtpu
+@pytest.mark.parametrize('lacks', ['a file', 'an option'])
+def test_a_libtpu_that_tells_nothing_on_its_way_is_asked_at_the_end(monkeypatch, lacks):
+  if lacks == 'a file':
+    monkeypatch.setattr(program, 'dumped', lambda *_, **__: None)
+  else:
+    monkeypatch.setattr(program, '_LEFT_OUT', {'xla_no_such_option': 'true'})
+  x = shaped(mesh_of('v5e:2x2', 1), (1 << 14, 1024))
+  found = program.finished(program._lowered(jax.jit(jnp.sum), x), quick=True)
+  assert found.text and found.memory.arguments == 2 << 24 and found.peak > 2 << 24
+
+
 @pytest.mark.parametrize(
   ('temporaries', 'live', 'peak'),
   [

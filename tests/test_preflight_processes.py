@@ -1,0 +1,144 @@
+"""Programs compiled in processes of their own: what they answer, and that they end."""
+
+import contextlib
+import gzip
+import multiprocessing
+import os
+import pathlib
+import signal
+import tempfile
+import time
+
+import pytest
+
+from bertzoo_jax.preflight import processes
+from bertzoo_jax.tpu import program
+
+FITS = program.Program(None, {}, program.Memory(1, 2), None, 0.5)
+REFUSED = FITS._replace(memory=None, needed=3)
+WHOLE = FITS._replace(text='module', analysis={'flops': 1.0})
+
+
+def gone(folder, seconds=60):
+  """Whether the processes whose folder of temporary files this is end soon, and leave none."""
+  environment = f'TMPDIR={folder}\0'.encode()
+
+  def there(process):
+    with contextlib.suppress(OSError):  # ended, or of another user
+      return environment in (process / 'environ').read_bytes()
+
+  for _ in range(10 * seconds):
+    if not any(map(there, pathlib.Path('/proc').glob('[0-9]*'))) and not [*folder.glob('bert*')]:
+      return True
+    time.sleep(0.1)
+  return False
+
+
+# Stand-ins for `processes._compile`. What a job is, is up to them.
+
+
+def answer(answers, job, whole, kept, folder, flags, trusted):
+  """Sends what the job says, and goes on as a compiler would."""
+  for after, said in job:
+    time.sleep(after)
+    answers.send(said)
+  if not job or not job[-1][1][0]:
+    processes._while_wanted(answers, folder)
+
+
+def die_once(answers, job, whole, kept, folder, flags, trusted):
+  """Is killed, unless a file says that it was."""
+  if os.path.exists(job):
+    answers.send((True, FITS))
+  else:
+    open(job, 'w').close()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die(answers, job, whole, kept, folder, flags, trusted):
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """Where the processes have their files, which has to be empty at the end."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  yield tmp_path
+  assert not list(tmp_path.glob('bertzoo_jax-*'))
+
+
+@pytest.mark.parametrize(
+  'jobs, whole, known, found',
+  [
+    pytest.param(
+      [[(0, (False, FITS))], [(0, (True, REFUSED))], [(0, (True, 'XlaError: no'))]],
+      False,
+      [FITS, REFUSED, 'XlaError: no'],
+      [FITS, REFUSED, 'XlaError: no'],
+      id='memory alone',
+    ),
+    pytest.param(
+      [[(0, (False, FITS)), (0.2, (True, WHOLE))], [(0, (True, WHOLE))]],
+      True,
+      [FITS, WHOLE],
+      [WHOLE, WHOLE],
+      id='all fit and go on',
+    ),
+    pytest.param(
+      [[(0, (False, FITS))], [(0.5, (True, REFUSED))]],
+      True,
+      [FITS, REFUSED],
+      [FITS, REFUSED],
+      id='one does not fit, and none is waited for',
+    ),
+  ],
+)
+def test_each_program_is_waited_for_as_long_as_it_is_asked(
+  folder, monkeypatch, jobs, whole, known, found
+):
+  monkeypatch.setattr(processes, '_compile', answer)
+  heard = [None] * len(jobs)
+  assert processes.compiled(jobs, whole=whole, known=heard.__setitem__) == found
+  assert heard == known
+
+
+@pytest.mark.parametrize(
+  'child, found', [(die_once, FITS), (die, 'its compiler ended with exit code -9')]
+)
+def test_a_process_that_is_killed_gets_a_second_try(folder, monkeypatch, child, found):
+  monkeypatch.setattr(processes, '_compile', child)
+  assert processes.compiled([str(folder / 'died')], whole=False) == [found]
+
+
+def test_ctrl_c_leaves_no_process(folder, monkeypatch):
+  monkeypatch.setattr(processes, '_compile', answer)
+
+  def known(number, program):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    processes.compiled([[], [(0, (False, FITS))]], whole=True, known=known)
+  assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+  'kept, wanted, found',
+  [
+    pytest.param((WHOLE, True), True, WHOLE, id='all of it'),
+    pytest.param((WHOLE, True), False, WHOLE, id='more than is asked'),
+    pytest.param((FITS, False), False, FITS, id='as much as is asked'),
+    pytest.param((FITS, False), True, None, id='less than is asked'),
+    pytest.param((REFUSED, True), True, REFUSED, id='a refusal'),
+  ],
+)
+def test_what_is_kept_answers_as_far_as_it_goes(tmp_path, kept, wanted, found):
+  path = tmp_path / 'kept' / 'key.json.gz'
+  processes._write(path, *kept)
+  assert processes._read(path, wanted) == found
+
+
+@pytest.mark.parametrize('data', [b'', b'none', gzip.compress(b'{"whole": true}')])
+def test_what_is_kept_and_cannot_be_read_is_compiled_anew(tmp_path, data):
+  (tmp_path / 'key').write_bytes(data)
+  assert processes._read(tmp_path / 'key', False) is None
+  processes._write(tmp_path / 'key' / 'below a file', FITS, False)
