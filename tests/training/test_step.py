@@ -344,7 +344,7 @@ def test_entering_a_phase_on_a_chip_needs_one_state_and_what_is_added():
   added = len(jax.tree.leaves(phase_runs.target(after)[0])) - len(
     jax.tree.leaves(phase_runs.target(before)[0])
   )
-  found = program.entering(before, after)
+  found = program.finished(program.lowered_entering(before, after))
   room = 2 << 20  # of a chip, for the code and the small arrays that are added
   assert added > 0 and found.fits and found.memory.temporaries < room < found.memory.arguments
 
