@@ -52,7 +52,7 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: what the compiler holds against its limit: all arrays that it gave a place (`dumped`).
+    peak: what the compiler holds against its limit: the arrays that it gave a place (`dumped`).
   """
 
   arguments: int
@@ -238,26 +238,22 @@ def dumped(folder: str, refused: bool = False) -> Memory | None:
   """The Memory of a program that a compiler is at work on, by what it wrote into a folder; None as
   long as that is not complete, or where this libtpu writes none.
 
-  The compiler writes `…-memory-usage-report.txt` when each array has its place, holds its total
-  against the limit, and writes `…_after_buffer_assignment.txt` if it fits. Most of a compilation
-  comes after that. The total is what a refusal names, too.
+  The compiler writes `…-buffer-assignment.txt` when each array has its place, holds the sum against
+  the limit, and goes on with `…_after_buffer_assignment.txt` if it fits. Most of a compilation
+  comes after that. A refusal names the same sum: without arrays in other memories, which have a
+  color, and without thread-local ones, which are others of the list again.
 
   Args:
     folder: of xla_dump_to.
     refused: whether it did not fit.
   """
-  found = {
-    name: next(pathlib.Path(folder).glob(f'*.after_optimizations{name}.txt'), None)
-    for name in ('_after_buffer_assignment', '-memory-usage-report', '-buffer-assignment')
-  }
-  passed, report, arrays = found.values()
-  if report is None or arrays is None or (passed is None and not refused):
+  written = lambda name: next(pathlib.Path(folder).glob(f'*.after_optimizations{name}.txt'), None)
+  listed = written('-buffer-assignment')
+  if listed is None or not (refused or written('_after_buffer_assignment')):
     return None
-  total = re.search(r'\(color=0\)\nTotal bytes: (\d+)', report.read_text())
-  arguments = re.findall(
-    r'^allocation \d+: size (\d+), page \d+, parameter', arrays.read_text(), re.M
-  )
-  return Memory(sum(map(int, arguments)), int(total[1])) if total else None
+  line = re.compile(r'^allocation \d+: size (\d+), (?!color)(?!.*thread-local)(.*parameter)?', re.M)
+  sizes = [(int(size), kind) for size, kind in line.findall(listed.read_text())]
+  return Memory(sum(n for n, kind in sizes if kind), sum(n for n, _ in sizes)) if sizes else None
 
 
 def memory_of(analysis) -> Memory:
