@@ -1,9 +1,10 @@
 """Programs compiled in processes of their own, some at a time: each is ended as soon as it has told
 what was asked, and none outlives this process.
 
-Whether a program fits is known a few seconds into its compilation (`program.dumped`). Its code, and
-with it the compiler's estimates of time, takes ten times as long. The processes are copies of one
-that has imported jax and the networks and never compiles: it may not have threads.
+Whether a program fits is known a few seconds into its compilation (`program.dumped`), unless it is
+so close that its code decides. That code, and with it the compiler's estimates of time, takes ten
+times as long. The processes are copies of one that has imported jax and the networks and never
+compiles: it may not have threads.
 """
 
 import contextlib
@@ -182,7 +183,7 @@ def _answer(answers, job, whole, kept, folder):
 
   def watch():
     while not finished.wait(_PERIOD):
-      if memory := program.dumped(folder):
+      if memory := program.dumped(folder, limit=job.slice_.chip.usable):
         found = program.Program(None, {}, memory, None, 0.0)
         if path:
           _write(path, found, False)

@@ -43,6 +43,9 @@ _LEFT_OUT = {
   'xla_jf_critical_path_scheduler': 'false',
   'xla_tpu_enable_emitter_rolling': 'true',
 }
+# Bytes of code at most, for any program and for each character of its text: 1.1 MB, and 14 to 57
+# where the text is long, were seen (libtpu 0.0.52).
+_CODE = (4 << 20, 80)
 _UNITS = {'': 1, 'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _FLAGS_TIMEOUT = 120  # seconds in which libtpu loads, on a slow machine
 
@@ -52,7 +55,8 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: what the compiler holds against its limit: the arrays that it gave a place (`dumped`).
+    peak: what the compiler holds against its limit: the arrays that it gave a place (`dumped`) and,
+      where it has been made, the code.
   """
 
   arguments: int
@@ -223,9 +227,13 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     needed = needed_bytes(str(e))
     if needed is None:
       raise
-    exact = dumped(folder, refused=True)
-    return Program(None, {}, None, exact.peak if exact else needed, time.monotonic() - began)
-  memory = dumped(folder) or memory_of(program.memory_analysis())
+    exact = dumped(folder, refused=True)  # the message rounds, and counts the code if it was made
+    needed = max(needed, exact.peak) if exact else needed
+    return Program(None, {}, None, needed, time.monotonic() - began)
+  analysis = program.memory_analysis()
+  memory = memory_of(analysis)
+  if told := dumped(folder):
+    memory = told._replace(peak=told.peak + analysis.generated_code_size_in_bytes)
   seconds = time.monotonic() - began
   try:
     return Program(program.as_text(), program.cost_analysis(), memory, None, seconds)
@@ -234,26 +242,32 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     return Program(None, {}, memory, None, seconds)
 
 
-def dumped(folder: str, refused: bool = False) -> Memory | None:
+def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memory | None:
   """The Memory of a program that a compiler is at work on, by what it wrote into a folder; None as
   long as that is not complete, or where this libtpu writes none.
 
   The compiler writes `…-buffer-assignment.txt` when each array has its place, holds the sum against
   the limit, and goes on with `…_after_buffer_assignment.txt` if it fits. Most of a compilation
   comes after that. A refusal names the same sum: without arrays in other memories, which have a
-  color, and without thread-local ones, which are others of the list again.
+  color, and without thread-local ones, which are others of the list again. When the code is made,
+  it is added to the sum, and a program may be refused after all.
 
   Args:
     folder: of xla_dump_to.
     refused: whether it did not fit.
+    limit: bytes that a device gives; None is returned if the code may be what does not fit.
   """
   written = lambda name: next(pathlib.Path(folder).glob(f'*.after_optimizations{name}.txt'), None)
-  listed = written('-buffer-assignment')
-  if listed is None or not (refused or written('_after_buffer_assignment')):
+  listed, text = written('-buffer-assignment'), written('')
+  if listed is None or text is None or not (refused or written('_after_buffer_assignment')):
     return None
   line = re.compile(r'^allocation \d+: size (\d+), (?!color)(?!.*thread-local)(.*parameter)?', re.M)
   sizes = [(int(size), kind) for size, kind in line.findall(listed.read_text())]
-  return Memory(sum(n for n, kind in sizes if kind), sum(n for n, _ in sizes)) if sizes else None
+  if not sizes:
+    return None
+  memory = Memory(sum(n for n, kind in sizes if kind), sum(n for n, _ in sizes))
+  code = _CODE[0] + _CODE[1] * text.stat().st_size
+  return None if limit is not None and memory.peak + code > limit else memory
 
 
 def memory_of(analysis) -> Memory:

@@ -374,10 +374,14 @@ def test_what_the_compiler_tells_of_memory_on_its_way_is_what_it_says_at_the_end
   parts += analysis.temp_size_in_bytes - analysis.alias_size_in_bytes
   assert told.peak == pytest.approx(parts, abs=1 << 17), 'but for constants'
   [passed] = tmp_path.glob('*_after_buffer_assignment.txt')
+  code = analysis.generated_code_size_in_bytes
+  assert program.dumped(tmp_path, limit=told.peak + code) is None, 'the code decides'
+  assert program.dumped(tmp_path, limit=told.peak + 32 * code) == told
   passed.unlink()
   assert program.dumped(tmp_path) is None and program.dumped(tmp_path, refused=True) == told
   quick = program.finished(lowered, quick=True)
-  assert quick.memory == told
+  assert quick.memory.arguments == told.arguments
+  assert quick.peak - told.peak == pytest.approx(code, rel=0.5), 'and the code'
   assert hlo.read(quick.text).cycles == pytest.approx(hlo.read(made.as_text()).cycles, rel=0.005)
 
 
