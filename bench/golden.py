@@ -100,7 +100,7 @@ def systems(python, only=tuple(SYSTEMS)):
       at = lambda name: os.path.join(folder, name)
       command = lambda name, *flags: run(python, '-m', f'bertzoo_jax.{name}', *flags)
       config = f'--config=configs/{system}.py:tiny'
-      ten = (config, '--config.phases=((10, {}),)', '--config.run.log_every=1')
+      ten = (f'{config},steps=10', '--config.run.log_every=1')
       text = [f'--source={name}' for name in SAMPLE[SYSTEMS[system]]]
       command('prepare', config, *text, f'--out={at("corpus")}')
       corpus = f'--corpus={at("corpus")}'

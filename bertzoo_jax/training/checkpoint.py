@@ -167,9 +167,8 @@ class Checkpoints:
       return self._restore(folder, target)
 
   def _restore(self, folder, target):
-    saved = self._checkpointer.restore(
-      folder, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-    )['meta']['shapes']
+    # Orbax would read it once, and nothing tells it of a bit that flips on the way
+    saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
     wanted, added = _parts(target), {}
     # Checkpoints written before there were spikes lack them, and begin to count.
     if not any(path.startswith('rest/spikes/') for path in saved):
