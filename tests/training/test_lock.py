@@ -266,11 +266,16 @@ def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
 
 
+def _delete(folder):
+  while folder.exists():  # the heartbeat may be writing there
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 AWAY = {
-  'deleted': shutil.rmtree,
+  'deleted': _delete,
   'moved': lambda folder: folder.rename(folder.parent / 'elsewhere'),
   'the lock deleted': lambda folder: (folder / lock.NAME).unlink(),
-  'made anew': lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+  'made anew': lambda folder: (_delete(folder), folder.mkdir()),
 }
 
 
