@@ -1,7 +1,9 @@
 """The record of a run over kills and restarts, and trackers that fail."""
 
+import gc
 import json
 import os
+import sys
 
 import pytest
 
@@ -51,12 +53,24 @@ def test_rows_beyond_the_step_resumed_from_are_forgotten_at_once(tmp_path, in_pa
 def test_tensorboard_gets_what_the_record_gets_and_a_tracker_that_is_missing_stops_nothing(
   tmp_path, capsys, monkeypatch
 ):
-  monkeypatch.setitem(__import__('sys').modules, 'wandb', None)
+  monkeypatch.setitem(sys.modules, 'wandb', None)
   trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=True, wandb='project')
   trackers.write({'step': 1, 'loss': 2.0, 'bad': None})
   trackers.close()
   assert 'W&B is off' in capsys.readouterr().out
   assert any(p.stat().st_size for p in (tmp_path / 'tensorboard').iterdir())
+
+
+@pytest.mark.filterwarnings('error')  # what a writer raises when it is collected
+def test_tensorboard_in_a_bucket_without_its_library_is_one_line(capfd, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'google.cloud.storage', None)
+  trackers = metrics.Trackers('gs://bucket/run', 0, {}, tensorboard=True, wandb='')
+  trackers.write({'step': 1, 'loss': 2.0})
+  trackers.close()
+  gc.collect()
+  said = capfd.readouterr()
+  [line] = (said.out + said.err).splitlines()
+  assert line.startswith('TensorBoard is off') and 'google-cloud-storage' in line
 
 
 def test_a_tracker_that_breaks_is_said_once_and_left_out(tmp_path, capsys):
@@ -72,7 +86,6 @@ def test_a_tracker_that_breaks_is_said_once_and_left_out(tmp_path, capsys):
 
 
 def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
-  import sys
   import types
 
   seen, ids = [], iter(['first', 'second'])
