@@ -1,5 +1,5 @@
 """Figures that a change of the house must leave as they are: python bench/golden.py record|compare
-FILE [part …] [--python PYTHON]
+FILE [part …]
 
 Parts:
 
@@ -8,8 +8,8 @@ Parts:
     systems   of every tiny system: the corpus, two batches, ten losses and the export;
               systems:bert,xlnet for some of them
 
-All goes by the command line, so that the script knows nothing of what is changed. `record` writes
-hashes, and losses as they are; `compare` makes them anew and names what differs. Losses are bitwise
+All but the configs goes by the command line, so that the script knows little of what is changed.
+`record` writes hashes, and losses as they are; `compare` makes them anew and names what differs. Losses are bitwise
 on one machine only: record and compare on the same.
 """
 
@@ -36,8 +36,7 @@ COMMANDS += ('preflight', 'prepare', 'pretrain', 'reproduce', 'show')
 
 # Prints {config file:argument: its JSON}; the arguments are those that each file names.
 CONFIGS = """
-import json, pathlib, runpy, sys
-sys.path.insert(0, '.')
+import json, pathlib, runpy
 from bertzoo_jax.common import config
 found = {}
 for path in sorted(pathlib.Path('configs').rglob('*.py')):
@@ -53,17 +52,11 @@ print(json.dumps(found))
 
 
 def main():
-  arguments = sys.argv[1:]
-  python = sys.executable
-  if '--python' in arguments:
-    at = arguments.index('--python')
-    python = arguments[at + 1]
-    del arguments[at : at + 2]
-  action, file, *parts = arguments
+  action, file, *parts = sys.argv[1:]
   made = {}
   for part in parts or ('configs', 'help', 'systems'):
     name, _, only = part.partition(':')
-    made[name] = globals()[name](python, *[only.split(',')] * bool(only))
+    made[name] = globals()[name](*[only.split(',')] * bool(only))
   path = pathlib.Path(file)
   known = json.loads(path.read_text()) if path.exists() else {}
   if action == 'record':
@@ -80,25 +73,20 @@ def main():
   sys.exit(bool(different))
 
 
-def configs(python):
-  return {
-    key: digest(json.dumps(value)) for key, value in json.loads(run(python, '-c', CONFIGS)).items()
-  }
+def configs():
+  return {key: digest(json.dumps(value)) for key, value in json.loads(run('-c', CONFIGS)).items()}
 
 
-def help(python):
-  return {
-    name: digest(run(python, '-m', f'bertzoo_jax.{name}', '--help', codes=(0, 1)))
-    for name in COMMANDS
-  }
+def help():
+  return {name: digest(run('-m', f'bertzoo_jax.{name}', '--help')) for name in COMMANDS}
 
 
-def systems(python, only=tuple(SYSTEMS)):
+def systems(only=tuple(SYSTEMS)):
   found, kept = {}, ('*.safetensors', '*.json', '*.txt', '*.model')
   for system in only:
     with tempfile.TemporaryDirectory() as folder:
       at = lambda name: os.path.join(folder, name)
-      command = lambda name, *flags: run(python, '-m', f'bertzoo_jax.{name}', *flags)
+      command = lambda name, *flags: run('-m', f'bertzoo_jax.{name}', *flags)
       config = f'--config=configs/{system}.py:tiny'
       ten = (f'{config},steps=10', '--config.run.log_every=1')
       text = [f'--source={name}' for name in SAMPLE[SYSTEMS[system]]]
@@ -135,7 +123,7 @@ def arrays_digest(path) -> str:
     return digest(b''.join(name.encode() + arrays[name].tobytes() for name in sorted(arrays)))
 
 
-def run(*command, codes=(0,)) -> str:
+def run(*arguments) -> str:
   environment = {
     **os.environ,
     'PYTHONPATH': str(ROOT),
@@ -144,8 +132,9 @@ def run(*command, codes=(0,)) -> str:
     'OMP_NUM_THREADS': '1',
     'COLUMNS': '100',
   }
+  command = (sys.executable, *arguments)
   found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-  if found.returncode not in codes:
+  if found.returncode:
     sys.exit(f'{" ".join(command)}: exit code {found.returncode}\n{found.stderr[-2000:]}')
   return found.stdout
 
