@@ -32,20 +32,24 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bertzoo_jax import objectives
-from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.batches import masked
 from bertzoo_jax.common import cli
-from bertzoo_jax.common import curve
-from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
-from bertzoo_jax.corpus import bigrams
-from bertzoo_jax.evaluate import held_out
-from bertzoo_jax.evaluate import scores
-from bertzoo_jax.objectives import networks
-from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import workdir as workdirs
+
+if __name__ == '__main__':  # before TensorFlow is imported
+  cli.quiet_tensorflow()
+
+from bertzoo_jax import objectives  # noqa: E402
+from bertzoo_jax.assembly import initial_weights  # noqa: E402
+from bertzoo_jax.batches import masked  # noqa: E402
+from bertzoo_jax.common import curve  # noqa: E402
+from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.corpus import bigrams  # noqa: E402
+from bertzoo_jax.evaluate import held_out  # noqa: E402
+from bertzoo_jax.evaluate import scores  # noqa: E402
+from bertzoo_jax.objectives import networks  # noqa: E402
+from bertzoo_jax.training import data as training_data  # noqa: E402
+from bertzoo_jax.training import metrics  # noqa: E402
+from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 _COLUMNS = ('truth', 'before', 'after', 'bigrams', 'most frequent')
 
