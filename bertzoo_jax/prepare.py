@@ -27,7 +27,6 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
@@ -35,6 +34,7 @@ from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import sentences

@@ -37,7 +37,7 @@ NOT_ON_DEVICE = (
   *(f'bertzoo_jax.{d}' for d in HOST),
 )
 
-# The part that each constructor of configs/parts.py describes: (module, arguments that the caller
+# The part that each definition of bertzoo_jax/parts/ is of: (module, arguments that the caller
 # hands over).
 PARTS = {
   'tokenizer': ('bertzoo_jax.tokenizers', set()),
@@ -48,7 +48,7 @@ PARTS = {
   'optimizer': ('bertzoo_jax.training.optimizers', set()),
   'schedule': ('bertzoo_jax.training.schedules', set()),
 }
-# Those of configs/tasks/parts.py.
+# The same for fine-tuning.
 TASK_PARTS = {
   'source': ('bertzoo_jax.tasks.files', set()),
   'features': ('bertzoo_jax.tasks.features', set()),
@@ -84,7 +84,7 @@ def test_the_device_program_never_imports_the_host_program_or_tensorflow():
 
 def test_the_shared_ground_imports_neither_program():
   folders = '|'.join((*HOST, *DEVICE, 'hf', 'assembly', 'preflight', 'show'))
-  for path in sorted((PACKAGE / 'common').glob('*.py')):
+  for path in sorted([*(PACKAGE / 'common').glob('*.py'), *(PACKAGE / 'parts').glob('*.py')]):
     for name in imports(path):
       assert not re.match(rf'bertzoo_jax\.({folders})\b', name), f'{path} imports {name}'
       # random bits: hashing is the host program's, row_keys the device program's
@@ -151,7 +151,7 @@ def test_every_constructor_has_the_arguments_of_its_part():
       constructors += task_parts.SECTIONS['objective']
     by_name = importlib.import_module(module).BY_NAME
     assert set(by_name) == {c.__name__ for c in constructors}, (
-      f'{section}: the table in {module} and configs/parts.py differ'
+      f'{section}: the table in {module} and bertzoo_jax/parts/ differ'
     )
     for constructor in constructors:
       part = by_name[constructor.__name__]
@@ -167,7 +167,7 @@ def test_every_constructor_has_the_arguments_of_its_part():
         } - handed_over
       assert has == wanted, (
         f'{section} {constructor.__name__}: only in the part {has - wanted}, only in '
-        f'configs/parts.py {wanted - has}'
+        f'bertzoo_jax/parts/ {wanted - has}'
       )
 
 

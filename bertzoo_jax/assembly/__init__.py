@@ -9,12 +9,12 @@ from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
-from bertzoo_jax.common import ranges
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives.objective import Objective
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
@@ -26,17 +26,6 @@ DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 def check(config):
   """What can be known from the config alone."""
   ranges.check(config)
-  run = config.run
-  for key, known in (
-    ('dtype', DTYPES),
-    ('kernels', ('auto', *kernels.BY_NAME)),
-    ('on_nonfinite', ('stop', 'skip')),
-    ('on_spike', ('report', 'stop', 'rewind')),
-  ):
-    if run[key] not in known:
-      raise errors.UserError(
-        f'run.{key} is {run[key]!r}.{errors.did_you_mean(str(run[key]), known)}'
-      )
   total = configuration.total_steps(config)
   for phase in configuration.phases(config):
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)

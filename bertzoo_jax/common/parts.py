@@ -7,8 +7,10 @@ keyword arguments.
 import inspect
 import traceback
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
+from bertzoo_jax.parts import fields as definitions
 
 
 def is_outside(name) -> bool:
@@ -71,12 +73,20 @@ def build(section, table: dict, what: str, *args, **handed_over):
     args, handed_over: what the caller gives to every part of this kind.
 
   Raises:
-    UserError: as `resolve`, or the section's fields are not the part's.
+    UserError: as `resolve`, the section's fields are not the part's, or a field of a part of the
+      user's is not in its range (parts/fields.py).
   """
   fields = dict(section)
   name = fields.pop('name', None)
   part = resolve(name, table, what)
   _check_fields(name, part, fields, table, what, args, handed_over)
+  if is_outside(
+    name
+  ):  # ranges.check, which all other fields have passed, runs no code of the user's
+    known = definitions.parameters(part) or {}
+    for key in fields.keys() & known.keys():
+      value = configuration.flatten({key: fields[key]}).get(key)
+      definitions.check(f'{what}.{key}', value, known[key].annotation)
   return part(*args, **handed_over, **fields)
 
 
@@ -89,7 +99,7 @@ def field(section, key: str, table: dict, what: str):
   if key in section:
     return section[key]
   name = section['name']
-  parameter = _parameters(resolve(name, table, what)).get(key)
+  parameter = definitions.parameters(resolve(name, table, what)).get(key)
   if parameter is None or parameter.default is parameter.empty:
     raise errors.UserError(
       f'config.{what} has no {key}, which is needed, and {name!r} has no default for it: write the '
@@ -128,7 +138,7 @@ def _place(e) -> str:
 
 
 def _check_fields(name, part, fields, table, what, args, handed_over):
-  parameters = _parameters(part)
+  parameters = definitions.parameters(part)
   if parameters is None:
     return
   signature = inspect.Signature(list(parameters.values()))
@@ -159,14 +169,6 @@ def _check_fields(name, part, fields, table, what, args, handed_over):
         else 'Build the section with configs/parts.py, which knows all its fields.'
       )
     ) from e
-
-
-def _parameters(part):
-  """{name: inspect.Parameter} of a part; None where Python does not know them."""
-  try:
-    return dict(inspect.signature(part).parameters)
-  except ValueError:  # some functions written in C
-    return None
 
 
 def _call(table, args, handed_over) -> str:

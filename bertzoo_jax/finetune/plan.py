@@ -13,10 +13,10 @@ from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
-from bertzoo_jax.common import ranges
 from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import table
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step_folders

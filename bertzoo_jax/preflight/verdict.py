@@ -9,8 +9,8 @@ import jax
 from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import ranges
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness

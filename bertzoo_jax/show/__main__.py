@@ -31,10 +31,10 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import config as config_lib  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import ranges  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.corpus import mirror  # noqa: E402
+from bertzoo_jax.parts import ranges  # noqa: E402
 from bertzoo_jax.show import display  # noqa: E402
 from bertzoo_jax.show import measures  # noqa: E402
 from bertzoo_jax.tokenizers import compare  # noqa: E402

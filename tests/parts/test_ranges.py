@@ -2,7 +2,6 @@
 built.
 """
 
-import inspect
 import math
 import os
 import pathlib
@@ -16,7 +15,8 @@ from bertzoo_jax import assembly
 from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import ranges
+from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show
 from configs import bert
@@ -37,30 +37,32 @@ def changed(**changes):
   return config
 
 
-def sections():
-  """(section, its fields with the usual values) of every constructor of configs/parts.py and
-  configs/tasks/parts.py.
-  """
-  for section, constructors in (*parts.SECTIONS.items(), *task_parts.SECTIONS.items()):
-    for constructor in constructors:
-      yield section, {k: p.default for k, p in inspect.signature(constructor).parameters.items()}
-  yield from (('corpus', parts.corpus()), ('run', parts.run()))
-  yield 'objective.sift', task_parts.sift()
+# Every definition, with those whose meanings it shares, nearest first.
+DEFINITIONS = [
+  constructors[i::-1]
+  for constructors in (*ranges.SECTIONS.values(), *ranges.TASK_SECTIONS.values())
+  for i in range(len(constructors))
+]
+DEFINITIONS += [(parts.corpus,), (parts.run,), (parts.experiment,), (task_parts.fine_tuning,)]
+DEFINITIONS += [(task_parts.sift,)]
 
 
-def test_every_number_of_every_part_has_a_range_and_every_range_a_field():
-  numbers, in_tuples = {'seed', 'length', 'batch_size', 'batch_tokens'}, set()
-  fine_tuning = inspect.signature(task_parts.fine_tuning).parameters.values()
-  numbers |= {p.name for p in fine_tuning if isinstance(p.default, (int, float))}
-  for section, fields in sections():
-    for field, value in fields.items():
-      if isinstance(value, (int, float)) and not isinstance(value, bool):
-        numbers.add(f'{section}.{field}')
-      if isinstance(value, tuple) and value and isinstance(value[0], (int, float)):
-        in_tuples.add(f'{section}.{field}')
-  assert set(ranges.NUMBERS) == numbers
-  assert set(ranges.IN_TUPLES) == in_tuples | {'optimizer.rates'}
-  assert inspect.signature(parts.experiment).parameters['seed'].default == 0
+@pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)
+def test_every_field_has_a_type_a_meaning_and_every_number_a_range(definition):
+  known = fields.parameters(definition[0])
+  assert set(fields.meanings(definition[0])) <= set(known)
+  for name, field in known.items():
+    range_, default = fields.of(field.annotation), field.default
+    assert field.annotation is not field.empty, name
+    is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    assert range_ or not (is_number or isinstance(default, tuple) and fields.numbers_in(default))
+    if default not in (field.empty, None):
+      fields.check(name, default, field.annotation)
+    if field.annotation is dict and name not in ('files', 'splits', 'submission'):
+      continue  # a section
+    meaning = next((m[name] for m in map(fields.meanings, definition) if name in m), '')
+    assert meaning, name
+    assert all(choice in meaning for choice in (range_.choices if range_ else ())), (name, meaning)
 
 
 @pytest.mark.parametrize('system, size', found.SIZES)
@@ -162,3 +164,11 @@ def test_pretrain_refuses_save_minutes_that_never_come_and_writes_nothing(tmp_pa
 def test_a_config_that_a_run_wrote_is_within_the_same_ranges():
   stored = configuration.from_json(configuration.to_json(changed(seed=2**32 - 1)))
   ranges.check(ml_collections.ConfigDict(stored))
+
+
+def test_definitions_need_no_framework():
+  code = 'import sys; from configs import bert; from bertzoo_jax.parts import ranges\n'
+  code += 'ranges.check(bert.get_config("tiny")); print(*{m.split(".")[0] for m in sys.modules})'
+  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+  loaded = set(done.stdout.split())
+  assert 'ml_collections' in loaded and not loaded & {'jax', 'flax', 'tensorflow', 'numpy'}, done

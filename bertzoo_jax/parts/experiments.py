@@ -1,0 +1,154 @@
+"""The config of an experiment, the config of a fine-tuning, and the machinery of both."""
+
+from bertzoo_jax.parts import features as row_features
+from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import optimizers
+from bertzoo_jax.parts import schedules
+from bertzoo_jax.parts import task_objectives
+
+
+@fields.section(named=False)
+def run(
+  *,
+  mesh: fields.each(fields.whole(-1, 2**20)) = (-1, 1, 1),
+  dtype: fields.one_of('bfloat16', 'float32') = 'bfloat16',
+  accumulation: fields.COUNT = 1,
+  unroll: fields.COUNT_OR_0 = 1,
+  remat: fields.one_of('none', 'sublayers', 'feed_forward', 'full') = 'none',
+  kernels: fields.one_of('auto', 'xla', 'fused', 'fused_hashed', 'cudnn') = 'auto',
+  log_every: fields.COUNT = 100,
+  eval_every: fields.STEPS = 10_000,
+  eval_batches: fields.COUNT = 50,
+  save_minutes: fields.AT_LEAST_0 = 20.0,
+  hang_minutes: fields.AT_LEAST_0 = 30.0,
+  keep: fields.COUNT = 3,
+  keep_every: fields.STEPS = 0,
+  on_nonfinite: fields.one_of('stop', 'skip') = 'stop',
+  on_spike: fields.one_of('report', 'stop', 'rewind') = 'report',
+  tensorboard: bool = True,
+  wandb: str = '',
+  compile_cache: str = '~/.cache/bertzoo_jax/xla',
+  corpus_cache: fields.one_of('disk', 'ram') = 'disk',
+):
+  """Machinery: how a run is executed. It changes only rounding and, with other kernels, the draw of
+  dropout.
+
+  mesh: devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the
+    rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too large
+    for one device). tensor splits the heads, the feed-forward and the vocabulary.
+  dtype: of matrix products: bfloat16 | float32.
+  accumulation: microbatches per step.
+  unroll: layers per turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
+  remat: which activations of a layer are saved, from most to least: none (all) | sublayers |
+    feed_forward (its result) | full (nothing).
+  kernels: of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
+    fused | fused_hashed (a TPU's dropout as any machine draws it) | cudnn.
+  log_every, eval_every: steps; eval_every 0 evaluates at the end only.
+  eval_batches: of held-out rows, at most.
+  save_minutes: between checkpoints.
+  hang_minutes: after which a step, evaluation or save that has not finished ends the run with exit
+    code 75; ten times that for the first of each, which compile; 0: never.
+  keep: newest checkpoints kept.
+  keep_every: steps between checkpoints that are kept for good; 0: none.
+  on_nonfinite: stop | skip (leave the update out and count it).
+  on_spike: of loss or gradient norm (training/spikes.py): report | stop | rewind (go back to the
+    last checkpoint before it and leave these steps out; skipped.json in the workdir lists them).
+  tensorboard: whether event files are written.
+  wandb: project name, empty for none.
+  compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.
+  corpus_cache: disk (tokens are read as they are needed) | ram (all at the start).
+  """
+
+
+@fields.section(named=False)
+def experiment(
+  *,
+  seed: fields.SEED = 0,
+  length: fields.TOKENS,
+  batch_size: fields.UNITS_OR_0 = 0,
+  batch_tokens: fields.whole(0, fields.BATCH) = 0,
+  phases: tuple,
+  tokenizer: dict,
+  corpus: dict,
+  format: dict,
+  masking: dict,
+  encoder: dict,
+  objective: dict,
+  optimizer: dict,
+  schedule: dict,
+  hf: str,
+  run: dict,
+):
+  """The complete config of one experiment.
+
+  seed: of weights, rows, masks and dropout.
+  length: tokens per row.
+  batch_size: rows of the global batch; 0 if batch_tokens is set.
+  batch_tokens: tokens of the global batch, which has batch_tokens // length rows; 0 if batch_size
+    is set.
+  phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
+    0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. batch_tokens of a phase overrides the
+    experiment's batch_size, and the reverse.
+  hf: the Hugging Face class that `export` writes.
+  """
+
+
+@fields.section(named=False)
+def fine_tuning(
+  *,
+  name: str = '',
+  seed: fields.SEED = 0,
+  length: fields.TOKENS = 128,
+  batch_size: fields.UNITS_OR_0 = 32,
+  epochs: fields.AT_LEAST_0 = 3.0,
+  steps: fields.STEPS = 0,
+  warmup: fields.AT_LEAST_0 = 0.1,
+  layer_decay: fields.SHARE_ABOVE_0 = 1.0,
+  layer_decay_form: fields.one_of('released', 'corrected') = 'released',
+  seeds: tuple = (),
+  grid: tuple = (),
+  init: str = '',
+  submission: dict = None,
+  metrics: tuple,
+  source: dict,
+  features: dict = None,
+  encoder: dict = None,
+  objective: dict = None,
+  optimizer: dict = None,
+  schedule: dict = None,
+  run: dict = None,
+):
+  """The complete config of one task's fine-tuning.
+
+  name: of the task, for tables and messages.
+  seed: of a run without `seeds`.
+  length: most tokens of a row.
+  batch_size: rows of the global batch.
+  epochs, steps: how long; steps 0 means by epochs.
+  warmup: below 1 a share of all steps, from 1 on steps.
+  layer_decay: the rate of a layer is that of the layer above it × layer_decay; 1 for none.
+  layer_decay_form: released | corrected (ELECTRA's release skips a power between the head and the
+    last layer).
+  seeds: one run each; () for `seed` alone.
+  grid: ((key, (values, …)), …); every combination is run with every seed. A key is none that says
+    which rows there are (source, features, length) or which runs (seed, seeds, init).
+  init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
+  submission: {test split: name of its file for the benchmark}.
+  metrics: names; the first is the dev score, by which the best of a grid is chosen.
+  encoder: {field: value} of the encoder that fine-tuning sets; all others come with the weights.
+    None for both kinds of dropout at 0.1, {} for nothing.
+  """
+  return dict(
+    submission=submission or {},
+    features=features or row_features.texts(),
+    encoder=dict(dropout=0.1, attention_dropout=0.1) if encoder is None else encoder,
+    objective=objective or task_objectives.classification(),
+    optimizer=optimizer or optimizers.adamw(),
+    schedule=schedule or schedules.linear_from_start(learning_rate=3e-5, warmup=0),
+    run=run or machinery(eval_every=0, keep=1),
+  )
+
+
+machinery = run  # fine_tuning has an argument of this name
+
+__all__ = ['run', 'experiment', 'fine_tuning']

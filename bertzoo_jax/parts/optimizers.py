@@ -1,0 +1,73 @@
+"""Optimizers.
+
+A field that a part does not explain means what it does in the nearest part above that explains it.
+"""
+
+from bertzoo_jax.parts import fields
+
+
+@fields.section
+def adamw(
+  *,
+  b1: fields.SHARE_BELOW_1 = 0.9,
+  b2: fields.SHARE_BELOW_1 = 0.98,
+  eps: fields.ABOVE_0 = 1e-6,
+  weight_decay: fields.AT_LEAST_0 = 0.01,
+  no_decay: tuple = (),
+  clip_norm: fields.AT_LEAST_0 = 0.0,
+  rates: fields.each(fields.AT_LEAST_0) = (),
+  clip_groups: tuple = (),
+):
+  """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
+
+  A regex may name a layer: encoder/layers/11/.
+
+  b1: decay of the first moment per update.
+  b2: decay of the second moment.
+  eps: added to the root of the second moment.
+  weight_decay: share of a parameter that is taken away per unit of learning rate.
+  no_decay: path regexes of parameters that do not decay.
+  clip_norm: largest gradient norm, 0 for no clipping.
+  rates: ordered (path regex, multiplier of the learning rate), first match wins.
+  clip_groups: ordered path regexes. Parameters that match the same one first are clipped together
+    by their own norm, and so is the rest; () clips all together.
+  """
+
+
+@fields.section
+def adamw_uncorrected(
+  *,
+  b1: fields.SHARE_BELOW_1 = 0.9,
+  b2: fields.SHARE_BELOW_1 = 0.999,
+  eps: fields.ABOVE_0 = 1e-6,
+  weight_decay: fields.AT_LEAST_0 = 0.01,
+  no_decay: tuple = (r'norm/', r'bias$'),
+  clip_norm: fields.AT_LEAST_0 = 1.0,
+  rates: fields.each(fields.AT_LEAST_0) = (),
+  clip_groups: tuple = (),
+):
+  """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
+  release).
+  """
+
+
+@fields.section
+def lamb(
+  *,
+  b1: fields.SHARE_BELOW_1 = 0.9,
+  b2: fields.SHARE_BELOW_1 = 0.999,
+  eps: fields.ABOVE_0 = 1e-6,
+  weight_decay: fields.AT_LEAST_0 = 0.01,
+  no_decay: tuple = (r'norm/', r'bias$'),
+  no_adaptation: tuple = (r'norm/', r'bias$'),
+  clip_norm: fields.AT_LEAST_0 = 1.0,
+  rates: fields.each(fields.AT_LEAST_0) = (),
+  clip_groups: tuple = (),
+):
+  """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
+
+  no_adaptation: path regexes of parameters without a trust ratio.
+  """
+
+
+__all__ = ['adamw', 'adamw_uncorrected', 'lamb']

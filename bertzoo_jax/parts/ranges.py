@@ -1,0 +1,135 @@
+"""The fields of a config: from its sections to the definitions of their parts. Ranges are checked
+before anything is built or allocated.
+"""
+
+from typing import NamedTuple
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
+from bertzoo_jax.parts import corpus
+from bertzoo_jax.parts import encoders
+from bertzoo_jax.parts import experiments
+from bertzoo_jax.parts import features
+from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import formats
+from bertzoo_jax.parts import maskings
+from bertzoo_jax.parts import objectives
+from bertzoo_jax.parts import optimizers
+from bertzoo_jax.parts import schedules
+from bertzoo_jax.parts import sources
+from bertzoo_jax.parts import task_objectives
+from bertzoo_jax.parts import tokenizers
+
+
+def _of(module):
+  return tuple(getattr(module, name) for name in module.__all__)
+
+
+# The parts that each swappable section of an experiment may be.
+SECTIONS = {
+  'tokenizer': _of(tokenizers),
+  'format': _of(formats),
+  'masking': _of(maskings),
+  'encoder': _of(encoders),
+  'objective': _of(objectives),
+  'optimizer': _of(optimizers),
+  'schedule': _of(schedules),
+}
+# The same of a fine-tuning.
+TASK_SECTIONS = {
+  'source': _of(sources),
+  'features': _of(features),
+  'objective': _of(task_objectives)[1:],
+  'optimizer': SECTIONS['optimizer'],
+  'schedule': SECTIONS['schedule'],
+}
+_UNNAMED = {
+  'corpus': corpus.corpus,
+  'run': experiments.run,
+  'objective.sift': task_objectives.sift,
+}
+
+
+class Row(NamedTuple):
+  """A field of a config, in words.
+
+  key: in the config. value: there. range: '' for any value of its type. meaning: '' for a part of
+  the user's that does not say.
+  """
+
+  key: str
+  value: object
+  range: str
+  meaning: str
+
+
+def check(config) -> None:
+  """Raises UserError for a field that is not in its range, or a number that is not finite, in a
+  config or in what one of its phases overrides.
+  """
+  check_fields(config)
+  steps = configuration.total_steps(config)
+  of_steps = fields.of(fields.STEPS)
+  if not of_steps.holds(steps):
+    raise errors.UserError(
+      f'config.phases have {steps:,} steps in all: {of_steps.words} is needed.'
+    )
+  for phase in configuration.phases(config):
+    check_fields(phase.config, f'in phase {phase.index}, config.')
+    rows, length = phase.config.batch_size, phase.config.length
+    if rows * length > fields.BATCH:
+      raise errors.UserError(
+        f'phase {phase.index} has {rows:,} rows × {length:,} tokens per batch: at most '
+        f'{fields.BATCH:,} tokens are possible, lower config.batch_size (or batch_tokens) or '
+        'config.length.'
+      )
+
+
+def check_fields(config, prefix: str = 'config.') -> None:
+  """As `check`, for the fields alone: of a config that need not have phases. Fields of a part of
+  the user's are checked where it is built, since that runs its code.
+  """
+  for key, value in configuration.flatten(config).items():
+    # what a phase sets is checked where it applies
+    if key != 'phases':
+      fields.check_finite(key, value, prefix)
+      _, field = _definition(config, key)
+      if field is not None:
+        fields.check(key, value, field.annotation, prefix)
+
+
+def table(config) -> list[Row]:
+  """Every field of a config."""
+  rows = []
+  for key, value in configuration.flatten(config).items():
+    parts_, field = _definition(config, key, outside=True)
+    of = field and fields.of(field.annotation)
+    name = key.rpartition('.')[2]
+    meaning = next((m[name] for m in map(fields.meanings, parts_) if name in m), '')
+    rows.append(Row(key, value, of.words if of else '', meaning))
+  return rows
+
+
+def _definition(config, key, outside=False):
+  """(the part that a field is of, before those whose meanings it shares, nearest first; the field's
+  parameter, None if there is none).
+
+  outside: whether a part of the user's counts, which imports its module.
+  """
+  section, _, name = key.rpartition('.')
+  found = ()
+  if not section:
+    found = (experiments.experiment if 'phases' in config else experiments.fine_tuning,)
+  elif section in _UNNAMED:
+    found = (_UNNAMED[section],)
+  elif '.' not in section:
+    known = {p.__name__: p for p in (*SECTIONS.get(section, ()), *TASK_SECTIONS.get(section, ()))}
+    chosen = config[section]['name'] if 'name' in config[section] else None
+    if parts.is_outside(chosen):
+      found = (parts.outside(chosen, section),) if outside else ()
+    elif chosen is None:  # of a fine-tuning's encoder, which the weights name
+      found = [part for part in known.values() if name in fields.parameters(part)]
+    elif chosen in known:
+      found = [*known.values()][list(known).index(chosen) :: -1]
+  return found, fields.parameters(found[0]).get(name) if found else None

@@ -1,0 +1,137 @@
+"""Objectives of fine-tuning.
+
+A field that a part does not explain means what it does in the nearest part above that explains it.
+"""
+
+from bertzoo_jax.parts import fields
+
+
+@fields.section(named=False)
+def sift(
+  *,
+  weight: fields.AT_LEAST_0 = 0.0,
+  rate: fields.AT_LEAST_0 = 1e-4,
+  init: fields.ABOVE_0 = 1e-2,
+  loss: fields.one_of('symmetric_kl', 'kl', 'mse') = 'symmetric_kl',
+):
+  """SiFT, a section of every objective: outputs for perturbed embeddings should not differ from
+  those for the embeddings themselves (He et al. 2020; numbers of the release).
+
+  weight: weight of the difference in the loss; 0 for none. The release has 5, and 3 for its
+    smallest network.
+  rate: size of the one step by which a perturbation grows.
+  init: its first standard deviation.
+  loss: how outputs are compared: symmetric_kl | kl | mse. A number takes mse.
+  """
+
+
+def _sift(given, **usual):
+  """The section with these fields, of the others the usual ones."""
+  return _SIFT(**{**usual, **(given or {})})
+
+
+_SIFT = sift  # constructors have an argument of this name
+
+
+@fields.section
+def classification(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  sift: dict = None,
+):
+  """One of several classes per row.
+
+  head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
+  dropout: of the vectors that the last layer reads.
+  input_dropout: of the row's vector before the dense layer of the head.
+  sift: fields of `sift` that are not its usual ones; None for no SiFT.
+  """
+  return dict(sift=_sift(sift))
+
+
+@fields.section
+def regression(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  sift: dict = None,
+):
+  """One number per row, learned by the squared error."""
+  return dict(sift=_sift(sift, loss='mse'))
+
+
+@fields.section
+def multilabel(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  sift: dict = None,
+):
+  """Each label true or false per row."""
+  return dict(sift=_sift(sift))
+
+
+@fields.section
+def choice(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  sift: dict = None,
+):
+  """One of several options, each of which gets a score."""
+  return dict(sift=_sift(sift))
+
+
+@fields.section
+def tagging(
+  *,
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  sift: dict = None,
+):
+  """One tag per word, at its first token."""
+  return dict(sift=_sift(sift))
+
+
+@fields.section
+def span(
+  *,
+  sift: dict = None,
+):
+  """The answer to a question as a span of its passage: start and end by one linear layer."""
+  return dict(sift=_sift(sift))
+
+
+@fields.section
+def span_conditional(
+  *,
+  head: fields.one_of('tanh', 'gelu') = 'tanh',
+  hidden_size: fields.UNITS_OR_0 = 0,
+  answerable_weight: fields.AT_LEAST_0 = 0.5,
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  sift: dict = None,
+):
+  """The same, with the end scored given the start, and a score that there is no answer.
+
+  head: tanh (XLNet, ALBERT: tanh, and a norm for the end) | gelu (ELECTRA: no norm).
+  hidden_size: width of the hidden layers; 0 for the encoder's. ELECTRA has 512.
+  answerable_weight: of the loss of that score; 0 for no such score.
+  dropout: before the last layer of that score.
+  """
+  return dict(sift=_sift(sift))
+
+
+__all__ = [
+  'sift',
+  'classification',
+  'regression',
+  'multilabel',
+  'choice',
+  'tagging',
+  'span',
+  'span_conditional',
+]
