@@ -8,6 +8,7 @@ import pathlib
 import ml_collections
 
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.parts import ranges
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOT_CONFIGS = ('__init__', 'parts')
@@ -55,3 +56,10 @@ TASK_FILES = tuple(
 )
 TASKS = tuple((file, task) for file in TASK_FILES for task in module(f'tasks.{file}').TASKS)
 SUITES = ('glue',)
+
+
+def fields(section, name, **changes):
+  """The fields of a part, with the usual values but for these."""
+  known = [*ranges.SECTIONS.get(section, ()), *ranges.TASK_SECTIONS.get(section, ())]
+  constructor = next(part for part in known if part.__name__ == name)
+  return {field: value for field, value in constructor(**changes).items() if field != 'name'}

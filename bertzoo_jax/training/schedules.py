@@ -2,7 +2,7 @@
 of W.
 
 The published systems share two words, warmup and linear decay, and mean five different lines by
-them.
+them. Fields: bertzoo_jax/parts/schedules.py.
 """
 
 import jax.numpy as jnp
@@ -11,23 +11,17 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
 
 
-def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
+def linear_from_start(total_steps: int, *, learning_rate, warmup):
   """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0,
   with its jump at W (Google's BERT).
 
-  Args:
-    total_steps: T, updates until the rate is 0.
-    learning_rate: the peak.
-    warmup: W, updates; 0 for none.
-
   Returns:
-    s → rate, float32, for integers and for traced arrays. All schedules have these arguments and
-    this result.
+    s → rate, float32, for integers and for traced arrays. All schedules have this result.
 
   Raises:
-    UserError: warmup not shorter than total_steps, or either out of range.
+    UserError: warmup not shorter than total_steps.
   """
-  _check(total_steps, learning_rate, warmup)
+  _check(total_steps, warmup)
 
   def rate(s):
     s = _float(s)
@@ -36,11 +30,11 @@ def linear_from_start(total_steps: int, *, learning_rate: float, warmup: int):
   return rate
 
 
-def linear_jump(total_steps: int, *, learning_rate: float, warmup: int):
+def linear_jump(total_steps: int, *, learning_rate, warmup):
   """As linear_from_start, but the first update already has peak/W (older fairseq, as in
   SpanBERT).
   """
-  _check(total_steps, learning_rate, warmup)
+  _check(total_steps, warmup)
 
   def rate(s):
     s = _float(s)
@@ -51,13 +45,13 @@ def linear_jump(total_steps: int, *, learning_rate: float, warmup: int):
   return rate
 
 
-def linear_after_warmup(total_steps: int, *, learning_rate: float, warmup: int):
+def linear_after_warmup(total_steps: int, *, learning_rate, warmup):
   """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's
   polynomial_decay, power 1).
 
   The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
   """
-  _check(total_steps, learning_rate, warmup)
+  _check(total_steps, warmup)
 
   def rate(s):
     s = _float(s)
@@ -68,11 +62,11 @@ def linear_after_warmup(total_steps: int, *, learning_rate: float, warmup: int):
   return rate
 
 
-def linear_product(total_steps: int, *, learning_rate: float, warmup: int):
+def linear_product(total_steps: int, *, learning_rate, warmup):
   """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the
   peak is never reached.
   """
-  _check(total_steps, learning_rate, warmup)
+  _check(total_steps, warmup)
 
   def rate(s):
     s = _float(s)
@@ -82,17 +76,11 @@ def linear_product(total_steps: int, *, learning_rate: float, warmup: int):
   return rate
 
 
-def linear_to_floor(total_steps: int, *, learning_rate: float, warmup: int, end_share: float):
+def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
   """peak·s/W for s < W (the first update has rate 0), then linear from the peak at W to
   end_share·peak at T, where it stays (Google's XLNet, with 0.001).
-
-  end_share: from 0 to 1.
   """
-  _check(total_steps, learning_rate, warmup)
-  if not 0.0 <= end_share <= 1.0:
-    raise errors.UserError(
-      f'schedule.end_share is {end_share}: give the last rate as a share of the peak, from 0 to 1.'
-    )
+  _check(total_steps, warmup)
 
   def rate(s):
     s = _float(s)
@@ -116,15 +104,10 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   """
   fields = dict(fields)
   across = fields.pop('across_phases', 'continue')
-  if across == 'continue':
-    return parts.build(fields, BY_NAME, 'schedule', total_steps)
-  if across == 'restart':
-    local = parts.build(fields, BY_NAME, 'schedule', phase_steps)
-    return lambda s: local(s - phase_first_step)
-  raise errors.UserError(
-    f'schedule.across_phases is {across!r}: write continue (one schedule over the run) or restart '
-    '(one a phase).'
-  )
+  known = {'continue': total_steps, 'restart': phase_steps}
+  steps = errors.choose(across, known, 'config.schedule.across_phases')
+  rate = parts.build(fields, BY_NAME, 'schedule', steps)
+  return rate if across == 'continue' else lambda s: rate(s - phase_first_step)
 
 
 def _float(s):
@@ -138,12 +121,7 @@ def _left(s, start, end):
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
 
 
-def _check(total_steps, learning_rate, warmup):
-  if warmup < 0 or learning_rate < 0:
-    raise errors.UserError(
-      f'schedule.learning_rate is {learning_rate} and schedule.warmup {warmup}: neither may be '
-      'negative.'
-    )
+def _check(total_steps, warmup):
   if warmup >= total_steps:
     raise errors.UserError(
       f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower '

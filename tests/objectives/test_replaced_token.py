@@ -22,6 +22,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
 from configs import parts
+from tests import found
 
 SIZES = dict(num_layers=2, activation='gelu', embedding_size=16, width=0.5)
 
@@ -152,16 +153,8 @@ def test_given_samples_are_taken():
 def updated(accumulation, mesh):
   """(parameters, metrics) after a step."""
   objective, params = pair(temperature=3.0, num_layers=1)
-  tx = optimizers.adamw_uncorrected(
-    lambda s: 1e-3,
-    optimizers.paths_of(params),
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    weight_decay=0.01,
-    no_decay=(),
-    clip_norm=1.0,
-  )
+  fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.01, no_decay=())
+  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), **fields)
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
@@ -305,16 +298,8 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
     'replaced_token_frozen', num_layers=2, activation='gelu', embedding_size=16
   )
   params = small.parameters(objective, seed=1, scale=0.05)
-  tx = optimizers.adamw_uncorrected(
-    lambda s: 1e-2,
-    optimizers.paths_of(params),
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    weight_decay=0.5,
-    no_decay=(),
-    clip_norm=1.0,
-  )
+  fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.5, no_decay=())
+  tx = optimizers.adamw_uncorrected(lambda s: 1e-2, optimizers.paths_of(params), **fields)
   state = small.state(objective, tx, params, 4)
   state = state.replace(
     opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)

@@ -8,6 +8,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
+from tests import found
 
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
 SHAPES = {'layer/kernel': (3, 4), 'layer/bias': (4,), 'norm/scale': (4,)}
@@ -70,6 +71,10 @@ def reference(
   return params
 
 
+def built(name, schedule, paths, **fields):
+  return optimizers.BY_NAME[name](schedule, paths, **found.fields('optimizer', name, **fields))
+
+
 @pytest.mark.parametrize('name', optimizers.BY_NAME)
 @pytest.mark.parametrize('clip_norm', [0.0, 0.5])
 @pytest.mark.parametrize('no_decay', [(), (r'norm/', r'bias$')])
@@ -77,9 +82,7 @@ def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
   params, grads = draws()
   fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=clip_norm)
   more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
-  tx = optimizers.BY_NAME[name](
-    lambda s: jnp.asarray(RATES)[s], SHAPES, no_decay=no_decay, **fields, **more
-  )
+  tx = built(name, lambda s: jnp.asarray(RATES)[s], SHAPES, no_decay=no_decay, **fields, **more)
   ours = nested({k: jnp.asarray(x, jnp.float32) for k, x in params.items()})
   state = tx.init(ours)
   for step, g in enumerate(grads):
@@ -104,16 +107,8 @@ def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
   'name,share', [('adamw_uncorrected', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)]
 )
 def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_it(name, share):
-  tx = optimizers.BY_NAME[name](
-    lambda s: 1.0,
-    {'w': (3,)},
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    weight_decay=0.0,
-    no_decay=(),
-    clip_norm=0.0,
-  )
+  more = dict(b2=0.999, weight_decay=0.0, no_decay=(), clip_norm=0.0)
+  tx = built(name, lambda s: 1.0, {'w': (3,)}, **more)
   params = {'w': jnp.zeros(3)}
   updates, _ = tx.update({'w': jnp.array([5.0, -7.0, 9.0])}, tx.init(params), params, step=0)
   np.testing.assert_allclose(updates['w'], [-share, share, -share], rtol=1e-4)
@@ -129,53 +124,12 @@ def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_
 )
 def test_a_decay_rule_that_matches_nothing_is_refused(regex):
   with pytest.raises(errors.UserError, match='no_decay'):
-    optimizers.adamw(
-      lambda s: 1.0,
-      SHAPES,
-      b1=0.9,
-      b2=0.98,
-      eps=1e-6,
-      weight_decay=0.1,
-      no_decay=(regex,),
-      clip_norm=0.0,
-    )
-
-
-@pytest.mark.parametrize('name', optimizers.BY_NAME)
-@pytest.mark.parametrize(
-  'field,value',
-  [
-    ('b1', 1.0),
-    ('b1', -0.1),
-    ('b2', 1.5),
-    ('b2', float('nan')),
-    ('eps', 0.0),
-    ('weight_decay', -0.01),
-    ('clip_norm', -1.0),
-  ],
-)
-def test_a_number_that_makes_no_optimizer_is_refused(name, field, value):
-  fields = {
-    **dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(), clip_norm=0.0),
-    field: value,
-  }
-  with pytest.raises(errors.UserError, match=f'optimizer.{field} is {value}'):
-    optimizers.BY_NAME[name](
-      lambda s: 1.0, SHAPES, **fields, **({'no_adaptation': ()} if name == 'lamb' else {})
-    )
+    built('adamw', lambda s: 1.0, SHAPES, no_decay=(regex,))
 
 
 def lamb(paths, **changes):
-  fields = dict(
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    weight_decay=0.1,
-    no_decay=('bias$',),
-    no_adaptation=('bias$',),
-    clip_norm=0.0,
-  )
-  return optimizers.lamb(lambda s: 0.5, paths, **{**fields, **changes})
+  fields = dict(weight_decay=0.1, no_decay=('bias$',), no_adaptation=('bias$',), clip_norm=0.0)
+  return built('lamb', lambda s: 0.5, paths, **{**fields, **changes})
 
 
 def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has_one():
@@ -276,7 +230,8 @@ def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
     for _ in RATES
   ]
   fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.5)
-  tx = optimizers.BY_NAME[name](
+  tx = built(
+    name,
     lambda s: jnp.asarray(RATES)[s],
     LAYERED,
     **fields,
@@ -323,7 +278,8 @@ def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_th
   arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}
   params, grads, no_decay = arrays(), arrays(), (r'bias$', r'^emb')
   more = {'no_adaptation': no_decay} if name == 'lamb' else {}
-  tx = optimizers.BY_NAME[name](
+  tx = built(
+    name,
     lambda s: jnp.float32(0.3),
     LAYERED,
     **dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.3, no_decay=no_decay),
@@ -360,8 +316,7 @@ def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_th
 
 
 def adamw(**changes):
-  fields = dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, no_decay=(), clip_norm=1.0)
-  return optimizers.adamw(lambda s: 1.0, LAYERED, **{**fields, **changes})
+  return built('adamw', lambda s: 1.0, LAYERED, **{'clip_norm': 1.0, **changes})
 
 
 @pytest.mark.parametrize(
@@ -373,8 +328,6 @@ def adamw(**changes):
     (dict(clip_groups=('layers/4/',)), 'clip_groups.*matches no parameter'),
     (dict(rates=(('(', 0.5),)), 'no regular expression'),
     (dict(rates=('layers/', 0.5)), "rates has 'layers/': a rule is"),
-    (dict(rates=(('layers/', -0.5),)), 'the multiplier 0 or more'),
-    (dict(rates=(('layers/', float('nan')),)), 'the multiplier 0 or more'),
     (dict(rates=(('layers/', '1'),)), 'the multiplier 0 or more'),
     (dict(clip_groups='^emb'), r"it is a tuple, write \('\^emb',\)"),
     (dict(clip_groups=('^emb',), clip_norm=0.0), 'clip_norm is 0'),

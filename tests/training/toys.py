@@ -21,6 +21,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
+from tests import found
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
 NO_DECAY = (r'norm/', r'bias$')
@@ -135,8 +136,9 @@ def phase_run(
   objective = objective or toy()
   schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
   paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  fields = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, no_decay=NO_DECAY, clip_norm=1.0)
-  tx = optimizers.BY_NAME[optimizer](schedule, paths, **{**fields, **changes})
+  fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
+  fields = found.fields('optimizer', optimizer, **{**fields, **changes})
+  tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
