@@ -65,6 +65,16 @@ def test_every_field_has_a_type_a_meaning_and_every_number_a_range(definition):
     assert all(choice in meaning for choice in (range_.choices if range_ else ())), (name, meaning)
 
 
+@pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)
+def test_each_field_with_a_range_refuses_what_lies_outside(definition):
+  for name, field in fields.parameters(definition[0]).items():
+    if range_ := fields.of(field.annotation):
+      wrong = 'oter' if range_.choices else (-1e9,) if range_.of_each else -(10**9)
+      wrong = 'much' if field.annotation is fields.FINITE else wrong
+      with pytest.raises(errors.UserError, match=f'config.{name} '):
+        fields.check(name, wrong, field.annotation)
+
+
 @pytest.mark.parametrize('system, size', found.SIZES)
 def test_every_config_is_within_all_ranges(system, size):
   ranges.check(found.config(system, size))

@@ -8,7 +8,6 @@ import numpy as np
 
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import format as formats
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 
@@ -92,13 +91,10 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
   id and positions from 0. The paper grows the batch instead; packing keeps the shapes static. With
   one segment per row it is also SpanBERT's single segment (Joshi et al. 2019 §3.3).
 
-  long_sentences: a sentence that no row can hold is 'cut' into several, or 'drop'ped together with
-    nothing else (SpanBERT's release); the segment before it then ends there.
+  long_sentences: where one is dropped, the segment before it ends.
   """
   formats.check_length(length, 3, 'doc_sentences')
-  if max_pieces < 1:
-    raise errors.UserError(f'config.format.max_pieces is {max_pieces}: at least 1 is needed.')
-  if errors.choose(long_sentences, {'cut': True, 'drop': False}, 'config.format.long_sentences'):
+  if long_sentences == 'cut':
     text = rows_lib.cut_long(text, length - 2)
   starts, documents = text.sentence_starts, text.document_starts
 
@@ -233,8 +229,6 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
   order.
   """
   formats.check_length(length, 5, 'adjacent_segments')
-  formats.check_share(single_rate, 'single_rate')
-  formats.check_share(short_rate, 'short_rate')
   starts, documents = text.sentence_starts, text.document_starts
 
   def targets(key, first):

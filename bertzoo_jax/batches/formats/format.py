@@ -46,8 +46,3 @@ def check_length(length, least, name):
     raise errors.UserError(
       f'config.length is {length}: {name} needs at least {least} tokens per row.'
     )
-
-
-def check_share(value, name):
-  if not 0 <= value <= 1:
-    raise errors.UserError(f'config.format.{name} is {value}: a share from 0 to 1 is needed.')

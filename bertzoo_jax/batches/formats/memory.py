@@ -31,19 +31,16 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
 
   Args:
     text: rows.Text; length: L.
-    reuse_length: places a step moves on.
     both_directions: lanes of odd number read the text of the lane before them from right to left.
       (The release reverses the second half of a host's rows; the feature `direction` says which
       here.)
-    random_rate: share of rows with a random B. XLNet has no loss on the labels; only an ablation
-      reads them.
+    random_rate: XLNet has no loss on the labels; only an ablation reads them.
 
   Raises:
     UserError: lengths that leave nothing for A and B; with `in_lanes`, less text than the lanes
       need for one row each.
   """
   formats.check_length(length, 8, 'memory_segments')
-  formats.check_share(random_rate, 'random_rate')
   if not 1 <= reuse_length <= length - 5:
     raise errors.UserError(
       f'config.format.reuse_length is {reuse_length}: from 1 to config.length − 5 ({length - 5}) '

@@ -28,12 +28,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
 
   Args:
     text: rows.Text; length: L.
-    pairs: 'nsp': with negative_rate, B is false (label 1). 'sop': with negative_rate, A and B
-      change places (label 1; Lan et al. 2019 §3.1). 'none': B follows A, and there is no label
-      (RoBERTa-wwm's pairs without their loss).
-    short_rate: share of document visits with a short target.
-    negative_rate: of the coin. Where lone sentences take a random partner, more than this share has
-      label 1.
+    pairs: 'nsp', 'sop': with negative_rate, the label is 1. 'none': RoBERTa-wwm's pairs.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
       'same_document': the same, from another place of A's document, not from the chunk and not
@@ -42,22 +37,12 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
       row makes way for its own second segment. What still does not fit is cut (there: left out). A
       row that is alone in its pool stays true.
-    lone_sentences: chunks of one sentence. 'random': a random partner with label 1, under nsp and
-      in ALBERT's release under sop. 'skip': they make no row, which is said at the start; so under
-      none.
+    lone_sentences: 'skip' is said at the start; it is so under pairs 'none'.
 
   Raises:
-    UserError: a field that is out of its range, a length that holds no pair.
+    UserError: fields that do not go together, a length that holds no pair.
   """
   formats.check_length(length, 5, 'segment_pairs')
-  formats.check_share(short_rate, 'short_rate')
-  formats.check_share(negative_rate, 'negative_rate')
-  for name, value, known in (
-    ('pairs', pairs, ('nsp', 'sop', 'none')),
-    ('negatives', negatives, ('documents', 'same_document', 'pool')),
-    ('lone_sentences', lone_sentences, ('random', 'skip')),
-  ):
-    errors.choose(value, dict.fromkeys(known), f'config.format.{name}')
   if negatives != 'documents' and pairs != 'nsp':
     raise errors.UserError(
       f'config.format.negatives is {negatives!r} and pairs {pairs!r}: only nsp has false halves, '
@@ -190,7 +175,6 @@ def sentence_pairs(text, length, *, negative_rate):
   next one starts no row of its own. Too long pairs are cut as in segment_pairs.
   """
   formats.check_length(length, 5, 'sentence_pairs')
-  formats.check_share(negative_rate, 'negative_rate')
   starts, documents = text.sentence_starts, text.document_starts
 
   def is_random(key, first, document_end):

@@ -3,6 +3,8 @@
 A masking is TensorFlow integer operations on the whole batch, of static shapes, the same eagerly
 and inside tf.data; its randomness comes with every row as a key. Schemes that go step by step are
 loops over steps, all rows of the batch in each.
+
+Fields: bertzoo_jax/parts/maskings.py. Here they are explained where the algorithm needs more words.
 """
 
 from bertzoo_jax.batches.masking.contract import Masking

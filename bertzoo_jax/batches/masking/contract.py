@@ -74,28 +74,13 @@ def row_key(keys_B2):
   return keys_B2[:, 0], keys_B2[:, 1]
 
 
-def check(rate, corruption, repeat):
-  """Refuses what no masking can do."""
-  if not 0 < rate < 1:
-    raise errors.UserError(f'config.masking.rate is {rate}: a share between 0 and 1 is needed.')
-  if len(corruption) != 3 or min(corruption) < 0 or abs(sum(corruption) - 1) > 1e-6:
+def check_corruption(corruption):
+  """Refuses shares that are none."""
+  if len(corruption) != 3 or abs(sum(corruption) - 1) > 1e-6:
     raise errors.UserError(
       f'config.masking.corruption is {tuple(corruption)}: three shares that sum to 1 are needed '
       '(mask, random, keep).'
     )
-  check_repeat(repeat)
-
-
-def check_repeat(repeat):
-  if repeat < 0:
-    raise errors.UserError(
-      f'config.masking.repeat is {repeat}: 0 (new in every epoch) or a number of epochs is needed.'
-    )
-
-
-def check_count(value, field, least):
-  if value < least:
-    raise errors.UserError(f'config.masking.{field} is {value}: at least {least} is needed.')
 
 
 # --- budgets ---

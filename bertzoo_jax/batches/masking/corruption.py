@@ -103,7 +103,7 @@ def random_token(corpus, name):
   """uint32 bits of any shape -> random ids int32, of the tokens that `name` says (see
   `corrupter`).
   """
-  return errors.choose(name, _RANDOM_TOKENS, 'config.masking.random_tokens')(corpus)
+  return _RANDOM_TOKENS[name](corpus)
 
 
 def _uniform(*excluded):

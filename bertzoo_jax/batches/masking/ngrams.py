@@ -6,7 +6,6 @@ from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 _UNIT = 1 << 10  # parts of a word in which mean lengths are counted
@@ -31,28 +30,22 @@ def ngram(
   §3.2).
 
   Args:
-    length, corpus, corruption, substitute, random_tokens, repeat: as for `whole_word`.
-    rate: share of a row's tokens, specials counted.
-    weights: of runs of 1, 2, …, N words. Where fewer words follow, those that fit keep their
-      proportions (ALBERT's release shortens the longer ones instead).
+    length, corpus: as for `whole_word`.
+    weights: where fewer words follow, those that fit keep their proportions (ALBERT's release
+      shortens the longer ones instead).
     order: 'shuffled': first words in random order, each with a length of its own; a run that
       exceeds what is left of the budget is tried with a word less, down to one, and one that
       touches a word taken before is left out (ALBERT).
       'left_to_right': word by word, with a chance that spends the budget evenly over what is left
       of the row; the words behind a run are next (MacBERT, whose own chance is unpublished: see
       _left_to_right).
-    corrupted: what one draw of the three shares covers: 'pieces' | 'units', that is words.
-    max_predictions: the most that a row masks; 0: from the rate.
 
   Raises:
-    UserError: a field out of its range, or no table of similar words.
+    UserError: shares or weights that are none, or no table of similar words.
   """
-  contract.check(rate, corruption, repeat)
-  contract.check_count(max_predictions, 'max_predictions', 0)
+  contract.check_corruption(corruption)
   thresholds = contract.cumulative(weights, 'weights')
-  select = errors.choose(
-    order, {'shuffled': _shuffled, 'left_to_right': _left_to_right}, 'config.masking.order'
-  )
+  select = {'shuffled': _shuffled, 'left_to_right': _left_to_right}[order]
   corrupt = substitutes.corrupter(corpus, corruption, random_tokens, substitute, corrupted)
   counts = contract.nearest(length, rate, max_predictions)
   num_predictions = int(counts[-1])

@@ -25,14 +25,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   Args:
     length: L.
     corpus: corpus.corpus.Corpus, of which the special ids are read.
-    context: K of the paper: about one token of K is predicted.
-    max_span: the longest span; 0 for no spans, so that all predictions are single random tokens.
-    num_predictions: P of a full row, divided over the blocks by their lengths; a block with padding
-      gets its share of them.
-    block: tokens permuted together. A token sees nothing of later blocks and all of earlier ones.
-    span_units: 'words': n whole words, which the release's authors meant. 'pieces': n tokens from a
-      word's first one on, which the release takes. The paper says tokens (§3.1).
-    repeat: see Masking.
+    num_predictions: divided over the blocks by their lengths; a block with padding gets its share.
+    block: a token sees nothing of later blocks and all of earlier ones.
 
   Features:
     order int32 [B, L]: i sees j iff order_j < order_i + (i is no prediction), for i and j of one
@@ -40,20 +34,14 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     see; predictions and special tokens have the others, in random order.
 
   Raises:
-    UserError: a field that is out of its range.
+    UserError: more predictions than tokens.
   """
-  contract.check_repeat(repeat)
-  for field, value in dict(context=context, num_predictions=num_predictions, block=block).items():
-    contract.check_count(value, field, 1)
-  contract.check_count(max_span, 'max_span', 0)
   if num_predictions > length:
     raise errors.UserError(
       f'config.masking.num_predictions is {num_predictions}, more than the {length} tokens of a '
       'row.'
     )
-  extent = errors.choose(
-    span_units, {'words': _words, 'pieces': _pieces}, 'config.masking.span_units'
-  )
+  extent = {'words': _words, 'pieces': _pieces}[span_units]
   weights = [1 / n for n in range(1, max_span + 1)]
   thresholds = contract.cumulative(weights, 'max_span') if max_span else None
   block = min(block, length)

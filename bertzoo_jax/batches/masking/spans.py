@@ -6,7 +6,6 @@ import tensorflow as tf
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 
@@ -31,33 +30,23 @@ def span(
   whole words, ℓ geometric; words masked before are no cost. Spans that touch or overlap are one.
 
   Args:
-    length, corpus, corruption, repeat: as for `token`.
-    rate: share of a row's text, specials not counted, rounded upwards.
+    length, corpus: as for `token`.
+    rate: rounded upwards.
     p, max_words: ℓ is n with a chance in proportion to (1 − p)ⁿ⁻¹ p, up to max_words.
-    corrupted: what one draw of the three shares covers: 'spans' | 'units' (words) | 'pieces'.
-    random_tokens: as for `token`; each position its own.
-    overflow: of a word that exceeds what is left of the budget: 'skip': the span ends before it.
-      'cut': its first tokens are masked (the release).
+    random_tokens: each position has its own.
+    overflow: 'skip': the span ends before such a word.
     max_pair_targets: tokens of a span from this offset on have no border tokens.
-    repeat: see Masking.
 
   Features:
     span_left, span_right: int32 [B, P]; positions of the tokens before and behind the span.
     span_offset: int32 [B, P]; the prediction's place in its span, from 0.
     All three are 0 for fillers, for offsets from max_pair_targets on, and for spans at the first or
     last token of a run of text. For all others span_right > 0.
-
-  Raises:
-    UserError: a field that is out of its range.
   """
-  contract.check(rate, corruption, repeat)
-  contract.check_count(max_words, 'max_words', 1)
-  contract.check_count(max_pair_targets, 'max_pair_targets', 1)
-  if not 0 < p < 1:
-    raise errors.UserError(f'config.masking.p is {p}: a chance between 0 and 1 is needed.')
+  contract.check_corruption(corruption)
   thresholds = contract.cumulative((1 - p) ** np.arange(max_words), 'p')
-  cost = errors.choose(overflow, {'skip': _whole, 'cut': _cut}, 'config.masking.overflow')
-  group = errors.choose(corrupted, _GROUPS, 'config.masking.corrupted')
+  cost = {'skip': _whole, 'cut': _cut}[overflow]
+  group = _GROUPS[corrupted]
   corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
   counts = contract.upwards(length, rate)
   num_predictions = int(counts[-1])

@@ -25,7 +25,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
     `words` are the words that are looked up, `units` those that one draw covers.
   """
   plain = corruptions.corrupter(corpus, shares, random_tokens)
-  by_unit = errors.choose(corrupted, {'pieces': False, 'units': True}, 'config.masking.corrupted')
+  by_unit = corrupted == 'units'
   groups = (
     (
       lambda positions_BP, units: tf.gather(
@@ -35,10 +35,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
     if by_unit
     else (lambda positions_BP, units: positions_BP)
   )
-  if (
-    errors.choose(substitute, {'mask': False, 'similar': True}, 'config.masking.substitute')
-    is False
-  ):
+  if substitute == 'mask':
     return lambda key, ids_BL, positions_BP, targets_BP, words, units: plain(
       key, positions_BP, targets_BP, groups(positions_BP, units)
     )

@@ -6,7 +6,6 @@ import tensorflow as tf
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 
@@ -17,31 +16,19 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
   Args:
     length: L.
     corpus: corpus.corpus.Corpus, of which V, the special ids and unigram counts are read.
-    rate: share of a row's tokens, its specials counted and its padding not; a row with fewer
-      maskable tokens masks all of these.
-    corruption: shares of [MASK], of a random token, of the token kept, drawn for each token by
-      itself.
+    rate: a row with fewer maskable tokens masks all of these.
+    corruption: drawn for each token by itself.
     rounding: 'nearest': max(1, round(rate · n)), halves to even (BERT). 'random': int(rate · n +
       U), U in [0, 1) (fairseq).
-    maskable: 'text': all but [CLS] and [SEP]. 'all_but_padding'.
-    random_tokens: 'all': any id of the vocabulary. 'no_specials': not pad, unk, cls and sep, but
-      [MASK] as in fairseq. 'unigrams': as often as in the corpus.
-    sampling: 'distinct': without replacement. 'independent': with it (ELECTRA's release), so that a
-      position may be in several slots, each with weight 1; what the network sees there is drawn
-      once.
-    repeat: see Masking.
-
-  Raises:
-    UserError: a field that is out of its range.
+    maskable: 'text': all but [CLS] and [SEP].
+    random_tokens: see corruption.corrupter.
+    sampling: 'independent': a position may be in several slots, each with weight 1; what the
+      network sees there is drawn once.
   """
-  contract.check(rate, corruption, repeat)
-  counts, chances = errors.choose(rounding, _ROUNDING, 'config.masking.rounding')(length, rate)
-  unmaskable = errors.choose(
-    maskable, {'text': ('cls', 'sep'), 'all_but_padding': ()}, 'config.masking.maskable'
-  )
-  sample = errors.choose(
-    sampling, {'distinct': _distinct, 'independent': _independent}, 'config.masking.sampling'
-  )
+  contract.check_corruption(corruption)
+  counts, chances = _ROUNDING[rounding](length, rate)
+  unmaskable = {'text': ('cls', 'sep'), 'all_but_padding': ()}[maskable]
+  sample = {'distinct': _distinct, 'independent': _independent}[sampling]
   corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
   num_predictions = int(min(length, counts[-1] + (chances[-1] > 0)))
   special = corpus.special

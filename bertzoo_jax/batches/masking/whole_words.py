@@ -8,7 +8,6 @@ from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 
@@ -31,29 +30,16 @@ def whole_word(
 
   Args:
     length, corpus: as for `token`; the table of similar words is read for substitute 'similar'.
-    rate: share of a row's tokens, specials counted ('budget'); or the chance of each unit
-      ('independent').
-    level: 'word', 'phrase' or 'entity': units of that level, and words where there are none.
-    selection: 'budget': units in random order, one that exceeds what is left of the budget is
-      skipped (Google's release). 'independent': a coin for each unit (ERNIE's release); of a row
-      whose units exceed P tokens, units are left out at random.
-    corruption, random_tokens: as for `token`.
-    corrupted: what one draw of the three shares covers: 'pieces' | 'units'.
-    substitute: what the first share becomes: 'mask' | 'similar' (a similar word, see
-      substitutes.py).
-    max_predictions: P, and the most that a row masks; 0: from the rate (for 'independent' four
-      deviations of units of three tokens above the mean).
-    repeat: see Masking.
+    selection: 'independent': of a row whose units exceed P tokens, units are left out at random.
+    substitute: see substitutes.py.
+    max_predictions: P. 0 for 'independent': four deviations of units of three tokens above the
+      mean.
 
   Raises:
-    UserError: a field out of its range, or no table of similar words.
+    UserError: shares that are none, or no table of similar words.
   """
-  contract.check(rate, corruption, repeat)
-  contract.check_count(max_predictions, 'max_predictions', 0)
-  errors.choose(level, dict.fromkeys(('word', 'phrase', 'entity')), 'config.masking.level')
-  select, num_predictions = errors.choose(selection, _SELECTIONS, 'config.masking.selection')(
-    length, rate, max_predictions
-  )
+  contract.check_corruption(corruption)
+  select, num_predictions = _SELECTIONS[selection](length, rate, max_predictions)
   corrupt = substitutes.corrupter(corpus, corruption, random_tokens, substitute, corrupted)
 
   def apply(features, keys_B2):

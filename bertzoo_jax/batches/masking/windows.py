@@ -7,7 +7,6 @@ import tensorflow as tf
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 
 
@@ -16,26 +15,18 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
   (code of He et al. 2020).
 
   Args:
-    length, corpus, corruption, random_tokens, repeat: as for `token`; the three shares are drawn
-      for each token by itself.
-    rate: share of a row's tokens, specials counted: max(1, round(rate · n)), the row's budget.
-    max_gram: 1: single tokens; more: words of the corpus.
+    length, corpus: as for `token`.
+    rate: the row's budget is max(1, round(rate · n)).
+    corruption: drawn for each token by itself.
     scan: where the windows lie, and which ones count until the budget is spent. 'left_to_right':
       from the row's start, up to the word that does not fit any more (the release masks that word,
       too); the end of a full row stays unmasked. 'spread': ours. The windows begin at a random word
       and wrap to the start of the row; they count in random order. If the row's windows hold less
       than the budget, the windows of a second lap follow. A run that exceeds the budget loses its
       last words.
-    repeat: see Masking.
-
-  Raises:
-    UserError: a field that is out of its range.
   """
-  contract.check(rate, corruption, repeat)
-  contract.check_count(max_gram, 'max_gram', 1)
-  select = errors.choose(
-    scan, {'left_to_right': _left_to_right, 'spread': _spread}, 'config.masking.scan'
-  )
+  contract.check_corruption(corruption)
+  select = {'left_to_right': _left_to_right, 'spread': _spread}[scan]
   window = int(1 / rate)
   corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
   thresholds = contract.cumulative([1 / n for n in range(1, max_gram + 1)], 'max_gram')
