@@ -16,23 +16,15 @@ from configs import parts
 
 VOCAB = 101
 SECTION = dict(
-  name='transformer',
-  num_layers=3,
-  hidden_size=48,
-  num_heads=4,
-  intermediate_size=80,
-  embedding_size=0,
-  max_positions=40,
-  type_vocab_size=2,
-  sharing='none',
-  num_groups=1,
-  inner_group_num=1,
-  activation='gelu_tanh',
-  norm_eps=1e-12,
-  dropout=0.0,
-  attention_dropout=0.0,
-  initializer='truncated_normal',
-  initializer_range=0.02,
+  parts.transformer(
+    num_layers=3,
+    hidden_size=48,
+    num_heads=4,
+    intermediate_size=80,
+    max_positions=40,
+    dropout=0.0,
+    attention_dropout=0.0,
+  )
 )
 TWO_STREAM = dict(
   parts.two_stream(

@@ -33,9 +33,6 @@ AXES = (
   (r'convolution/kernel$', {'fsdp': (-1, -2)}),
 )
 
-# Where vectors of absolute positions are added.
-ABSOLUTE = ('none', 'input', 'decoder')
-
 _PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
 
 
@@ -59,7 +56,7 @@ class Disentangled(nn.Module):
   Microsoft's code −max_distance and all distances below have the row of 1 − max_distance.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there. vocab_size
+  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py. vocab_size
   is rounded up to a multiple of vocab_multiple; it then is the number of rows of the word table.
   """
 
@@ -389,17 +386,13 @@ class _Told(NamedTuple):
 
 
 def _check(e: Disentangled):
-  """Raises UserError for choices that cannot be built."""
-  errors.choose(e.absolute_positions, dict.fromkeys(ABSOLUTE), 'encoder.absolute_positions')
-  layers.activation(e.convolution_activation)
-  if e.max_distance < 2:
-    raise errors.UserError(f'encoder.max_distance={e.max_distance}: at least 2 is needed.')
-  if e.buckets < 0 or e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
+  """Raises UserError for sizes that do not go together."""
+  if e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
     raise errors.UserError(
       f'encoder.buckets={e.buckets}: with max_distance={e.max_distance} give an even number of at '
       f'most {2 * e.max_distance - 4}, or 0 for a row per distance.'
     )
-  if e.convolution_size < 0 or (e.convolution_size and e.convolution_size % 2 == 0):
+  if e.convolution_size and e.convolution_size % 2 == 0:
     raise errors.UserError(
       f'encoder.convolution_size={e.convolution_size}: give an odd number of tokens, or 0 for none.'
     )

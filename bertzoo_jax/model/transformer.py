@@ -36,7 +36,7 @@ class Transformer(nn.Module):
   where the sizes say so (Lan et al. 2019 §3.1).
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there.
+  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
 
   vocab_size: int
@@ -215,15 +215,8 @@ def shares(e, width: float, depth: float) -> dict[str, int]:
 
 
 def check(e):
-  """Raises UserError for sizes that cannot be built."""
+  """Raises UserError for sizes that do not go together."""
   check_widths(e)
-  errors.choose(e.sharing, stack.SHARING, 'encoder.sharing')
-  check_counts(e, 'max_positions', 'num_groups', 'inner_group_num')
-  if e.embedding_size < 0:
-    raise errors.UserError(
-      f'encoder.embedding_size={e.embedding_size}: give the width of the tables, or 0 for that of '
-      'the layers.'
-    )
   if e.num_layers % e.num_groups:
     raise errors.UserError(
       f'encoder.num_groups={e.num_groups} does not divide num_layers={e.num_layers}: choose a '
@@ -234,39 +227,15 @@ def check(e):
       'encoder.num_groups and inner_group_num are about layers that share: leave both at 1, or set '
       'encoder.sharing.'
     )
-  if e.type_vocab_size < 0:
-    raise errors.UserError(
-      f'encoder.type_vocab_size={e.type_vocab_size}: give the number of segments, or 0 for none.'
-    )
 
 
 def check_widths(e):
-  """Raises UserError for widths, counts, names or rates that no encoder of such layers can have."""
-  errors.choose(e.remat, stack.REMAT, 'run.remat')
-  layers.activation(e.activation)
-  layers.initializer(e.initializer, e.initializer_range)
-  sizes = ('hidden_size', 'num_heads', 'intermediate_size')
-  check_counts(e, 'num_layers', *sizes, 'vocab_size', 'unroll')
+  """Raises UserError for heads that do not divide the width."""
   if e.hidden_size % e.num_heads:
     raise errors.UserError(
       f'encoder.hidden_size={e.hidden_size} does not divide by num_heads={e.num_heads}: choose a '
       'multiple.'
     )
-  for name in ('norm_eps', 'initializer_range'):
-    if not getattr(e, name) > 0.0:
-      raise errors.UserError(f'encoder.{name}={getattr(e, name)}: it must be above 0.')
-  for name in ('dropout', 'attention_dropout'):
-    if not 0.0 <= getattr(e, name) < 1.0:
-      raise errors.UserError(
-        f'encoder.{name}={getattr(e, name)}: a rate is at least 0 and below 1.'
-      )
-
-
-def check_counts(e, *names):
-  """Raises UserError for fields below 1."""
-  for name in names:
-    if getattr(e, name) < 1:
-      raise errors.UserError(f'{name}={getattr(e, name)}: at least 1 is needed.')
 
 
 def check_length(batch, max_positions: int):

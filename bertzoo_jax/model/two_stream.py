@@ -60,7 +60,7 @@ class TwoStream(nn.Module):
   Dropout is not as in the release, see configs/xlnet.py.
 
   vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest is the config's section, explained there.
+  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
 
   vocab_size: int
@@ -473,15 +473,8 @@ def _of_batch(*kept):
 
 
 def _check(e: TwoStream):
-  """Raises UserError for choices that cannot be built."""
+  """Raises UserError for a width that cannot be built."""
   if e.hidden_size % 2:
     raise errors.UserError(
       f'encoder.hidden_size={e.hidden_size}: give an even width, since sinusoids come in pairs.'
     )
-  for name in ('memory_length', 'clamp_length'):
-    if getattr(e, name) < 0:
-      raise errors.UserError(
-        f'encoder.{name}={getattr(e, name)}: give a number of tokens, or 0 for none.'
-      )
-  if e.reuse_length < 1:
-    raise errors.UserError(f'encoder.reuse_length={e.reuse_length}: at least 1 is needed.')

@@ -1,5 +1,5 @@
 """Objectives by name: BY_NAME[name](encoder=…, ops=…, **fields of the config's section) →
-Objective.
+Objective. Fields: bertzoo_jax/parts/objectives.py and task_objectives.py.
 """
 
 import jax.numpy as jnp

@@ -15,10 +15,6 @@ def choice(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=
   options of a unit. option_weights [B, C] is 0 for an option that only fills a unit.
 
   Metrics under the total 'units': choice_loss (nats), choice_accuracy.
-
-  Args:
-    head: a kind of heads.ROW_HEADS. dropout, input_dropout: rates, see heads.RowHead.
-    sift: fields of sift.py; None for none.
   """
 
   def logits(params, hidden, batch, key):

@@ -31,7 +31,6 @@ def replace_mlm(
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
   both = _both(generator, False)
-  generators.check_temperature(temperature)
 
   def init(key):
     return _init(encoder, generator, key)
@@ -81,7 +80,6 @@ def all_tokens_mlm(
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
   both = _both(generator, True)
-  generators.check_temperature(temperature)
   copy = networks.token_score(encoder)
 
   def init(key):

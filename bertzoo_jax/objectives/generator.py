@@ -130,22 +130,15 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
 
   Args:
     encoder: linen module of the main network.
-    width, depth: sizes of layers and their number, as shares of the main network's; a head keeps
-      its width if it can.
+    width, depth: a head keeps its width if it can.
     shared: a name in SHARED. Tables that are not shared are as wide as the generator's layers;
       a generator of the network's own size, and shared tables, have the network's width.
     predicts: whether the main network has a vocabulary head.
 
   Raises:
-    UserError: an unknown name, shares out of range, or networks of two sizes that are to share all.
+    UserError: networks of two sizes that are to share all.
   """
-  modes = errors.choose(shared, SHARED, 'objective.shared')
-  for name, share in (('width', width), ('depth', depth)):
-    if not 0.0 < share <= 1.0:
-      raise errors.UserError(
-        f"objective.{name} is {share}: the generator's share of the network's is above 0 and at "
-        'most 1.'
-      )
+  modes = SHARED[shared]
   if (width, depth) == (1.0, 1.0):
     return _sharing(encoder.clone(parent=None), encoder, shared, modes, predicts)
   if shared == 'all':
@@ -189,15 +182,6 @@ def logits(generator: Generator, params: dict, batch: dict, key, ops):
   ).states_BPD
   logits_BPV = networks.vocabulary_logits(generator.encoder, params, states_BPD, ops.constrain)
   return logits_BPV, states_BPD
-
-
-def check_temperature(temperature: float) -> None:
-  """Raises UserError for what no logit can be divided by."""
-  if not temperature > 0.0:
-    raise errors.UserError(
-      f'objective.temperature is {temperature}: it must be above 0; 1.0 samples as the generator '
-      'says.'
-    )
 
 
 def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):

@@ -5,7 +5,6 @@ vocabulary, D width, C outputs of a row.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import heads
 from bertzoo_jax.model import layers
@@ -95,14 +94,9 @@ def init_pair_head(encoder, key):
 
 
 def init_replaced_head(encoder, key, kind='token'):
-  """Parameters of the head that tells replaced tokens. kind: see `check_replaced_head`."""
+  """Parameters of the head that tells replaced tokens. kind: token or token_and_row."""
   vectors = (_vectors(encoder),) * (2 if kind == 'token_and_row' else 1)
   return _replaced_head(encoder, kind).init(key, *vectors)['params']
-
-
-def check_replaced_head(kind: str) -> None:
-  """Raises UserError unless `kind` is token or token_and_row."""
-  errors.choose(kind, dict.fromkeys(('token', 'token_and_row')), 'objective.head')
 
 
 def replaced_logits(encoder, params, hidden_BLD, batch):

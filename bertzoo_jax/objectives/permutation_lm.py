@@ -21,12 +21,7 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
 
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy. With a pair loss also the pair
   metrics of `mlm.mlm_pair`.
-
-  Args:
-    encoder: with a query stream.
-    ops: operations that depend on the devices.
-    pair_weight: of the mean negative log-likelihood of pair_labels, predicted from the row's last
-      token (last row of Table 6); 0 for no pair head.
+  The pair loss is read from the row's last token (last row of Table 6).
 
   Raises:
     UserError: an encoder without query stream.
@@ -41,7 +36,7 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
 
 def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
   """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
-  denoising autoencoder of Yang et al. 2019, Table 6. Metrics and arguments: see `permutation_lm`.
+  denoising autoencoder of Yang et al. 2019, Table 6. Metrics: see `permutation_lm`.
 
   Raises:
     UserError: an encoder without memory.

@@ -8,7 +8,6 @@ Legend: B batch, L length, P predictions, V vocabulary, D width.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -45,9 +44,7 @@ def replaced_token(
   of calling every token original), and rtd_precision, rtd_recall and rtd_auc of replaced tokens.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  generators.check_temperature(temperature)
-  weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
-  networks.check_replaced_head(head)
+  weigh = _LOSS_OVER[loss_over]
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -95,9 +92,7 @@ def replaced_token_frozen(
   size. Metrics: see `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
-  generators.check_temperature(temperature)
-  weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
-  networks.check_replaced_head(head)
+  weigh = _LOSS_OVER[loss_over]
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -181,9 +176,7 @@ def replaced_token_adversarial(
   Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  generators.check_temperature(temperature)
-  weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
-  networks.check_replaced_head(head)
+  weigh = _LOSS_OVER[loss_over]
   of = generator.main_network('discriminator', 'replaced_head').of
   baseline = networks.token_score(generator.encoder)
 
@@ -244,8 +237,7 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> o
   and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
   `replaced_token`.
   """
-  weigh = errors.choose(loss_over, _LOSS_OVER, 'choice of the tokens that the loss is over')
-  networks.check_replaced_head(head)
+  weigh = _LOSS_OVER[loss_over]
 
   def init(key):
     encoder_key, head_key = jax.random.split(key)

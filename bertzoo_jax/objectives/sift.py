@@ -57,15 +57,14 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     encoder: linen module.
     scorer: of the task.
     ops: operations that depend on the devices.
-    sift: {weight, rate, init, loss}, see configs/tasks/parts.py; None for none.
+    sift: its fields, see bertzoo_jax/parts/task_objectives.py; None for none.
 
-  Raises UserError for an encoder without a norm after its embeddings, or a loss that does not exist
-  or does not fit the outputs.
+  Raises UserError for an encoder without a norm after its embeddings, or a loss that does not fit
+  the outputs.
   """
   plain = scored.objective_of(encoder, scorer, ops)
   if sift is None:
     return plain
-  errors.choose(sift['loss'], DIVERGENCES, 'objective.sift.loss')
   if sift['weight'] == 0:
     return plain
   _check(encoder, scorer, sift)

@@ -26,12 +26,6 @@ def mlm_span_boundary(
   own predictions: spans at the first or last token of a text have no boundary loss.
 
   Metrics: see `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
-
-  Args:
-    encoder, ops: see `mlm.mlm`.
-    boundary_weight: of the second loss.
-    num_offsets: number of first tokens of a span that have a boundary loss.
-    offset_size: width of the vectors of places.
   """
   head = boundary_head(encoder, num_offsets, offset_size)
 

@@ -20,8 +20,7 @@ def span(encoder, ops=operations.PLAIN, *, sift=None):
   """Mean of the negative log-likelihoods of start and end, each a softmax over the tokens of the
   row (Devlin et al. 2018 §4.2).
 
-  Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy. sift: fields of
-  sift.py, None for none.
+  Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
   """
 
   def logits(params, hidden_BLD, batch, key):
@@ -55,13 +54,6 @@ def span_conditional(
   Reads `answer_mask` [B, L] and `impossible` [B], 1.0 for a row without the answer.
 
   Metrics under the total 'rows': as `span`, and answerable_loss (nats), answerable_accuracy.
-
-  Args:
-    head: of heads.SPAN_HEADS.
-    hidden_size: width of its hidden layers; 0 for the encoder's.
-    answerable_weight: of answerable_loss in the loss; 0 for no such score.
-    dropout: rate before the last layer of that score.
-    sift: fields of sift.py; None for none.
   """
   answerable = answerable_weight > 0
 

@@ -16,11 +16,6 @@ def tagging(encoder, ops=operations.PLAIN, *, labels, dropout, sift=None):
   the whole batch.
 
   Metrics under the total 'words': tag_loss (nats), tag_accuracy.
-
-  Args:
-    labels: names of the tags.
-    dropout: rate, of the vectors that the head reads.
-    sift: fields of sift.py; None for none.
   """
   if len(labels) < 2:
     raise errors.UserError(f'objective=tagging has {len(labels)} tag(s): give two or more.')

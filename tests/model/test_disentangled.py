@@ -485,12 +485,9 @@ def test_buckets_are_those_of_the_release_at_its_landmarks():
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(absolute_positions='decode'), "mean 'decoder'"),
     (dict(buckets=7), 'give an even number of at most 36'),
     (dict(buckets=38), 'at most 36'),
-    (dict(max_distance=1), 'at least 2'),
     (dict(convolution_size=2), 'odd number'),
-    (dict(convolution_activation='gleu'), "mean 'gelu'"),
     (dict(num_heads=5), 'does not divide'),
   ],
 )

@@ -33,10 +33,7 @@ FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
   [
     ('permutation_lm', dict(section=small.SECTION), 'two_stream'),
     ('memory_mlm', dict(section=small.SECTION), 'memory'),
-    ('memory_mlm', dict(section=small.TWO_STREAM, memory_length=-1), 'memory_length'),
-    ('memory_mlm', dict(section=small.TWO_STREAM, reuse_length=0), 'reuse_length'),
     ('memory_mlm', dict(section=small.TWO_STREAM, hidden_size=3, num_heads=1), 'even'),
-    ('memory_mlm', dict(section=small.TWO_STREAM, dropout=1.0), 'below 1'),
   ],
 )
 def test_what_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):

@@ -357,7 +357,6 @@ def test_in_bfloat16_it_is_near_float32():
   [
     ('classification', 'two_stream', {}, 'TwoStream.* no norm .*objective.sift.weight=0'),
     ('regression', 'transformer', dict(loss='symmetric_kl'), 'objective.sift.loss=mse'),
-    ('classification', 'transformer', dict(loss='symetric_kl'), "'symmetric_kl'"),
   ],
 )
 def test_what_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, words):
