@@ -8,7 +8,6 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import assembly
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import program
 from bertzoo_jax.training import data
@@ -81,9 +80,8 @@ def train_step(
     None,
   )
   over = sharding.mesh(mesh, program.devices(slice_)[: int(np.prod(mesh))])
-  return program.train_step(
-    assembly.phase_run(config, configuration.phases(config)[0], stand_in, over, 1000)
-  )
+  run = assembly.planned(config)
+  return program.train_step(assembly.phase_run(run, run.phases[0], stand_in, over, 1000))
 
 
 def at_depth(low: tuple[int, dict], high: tuple[int, dict], layers: int) -> dict:

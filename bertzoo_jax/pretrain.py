@@ -31,7 +31,6 @@ from absl import flags
 
 from bertzoo_jax.assembly import run as runs
 from bertzoo_jax.common import cli
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import data as training_data
@@ -69,9 +68,7 @@ def pretrain(
   with preemption.Preemption().listening() as notice:
     runs.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(
-      runs.train(config, workdir, open_data, init=init, notice=notice), config, workdir
-    )
+    return _report(runs.train(config, workdir, open_data, init=init, notice=notice), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -138,9 +135,10 @@ def _from_corpus(config, path, cache_dir, host):
   )
 
 
-def _report(result, config, workdir) -> dict:
+def _report(result, workdir) -> dict:
   """Says how it ended; what `pretrain` returns."""
-  data, held_out, flops = result.pop('data'), result['held_out'], result['flops']
+  data, more = result.pop('data'), result.pop('to_come')
+  held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
   if runs.first_process():
     if result['interrupted'] and result['step'] < result['end']:
@@ -150,7 +148,7 @@ def _report(result, config, workdir) -> dict:
         else 'before the first step'
       )
       print(f'stopped {saved}: run the same line to resume', flush=True)
-    elif more := data.still_to_come(configuration.phases(config)):
+    elif more:
       print(more, flush=True)
     else:
       print(f'done: {result["step"]:,} steps in {workdir}{counted}', flush=True)

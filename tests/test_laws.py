@@ -248,7 +248,8 @@ def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(syste
   again = configuration.from_json(configuration.to_json(config))
   assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
   if 'max_positions' in config.encoder:
-    assert configuration.max_length(config) <= config.encoder.max_positions
+    phases = configuration.phases(config)
+    assert max(p.config.length for p in phases) <= config.encoder.max_positions
   for phase in configuration.phases(config):
     assert phase.config.schedule.warmup < configuration.total_steps(config)
   with pytest.raises(AttributeError):

@@ -16,6 +16,7 @@ import ml_collections
 import pytest
 import rich.console
 
+from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import __main__ as command
@@ -85,10 +86,10 @@ def test_the_border_of_phases_is_compiled_too(monkeypatch):
   asked = []
 
   def compiled(jobs, **_):
-    asked.extend([p.index for p in job.phases] for job in jobs)
+    asked.extend([*job.features] for job in jobs)
     refused = program.Program(None, {}, None, 99 << 30, 0.0)
     fits = program.Program(None, {}, program.Memory(1, 1), None, 0.0)
-    return [fits if len(job.phases) == 1 else refused for job in jobs]
+    return [fits if len(job.features) == 1 else refused for job in jobs]
 
   monkeypatch.setattr(processes, 'compiled', compiled)
   found = verdict.preflight(config(run__kernels='xla'), tpu='v5e-4')
@@ -360,10 +361,11 @@ def linear(monkeypatch, per_row=1 << 24, fixed=1 << 30, usable=chips.CHIPS['v5e'
 
   def compiled(jobs, *, whole, kept=None, known=lambda number, found: None):
     out = []
-    for number, (_, phases, features, _, _, devices) in enumerate(jobs):
-      run, rows = phases[-1].config.run, features[phases[-1].index]['input_ids'][0][0]
+    for number, (resolved, features, _, _, devices) in enumerate(jobs):
+      last = max(features)
+      run, rows = resolved.phases[last].config.run, features[last]['input_ids'][0][0]
       line = per_row * rows * 4 / devices / run.accumulation
-      need = fixed + line * less.get(run.remat, 1) * less.get(run.dtype, 1) * (len(phases) == 1)
+      need = fixed + line * less.get(run.remat, 1) * less.get(run.dtype, 1) * (len(features) == 1)
       asked.append(jobs[number])
       if need > usable:
         out.append(program.Program(None, {}, None, int(usable + 0.2 * (need - usable)), 1.0))
@@ -377,7 +379,7 @@ def linear(monkeypatch, per_row=1 << 24, fixed=1 << 30, usable=chips.CHIPS['v5e'
 
 
 def rows_of(jobs):
-  return [job.features[job.phases[0].index]['input_ids'][0][0] for job in jobs]
+  return [job.features[min(job.features)]['input_ids'][0][0] for job in jobs]
 
 
 def changes(found, fits=True):
@@ -469,7 +471,7 @@ def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
   found = verdict.preflight(config(phases=((60, {}), (40, own))), topology='v5e:2x2')
   assert [(p.rows, p.program.fits) for p in found.phases] == [(8, True), (4096, False)]
   most = found.phases[1].largest
-  assert most == 2 * MOST // 8 * 8 and {j.phases[0].index for j in asked[-6:]} == {1}
+  assert most == 2 * MOST // 8 * 8 and {min(j.features) for j in asked[-6:]} == {1}
   assert 'run.accumulation=8 in phase 1 of the config' in changes(found)
   assert f'batch_tokens={most * 64} in phase 1 of the config' in changes(found)
 
@@ -629,7 +631,7 @@ def test_one_of_type_and_topology_is_needed():
 )
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found = readiness.Findings()
-  text = readiness.text(found, ml_collections.ConfigDict(made).lock(), None, 1)
+  text = readiness.text(found, assembly.planned(ml_collections.ConfigDict(made).lock()), None, 1)
   for phase in configuration.phases(made):
     features = text.data.phase(phase).features
     assert (
@@ -656,11 +658,11 @@ def corpus(tmp_path_factory):
 
 def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
   found = readiness.Findings()
-  text = readiness.text(found, config(phases=((40000, {}),)), str(corpus), 1)
+  text = readiness.text(found, assembly.planned(config(phases=((40000, {}),))), str(corpus), 1)
   assert text.rows[0] > 4 and text.hash and text.tokens > 500
   assert [f.code for f in found] == ['W02'] and 'times' in found[0].sentence
   few = readiness.Findings()
-  readiness.text(few, config(batch_size=4096), str(corpus), 1)
+  readiness.text(few, assembly.planned(config(batch_size=4096)), str(corpus), 1)
   assert 'W03' in [f.code for f in few] and any('rows repeat in a batch' in f.sentence for f in few)
 
 
@@ -671,7 +673,7 @@ def test_a_vocabulary_size_that_only_a_corpus_tells_is_a_problem_without_one():
 
 def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looked_at(corpus):
   found = readiness.Findings()
-  text = readiness.text(found, config(tokenizer__vocab_size=301), str(corpus), 1)
+  text = readiness.text(found, assembly.planned(config(tokenizer__vocab_size=301)), str(corpus), 1)
   assert [f.code for f in found] == ['P06'] and 'vocabulary of 300' in found[0].sentence
   assert text.data.vocab_size == 300
 
@@ -685,7 +687,7 @@ def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(mon
   monkeypatch.setattr(readiness.storage, 'path', lambda p: pathlib.Path('/nowhere'))
   monkeypatch.setattr(readiness.storage, 'is_remote', lambda p: True)
   found = readiness.Findings()
-  text = readiness.text(found, config(), 'gs://bucket/corpus', 1)
+  text = readiness.text(found, assembly.planned(config()), 'gs://bucket/corpus', 1)
   readiness.check_workdir(found, config(), 'gs://bucket/run', text, 1)
   assert [f.code for f in found] == [
     'P14',
@@ -696,7 +698,7 @@ def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(mon
 
 def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpus, monkeypatch):
   found = readiness.Findings()
-  text = readiness.text(found, config(), str(corpus), 1)
+  text = readiness.text(found, assembly.planned(config()), str(corpus), 1)
   readiness.check_workdir(found, config(), str(tmp_path / 'a' / 'b'), text, 1 << 20)
   assert not found and not (tmp_path / 'a').exists()
   workdirs.describe(tmp_path, config(), {'hash': text.hash}, lambda folder: None)
@@ -717,7 +719,7 @@ def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpu
 def test_a_folder_of_a_corpus_is_no_workdir(corpus):
   found = readiness.Findings()
   readiness.check_workdir(
-    found, config(), str(corpus), readiness.text(found, config(), None, 1), None
+    found, config(), str(corpus), readiness.text(found, assembly.planned(config()), None, 1), None
   )
   assert 'P11' in [f.code for f in found]
 
@@ -739,7 +741,11 @@ def test_the_recipe_is_the_file_without_what_the_command_sets():
     == 256
   )
   found = readiness.Findings()
-  readiness.check_recipe(found, config(batch_size=16), config())
+  readiness.check_recipe(
+    found, configuration.phases(config(batch_size=16)), configuration.phases(config())
+  )
   assert not found, 'twice is near enough'
-  readiness.check_recipe(found, config(batch_size=24), config())
+  readiness.check_recipe(
+    found, configuration.phases(config(batch_size=24)), configuration.phases(config())
+  )
   assert [f.code for f in found] == ['W01', 'W01'] and 'learning_rate' in found[0].sentence

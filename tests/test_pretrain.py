@@ -834,4 +834,4 @@ def test_a_run_killed_while_it_goes_back_leaves_out_the_same_step(world, tmp_pat
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():
-  assembly.check(ml_collections.ConfigDict(bert.get_config('tiny')).lock())
+  assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock())

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import small_networks
 
-from bertzoo_jax import assembly
 from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
@@ -195,7 +194,7 @@ def step_of(objective, batch, optimizer):
   key = (objective, shapes, *key_of(optimizer))
   if key not in _steps:
     drawn = objective._replace(init=lambda _: small_networks.parameters(objective))
-    paths = assembly.paths(objective)
+    paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
     made = lambda schedule: parts.build(optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
 
     def step(state, batch, rate):

@@ -2,6 +2,10 @@
 `pretrain` runs is what `preflight` compiles.
 """
 
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -23,22 +27,121 @@ from bertzoo_jax.training import sharding
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
-def check(config):
-  """What can be known from the config alone."""
-  ranges.check(config)
-  total = configuration.total_steps(config)
-  for phase in configuration.phases(config):
-    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, total)
+class Network(NamedTuple):
+  """What a phase trains, on a mesh.
+
+  Attributes:
+    encoder, objective: as built.
+    shapes: of the parameters, a tree of shape structs.
+    schedule: step → learning rate.
+    tx: the optimizer.
+  """
+
+  encoder: Any
+  objective: Objective
+  shapes: Any
+  schedule: Any
+  tx: Any
+
+  @property
+  def paths(self) -> dict[str, tuple[int, ...]]:
+    """{path: shape} of the parameters."""
+    return optimizers.paths_of(self.shapes)
+
+  @property
+  def summands(self) -> dict[str, bool]:
+    """{path of a parameter: whether its network computes with sums of parameters}."""
+    found = {}
+    for network in sorted(self.objective.networks, key=lambda network: network.into is None):
+      found |= dict.fromkeys(network.places(self.shapes).values(), network.into is not None)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """A config, resolved: `resolve` makes it.
+
+  Attributes:
+    config: an experiment, locked.
+    phases: in order.
+  """
+
+  config: Any
+  phases: tuple[configuration.Phase, ...]
+  _networks: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+  @property
+  def end_step(self) -> int:
+    return self.phases[-1].end_step
+
+  def network(self, phase, vocab_size: int, mesh=None) -> Network:
+    """The network of a phase, built and traced once. mesh: None for any one device.
+
+    Raises:
+      UserError: a field that its part does not have, or parts that do not go together.
+    """
+    key = phase.index, vocab_size, mesh
+    if key not in self._networks:
+      self._networks[key] = self._network(phase, vocab_size, mesh)
+    return self._networks[key]
+
+  def _network(self, phase, vocab_size, mesh):
+    config, ops = phase.config, operations.PLAIN
+    network = encoder(config, vocab_size)
+    if mesh is not None:
+      chosen = kernels.choose(
+        config.run.kernels,
+        mesh.devices.flat[0],
+        network.attention_dropout,
+        network.relative_attention,
+        network.dtype,
+      )
+      ops = operations_on(mesh, chosen, network.axes)
+    objective = parts.build(config.objective, OBJECTIVES, 'objective', encoder=network, ops=ops)
+    if not isinstance(objective, Objective):
+      raise errors.UserError(
+        f'objective={config.objective.name} gives a {type(objective).__name__}: return an '
+        'Objective (bertzoo_jax/objectives/objective.py).'
+      )
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
+    tx = parts.build(
+      self.config.optimizer,
+      optimizers.BY_NAME,
+      'optimizer',
+      schedule,
+      optimizers.paths_of(shapes),
+    )
+    return Network(network, objective, shapes, schedule, tx)
+
+
+def resolve(config) -> Run:
+  """The run of a config. Raises UserError for what can be known from the config alone."""
+  run = planned(config)
+  check(run)
+  return run
+
+
+def planned(config) -> Run:
+  """As `resolve`, where only the fields and the phases are checked."""
+  return Run(config, ranges.check(config))
+
+
+def check(run: Run):
+  """Raises UserError for a part that is not there, or rows that are too long."""
+  config = run.config
+  for phase in run.phases:
+    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
     parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
   parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'
   limit = encoder(config, 1 if vocab_size == configuration.AUTO else vocab_size).max_positions
-  if limit is not None and configuration.max_length(config) > limit:
+  longest = max(phase.config.length for phase in run.phases)
+  if limit is not None and longest > limit:
     raise errors.UserError(
-      f'The longest phase has rows of {configuration.max_length(config)} tokens, '
-      f'encoder.max_positions is {limit}: set --config.length={limit} or less, or train a network '
-      'with more positions.'
+      f'The longest phase has rows of {longest} tokens, encoder.max_positions is {limit}: set '
+      f'--config.length={limit} or less, or train a network with more positions.'
     )
 
 
@@ -61,44 +164,21 @@ def encoder(config, vocab_size):
   return built if config.run.unroll else built.clone(parent=None, unroll=built.num_layers)
 
 
-def phase_run(config, phase, data, mesh, end) -> phase_runs.PhaseRun:
-  """A phase's data, objective and optimizer, checked against each other."""
+def phase_run(run: Run, phase, data, mesh, end) -> phase_runs.PhaseRun:
+  """A phase's data and network, checked against each other."""
   phase_data = data.phase(phase)
-  network = encoder(config, data.vocab_size)
-  chosen = kernels.choose(
-    config.run.kernels,
-    mesh.devices.flat[0],
-    network.attention_dropout,
-    network.relative_attention,
-    network.dtype,
-  )
-  objective = parts.build(
-    phase.config.objective,
-    OBJECTIVES,
-    'objective',
-    encoder=network,
-    ops=operations_on(mesh, chosen, network.axes),
-  )
-  if not isinstance(objective, Objective):
-    raise errors.UserError(
-      f'objective={phase.config.objective.name} gives a {type(objective).__name__}: return an '
-      'Objective (bertzoo_jax/objectives/objective.py).'
-    )
-  check_rows(phase.config, phase_data.features, network, objective)
-  _check_whole_batch(phase.config, objective, mesh)
-  schedule = schedules.for_phase(
-    phase.config.schedule, phase.first_step, phase.steps, configuration.total_steps(config)
-  )
-  tx = parts.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths(objective))
+  network = run.network(phase, data.vocab_size, mesh)
+  check_rows(phase.config, phase_data.features, network.encoder, network.objective)
+  _check_whole_batch(phase.config, network.objective, mesh)
   return phase_runs.PhaseRun(
     phase.first_step,
     min(phase.end_step, end),
-    objective,
-    tx,
-    schedule,
+    network.objective,
+    network.tx,
+    network.schedule,
     phase_data,
     mesh,
-    config.seed,
+    run.config.seed,
     phase.config.run.accumulation,
     phase.index,
     phase.examples,
@@ -204,15 +284,16 @@ def check_batches(phases, mesh, hosts: int):
     sharding.check_batch(rows, accumulation, mesh, hosts, where)
 
 
-def check_phases(config, phases, data, mesh, end):
-  """What is wrong with a phase is said at the start, on stand-in text, and not when the phase
-  begins.
+def check_phases(run: Run, phases, data, mesh, end):
+  """Raises UserError for what would be wrong when a later phase begins. Data of the phases are
+  stand-in text.
   """
   before, summands_before, lanes_before = set(), {}, None
   for phase in phases:
-    objective = phase_run(config, phase, data._replace(phase=data.trial), mesh, end).objective
-    trained, summands = set(paths(objective)), _summands(objective)
-    lanes = phase.config.batch_size if _has_memory(objective) else None
+    phase_run(run, phase, data._replace(phase=data.trial), mesh, end)
+    network = run.network(phase, data.vocab_size, mesh)
+    trained, summands = set(network.paths), network.summands
+    lanes = phase.config.batch_size if _has_memory(network.objective) else None
     if None not in (lanes, lanes_before) and lanes != lanes_before:
       raise errors.UserError(
         f'Phase {phase.index} has batches of {lanes} rows, the phase before it of {lanes_before}: '
@@ -233,17 +314,3 @@ def check_phases(config, phases, data, mesh, end):
         'table is a summand of the word vectors; else it is all of them.'
       )
     before, summands_before, lanes_before = trained, summands, lanes
-
-
-def _summands(objective) -> dict[str, bool]:
-  """{path of a parameter: whether its network computes with sums of parameters}."""
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  found = {}
-  for network in sorted(objective.networks, key=lambda network: network.into is None):
-    found |= dict.fromkeys(network.places(shapes).values(), network.into is not None)
-  return found
-
-
-def paths(objective) -> dict[str, tuple[int, ...]]:
-  """{path: shape} of the parameters of an objective."""
-  return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))

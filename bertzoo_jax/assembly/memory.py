@@ -17,7 +17,7 @@ _CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # a container's limit, wher
 
 def check(phase_run) -> None:
   """Raises UserError if the state of a phase alone takes more memory than a device here has."""
-  target, _ = phase_runs.target(phase_run)
+  target, _ = phase_run.target
   needed, there = per_device(target), _of(phase_run.mesh.local_devices)
   if there is not None and needed > there:
     parameters = cost.parameters(phase_runs.param_shapes(target))

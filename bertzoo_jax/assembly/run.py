@@ -15,11 +15,8 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
-from bertzoo_jax.model import operations
-from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import distributed
@@ -48,14 +45,14 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     show: whether to print progress.
 
   Returns:
-    {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'flops': of the whole run,
-    as `Objective.published_flops` counts}.
+    {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its Data
+    says of steps beyond it, 'flops': of the whole run, as `Objective.published_flops` counts}.
 
   Raises:
     UserError: anything that does not fit, before anything is written.
     TryAgain, Stopped: see `pretrain`.
   """
-  assembly.check(config)
+  run = assembly.resolve(config)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'))
   with (
     workdirs.writable(workdir) as workdir,
@@ -66,19 +63,19 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     data = open_data()
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh, *([] if devices is None else [devices]))
-    phases = configuration.phases(config)
-    assembly.check_batches(phases, mesh, jax.process_count())
-    end = min(phases[-1].end_step, data.last_step or phases[-1].end_step)
+    assembly.check_batches(run.phases, mesh, jax.process_count())
+    end = min(run.end_step, data.last_step or run.end_step)
     result = None
     while result is None:  # each time that the run goes back it is resumed here
       with enough_memory(config):
-        result = _attempt(config, workdir, data, mesh, phases, end, init, notice, show, check_held)
+        result = _attempt(run, workdir, data, mesh, end, init, notice, show, check_held)
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
       'end': end,
       'data': data,
-      'flops': published_flops(phases, data.vocab_size),
+      'to_come': data.still_to_come(run.phases),
+      'flops': published_flops(run, data.vocab_size, mesh),
     }
 
 
@@ -88,10 +85,9 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(
-  config, workdir, data, mesh, phases, end, init, notice, show, check_held
-) -> dict | None:
+def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> dict | None:
   """Resumes or begins the run, and trains. What loop.train returns; None if the run goes back."""
+  config = run.config
   checkpoints = checkpoint.Checkpoints(
     workdir,
     keep=config.run.keep,
@@ -100,19 +96,14 @@ def _attempt(
   )
   skipped = rewinds.finish(workdir, checkpoints)
   start = checkpoints.newest() or 0
-  here = next(p for p in phases if min(start, end - 1) < p.end_step)
-  assembly.check_phases(
-    config, [p for p in phases[here.index :] if p.first_step < end], data, mesh, end
-  )
-  phase_run = assembly.phase_run(config, here, data, mesh, end)
+  here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
+  following = [p for p in run.phases if here.end_step <= p.first_step < end]
+  assembly.check_phases(run, [here, *following], data, mesh, end)
+  phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
-  later = [
-    lambda p=p: assembly.phase_run(config, p, data, mesh, end)
-    for p in phases
-    if here.end_step <= p.first_step < end
-  ]
+  later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
   state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
-  notes += _export_notes(config, phase_run.objective)
+  notes += _export_notes(config.hf, run.network(here, data.vocab_size, mesh))
   if skipped.steps:
     notes.append(f'steps left out, by {rewinds.FILE}: {_listed(sorted(skipped.steps))}')
 
@@ -124,12 +115,8 @@ def _attempt(
     )
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
-  bar.say(
-    '\n'.join(
-      [*_overview(config, workdir, phases, here, phase_run, state, data, mesh), origin, *notes]
-    )
-  )
-  run = loop.Loop(
+  bar.say('\n'.join([*_overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes]))
+  training = loop.Loop(
     workdir=workdir,
     total_steps=end,
     vocab_size=data.vocab_size,
@@ -146,14 +133,14 @@ def _attempt(
     check_held=check_held,
   )
   with contextlib.ExitStack() as stack:
-    stack.enter_context(run.watchdog)
+    stack.enter_context(training.watchdog)
     # closed in the reverse order, also when the run fails
     for part in (checkpoints, record, trackers, bar):
       stack.callback(part.close)
     stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
     stack.enter_context(enough_memory(config))
     try:
-      return run.train(state, phase_run, later)
+      return training.train(state, phase_run, later)
     except rewinds.Rewind:
       bar.say('going back to the last checkpoint before it')
       return None
@@ -186,7 +173,7 @@ def enough_memory(config):
 
 def _state(config, phase_run, checkpoints, start, init, data):
   """(TrainState, a line that says where it comes from, notes)."""
-  target, notes = phase_runs.target(phase_run)
+  target, notes = phase_run.target
   if start:
     also = ' (--init is for a first start: not used)' if init else ''
     return (
@@ -236,18 +223,17 @@ def _listed(steps) -> str:
   )
 
 
-def _export_notes(config, objective) -> list[str]:
+def _export_notes(hf_class, network) -> list[str]:
   """What export will do about networks that config.hf cannot hold; of several, only the first is
   meant to be that class.
   """
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
   notes = [
     hf.fitting_note(
-      config.hf,
+      hf_class,
       n.encoder.activation,
-      hf.flatten(hf.placed(config.hf, jax.eval_shape(n.of, shapes), dict(n.reads))),
+      hf.flatten(hf.placed(hf_class, jax.eval_shape(n.of, network.shapes), dict(n.reads))),
     )
-    for n in objective.networks[:1]
+    for n in network.objective.networks[:1]
   ]
   return [f'config.hf={note}' for note in notes if note]
 
@@ -266,8 +252,9 @@ def _records(config, workdir, start, attempt):
   return metrics.Record(workdir, start, attempt), trackers
 
 
-def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
+def _overview(run, workdir, here, phase_run, state, data, mesh):
   """The block at the start, line by line."""
+  config = run.config
   shapes = phase_runs.param_shapes(state)
   flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
   lines = [
@@ -285,7 +272,7 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
   ]
   # of a batch of options, each unit is several rows
   of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
-  for p in phases:
+  for p in run.phases:
     rows, length = p.config.batch_size, p.config.length
     all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
     line = (
@@ -298,51 +285,44 @@ def _overview(config, workdir, phases, here, phase_run, state, data, mesh):
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  published = published_flops(phases, data.vocab_size, of_unit)
+  published = published_flops(run, data.vocab_size, mesh, of_unit)
   counted = 'not known: no published count for this network'
   if published is not None:
     counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
   return [*lines, f'flops     {counted}']
 
 
-def published_flops(phases, vocab_size, of_unit=1) -> float | None:
+def published_flops(run, vocab_size, mesh=None, of_unit=1) -> float | None:
   """Of a whole training, as Clark et al. 2020 count them; None if a network has no such count.
 
   Args:
-    phases: of the run, see common.config.phases.
+    run: see assembly.Run.
     vocab_size: of the tokenizer.
+    mesh: of the run, if it has one yet.
     of_unit: rows of one of the batch_size units of a batch.
   """
-  of_phases = published_by_phase(phases, vocab_size, of_unit)
+  of_phases = published_by_phase(run, vocab_size, mesh, of_unit)
   return None if None in of_phases else sum(of_phases)
 
 
-def published_by_phase(phases, vocab_size, of_unit=1) -> list[float | None]:
+def published_by_phase(run, vocab_size, mesh=None, of_unit=1) -> list[float | None]:
   """As `published_flops`, of each phase."""
   out = []
-  for phase in phases:
-    objective = _plain_objective(phase, vocab_size)
-    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  for phase in run.phases:
+    network = run.network(phase, vocab_size, mesh)
     rows, length = phase.config.batch_size * of_unit, phase.config.length
-    out.append(objective.published_flops(shapes, rows=rows, length=length, steps=phase.steps))
+    count = network.objective.published_flops
+    out.append(count(network.shapes, rows=rows, length=length, steps=phase.steps))
   return out
 
 
-def estimated_flops(phases, vocab_size) -> float:
+def estimated_flops(run, vocab_size) -> float:
   """Of a whole training: 6 per parameter and token (Kaplan et al. 2020 §2.1)."""
   total = 0.0
-  for phase in phases:
-    weights = cost.parameters(assembly.paths(_plain_objective(phase, vocab_size)))
+  for phase in run.phases:
+    weights = cost.parameters(run.network(phase, vocab_size).paths)
     total += 6.0 * weights * phase.steps * phase.config.batch_size * phase.config.length
   return total
-
-
-def _plain_objective(phase, vocab_size):
-  """The objective of a phase on one device."""
-  network = assembly.encoder(phase.config, vocab_size)
-  return parts.build(
-    phase.config.objective, OBJECTIVES, 'objective', encoder=network, ops=operations.PLAIN
-  )
 
 
 def _devices():

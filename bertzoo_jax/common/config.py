@@ -211,12 +211,7 @@ def _override(config, key: str, value, index: int) -> None:
 
 def total_steps(config) -> int:
   """Steps of the whole run."""
-  return sum(p.steps for p in phases(config))
-
-
-def max_length(config) -> int:
-  """The longest phase's length: what the position table must hold."""
-  return max(p.config.length for p in phases(config))
+  return sum(steps for steps, _ in config.phases)
 
 
 def flatten(config) -> dict:

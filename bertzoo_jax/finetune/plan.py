@@ -12,15 +12,11 @@ from bertzoo_jax import hf
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import table
-from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import layer_decay
-from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step_folders
-from bertzoo_jax.training.optimizers import BY_NAME as OPTIMIZERS
 
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
@@ -231,16 +227,13 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
       'run': run,
     }
   )
-  assembly.check(experiment)
-  encoder = assembly.encoder(experiment, weights.vocab_size)
-  # a wrong field of the objective is refused here, before the first run of a grid
-  objective = parts.build(experiment.objective, OBJECTIVES, 'objective', encoder=encoder)
+  # also builds it, so that a wrong field is refused before the first run of a grid
+  run = assembly.resolve(experiment)
+  network = run.network(run.phases[0], weights.vocab_size)
   if config.layer_decay != 1.0:
-    experiment.optimizer.rates = _rates(config, experiment, objective)
-    ranges.check(experiment)
-  # so is an optimizer that lacks a field of the one that a grid replaces
-  at = schedules.for_phase(experiment.schedule, 0, steps, steps)
-  parts.build(experiment.optimizer, OPTIMIZERS, 'optimizer', at, assembly.paths(objective))
+    experiment.optimizer.rates = _rates(config, experiment, network.paths)
+    run = assembly.planned(experiment)
+    run.network(run.phases[0], weights.vocab_size)
   return experiment.lock()
 
 
@@ -290,7 +283,7 @@ def _check_numbers(config):
     raise errors.UserError('config.batch_size is 0: give the rows of a batch, as in 32.')
 
 
-def _rates(config, experiment, objective):
+def _rates(config, experiment, paths):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
     raise errors.UserError(
@@ -298,7 +291,7 @@ def _rates(config, experiment, objective):
       'one as it is.'
     )
   return layer_decay.rates(
-    assembly.paths(objective),
+    paths,
     experiment.encoder.num_layers,
     config.layer_decay,
     config.layer_decay_form,

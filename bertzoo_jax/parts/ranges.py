@@ -64,18 +64,19 @@ class Row(NamedTuple):
   meaning: str
 
 
-def check(config) -> None:
-  """Raises UserError for a field that is not in its range, or a number that is not finite, in a
-  config or in what one of its phases overrides.
+def check(config) -> tuple[configuration.Phase, ...]:
+  """The phases of a config. Raises UserError for a field that is not in its range, or a number that
+  is not finite, in the config or in what one of its phases overrides.
   """
   check_fields(config)
-  steps = configuration.total_steps(config)
+  phases = configuration.phases(config)
+  steps = phases[-1].end_step
   of_steps = fields.of(fields.STEPS)
   if not of_steps.holds(steps):
     raise errors.UserError(
       f'config.phases have {steps:,} steps in all: {of_steps.words} is needed.'
     )
-  for phase in configuration.phases(config):
+  for phase in phases:
     check_fields(phase.config, f'in phase {phase.index}, config.')
     rows, length = phase.config.batch_size, phase.config.length
     if rows * length > fields.BATCH:
@@ -84,6 +85,7 @@ def check(config) -> None:
         f'{fields.BATCH:,} tokens are possible, lower config.batch_size (or batch_tokens) or '
         'config.length.'
       )
+  return phases
 
 
 def check_fields(config, prefix: str = 'config.') -> None:

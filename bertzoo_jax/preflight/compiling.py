@@ -17,7 +17,6 @@ from bertzoo_jax.tpu import chips
 from bertzoo_jax.tpu import estimate
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.tpu import program
-from bertzoo_jax.training import phase_run as phase_runs
 
 # shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
 _VISITED, _NEEDED = (0.5, 0.95)
@@ -61,15 +60,15 @@ class Phase(NamedTuple):
   devices: int = 1
 
 
-def described(findings, config, text, mesh) -> list:
+def described(findings, run, text, mesh) -> list:
   """[(Phase, PhaseRun)] of a run, traced and not compiled; without the phases that do not fit
   together (P08).
   """
   out = []
-  for phase in configuration.phases(config):
+  for phase in run.phases:
     with findings.collecting('P08'):
-      phase_run = assembly.phase_run(config, phase, text.data, mesh, phase.end_step)
-      target, replicated = phase_runs.target(phase_run)
+      phase_run = assembly.phase_run(run, phase, text.data, mesh, phase.end_step)
+      target, replicated = phase_run.target
       for line in replicated:
         findings.add('W04', line)
       rows = text.rows.get(phase.index)
@@ -96,7 +95,7 @@ def described(findings, config, text, mesh) -> list:
   return out
 
 
-def phases(findings, config, text, mesh, slice_, described, *, kernels, kept, say) -> list[Phase]:
+def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) -> list[Phase]:
   """The described phases with what their compiled programs tell: whether they fit and, if all do,
   how long they take; [] if one cannot be compiled.
 
@@ -112,7 +111,7 @@ def phases(findings, config, text, mesh, slice_, described, *, kernels, kept, sa
   firsts, alike = {}, []  # what makes programs differ → first such phase; of each phase, the first
   for made, phase_run in described:
     same = (
-      json.dumps(_objective(config, made), default=str),
+      json.dumps(configuration.flatten(run.phases[made.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.accumulation,
     )
@@ -133,7 +132,7 @@ def phases(findings, config, text, mesh, slice_, described, *, kernels, kept, sa
       gives = f'{slice_.chip.usable / chips.GIB:.2f}'
       say(f'phase {todo[number][0]} fits: {program.peak / chips.GIB:.2f} GiB of {gives}')
 
-  jobs = [job(config, indices, text, slice_, mesh.size) for indices in todo]
+  jobs = [job(run, indices, text, slice_, mesh.size) for indices in todo]
   found |= zip(todo, processes.compiled(jobs, whole=fitting, kept=kept, known=known))
   for indices, made in found.items():
     step = len(indices) == 1
@@ -160,11 +159,11 @@ def phases(findings, config, text, mesh, slice_, described, *, kernels, kept, sa
   return out
 
 
-def job(config, indices, text, slice_, devices: int, changes=()) -> processes.Job:
+def job(run, indices, text, slice_, devices: int, changes=()) -> processes.Job:
   """The step of a phase, or the way from one to the next, as a job for `processes`.
 
   Args:
-    config: an experiment.
+    run: of the experiment.
     indices: of the phase, or of both.
     text: of the run.
     slice_, devices: the chips, and how many devices of them the mesh has.
@@ -176,10 +175,10 @@ def job(config, indices, text, slice_, devices: int, changes=()) -> processes.Jo
     made.update_from_flattened_dict(dict(changes))
     return made.lock()
 
-  planned = [configuration.phases(config)[i] for i in indices]
-  planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in planned)
-  features = {p.index: text.data.phase(p).features for p in planned}
-  return processes.Job(changed(config), planned, features, text.data.vocab_size, slice_, devices)
+  planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in run.phases)
+  features = {i: text.data.phase(planned[i]).features for i in indices}
+  made = assembly.Run(changed(run.config), planned)
+  return processes.Job(made, features, text.data.vocab_size, slice_, devices)
 
 
 def needs(program, slice_) -> str:
@@ -190,10 +189,6 @@ def needs(program, slice_) -> str:
     f'{gib(needed)} GiB on each device, {gib(needed - usable)} more than the {gib(usable)} that '
     f'{slice_.chip.name} gives'
   )
-
-
-def _objective(config, made):
-  return configuration.flatten(configuration.phases(config)[made.index].config.objective)
 
 
 def _too_large(made, slice_) -> program.Program | None:

@@ -24,7 +24,6 @@ from typing import NamedTuple
 import jax
 
 from bertzoo_jax import assembly
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.tpu import chips
@@ -44,16 +43,14 @@ class Job(NamedTuple):
   """The train step of a phase, or the way from one phase to the next.
 
   Attributes:
-    config: an experiment, locked, without references.
-    phases: the phase, or both.
-    features: of their batches, by the index of the phase.
+    run: of an experiment, its config locked and without references.
+    features: of the batches of the phase, or of both, by its index.
     vocab_size: of the text.
     slice_: the chips.
     devices: how many of the slice's the mesh has.
   """
 
-  config: object
-  phases: tuple[configuration.Phase, ...]
+  run: assembly.Run
   features: dict
   vocab_size: int
   slice_: chips.Slice
@@ -205,13 +202,16 @@ def _answer(answers, job, whole, kept, folder):
 def _lowered(job):
   """A job's program, lowered as in a run, and the key of what became of it."""
   devices = program.devices(job.slice_)[: job.devices]
-  mesh = sharding.mesh(job.config.run.mesh, devices)
+  config, phases = job.run.config, job.run.phases
+  mesh = sharding.mesh(config.run.mesh, devices)
   phase_data = lambda phase: training_data.PhaseData(job.features[phase.index], None, None, None)
   data = training_data.Data(
     {}, job.vocab_size, None, None, None, phase_data, phase_data, lambda folder: None
   )
-  runs = [assembly.phase_run(job.config, p, data, mesh, p.end_step) for p in job.phases]
-  precision = 'highest' if job.config.run.dtype == 'float32' else None  # as `pretrain` sets it
+  runs = [
+    assembly.phase_run(job.run, phases[i], data, mesh, phases[i].end_step) for i in job.features
+  ]
+  precision = 'highest' if config.run.dtype == 'float32' else None  # as `pretrain` sets it
   with jax.default_matmul_precision(precision):
     make = program.lowered_step if len(runs) == 1 else program.lowered_entering
     lowered = make(*runs)

@@ -78,16 +78,16 @@ class Text(NamedTuple):
   hash: str
 
 
-def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
+def text(findings: Findings, run, path: str | None, hosts: int) -> Text:
   """The text of a run: a corpus where a path is given, else what the config alone tells.
 
   Args:
     findings: what is wrong is added (P06, P07, W02, W03).
-    config: an experiment.
+    run: of an experiment.
     path: of a corpus. One in an object store is judged by its manifest alone.
     hosts: processes that share a batch.
   """
-  corpus, manifest = None, None
+  config, corpus, manifest = run.config, None, None
   if path is not None:
     with findings.collecting('P06'), _answering(findings, path):
       manifest = corpora.read_manifest(path)
@@ -112,7 +112,7 @@ def text(findings: Findings, config, path: str | None, hosts: int) -> Text:
       )
 
   rows = {}
-  for phase in configuration.phases(config) if corpus is not None else ():
+  for phase in run.phases if corpus is not None else ():
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
       rows[phase.index] = pipeline.of_phase(corpus, phase, host=(0, hosts)).rows_per_epoch
@@ -240,20 +240,15 @@ def bucket_location(path: str) -> str | None:
     return None
 
 
-def check_recipe(findings: Findings, config, recipe) -> None:
+def check_recipe(findings: Findings, phases, recipe) -> None:
   """Warns if the batch (rows per step, on average over the phases) or the number of tokens is far
-  from the config file's own (W01): its learning rate was chosen for these.
+  from that of the config file's own phases, `recipe` (W01): its learning rate was chosen for these.
   """
-  rows = lambda c: round(
-    sum(p.steps * p.config.batch_size for p in configuration.phases(c))
-    / configuration.total_steps(c)
-  )
-  tokens = lambda c: sum(
-    p.steps * p.config.batch_size * p.config.length for p in configuration.phases(c)
-  )
+  rows = lambda of: round(sum(p.steps * p.config.batch_size for p in of) / of[-1].end_step)
+  tokens = lambda of: sum(p.steps * p.config.batch_size * p.config.length for p in of)
   for what, ours, theirs in (
-    ('batch_size', rows(config), rows(recipe)),
-    ('tokens of the whole run', tokens(config), tokens(recipe)),
+    ('batch_size', rows(phases), rows(recipe)),
+    ('tokens of the whole run', tokens(phases), tokens(recipe)),
   ):
     share = ours / theirs
     if not 1 / _FAR <= share <= _FAR:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 from typing import NamedTuple
 
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import stack
 from bertzoo_jax.preflight import compiling
@@ -47,12 +46,12 @@ class Remedy(NamedTuple):
   fits: bool
 
 
-def tried(config, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Remedy]]:
+def tried(run, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Remedy]]:
   """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
   that are enough). Ctrl-C ends the search, and what was found until then stands.
 
   Args:
-    config: an experiment.
+    run: of an experiment.
     worst: the Phase that needs most: what makes it fit should make the others fit.
     text, mesh, slice_: of the run.
     kept, say: see `compiling.phases`.
@@ -64,7 +63,7 @@ def tried(config, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Re
     for option in options:
       with contextlib.suppress(errors.UserError):  # what does not go together is no remedy
         _, _, values, where, devices = option
-        jobs[option] = compiling.job(config, [worst.index], text, where, devices, values)
+        jobs[option] = compiling.job(run, [worst.index], text, where, devices, values)
     asked = [option for option in jobs if option not in found]
     for option in asked:
       say(f'phase {worst.index}: trying {option.change}')
@@ -81,15 +80,15 @@ def tried(config, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Re
   def peaks(rows):
     for n in rows:
       values = (('batch_size', n),)
-      batches[n] = Option(_batch(config, worst, n), _BATCH, values, slice_, mesh.size)
+      batches[n] = Option(_batch(run, worst, n), _BATCH, values, slice_, mesh.size)
     ask([batches[n] for n in rows])
     return {n: found[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
     if _state(worst) <= slice_.chip.usable:  # else no batch helps
-      _search(worst, _unit(config, worst, mesh, slice_.hosts), slice_.chip.usable, peaks)
+      _search(worst, _unit(run, worst, mesh, slice_.hosts), slice_.chip.usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
-    kinds = _kinds(config, worst, rows, mesh, slice_)
+    kinds = _kinds(run, worst, rows, mesh, slice_)
     if _state(worst) > slice_.chip.usable:
       helping = [kinds[name] for name in kinds if name == 'mesh']
     else:
@@ -97,7 +96,7 @@ def tried(config, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Re
     for turn in range(_TRIES):
       ask([k[turn] for k in helping if turn < len(k) and not any(map(fits, k))])
     if not any(fits(option) for option in found if option.note != _BATCH):
-      ask(_together(config, worst, kinds, mesh, slice_))
+      ask(_together(run, worst, kinds, mesh, slice_))
   rows = max((n for n, option in batches.items() if fits(option)), default=0)
   known = [o for o in found if o not in batches.values() or o == batches.get(rows)]
   known.sort(key=lambda o: (not found[o].fits, o.note == _BATCH))
@@ -142,11 +141,11 @@ def _search(worst, unit, usable, peaks):
     refused = min({refused, *tries} - set(seen))
 
 
-def _unit(config, phase, mesh, hosts) -> int:
+def _unit(run, phase, mesh, hosts) -> int:
   """The least number of rows that splits over microbatches, devices and hosts. The batch is a
   multiple of it.
   """
-  accumulation = configuration.phases(config)[phase.index].config.run.accumulation
+  accumulation = run.phases[phase.index].config.run.accumulation
   for unit in range(1, phase.rows + 1):
     if _divides([unit], accumulation, mesh, hosts):
       return unit
@@ -161,28 +160,28 @@ def _divides(batches, accumulation, mesh, hosts) -> bool:
   return False
 
 
-def _kinds(config, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
+def _kinds(run, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
   """Changes that leave the experiment as it is, by kind, each from what should be enough to the
   strongest.
 
   Args:
-    config, worst, mesh, slice_: see `tried`.
+    run, worst, mesh, slice_: see `tried`.
     rows: of the largest batch that fits, or 0.
   """
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
-  run = configuration.phases(config)[worst.index].config.run
+  machinery = run.phases[worst.index].config.run
   times = -(-worst.rows // rows) if rows else 2  # as many microbatches or devices should be enough
   own = lambda change, note, *values: Option(change, note, values, slice_, mesh.size)
   kinds = {
     'accumulation': [
       own(
-        _set(config, worst, 'run.accumulation', n),
-        f'the same update from {n} microbatches in turn, not {run.accumulation}'
+        _set(run, worst, 'run.accumulation', n),
+        f'the same update from {n} microbatches in turn, not {machinery.accumulation}'
         + '; gradients are exchanged in each' * (mesh.shape['data'] < mesh.size),
         ('run.accumulation', n),
       )
-      for n in _accumulations(config, worst, times * run.accumulation, mesh, slice_.hosts)
+      for n in _accumulations(run, worst, times * machinery.accumulation, mesh, slice_.hosts)
     ],
     'remat': [
       own(
@@ -190,7 +189,7 @@ def _kinds(config, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
         'activations are computed again in the backward pass',
         ('run.remat', policy),
       )
-      for policy in _POLICIES[_POLICIES.index(run.remat) + 1 :]
+      for policy in _POLICIES[_POLICIES.index(machinery.remat) + 1 :]
     ],
     'dtype': [own('--config.run.dtype=bfloat16', '', ('run.dtype', 'bfloat16'))],
     'mesh': [
@@ -204,15 +203,15 @@ def _kinds(config, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
     ],
     'slice': [
       Option(f'--tpu={s.accelerator_type}', '', (), s, s.devices)
-      for s in _larger(config, times * over, mesh, slice_)
+      for s in _larger(run, times * over, mesh, slice_)
     ],
   }
-  if run.dtype != 'float32':
+  if machinery.dtype != 'float32':
     del kinds['dtype']
   return {name: k[: _TRIES - 1] + k[_TRIES - 1 :][-1:] for name, k in kinds.items() if k}
 
 
-def _together(config, worst, kinds, mesh, slice_) -> list[Option]:
+def _together(run, worst, kinds, mesh, slice_) -> list[Option]:
   """All at once, for what is not enough alone: on these chips, and on more."""
   tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
   state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)
@@ -230,19 +229,19 @@ def _together(config, worst, kinds, mesh, slice_) -> list[Option]:
   out = [all_of(smaller)] if len(smaller) > 1 and state <= usable else []
   if split < over and state * split <= usable * over:
     out.append(all_of([*smaller, whole]))
-  for larger in itertools.islice(_larger(config, 2 * over, mesh, slice_), _TRIES):
+  for larger in itertools.islice(_larger(run, 2 * over, mesh, slice_), _TRIES):
     if state * split <= usable * larger.devices // tensor:
       chosen = whole._replace(change=f'--tpu={larger.accelerator_type} {whole.change}')
       out.append(all_of([chosen, *leaner], larger, larger.devices))
   return out
 
 
-def _accumulations(config, worst, least, mesh, hosts) -> list[int]:
+def _accumulations(run, worst, least, mesh, hosts) -> list[int]:
   """Numbers of microbatches that split the batches of all phases that share the field, each at
   least twice the one before, from the least that should be enough.
   """
-  key, planned = 'run.accumulation', configuration.phases(config)
-  own = lambda index: key in dict(config.phases[index][1])
+  key, planned = 'run.accumulation', run.phases
+  own = lambda index: key in dict(run.config.phases[index][1])
   sharing = [
     p.config.batch_size
     for p in planned
@@ -257,12 +256,12 @@ def _accumulations(config, worst, least, mesh, hosts) -> list[int]:
   return out or valid[-1:]
 
 
-def _larger(config, over, mesh, slice_):
+def _larger(run, over, mesh, slice_):
   """The usual slices that the mesh grows with, with at least so many devices for the rows, small to
   large.
   """
-  chip, planned = slice_.chip, configuration.phases(config)
-  for power in range(chip.most.bit_length() * (-1 in config.run.mesh[:2])):
+  chip, planned = slice_.chip, run.phases
+  for power in range(chip.most.bit_length() * (-1 in run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
       larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
       there = larger.devices // mesh.shape['tensor']
@@ -279,19 +278,18 @@ def _state(phase) -> int:
   return 2 * phase.parameters + phase.optimizer
 
 
-def _batch(config, phase, rows) -> str:
+def _batch(run, phase, rows) -> str:
   """How a user sets the rows of a phase's batch, as text."""
-  overrides = dict(config.phases[phase.index][1])
-  in_tokens = 'batch_tokens' in overrides or 'batch_size' not in overrides and config.batch_tokens
-  if in_tokens:
-    return _set(config, phase, 'batch_tokens', rows * phase.length)
-  return _set(config, phase, 'batch_size', rows)
+  overrides = dict(run.config.phases[phase.index][1])
+  if 'batch_tokens' in overrides or 'batch_size' not in overrides and run.config.batch_tokens:
+    return _set(run, phase, 'batch_tokens', rows * phase.length)
+  return _set(run, phase, 'batch_size', rows)
 
 
-def _set(config, phase, key, value) -> str:
+def _set(run, phase, key, value) -> str:
   """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
   the command line.
   """
-  if key in dict(config.phases[phase.index][1]):
+  if key in dict(run.config.phases[phase.index][1]):
     return f'{key}={value} in phase {phase.index} of the config'
   return f'--config.{key}={value}'

@@ -10,7 +10,6 @@ from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
-from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
@@ -114,28 +113,27 @@ def preflight(
     with findings.collecting('P04'):
       runs = slice_ and fine_tuning.placed(labelled, slice_)
       config = fine_tuning.alone(config) if runs and runs.at_once > 1 else config
-  planned = sound = False
+  resolved, sound = None, False
   if labelled or not is_task:
     with findings.collecting('P01'):
-      ranges.check(config)
-      planned = True
-      assembly.check(config)
+      resolved = assembly.planned(config)
+      assembly.check(resolved)
       sound = True
   libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
   devices = _devices(findings, slice_, libtpu_flags)
-  if recipe is not None and planned:
-    readiness.check_recipe(findings, config, recipe)
-  if devices and planned:
+  if recipe is not None and resolved:
+    readiness.check_recipe(findings, resolved.phases, configuration.phases(recipe))
+  if devices and resolved:
     with findings.collecting('P04'):
       mesh = sharding.mesh(config.run.mesh, devices[:1] if runs and runs.at_once > 1 else devices)
-      assembly.check_batches(configuration.phases(config), mesh, slice_.hosts)
+      assembly.check_batches(resolved.phases, mesh, slice_.hosts)
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
   described = []
-  if planned and not is_task:
+  if resolved and not is_task:
     with findings.collecting('P06'):
-      text = readiness.text(findings, config, corpus, slice_.hosts if fitting else 1)
+      text = readiness.text(findings, resolved, corpus, slice_.hosts if fitting else 1)
   if sound and text is not None:
-    described = _described(findings, config, text, mesh if fitting else None)
+    described = _described(findings, resolved, text, mesh if fitting else None)
   if workdir is not None and text is not None:
     readiness.check_workdir(
       findings, config, workdir, text, max((p.state for p, _ in described), default=None)
@@ -147,7 +145,7 @@ def preflight(
       say(f'{finding.code}  {finding.sentence}')
     phases = compiling.phases(
       findings,
-      config,
+      resolved,
       text,
       mesh,
       slice_,
@@ -162,7 +160,7 @@ def preflight(
       f'phase {worst.index} does not fit ({compiling.needs(worst.program, slice_)}): looking for '
       'what would. Ctrl-C ends the search, and --nolargest leaves it out'
     )
-    rows, changes = remedies.tried(config, worst, text, mesh, slice_, kept=kept, say=say)
+    rows, changes = remedies.tried(resolved, worst, text, mesh, slice_, kept=kept, say=say)
     phases = [p._replace(largest=rows) if p == worst else p for p in phases]
   run = None
   if phases and all(p.time for p in phases):
@@ -225,15 +223,15 @@ def _devices(findings, slice_, libtpu_flags):
   return None
 
 
-def _described(findings, config, text, mesh):
+def _described(findings, resolved, text, mesh):
   """What `compiling.described` returns, if all phases go together; without a mesh to compile for,
   that of one device.
   """
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1]) if mesh is None else mesh
-  found, phases = compiling.described(findings, config, text, mesh), configuration.phases(config)
-  if len(found) < len(phases):
+  found = compiling.described(findings, resolved, text, mesh)
+  if len(found) < len(resolved.phases):
     return []
   with findings.collecting('P08'):
-    assembly.check_phases(config, phases, text.data, mesh, phases[-1].end_step)
+    assembly.check_phases(resolved, resolved.phases, text.data, mesh, resolved.end_step)
     return found
   return []

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import readiness
@@ -62,8 +63,9 @@ def _programs(experiment) -> str:
   """
   said, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
   with said.collecting('P08'):
-    data = readiness.text(said, experiment, None, 1).data
-    for phase in configuration.phases(experiment):
+    run = assembly.planned(experiment)
+    data = readiness.text(said, run, None, 1).data
+    for phase in run.phases:
       flat = configuration.flatten({section: phase.config[section] for section in _DEVICE})
       features = data.phase(phase).features
       out.append((phase.steps, sorted(flat.items()), sorted(features.items())))

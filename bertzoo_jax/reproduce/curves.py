@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
+from bertzoo_jax import assembly
 from bertzoo_jax.assembly import run as trainings
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.training import metrics
@@ -42,8 +42,8 @@ def _spent(experiment):
   steps = [n for n, _ in experiment.phases]
   flops = [1.0]
   if len(steps) > 1:
-    phases = configuration.phases(experiment)
-    flops = trainings.published_by_phase(phases, experiment.tokenizer.vocab_size)
+    run = assembly.planned(experiment)
+    flops = trainings.published_by_phase(run, experiment.tokenizer.vocab_size)
   if None in flops:
     return lambda step: math.nan
   ends, totals = np.cumsum([0, *steps]), np.cumsum([0.0, *flops])

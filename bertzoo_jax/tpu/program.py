@@ -172,7 +172,7 @@ def train_step(phase_run: phase_runs.PhaseRun) -> Program:
 
 def lowered_step(phase_run: phase_runs.PhaseRun):
   """The same, lowered."""
-  state, _ = phase_runs.target(phase_run)
+  state, _ = phase_run.target
   place = sharding.batch_sharding(phase_run.mesh)
   batch = {
     name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
@@ -183,7 +183,7 @@ def lowered_step(phase_run: phase_runs.PhaseRun):
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
   """How a state goes from one phase_run to the next, lowered likewise."""
-  return _lowered(phase_runs.entering(after), phase_runs.target(before)[0])
+  return _lowered(phase_runs.entering(after), before.target[0])
 
 
 def compiled(function, *arguments) -> Program:

@@ -1,11 +1,11 @@
 """A phase made ready to run: its state on the mesh, its compiled step, its evaluation."""
 
 import collections
+import dataclasses
 import functools
 import math
 import os
 from typing import Any
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,8 @@ _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
 
 
-class PhaseRun(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class PhaseRun:
   """A phase with all it needs.
 
   Attributes:
@@ -72,19 +73,17 @@ class PhaseRun(NamedTuple):
     """Tokens a row."""
     return self.data.features['input_ids'][0][-1]
 
-
-def target(phase_run: PhaseRun):
-  """(TrainState of shape structs with shardings, a line for each parameter the mesh could not
-  split).
-  """
-  shapes = jax.eval_shape(lambda: _initial(phase_run))
-  placed, notes = sharding.of_parameters(
-    shapes.params, phase_run.mesh, phase_run.objective.all_axes
-  )
-  where = sharding.of_state(shapes, placed, phase_run.mesh)
-  return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
-  ), notes
+  @functools.cached_property
+  def target(self):
+    """(TrainState of shape structs with shardings, a line for each parameter the mesh could not
+    split).
+    """
+    shapes = jax.eval_shape(lambda: _initial(self))
+    placed, notes = sharding.of_parameters(shapes.params, self.mesh, self.objective.all_axes)
+    where = sharding.of_state(shapes, placed, self.mesh)
+    return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
+    ), notes
 
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:
@@ -220,4 +219,4 @@ def _options(phase_run):
 
 
 def _where(phase_run):
-  return jax.tree.map(lambda x: x.sharding, target(phase_run)[0])
+  return jax.tree.map(lambda x: x.sharding, phase_run.target[0])

@@ -195,7 +195,7 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
   config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
   assert config.masking.name == 'mine.host:Family.first_tokens'
-  assembly.check(config)
+  assembly.resolve(config)
   phase = configuration.phases(config)[0]
   batch = rows(config).batch(0)
   assert batch['masked_targets'].shape == (8, 2) and (batch['pack_ids'].sum(1) <= 8).all()
@@ -209,9 +209,8 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
     ops=assembly.operations.PLAIN,
   )
   schedule = schedules.for_phase(phase.config.schedule, 0, phase.steps, 26)
-  tx = part_lib.build(
-    config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, assembly.paths(made)
-  )
+  paths = optimizers.paths_of(jax.eval_shape(made.init, jax.random.key(0)))
+  tx = part_lib.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
   state = jax.jit(lambda: steps.init(made, tx, 0, 8))()
   assert state.params['encoder']['embeddings']['word']['embedding'].shape == (V, 16)
   update = jax.jit(steps.make_train_step(made, tx, schedule, seed=0))

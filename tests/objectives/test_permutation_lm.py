@@ -12,7 +12,6 @@ import small_networks as small
 from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
@@ -132,7 +131,7 @@ def test_a_run_with_a_memory_goes_on_on_another_mesh_in_another_number_of_parts(
 
   def restored():
     checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-    state = checkpoints.restore(checkpoints.newest(), phase_runs.target(run)[0])
+    state = checkpoints.restore(checkpoints.newest(), run.target[0])
     checkpoints.close()
     assert len(state.carry.sharding.device_set) == math.prod(mesh)
     return state
@@ -163,8 +162,8 @@ def assembled(phases=((1000, {}),), features=(), **changes):
     section, _, field = key.partition('__')
     config[section] = {**config[section], field: value} if field else value
   config.phases = phases
-  phase = configuration.phases(config.lock())[-1]
-  return assembly.phase_run(config, phase, held(features), toys.one_device(), 1000).objective
+  run = assembly.planned(config.lock())
+  return assembly.phase_run(run, run.phases[-1], held(features), toys.one_device(), 1000).objective
 
 
 def test_phases_that_hand_on_a_memory_have_one_batch_size():
@@ -172,8 +171,8 @@ def test_phases_that_hand_on_a_memory_have_one_batch_size():
 
   def check(overrides):
     config.phases = ((500, {}), (500, overrides))
-    phases = configuration.phases(config)
-    assembly.check_phases(config, phases, held(), toys.one_device(), 1000)
+    run = assembly.planned(config)
+    assembly.check_phases(run, run.phases, held(), toys.one_device(), 1000)
 
   check({'length': 96})
   with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):

@@ -195,10 +195,16 @@ def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused,
     else small.objective('replaced_token', shared=name, **pair)
     for name in (first, second)
   )
-  made = lambda *_: types.SimpleNamespace(objective=next(found))
-  monkeypatch.setattr(assembly, 'phase_run', made)
-  data = types.SimpleNamespace(_replace=lambda **_: None, trial=None)
+  monkeypatch.setattr(assembly, 'phase_run', lambda *_: None)
+
+  def network(*_):
+    objective = next(found)
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    return assembly.Network(None, objective, shapes, None, None)
+
+  run = types.SimpleNamespace(network=network)
+  data = types.SimpleNamespace(_replace=lambda **_: None, trial=None, vocab_size=None)
   phases = [types.SimpleNamespace(index=index) for index in (0, 1)]
   expected = pytest.raises(errors.UserError, match='Only one of phase 1 and the phase before it')
   with expected if refused else contextlib.nullcontext():
-    assembly.check_phases(None, phases, data, None, 0)
+    assembly.check_phases(run, phases, data, None, 0)

@@ -31,7 +31,6 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step_folders
 from configs import bert
@@ -214,7 +213,7 @@ def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
   network = encoder(name, dropout=0.1)
   sizes = dict(rows=8, length=24)
   run = toys.of_an_encoder(make(objective), network, sharding.mesh(mesh, devices), chosen, **sizes)
-  return phase_runs.target(run), toys.run(run, steps)[1]
+  return run.target, toys.run(run, steps)[1]
 
 
 @functools.cache

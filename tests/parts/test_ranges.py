@@ -122,7 +122,7 @@ OUTSIDE = [
 @pytest.mark.parametrize('changes, words', OUTSIDE)
 def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes, words):
   with pytest.raises(errors.UserError) as e:
-    assembly.check(changed(**changes))
+    assembly.resolve(changed(**changes))
   assert words in str(e.value) and '\n' not in str(e.value)
 
 

@@ -30,7 +30,7 @@ from bertzoo_jax.corpus import mirror
 from bertzoo_jax.training import checkpoint, distributed, loop, phase_run as phase_runs
 
 state = phase_runs.fresh(toys.phase_run())
-target = phase_runs.target(toys.phase_run())[0]
+target = toys.phase_run().target[0]
 at = lambda step: state.replace(
   step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
 )

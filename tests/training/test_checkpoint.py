@@ -88,7 +88,7 @@ def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved):
     sharding.mesh((1, 8, 1)),
     sharding.mesh((2, 1, 1), jax.devices()[:2]),
   ):
-    target, _ = phase_runs.target(toys.phase_run(mesh=mesh))
+    target, _ = toys.phase_run(mesh=mesh).target
     got = checkpoints.restore(checkpoints.newest(), target)
     expected = toys.flat(at(state, 3))
     for k, x in toys.flat(got).items():
@@ -323,7 +323,7 @@ def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, 
 
 def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
   _, _, checkpoints = saved
-  target, _ = phase_runs.target(toys.phase_run())
+  target, _ = toys.phase_run().target
   wide = target.replace(
     params={
       **target.params,

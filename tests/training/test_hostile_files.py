@@ -110,7 +110,7 @@ def test_in_a_checkpoint_whose_checksums_fit_it(tmp_path, evil, what):
   storage.write_json(folder / step_folders.MANIFEST, manifest)
   assert step_folders.verify(folder) is None
   refuses(lambda: checkpoint.load_params(str(tmp_path)))
-  refuses(lambda: saver.restore(1, phase_runs.target(toys.phase_run())[0]))
+  refuses(lambda: saver.restore(1, toys.phase_run().target[0]))
   saver.close()
 
 

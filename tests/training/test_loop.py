@@ -102,11 +102,7 @@ def train(
     )
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
   phase_run, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
-  state = (
-    checkpoints.restore(start, phase_runs.target(phase_run)[0])
-    if start
-    else phase_runs.fresh(phase_run)
-  )
+  state = checkpoints.restore(start, phase_run.target[0]) if start else phase_runs.fresh(phase_run)
   run = loop.Loop(
     workdir=workdir,
     total_steps=END,

@@ -86,7 +86,7 @@ def test_losses_are_the_same_in_any_number_of_microbatches_with_any_kernels(save
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   workdir, before, losses = saved
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  state = checkpoints.restore(checkpoints.newest(), phase_runs.target(phase_run(mesh))[0])
+  state = checkpoints.restore(checkpoints.newest(), phase_run(mesh).target[0])
   checkpoints.close()
   got = toys.flat(state)
   assert got.keys() == before.keys()
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   ],
 )
 def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
-  fresh, notes = phase_runs.fresh(phase_run(mesh)), phase_runs.target(phase_run(mesh))[1]
+  fresh, notes = phase_runs.fresh(phase_run(mesh)), phase_run(mesh).target[1]
   assert not notes
   for state in (fresh, train(mesh, 1)[0]):
     for tree in (state.params, state.opt_state):
@@ -128,7 +128,7 @@ def bytes_on(device, tree):
 
 def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone():
   split = phase_run((2, 4, 1))
-  state = phase_runs.target(split)[0]
+  state = split.target[0]
   batch = {
     k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh))
     for k, v in split.data.features.items()
@@ -145,7 +145,7 @@ def test_of_a_gradient_whose_parameter_is_split_each_device_gets_its_part_alone(
 
 def test_gradients_of_microbatches_stay_where_their_parameters_are():
   split = phase_run((1, 8, 1), accumulation=2)
-  state = phase_runs.target(split)[0]
+  state = split.target[0]
   batch = {
     k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(split.mesh))
     for k, v in split.data.features.items()

@@ -85,7 +85,7 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
   checkpoints.save(state)
   checkpoints.close()
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
-  state = checkpoints.restore(checkpoints.newest(), phase_runs.target(run)[0])
+  state = checkpoints.restore(checkpoints.newest(), run.target[0])
   checkpoints.close()
   state, after = toys.run(run, STEPS - SAVED, state, step)
   assert after == losses[SAVED:]

@@ -87,7 +87,7 @@ def attempt(
   phase_run = phase_of(poison, infinite=infinite)
   state = phase_runs.fresh(phase_run)
   if start:
-    state = checkpoints.restore(start, phase_runs.target(phase_run)[0])
+    state = checkpoints.restore(start, phase_run.target[0])
   record = metrics.Record(workdir, start, 1)
   run = loop.Loop(
     workdir=workdir,
@@ -131,7 +131,7 @@ def listed(workdir):
 
 def final(workdir):
   checkpoints = checkpoint.Checkpoints(workdir, keep=2, keep_every=SAVES)
-  state = checkpoints.restore(END, phase_runs.target(phase_of((POISON,)))[0])
+  state = checkpoints.restore(END, phase_of((POISON,)).target[0])
   checkpoints.close()
   return toys.flat(state)
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_from_before_spikes_were_counted_is_resumed(tmp_path, monke
     patch.setattr(checkpoint, '_parts', without)
     checkpoints.save(state)
     checkpoints.wait()
-  restored = checkpoints.restore(3, phase_runs.target(phase_run)[0])
+  restored = checkpoints.restore(3, phase_run.target[0])
   checkpoints.close()
   for k, x in toys.flat(restored).items():
     expected = jax.tree.map(np.asarray, spikes.fresh())[k[7:]] if k.startswith('spikes/') else None

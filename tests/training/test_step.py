@@ -1,5 +1,6 @@
 """One update: accumulation, meshes, dropout keys, left-out updates, taking over a state."""
 
+import dataclasses
 import math
 import weakref
 
@@ -68,12 +69,7 @@ def _compiled(phase_run):
     k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(phase_run.mesh))
     for k, v in phase_run.data.features.items()
   }
-  return (
-    phase_runs.train_step(phase_run)
-    .lower(phase_runs.target(phase_run)[0], batch)
-    .compile()
-    .as_text()
-  )
+  return phase_runs.train_step(phase_run).lower(phase_run.target[0], batch).compile().as_text()
 
 
 def test_a_carry_comes_back_to_its_rows_through_microbatches():
@@ -287,7 +283,7 @@ def test_held_out_batches_are_made_anew_and_not_kept():
       del made
 
   phase_run = toys.phase_run()
-  phase_run = phase_run._replace(data=phase_run.data._replace(held_out=held_out))
+  phase_run = dataclasses.replace(phase_run, data=phase_run.data._replace(held_out=held_out))
   params, evaluate = phase_runs.fresh(phase_run).params, phase_runs.evaluation(phase_run)
   first = evaluate(params)
   for expected in (20, 30):  # the denominators are counted once
@@ -320,7 +316,7 @@ def _equations(jaxpr):
 
 def test_entering_a_phase_holds_one_state_and_not_two():
   second = toys.phase_run(first=2)
-  made = phase_runs.entering(second).lower(phase_runs.target(second)[0]).compile()
+  made = phase_runs.entering(second).lower(second.target[0]).compile()
   memory = made.memory_analysis()
   state = phase_runs.fresh(second)
   pointers = 16 * len(jax.tree.leaves(state))
@@ -341,9 +337,7 @@ def test_entering_a_phase_on_a_chip_needs_one_state_and_what_is_added():
   whole = whole._replace(init=lambda key, init=whole.init: with_table(init(key)))
   before = toys.phase_run(objective=small, mesh=mesh)
   after = toys.phase_run(first=2, objective=whole, mesh=mesh)
-  added = len(jax.tree.leaves(phase_runs.target(after)[0])) - len(
-    jax.tree.leaves(phase_runs.target(before)[0])
-  )
+  added = len(jax.tree.leaves(after.target[0])) - len(jax.tree.leaves(before.target[0]))
   found = program.finished(program.lowered_entering(before, after))
   room = 2 << 20  # of a chip, for the code and the small arrays that are added
   assert added > 0 and found.fits and found.memory.temporaries < room < found.memory.arguments
