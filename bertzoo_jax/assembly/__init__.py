@@ -123,14 +123,15 @@ def resolve(config) -> Run:
 
 
 def planned(config) -> Run:
-  """As `resolve`, where only the fields and the phases are checked."""
-  return Run(config, ranges.check(config))
+  """As `resolve`, where only numbers and phases are checked."""
+  return Run(config, ranges.check(config, choices=False))
 
 
 def check(run: Run):
-  """Raises UserError for a part that is not there, or rows that are too long."""
+  """Raises UserError for a name that names nothing, or rows that are too long."""
   config = run.config
   for phase in run.phases:
+    ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
     parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
   parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')

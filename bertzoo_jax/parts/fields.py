@@ -167,7 +167,7 @@ def meanings(part) -> dict[str, str]:
   return found
 
 
-def check(key: str, value, annotation, prefix: str = 'config.') -> None:
+def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = True) -> None:
   """Raises UserError for a value that is not in the range of its field.
 
   Args:
@@ -175,12 +175,14 @@ def check(key: str, value, annotation, prefix: str = 'config.') -> None:
     value: of the field, with tuples for lists.
     annotation: of the field.
     prefix: of the key, in the message.
+    choices: whether names are checked too.
   """
   range_ = of(annotation)
   if range_ is None:
     return
   if range_.choices:
-    errors.choose(value, dict.fromkeys(range_.choices), f'config.{key}')
+    if choices:
+      errors.choose(value, dict.fromkeys(range_.choices), f'config.{key}')
   elif range_.of_each and not all(map(range_.holds, numbers_in(value))):
     raise errors.UserError(
       f'{prefix}{key} is {_shown(value)}: each of its numbers must be {range_.words}.'

@@ -64,11 +64,13 @@ class Row(NamedTuple):
   meaning: str
 
 
-def check(config) -> tuple[configuration.Phase, ...]:
+def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:
   """The phases of a config. Raises UserError for a field that is not in its range, or a number that
   is not finite, in the config or in what one of its phases overrides.
+
+  choices: whether names are checked too, without which rows can be counted.
   """
-  check_fields(config)
+  check_fields(config, choices=choices)
   phases = configuration.phases(config)
   steps = phases[-1].end_step
   of_steps = fields.of(fields.STEPS)
@@ -77,7 +79,7 @@ def check(config) -> tuple[configuration.Phase, ...]:
       f'config.phases have {steps:,} steps in all: {of_steps.words} is needed.'
     )
   for phase in phases:
-    check_fields(phase.config, f'in phase {phase.index}, config.')
+    check_fields(phase.config, f'in phase {phase.index}, config.', choices)
     rows, length = phase.config.batch_size, phase.config.length
     if rows * length > fields.BATCH:
       raise errors.UserError(
@@ -88,7 +90,7 @@ def check(config) -> tuple[configuration.Phase, ...]:
   return phases
 
 
-def check_fields(config, prefix: str = 'config.') -> None:
+def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
   """As `check`, for the fields alone: of a config that need not have phases. Fields of a part of
   the user's are checked where it is built, since that runs its code.
   """
@@ -98,7 +100,7 @@ def check_fields(config, prefix: str = 'config.') -> None:
       fields.check_finite(key, value, prefix)
       _, field = _definition(config, key)
       if field is not None:
-        fields.check(key, value, field.annotation, prefix)
+        fields.check(key, value, field.annotation, prefix, choices)
 
 
 def table(config) -> list[Row]:
