@@ -5,9 +5,9 @@ imports a framework.
 """
 
 import ml_collections
+from bertzoo_jax.configs.parts import _part
 
-from configs import parts
-from configs.parts import _part
+from bertzoo_jax.configs import parts
 
 # --- source: how the files of a task are read ---
 
