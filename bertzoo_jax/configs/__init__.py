@@ -6,15 +6,20 @@ import importlib.machinery
 import pathlib
 import sys
 
-__path__ = [str(pathlib.Path(__file__).parents[2] / 'configs')]
+__path__ = [str(pathlib.Path(__file__).resolve().parents[2] / 'configs')]
 
 
 class _SameModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """`configs.x` is `bertzoo_jax.configs.x`, not a second copy, where `configs` is this package."""
+  """`configs` is this package where no other is called so, and then `configs.x` is the module of
+  this package, not a second copy.
+  """
 
   def find_spec(self, name, path=None, target=None):
-    if name.startswith('configs.') and sys.modules['configs'] is sys.modules[__name__]:
-      return importlib.machinery.ModuleSpec(name, self)
+    if name == 'configs':
+      ours = importlib.machinery.PathFinder.find_spec(name) is None
+    else:
+      ours = name.startswith('configs.') and sys.modules['configs'] is sys.modules[__name__]
+    return importlib.machinery.ModuleSpec(name, self) if ours else None
 
   def exec_module(self, module):
     name = module.__name__

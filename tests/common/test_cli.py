@@ -149,7 +149,7 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
   'body, words',
   [
     ('  return 1 // 0', ':4: ZeroDivisionError: integer division'),
-    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'configs.bert' has no"),
+    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'bertzoo_jax.configs.bert'"),
     ('  return nothing', ":4: NameError: name 'nothing' is not defined"),
     ('  import nowhere', ":4: ModuleNotFoundError: No module named 'nowhere'"),
     ('  return parts.transformer(num_layer=3)', ':4: TypeError: transformer() got an unexpected'),
@@ -159,7 +159,7 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
     ("  return int('many')", ':4: ValueError'),
     ('  return (', ':4: SyntaxError'),
     ('  return None', 'get_config() returns None: return parts.experiment(…)'),
-    ('  return dict(seed=1)', "get_config() returns a dict without 'length'"),
+    ('  return dict(seed=1)', "get_config() returns a ConfigDict without 'length'"),
     ("  from configs.tasks import glue\n  return glue.get_config('rte')", 'is a fine-tuning'),
     ("  from configs.tasks import glue\n  return glue.get_config('all')", 'is a fine-tuning'),
     ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
