@@ -135,7 +135,7 @@ def _experiment(address):
       f'{path} is a table of a paper, and this command needs a config of pretraining: '
       'run it with python -m bertzoo_jax.reproduce, with --preflight for its cost.'
     )
-  raise errors.UserError(config_file.no_experiment(path, config, lacking[0]))
+  raise errors.UserError(config_file.no_experiment(path, f'a config without {lacking[0]!r}'))
 
 
 def _help() -> str:
@@ -174,7 +174,7 @@ def _unknown_flag(name: str) -> str:
     return f'--steps is no flag. {settings.STEPS}'
   own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
   near = [f'--{flag}' for flag in errors.near(name, own)]
-  if meant := near or settings.flags(settings.meant_by(name, _CONFIG.value or {})):
+  if meant := near or settings.as_flags(settings.meant_by(name, _CONFIG.value or {})):
     return f'--{name} is no flag (see --help). Did you mean {"".join(meant)}?'
   return (
     f'--{name} is no flag: --help lists the flags, and what the config has is set by '

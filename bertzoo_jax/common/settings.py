@@ -5,10 +5,10 @@ A field keeps the type of its present value. In a suite, a config {'suite': {tas
 """
 
 import ast
-import difflib
 import re
 
 import ml_collections
+from absl import flags
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -94,12 +94,6 @@ def _now(key, value) -> str:
 # --- values ---
 
 
-def _truth(text):
-  if text.lower() not in ('true', 't', '1', 'false', 'f', '0'):
-    raise ValueError(text)
-  return text.lower() in ('true', 't', '1')
-
-
 def _tuple(text):
   try:
     value = ast.literal_eval(text)
@@ -126,9 +120,9 @@ def _literal(text):
 
 # How a type's text is read, and what it is called.
 _KINDS = {
-  bool: (_truth, 'true or false'),
+  bool: (flags.BooleanParser().parse, 'true or false'),
   float: (float, 'a number'),
-  int: (lambda text: int(text, {'0x': 16, '0o': 8}.get(text[:2], 10)), 'a whole number'),
+  int: (flags.IntegerParser().parse, 'a whole number'),
   str: (str, 'text'),
   tuple: (_tuple, 'a tuple'),
   ml_collections.ConfigDict: (_section, 'a section'),
@@ -158,14 +152,14 @@ def _unknown(key: str, config) -> str:
     )
   said = f'the config has no field {field!r}.'
   if some := [k for k in known if re.fullmatch(rf'suite\.\w+\.{re.escape(key)}', k)]:
-    return f'{said} Not every task has it: set {flags(some)}.'
+    return f'{said} Not every task has it: set {as_flags(some)}.'
   if near:
     meant = [f'{section}.{near[0]}' if section else near[0]]
   else:
-    alike = difflib.get_close_matches(field, names.values(), n=1, cutoff=0.8)
-    meant = _called(alike, names) or ([] if section else meant_by(field, config))
+    alike = _called(errors.near(field, names.values(), cutoff=0.8), names)
+    meant = alike or ([] if section else meant_by(field, config))
   if meant:
-    return f'{said} Did you mean {flags(meant)}?'
+    return f'{said} Did you mean {as_flags(meant)}?'
   if section and own:
     there = 'There' if section == given else f'Did you mean --config.{section}? There'
     return f'{said} {there} is: {", ".join(own)}.'
@@ -182,7 +176,7 @@ def meant_by(word: str, config) -> list[str]:
   return _called(near or [name for name in names.values() if words & set(name.split('_'))], names)
 
 
-def flags(keys) -> str:
+def as_flags(keys) -> str:
   """The flags that set these fields."""
   return ' or '.join(f'--config.{key}' for key in keys)
 

@@ -39,6 +39,10 @@ def _run(*flags):
     ),
     (
       ('--config', 'configs/bert.py:tiny', '--config.optimiser.lr=1'),
+      'Did you mean --config.schedule.learning_rate?',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.optimiser.zzz=1'),
       'Did you mean --config.optimizer? There is: b1',
     ),
     (
@@ -159,7 +163,7 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
     ("  return int('many')", ':4: ValueError'),
     ('  return (', ':4: SyntaxError'),
     ('  return None', 'get_config() returns None: return parts.experiment(…)'),
-    ('  return dict(seed=1)', "get_config() returns a ConfigDict without 'length'"),
+    ('  return dict(seed=1)', "get_config() returns a config without 'length'"),
     ("  from configs.tasks import glue\n  return glue.get_config('rte')", 'is a fine-tuning'),
     ("  from configs.tasks import glue\n  return glue.get_config('all')", 'is a fine-tuning'),
     ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
