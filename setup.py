@@ -40,13 +40,20 @@ compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
 
+packages = setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*'])
+packages.remove(
+  'bertzoo_jax.configs'
+)  # in a clone it leads to configs/, which is installed in its place
+configs = setuptools.find_packages(include=['configs', 'configs.*'])
+
 setuptools.setup(
   name='bertzoo_jax',
   version=version,
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
   python_requires='>=3.12',
-  packages=setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*']),
+  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs)],
+  package_dir={'bertzoo_jax.configs': 'configs'},
   package_data={
     'bertzoo_jax.text': ['abbreviations/*.txt'],
     'bertzoo_jax.tpu': ['kernel_cycles.csv'],

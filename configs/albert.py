@@ -28,7 +28,7 @@ shortened to them. Norm of the gradient and loss are the whole batch's, not each
 of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _albert(num_layers, hidden_size, num_heads, *, dropout=0.1, steps=125_000, **fields):

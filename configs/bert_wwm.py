@@ -29,7 +29,7 @@ more than 20 predictions; norm of the gradient and loss are the whole batch's, n
 results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _wwm(num_layers, hidden_size, pairs=True, **fields):

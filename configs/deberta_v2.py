@@ -19,7 +19,7 @@ state are 10.7 GB (xlarge) and 18.8 GB (xxlarge), so the mesh splits them over 8
 devices set --config.run.mesh='(-1, 1, 1)'. No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _v2(

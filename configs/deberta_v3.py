@@ -36,8 +36,8 @@ example (rtd.sh: WikiText-103, weight 10, b2 0.999, 64 to 256 rows) is another r
 a full run yet.
 """
 
-from configs import deberta_v2
-from configs import parts
+from bertzoo_jax.configs import deberta_v2
+from bertzoo_jax.configs import parts
 
 
 def _v3(

@@ -32,7 +32,7 @@ Glorot). Norm of the gradient and losses are the whole batch's, not each core's.
 No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _electra(

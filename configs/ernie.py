@@ -34,7 +34,7 @@ Not as there:
 The released vocabulary has 17,964 pieces in a table of 18,000. No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _ernie(num_layers, hidden_size, steps, vocabulary, marks, select, encoder, **fields):

@@ -26,7 +26,7 @@ Not as there:
 No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _macbert(num_layers, hidden_size, **fields):

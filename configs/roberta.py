@@ -16,7 +16,7 @@ Not as there: sentences inside a document are not separated (fairseq's lines are
 --config.format.sentence_separators=True). No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _roberta(num_layers, hidden_size, learning_rate, warmup, dropout=0.1, **fields):

@@ -33,7 +33,7 @@ Not as in the released code:
 No results of a full run yet.
 """
 
-from configs import parts
+from bertzoo_jax.configs import parts
 
 
 def _xlnet(

@@ -25,12 +25,17 @@ def setup(monkeypatch):
 
 def test_a_wheel_installs_one_top_level_package(setup):
   assert {name.partition('.')[0] for name in setup['packages']} == {'bertzoo_jax'}
-  assert not set(setup) & {'py_modules', 'scripts', 'data_files', 'package_dir'}
+  assert not set(setup) & {'py_modules', 'scripts', 'data_files'}
 
 
 def test_a_wheel_has_every_module_and_every_file_that_a_module_reads(setup):
-  folders = {p.parent for p in PACKAGE.rglob('*.py')}
-  assert set(setup['packages']) == {'.'.join(f.relative_to(ROOT).parts) for f in folders}
+  folders = {p.parent for p in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').rglob('*.py')]}
+  names = ['.'.join(folder.relative_to(ROOT).parts) for folder in folders]
+  # configs/ is in place of bertzoo_jax/configs, which leads to it in a clone
+  names.remove('bertzoo_jax.configs')
+  installed = [f'bertzoo_jax.{n}' if n.startswith('configs') else n for n in names]
+  assert sorted(setup['packages']) == sorted(installed)
+  assert setup['package_dir'] == {'bertzoo_jax.configs': 'configs'}
   packed = {
     path
     for package, patterns in setup['package_data'].items()

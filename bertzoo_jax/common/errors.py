@@ -47,20 +47,23 @@ def near(word: str, known, cutoff=0.6) -> list[str]:
   return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
 
 
+def words(e: BaseException, most: int | None = None) -> str:
+  """What an error says, on one line, of at most so many characters."""
+  text = e.args[0] if isinstance(e, KeyError) and e.args else e
+  return ' '.join(str(text).split())[:most]
+
+
 def no_memory(e: BaseException | None) -> str | None:
   """The sentence for an error of a process that gets no more memory; None for another error."""
-  words = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
+  said = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
   while e is not None:
-    if isinstance(e, MemoryError) or any(word in str(e) for word in words):
+    if isinstance(e, MemoryError) or any(words in str(e) for words in said):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-      return (
-        f'This process gets no more memory ({type(e).__name__}: {" ".join(str(e).split())[:100]}'
-        + (
-          '). Close other programs, or take fewer --workers or a smaller batch.'
-          if limit == resource.RLIM_INFINITY
-          else f'): its addresses are limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
-          'it uses. Run the same line after: ulimit -v unlimited.'
-        )
+      return f'This process gets no more memory ({type(e).__name__}: {words(e, 100)}' + (
+        '). Close other programs, or take fewer --workers or a smaller batch.'
+        if limit == resource.RLIM_INFINITY
+        else f'): its addresses are limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
+        'it uses. Run the same line after: ulimit -v unlimited.'
       )
     e = e.__cause__ or e.__context__
   return None

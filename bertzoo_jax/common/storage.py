@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import time
 
 import numpy as np
@@ -14,51 +13,28 @@ from etils import epath
 
 from bertzoo_jax.common import errors
 
-# What libraries of object stores say in a name or a message, addresses aside. A code of the server
-# is believed first, then what stays.
-_SERVER_PASSES = re.compile(r'(http|code|status)\D{0,20}(408|429|50\d)\b', re.I)
-_STAYS = re.compile(
-  r'not ?found|no such|not '
-  r'exist|exists|permission|forbidden|denied|unauth|credential|login|invalid|no space|disk '
-  r'quota|read-only|'
-  r'(http|code|status)\D{0,20}40[0134]\b',
-  re.I,
-)
-_PASSES = re.compile(
-  r'timed? ?out|deadline|unavailable|temporar(y|ily)|aborted|try '
-  r'again|retr(y|ies)|\breset\b|resolve|connect|'
-  r'too many requests',
-  re.I,
-)
-_PASSING_STATUSES = {'DEADLINE_EXCEEDED', 'INTERNAL', 'UNAVAILABLE'}
-_STAYING_STATUSES = {
-  'NOT_FOUND',
-  'ALREADY_EXISTS',
-  'PERMISSION_DENIED',
-  'UNAUTHENTICATED',
-  'UNIMPLEMENTED',
-}
-_STAYING = {
+# Of gRPC, by number: TensorFlow's errors carry the number, tensorstore's begin with the name.
+_STATUSES = (
+  'OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS '
+  'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
+  'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
+).split()
+# What may pass, by type and code. Both clients end retries of their own with ABORTED; a full disk
+# is RESOURCE_EXHAUSTED. The classes are of Python, aiohttp, requests, httpx, urllib, google.auth,
+# by name, since they need not be installed.
+_PASSING_STATUSES = ('DEADLINE_EXCEEDED', 'ABORTED', 'INTERNAL', 'UNAVAILABLE')
+_PASSING_HTTP = (408, 429, 500, 502, 503, 504)
+_PASSING_CLASSES = (
+  'ConnectionError TimeoutError Timeout TransportError ClientConnectionError ClientPayloadError '
+  'ChunkedEncodingError IncompleteRead RetryError URLError'
+).split()
+_STAYING_ERRNOS = [
   getattr(errno, name)
   for name in (
-    'ENOENT',
-    'EACCES',
-    'EPERM',
-    'EEXIST',
-    'ENOTDIR',
-    'EISDIR',
-    'EROFS',
-    'ENOSPC',
-    'EDQUOT',
-    'ENAMETOOLONG',
-    'ELOOP',
-    'EINVAL',
-    'EFBIG',
-    'ENOTSUP',
-  )
-}
-
-
+    'ENOENT EACCES EPERM EEXIST ENOTDIR EISDIR EROFS ENOSPC EDQUOT ENAMETOOLONG ELOOP EINVAL '
+    'EFBIG ENOTSUP EPIPE'
+  ).split()
+]
 _ASKED = 5  # times at most, for one answer of an object store
 
 
@@ -302,7 +278,7 @@ def reading(what):
     if not may_pass(e):
       raise
     raise errors.TryAgain(
-      f'{what} could not be read ({type(e).__name__}: {" ".join(str(e).split())[:300]}): run the '
+      f'{what} could not be read ({type(e).__name__}: {errors.words(e, 300)}): run the '
       'same line again.'
     ) from e
 
@@ -322,16 +298,6 @@ def sha256(p, block: int = 1 << 22) -> str:
   return digest.hexdigest()
 
 
-# Of gRPC, by number.
-_STATUSES = (
-  'OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS '
-  'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
-  'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
-).split()
-# What tensorstore's ValueErrors begin with, and jax's RuntimeErrors.
-_STATUS = re.compile(f'({"|".join(_STATUSES[1:])}): ')
-# tensorstore leaves INVALID_ARGUMENT out: an answer that it could not parse, where it was writing
-_UNPARSED = re.compile(r"\[(tensorstore_spec|source locations)='.*\\?\"gcs\\?\"", re.S)
 _OF_PROGRAMS = (
   ArithmeticError,
   AssertionError,
@@ -359,38 +325,46 @@ def is_error_of_storage(e: BaseException) -> bool:
 
 
 def status(e: BaseException) -> str | None:
-  """The gRPC status of an error of TensorFlow's or tensorstore's, such as 'NOT_FOUND'. An answer of
-  an object store that could not be parsed is INTERNAL.
+  """The gRPC status of an error of TensorFlow's or tensorstore's, such as 'NOT_FOUND'.
+
+  tensorstore raises ValueErrors, whose text is 'STATUS: words [key='value']'. It leaves
+  INVALID_ARGUMENT out. It has no other code for an answer of a store that it could not parse, so
+  an error without a status about the driver gcs is INTERNAL here.
   """
   number = getattr(e, 'error_code', None)
   if isinstance(number, int) and 0 < number < len(_STATUSES):
     return _STATUSES[number]
-  if isinstance(e, ValueError) and (found := _STATUS.search(str(e))):
-    return found[1]
-  return 'INTERNAL' if isinstance(e, ValueError) and _UNPARSED.search(str(e)) else None
+  if not isinstance(e, ValueError):
+    return None
+  begin, _, rest = str(e).partition(': ')
+  if begin in _STATUSES:
+    return begin
+  about = [rest.partition(f"[{key}='")[2] for key in ('tensorstore_spec', 'source locations')]
+  return 'INTERNAL' if any('"gcs"' in text.replace('\\', '') for text in about) else None
 
 
-def may_pass(e: Exception) -> bool:
-  """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address,
-  missing rights and a full disk are not.
+def http_code(e: BaseException) -> int | None:
+  """The code of an HTTP answer that an error carries: of gcsfs, google.api_core and urllib as
+  `code`, of aiohttp as `status`, of requests and httpx in its `response`.
   """
-  if isinstance(
-    e,
-    (
-      FileExistsError,
-      FileNotFoundError,
-      IsADirectoryError,
-      NotADirectoryError,
-      PermissionError,
-      BrokenPipeError,
-    ),
-  ):
-    return False
-  if isinstance(e, (ConnectionError, TimeoutError)):
-    return True
+  answer = getattr(e, 'response', None)
+  codes = (
+    getattr(e, 'code', None),
+    getattr(e, 'status', None),
+    getattr(answer, 'status_code', None),
+  )
+  return next((code for code in codes if isinstance(code, int) and 400 <= code < 600), None)
+
+
+def may_pass(e: BaseException) -> bool:
+  """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address,
+  missing rights and a full disk are not. Without a type or a code that says so, it stays.
+  """
   if isinstance(e, OSError) and e.errno is not None:
-    return e.errno not in _STAYING
-  if (code := status(e)) in _PASSING_STATUSES | _STAYING_STATUSES:
+    return e.errno not in _STAYING_ERRNOS
+  if code := http_code(e):
+    return code in _PASSING_HTTP
+  if code := status(e):
     return code in _PASSING_STATUSES
-  words = re.sub(r'\S*/\S*', '', f'{type(e).__name__} {e}')
-  return bool(_SERVER_PASSES.search(words) or (_PASSES.search(words) and not _STAYS.search(words)))
+  names = {kind.__name__ for kind in type(e).__mro__}
+  return not names.isdisjoint(_PASSING_CLASSES) and not isinstance(e, BrokenPipeError)

@@ -38,28 +38,17 @@ from multiprocessing import forkserver
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from bertzoo_jax.common import cli
-from bertzoo_jax.common import trust
+from bertzoo_jax.common import config_file
 
 
-@trust.own_modules()
 def recipe(argv: list[str]):
   """The experiment that the config file itself gives for the size on a command line, without what
   the line sets or swaps.
   """
-  value = cli.config_file(argv)
-  if value is None:
-    return None
-  alone = flags.FlagValues()
-  config_flags.DEFINE_config_file('config', flag_values=alone)
-  kept, sys.argv = sys.argv, [argv[0]]  # where ml_collections looks for what is set
-  try:
-    alone([argv[0], f'--config={value.split(",")[0]}'])
-    return alone.config
-  finally:
-    sys.argv = kept
+  address = cli.address_in(argv)
+  return config_file.load(address.split(',')[0]) if address else None
 
 
 def failed(sentence: str) -> None:

@@ -6,8 +6,8 @@ Networks of three layers and more begin with the weights of the row above (A.1);
 depth. All have 18M parameters.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(layers, *printed, init='', tiny):

@@ -7,8 +7,8 @@ the network of one layer. Here all rows begin with random weights, because the o
 network to begin with.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(width, *printed, tiny):

@@ -14,8 +14,8 @@ layers (Table 1), but its scores are those of 24 layers in Table 13; the same ne
 begins with random weights.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _BERT = {'encoder.embedding_size': 0, 'encoder.sharing': 'none'}
 

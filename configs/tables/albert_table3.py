@@ -6,8 +6,8 @@ The paper contradicts itself: not-shared with E = 128 has MNLI 83.7 and Avg 81.7
 81.6 in Table 4; all-shared with E = 128 has MNLI 81.6 here, and 82.0 in Tables 4 and 5.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(sharing, width, *printed):

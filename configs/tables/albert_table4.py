@@ -6,8 +6,8 @@ The paper contradicts itself: not-shared with E = 128 has MNLI 83.2 and Avg 81.6
 81.7 in Table 3; all-shared with E = 128 has MNLI 82.0 here, and 81.6 in Tables 2 and 3.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _SHARED = {
   'all-shared': 'all',

@@ -8,8 +8,8 @@ the corpus's held-out text. A row without a pair head gets a linear probe, see `
 MNLI of 82.0 is 81.6 in Tables 2, 3 and 7.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

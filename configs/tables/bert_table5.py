@@ -7,8 +7,8 @@ fine-tunes "LTR" from left to right, too, and does not say which token the class
 all tokens see both sides in fine-tuning.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _ALONE = {'format.pairs': 'none'}
 

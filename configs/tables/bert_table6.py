@@ -6,8 +6,8 @@ Rows are #L / #H / #A. The paper's numbers of the dev sets are means of five res
 fine-tuning, ours are medians of five.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(layers, width, heads, *printed, tiny):

@@ -7,8 +7,8 @@ SAME. NER is CoNLL-2003, on dev. Chosen here: base, and its uncased pieces; the 
 (§5.3).
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(mask, same, rnd, *printed):

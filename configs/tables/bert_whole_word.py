@@ -6,8 +6,8 @@ How the networks of this table were fine-tuned is not said. SQuAD is fine-tuned 
 rows, 5e-5, 3 epochs. The README's command has 24 rows, 3e-5 and 2 epochs.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _CASED = {
   'tokenizer.lowercase': False,

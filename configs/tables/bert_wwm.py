@@ -10,8 +10,8 @@ random weights as the other row. To begin with BERT set --config.rows.ROW.init, 
 configs/bert_wwm.py.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -3,7 +3,7 @@
 recipe: of configs/tasks/recipes.py.
 """
 
-from configs.tables import parts
+from bertzoo_jax.configs.tables import parts
 
 GLUE = {
   'cola': 'CoLA',

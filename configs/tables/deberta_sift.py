@@ -10,8 +10,8 @@ but for RTE without SiFT: 93.9 there, 93.5 in the README. As in the release, RTE
 best run of MNLI. RTE + SiFT begins with that of MNLI + SiFT.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _OFF, _ON = 'deberta_v2_xxlarge', 'deberta_v2_xxlarge_sift'
 

@@ -7,9 +7,9 @@ and the norm of its relative table are not in this table, so no row has them. Th
 rows is the release's. Our counts of parameters have the positions and the head, too.
 """
 
-from configs.tables import columns
-from configs.tables import deberta_table4
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import deberta_table4
+from bertzoo_jax.configs.tables import parts
 
 _SHARED = {'encoder.shared_projections': True}
 _CONV = {**_SHARED, 'encoder.convolution_size': 3}

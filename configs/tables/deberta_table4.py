@@ -9,8 +9,8 @@ means of five seeds (A.10), ours are medians. SQuAD and RACE have settings from 
 Table 9; RACE has 512 tokens, as in Table 11. Which the paper took is not said.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 # RoBERTa's network
 REIMP = {

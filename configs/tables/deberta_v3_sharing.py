@@ -9,8 +9,8 @@ the release for V3 base, SQuAD's rate is MNLI's, the rest chosen here. Cosines a
 of word vectors, of the generator (E_G) and of the discriminator (E_D).
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -9,8 +9,8 @@ generator draws tokens as often as they are in the corpus. The uniform one is an
 released code.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(width, tiny):

@@ -5,8 +5,8 @@
 The numbers stand in the text: 500K steps, a generator of the discriminator's size, GLUE dev.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -10,9 +10,9 @@ script gives 1.29e18 for ELECTRA-Small, where the paper prints 1.4e18. The paper
 speedup and of time and hardware are left out.
 """
 
-from configs.tables import columns
-from configs.tables import parts
-from configs.tables.electra_table5 import BERT_MASKS
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables.electra_table5 import BERT_MASKS
 
 # Base networks at `tiny`.
 _TINY_BASE = {

@@ -7,8 +7,8 @@ chosen here. BERT's chosen tokens become what §3.5 says, the others' what they 
 release: 85 % [MASK], 15 % kept. ELECTRA has 85.0 here and 85.1 in Table 1.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 BERT_MASKS = {'masking.corruption': (0.8, 0.1, 0.1)}
 _THIRD = {'objective.width': 1 / 3}

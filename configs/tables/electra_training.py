@@ -10,9 +10,9 @@ with its weights. Chosen here: n is half of ELECTRA's 766K, and each of the two 
 its own. BERT has the 1M steps of Table 6 and the masks of §3.5.
 """
 
-from configs.tables import columns
-from configs.tables import parts
-from configs.tables.electra_table5 import BERT_MASKS
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables.electra_table5 import BERT_MASKS
 
 
 def get_config(scale='tiny'):

@@ -10,9 +10,10 @@ last row's number is of the whole system, with its loss over dialogues, which th
 have either. XNLI has rows of 128 tokens here, 512 in the release.
 """
 
-from configs import parts as pretraining
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
+
+from bertzoo_jax.configs import parts as pretraining
 
 _CHARACTERS = {'masking': pretraining.token()}
 

@@ -8,8 +8,8 @@ paper does not say whether it had them. The average takes the mean of EM and F1 
 not run, since CMRC 2018 is part of it.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import ml_collections
 
-from configs import parts as systems
+from bertzoo_jax.configs import parts as systems
 
 ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
 CHINESE = ('zh_laws.txt', 'zh_tang.txt')
@@ -242,7 +242,7 @@ def _init(init, titles, at):
 def _system(name, *, tiny=False, changes=()):
   """The config of a system, 'albert:base', with {section: part} changed."""
   file, _, size = name.partition(':')
-  module = importlib.import_module(f'configs.{file}')
+  module = importlib.import_module(f'bertzoo_jax.configs.{file}')
   size = _tiny_size(size, module) if tiny else size
   return module.get_config(','.join([size, *(f'{k}={v}' for k, v in dict(changes).items())]))
 
@@ -305,7 +305,7 @@ def _column(column, at, task_seeds, length):
   if column['kind'] != 'task':
     return column
   file, _, argument = column.pop('task').partition(':')
-  config = importlib.import_module(f'configs.tasks.{file}').get_config(argument)
+  config = importlib.import_module(f'bertzoo_jax.configs.tasks.{file}').get_config(argument)
   if at.steps:
     _shorten(config, **(_TINY_TASK if at.kind == 'tiny' else {**_BUDGET_TASK, 'length': length}))
   for key, value in column.pop('fields').items():

@@ -9,8 +9,8 @@ compared, so the first column has bits per byte of text. WordPiece is BERT's, un
 byte-level BPE keeps case, which costs bits. roberta_table2.py describes the fine-tuning.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

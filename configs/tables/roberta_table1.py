@@ -10,8 +10,8 @@ SEGMENT-PAIR in Table 2, so the input format is segment pairs. The second head f
 an answer, which RoBERTa adds, is left out.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

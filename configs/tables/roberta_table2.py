@@ -8,8 +8,8 @@ chosen here. For DOC-SENTENCES the paper takes more rows where they are short; h
 share a row. SQuAD is F1. BERT has no figures for RACE: it is fine-tuned as in RoBERTa's Table 10.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

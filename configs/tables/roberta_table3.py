@@ -9,8 +9,8 @@ same MNLI and SST-2 as DOC-SENTENCES in Table 2. The warmup was tuned and is not
 all have BERT's 0.999.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(title, batch_size, steps, rate, *printed):

@@ -8,8 +8,8 @@ for 500K steps only. Which text is read is no field of a config: run the first r
 SQuAD is F1.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def _row(title, steps, *printed, note):

@@ -10,8 +10,8 @@ SpanBERT. NewsQA and TriviaQA are scored on all of dev, of which the paper took 
 GLUE's average is over dev, with the first score of each task.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 _TAGGER = 'not run: needs a tagger, and a masking that draws half of its units from its marks'
 

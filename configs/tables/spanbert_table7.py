@@ -5,8 +5,8 @@
 All rows mask spans, and none are short (§4.2). spanbert_table6.py describes the rest.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -10,8 +10,8 @@ predictions with K = 6, as in the release, and 512/7, so 73, with K = 7. Spans a
 configs/xlnet.py; without spans, tokens are drawn one by one.
 """
 
-from configs.tables import columns
-from configs.tables import parts
+from bertzoo_jax.configs.tables import columns
+from bertzoo_jax.configs.tables import parts
 
 
 def get_config(scale='tiny'):

@@ -9,11 +9,10 @@ import difflib
 import importlib
 
 import ml_collections
-
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import parts
 
 ALL = 'all'
-_RECIPES = 'configs.tasks.recipes'
+_RECIPES = 'bertzoo_jax.configs.tasks.recipes'
 
 
 def config(argument, tasks, suite=()):

@@ -26,9 +26,10 @@ afqmc. All other layouts were never read from a real file.
 
 import functools
 
-from configs import parts as pretraining
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
+
+from bertzoo_jax.configs import parts as pretraining
 
 
 def _task(

@@ -13,9 +13,10 @@ No layout of this file was ever read from a real file.
 
 import functools
 
-from configs import parts as pretraining
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
+
+from bertzoo_jax.configs import parts as pretraining
 
 _FILES = dict(train='train.csv', dev='', test='test.csv')
 

@@ -22,8 +22,8 @@ file: test of any task; STS-B, QQP, MNLI, QNLI, RTE, AX; the dataset of tensorfl
 
 import functools
 
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
 
 _ENTAILMENT = ('entailment', 'not_entailment')
 _BINARY = ('0', '1')

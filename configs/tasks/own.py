@@ -30,8 +30,8 @@ in the last (--config.source.tag=-1). Its metrics are of entities (B-PER, I-PER,
 without such prefixes, as parts of speech, set --config.metrics="('accuracy',)".
 """
 
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
 
 _FILES = dict(train='', dev='', test='')
 

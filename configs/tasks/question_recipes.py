@@ -12,8 +12,9 @@ BERT's training on TriviaQA before SQuAD 1.1.
 import copy
 import functools
 
-from configs import parts
-from configs.tasks import parts as task_parts
+from bertzoo_jax.configs.tasks import parts as task_parts
+
+from bertzoo_jax.configs import parts
 
 _RATE = 'schedule.learning_rate'
 

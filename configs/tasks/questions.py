@@ -29,9 +29,10 @@ NewsQA; SQuAD's layout from XQuAD and PolicyQA, that of 2.0 from a part of squad
 
 import functools
 
-from configs import parts as pretraining
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
+
+from bertzoo_jax.configs import parts as pretraining
 
 
 def _task(

@@ -16,11 +16,12 @@ sentences, and RoBERTa and ALBERT stop at the best score on dev.
 import copy
 import inspect
 
-from configs import parts
-from configs.parts import _near
-from configs.tasks import deberta_recipes
-from configs.tasks import parts as task_parts
-from configs.tasks import question_recipes
+from bertzoo_jax.configs.parts import _near
+from bertzoo_jax.configs.tasks import deberta_recipes
+from bertzoo_jax.configs.tasks import parts as task_parts
+from bertzoo_jax.configs.tasks import question_recipes
+
+from bertzoo_jax.configs import parts
 
 _RATE = 'schedule.learning_rate'
 _constant, _xlnet_adam = question_recipes.constant, question_recipes.xlnet_adam

@@ -29,9 +29,10 @@ test of UD English-EWT. WikiANN's layout, and MSRA's as a table, were never read
 
 import functools
 
-from configs import parts as pretraining
-from configs.tasks import arguments
-from configs.tasks import parts
+from bertzoo_jax.configs.tasks import arguments
+from bertzoo_jax.configs.tasks import parts
+
+from bertzoo_jax.configs import parts as pretraining
 
 _ENTITIES = ('entity_f1', 'entity_precision', 'entity_recall', 'accuracy')
 _SPLITS = dict(train='train', dev='validation', test='test')

@@ -39,6 +39,10 @@ def _run(*flags):
     ),
     (
       ('--config', 'configs/bert.py:tiny', '--config.optimiser.lr=1'),
+      'Did you mean --config.schedule.learning_rate?',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.optimiser.zzz=1'),
       'Did you mean --config.optimizer? There is: b1',
     ),
     (
@@ -149,7 +153,7 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
   'body, words',
   [
     ('  return 1 // 0', ':4: ZeroDivisionError: integer division'),
-    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'configs.bert' has no"),
+    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'bertzoo_jax.configs.bert'"),
     ('  return nothing', ":4: NameError: name 'nothing' is not defined"),
     ('  import nowhere', ":4: ModuleNotFoundError: No module named 'nowhere'"),
     ('  return parts.transformer(num_layer=3)', ':4: TypeError: transformer() got an unexpected'),
@@ -159,7 +163,7 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
     ("  return int('many')", ':4: ValueError'),
     ('  return (', ':4: SyntaxError'),
     ('  return None', 'get_config() returns None: return parts.experiment(…)'),
-    ('  return dict(seed=1)', "get_config() returns a dict without 'length'"),
+    ('  return dict(seed=1)', "get_config() returns a config without 'length'"),
     ("  from configs.tasks import glue\n  return glue.get_config('rte')", 'is a fine-tuning'),
     ("  from configs.tasks import glue\n  return glue.get_config('all')", 'is a fine-tuning'),
     ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
@@ -188,9 +192,10 @@ def test_an_error_in_a_module_that_a_config_file_imports_has_the_place_in_that_m
   )
 
 
-def library(name, message, base=Exception):
+def library(name, message, base=Exception, **codes):
   """An error as a library of an object store raises it."""
-  return type(name, (base,), {'__module__': 'tensorflow.python.framework.errors_impl'})(message)
+  module = {'__module__': 'tensorflow.python.framework.errors_impl'}
+  return type(name, (base,), {**module, **codes})(message)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +209,29 @@ def library(name, message, base=Exception):
     (OSError(errno.EIO, 'Input/output error', 'a'), 75),
     (ConnectionResetError(errno.ECONNRESET, 'Connection reset by peer'), 75),
     (TimeoutError('read'), 75),
-    (library('NotFoundError', 'Error executing an HTTP request: HTTP response code 404'), 2),
-    (library('PermissionDeniedError', 'HTTP response code 403 with body …'), 2),
-    (library('UnavailableError', 'HTTP response code 503'), 75),
-    (library('AbortedError', "Couldn't resolve host 'storage.googleapis.com'"), 75),
-    (library('ClientError', 'Cannot connect to host storage.googleapis.com:443', OSError), 75),
-    (library('PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403'), 2),
-    (library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds'), 2),
+    (
+      library(
+        'NotFoundError', 'Error executing an HTTP request: HTTP response code 404', error_code=5
+      ),
+      2,
+    ),
+    (library('PermissionDeniedError', 'HTTP response code 403 with body …', error_code=7), 2),
+    (library('UnavailableError', 'HTTP response code 503', error_code=14), 75),
+    (library('AbortedError', "Couldn't resolve host 'storage.googleapis.com'", error_code=10), 75),
+    (library('ClientConnectionError', 'Cannot connect to host storage.googleapis.com:443'), 75),
+    (
+      library(
+        'PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403', error_code=7
+      ),
+      2,
+    ),
+    (
+      library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds', error_code=3),
+      2,
+    ),
     (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
+    (library('HttpError', 'Error, 400', code=400), 2),
+    (library('HttpError', 'Error, 503', code=503), 75),
     (MemoryError(), 3),
     (RuntimeError("can't start new thread"), 3),
     (ImportError('libx.so.2: failed to map segment from shared object'), 3),

@@ -70,6 +70,8 @@ def of_tensorflow(number, message=''):
     (of_tensorflow(4), True),
     (of_tensorflow(5, 'The last try timed out'), False),
     (of_tensorflow(7, 'temporary credentials'), False),
+    (of_tensorflow(8, 'retry: no space left on device'), False),
+    (of_tensorflow(10, 'All 10 retry attempts failed: not found'), True),
     (ValueError('PERMISSION_DENIED: retry with other rights'), False),
     (ValueError('UNAVAILABLE: no such host'), True),
     (ValueError(UNPARSED), True),
@@ -77,7 +79,7 @@ def of_tensorflow(number, message=''):
     (ValueError('operands could not be broadcast together'), False),
   ],
 )
-def test_the_code_of_an_error_says_whether_it_may_pass_before_its_words_do(error, passes):
+def test_the_status_of_an_error_says_whether_it_may_pass(error, passes):
   assert storage.may_pass(error) == passes
 
 
