@@ -14,6 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 
 _CONFIGS = 'bertzoo_jax.configs'
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
 
 
 def load(address: str) -> ml_collections.ConfigDict:
@@ -94,7 +95,7 @@ def _inside(path, name):
   except (MemoryError, errors.UserError):
     raise
   except Exception as e:  # the user's own code may raise anything
-    said, libraries = errors.words(e), (__file__, sys.prefix, sys.base_prefix, '<')
+    said, libraries = errors.words(e), (_PACKAGE, sys.prefix, sys.base_prefix, '<')
     frames = [
       (os.path.abspath(f.filename), f.lineno) for f in traceback.extract_tb(e.__traceback__)
     ]

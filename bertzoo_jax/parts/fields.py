@@ -122,7 +122,10 @@ def section(constructor=None, *, named=True):
 
   @functools.wraps(constructor)
   def build(**given):
-    fields = signature.bind(**given)
+    try:
+      fields = signature.bind(**given)
+    except TypeError as e:
+      raise TypeError(f'{constructor.__name__}() {e}') from None
     fields.apply_defaults()
     fields = {**fields.arguments, **(constructor(**fields.arguments) or {})}
     for key in fields:
