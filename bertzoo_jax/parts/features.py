@@ -25,7 +25,7 @@ def question_windows(
   order: fields.one_of('auto', 'question_first', 'passage_first') = 'auto',
   n_best: fields.COUNT = 20,
   max_answer: fields.TOKENS = 30,
-  beam: fields.COUNT = 5,
+  beam: fields.whole(1, 20) = 5,
   no_answer_threshold: fields.FINITE = 0.0,
 ):
   """A question and its passage in one row. A passage that is too long becomes several windows.
@@ -37,7 +37,7 @@ def question_windows(
   n_best: how many starts and ends of a window are paired, and how many answers of a question are
     kept.
   max_answer: most tokens of an answer.
-  beam: how many starts objective=span_conditional keeps, and how many ends for each; at most 20.
+  beam: how many starts objective=span_conditional keeps, and how many ends for each.
   no_answer_threshold: no answer is given if the odds of having none are above it. Only read if
     train has questions without an answer. The metric best_threshold finds it on dev.
   """

@@ -14,7 +14,7 @@ def wordpiece(
   strip_accents: bool = True,
   split_chinese: bool = True,
   normalization: fields.one_of('none', 'nfc', 'nfkc') = 'none',
-  max_word_chars: fields.COUNT = 100,
+  max_word_chars: fields.whole(1, 10_000) = 100,
   min_frequency: fields.COUNT_OR_0 = 2,
   coverage: fields.SHARE_ABOVE_0 = 0.9999,
 ):
@@ -65,7 +65,7 @@ def sentencepiece(
   ) = 'nmt_nfkc',
   digit_commas: fields.one_of('split', 'keep') = 'split',
   word_starts: fields.one_of('letters', 'ascii', 'unicode') = 'letters',
-  coverage: fields.SHARE_ABOVE_0 = 0.99995,
+  coverage: fields.number('a number from 0.5 to 1', lambda x: 0.5 <= x <= 1) = 0.99995,
   symbols: str = '()"-.–£€',
 ):
   """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its

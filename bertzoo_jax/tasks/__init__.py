@@ -25,7 +25,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   """Reads a task.
 
   Args:
-    config: a fine-tuning config (configs/tasks/parts.py:fine_tuning).
+    config: a fine-tuning config (bertzoo_jax/parts/experiments.py:fine_tuning).
     task_dir: the folder of its files; '' for the current folder.
     tokenizer: has encode_as_transformers(list of texts) → list of int32 arrays,
       encode_with_offsets, special {role: id}, and pieces.

@@ -8,9 +8,6 @@ from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.frames import encoded
 
-ORDERS = ('text_first', 'options_first')
-CUTS = ('start', 'end')
-
 
 def choice_rows(
   examples: Choices,
@@ -36,13 +33,10 @@ def choice_rows(
     numbers: labels, int32 [N]; None without.
     tokenizer: has encode_as_transformers.
     frame: of the rows.
-    others: see configs/tasks/parts.py:choice_rows.
 
   Raises:
-    UserError: more options than fit; no room; an unknown order.
+    UserError: more options than fit; no room.
   """
-  errors.choose(order, dict.fromkeys(ORDERS), 'features.order')
-  errors.choose(option_cut, dict.fromkeys(CUTS), 'features.option_cut')
   many = options or examples.most
   for own, place in zip(examples.options, examples.places):
     if len(own) > many:

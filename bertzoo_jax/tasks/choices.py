@@ -16,8 +16,7 @@ from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.columns import OPTIONAL
 from bertzoo_jax.tasks.examples import Source
 
-LAYOUTS = ('auto', 'race', 'dream', 'mctest', 'table')
-FORMS = ('auto', 'letter', 'from_0', 'from_1', 'text')
+FORMS = ('letter', 'from_0', 'from_1', 'text')
 _STORY = re.compile(r'^\*{10,}\s*$')
 _QUESTION = re.compile(r'^\d+:\s*(?:one|multiple):\s*(.*)$')
 _OPTION = re.compile(r'^([* ]?)\s*([A-Z])\)\s?(.*)$')
@@ -94,7 +93,7 @@ def choices(
   quotes,
   dev_share,
 ) -> Source:
-  """Files of questions with options; the fields are those of configs/tasks/parts.py:choices.
+  """Files of questions with options.
 
   Args:
     task_dir: the folder of the files; '' for the current folder.
@@ -102,8 +101,6 @@ def choices(
   Raises:
     UserError: a file, column, label or encoding is not as the config says.
   """
-  errors.choose(layout, dict.fromkeys(LAYOUTS), 'source.layout')
-  errors.choose(label_form, dict.fromkeys(FORMS), 'source.label_form')
   names = dict(text=text, question=question, options=options, example=example)
   form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
   found, notes, digest = {}, [], hashlib.sha256()
@@ -463,7 +460,7 @@ def _labelled(found: dict[str, list[_Read]], form: str):
           raise errors.UserError(
             f'{one.place} has the label {str(one.label)!r}, which is none of its '
             f'{len(there)} options: mend it, or set --config.source.label_form to one of '
-            f'{", ".join(FORMS[1:])}.'
+            f'{", ".join(FORMS)}.'
           )
         labels.append(there.index(number))
     splits[name] = Choices(
@@ -498,13 +495,13 @@ def _number(one: _Read, form):
 def _form(known: list[_Read]) -> str:
   """What labels of tables are. Raises UserError where they could be two things."""
   reads = lambda one, form: (n := _number(one, form)) is not None and 0 <= n < len(one.options)
-  fits = {form: sum(reads(one, form) for one in known) for form in FORMS[1:]}
+  fits = {form: sum(reads(one, form) for one in known) for form in FORMS}
   fitting = [form for form, fit in fits.items() if fit == len(known)]
   if len(fitting) == 1:
     return fitting[0]
   if fitting and len({tuple(_number(one, form) for one in known) for form in fitting}) == 1:
     return fitting[0]
-  forms = f'set --config.source.label_form to one of {", ".join(FORMS[1:])}'
+  forms = f'set --config.source.label_form to one of {", ".join(FORMS)}'
   likely = max(fits, key=fits.get)
   if fitting or not fits[likely]:
     odd, could = known[0], ' or '.join(fitting) or 'no option of their questions'

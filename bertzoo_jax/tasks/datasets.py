@@ -29,7 +29,7 @@ def tfds(
   leave_out,
   dev_share,
 ) -> Source:
-  """A dataset of tensorflow-datasets; the fields are those of configs/tasks/parts.py:tfds.
+  """A dataset of tensorflow-datasets.
 
   Args:
     task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
@@ -64,10 +64,7 @@ def tfds(
 def tfds_tags(
   task_dir, *, dataset, splits, words, tags, scheme, convert, labels, dev_share
 ) -> Source:
-  """Tagged sentences of tensorflow-datasets.
-
-  configs/tasks/parts.py:tfds_tags describes the fields; `tfds` describes task_dir and the errors.
-  """
+  """Tagged sentences of tensorflow-datasets. task_dir and errors: see `tfds`."""
   read, digest = {}, hashlib.sha256()
   for split, builder, part in _parts(dataset, splits, task_dir):
     read[split] = _tagged(builder, part, split, words, tags)
@@ -159,7 +156,7 @@ def _builder(dataset, task_dir):
   except ImportError as e:
     raise errors.UserError(
       f'{dataset} needs tensorflow-datasets and TensorFlow ({e}): install them, or take the files '
-      'of the task (config.source of configs/tasks/parts.py:table).'
+      'of the task (config.source of bertzoo_jax/parts/sources.py:table).'
     ) from e
   folder = str(storage.path(task_dir)) if task_dir else None
   try:

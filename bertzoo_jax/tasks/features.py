@@ -2,6 +2,7 @@
 
 A part is a function in BY_NAME. It is called with the examples, their labels as numbers (or None),
 the tokenizer and the frame, with the fields of `config.features` by name, and returns `Rows`.
+Fields: bertzoo_jax/parts/features.py.
 """
 
 import numpy as np
@@ -24,8 +25,7 @@ def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -
     numbers: their labels; None without.
     tokenizer: has encode_as_transformers.
     frame: of the rows.
-    truncation: as configs/tasks/parts.py:texts has it; all three cut the ends of texts, as the
-      `tokenizers` library does.
+    truncation: all kinds cut the ends of texts, as the `tokenizers` library does.
 
   Raises:
     UserError: no room for a token, or the text to cut is too short.
@@ -63,10 +63,6 @@ def longest_first(first, second, room):
 
 def _kept(truncation, lengths, room, examples):
   """{role: tokens that stay, int64 [N]}."""
-  if truncation not in ('longest_first', 'only_first', 'only_second'):
-    raise errors.UserError(
-      f'config.features.truncation={truncation!r}: it is longest_first, only_first or only_second.'
-    )
   if 'B' not in lengths:
     if truncation == 'only_second':
       raise errors.UserError(

@@ -1,7 +1,8 @@
 """Where the examples of a task come from: tables on disk, datasets of tensorflow-datasets.
 
 A source is one function in BY_NAME. It is called with the folder of the task and the fields of
-`config.source`, and returns a `Source`. Labels stay as they are written; `labels.py` numbers them.
+`config.source` (bertzoo_jax/parts/sources.py), and returns a `Source`. Labels stay as they are
+written; `labels.py` numbers them.
 """
 
 import os
@@ -37,7 +38,7 @@ def table(
   where,
   dev_share,
 ) -> Source:
-  """Files of rows; the fields are those of configs/tasks/parts.py:table.
+  """Files of rows.
 
   Args:
     task_dir: the folder of the files; '' for the current folder.

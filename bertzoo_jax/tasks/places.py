@@ -39,7 +39,7 @@ def absent(split, task_dir) -> str:
 def of(task_dir, files, folders=False) -> dict:
   """{split: path, None where an optional file is absent}; train is the first.
 
-  files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as configs/tasks/parts.py:table says.
+  files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
   folders: whether a name may be that of a folder.
 
   Raises UserError for a file that is not there, and for a split of another name.

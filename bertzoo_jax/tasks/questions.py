@@ -85,7 +85,7 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
 
 
 def squad(task_dir, *, files, leave_out, dev_share) -> Source:
-  """Questions of JSON files; the fields are those of configs/tasks/parts.py:squad.
+  """Questions of JSON files.
 
   Args:
     task_dir: the folder of the files; '' for the current folder.
@@ -119,7 +119,7 @@ def table(
   quotes,
   dev_share,
 ) -> Source:
-  """Questions of tables; the fields are those of configs/tasks/parts.py:question_table.
+  """Questions of tables.
 
   Args and errors: see `squad`.
   """

@@ -55,7 +55,7 @@ def read(
     data: the bytes of the file.
     file: its path. The end of the name decides how it is read.
     wanted: function list of column names → those to read; it raises UserError if one is missing.
-    header, columns, separator, quotes: of text files, as configs/tasks/parts.py:table has them.
+    header, columns, separator, quotes: of text files, as parts/sources.py:table has them.
       The columns of a file without any names are called 0, 1, ….
     lists: names of columns whose lists of texts stay lists, in JSON and parquet.
 
@@ -75,10 +75,9 @@ def read(
   separator = TEXT[suffix] if separator == 'auto' else separator
   if quotes == 'auto':
     quotes = 'double' if suffix == '.csv' else 'none'
-  if quotes not in ('double', 'none') or len(separator) != 1:
+  if len(separator) != 1:
     raise errors.UserError(
-      f'config.source has quotes={quotes!r} and separator={separator!r}: quotes are auto, double '
-      'or none, a separator is auto or one character.'
+      f'config.source.separator is {separator!r}: a separator is auto or one character.'
     )
   return _delimited(data, file, wanted, header, columns, separator, quotes == 'double')
 

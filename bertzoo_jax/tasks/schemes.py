@@ -14,8 +14,6 @@ A tag is O, or PREFIX-TYPE. An entity is (type, first word, last word). The sche
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from bertzoo_jax.common import errors
-
 OUTSIDE = 'O'
 # {scheme: its prefixes, in the order in which labels are listed}
 PREFIXES = {
@@ -168,7 +166,7 @@ def converted(tags: Sequence[str], scheme: str) -> list[str]:
     'iob2': 'BIIB',
     'bioes': 'BIES',
     'bilou': 'BILU',
-  }[errors.choose(scheme, dict.fromkeys(('iob2', 'bioes', 'bilou'), scheme), 'source.convert')]
+  }[scheme]
   out = [OUTSIDE] * len(tags)
   for type_, begin, end in entities(tags):
     for i in range(begin, end + 1):

@@ -16,7 +16,6 @@ from bertzoo_jax.tasks.examples import Source
 
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
-LAYOUTS = ('auto', 'columns', 'conllu', 'table')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Tagged:
 def conll(
   task_dir, *, files, word, tag, layout, separator, prefix, scheme, convert, labels, dev_share
 ) -> Source:
-  """Files of tagged sentences; the fields are those of configs/tasks/parts.py:conll.
+  """Files of tagged sentences.
 
   Args:
     task_dir: the folder of the files; '' for the current folder.
@@ -62,7 +61,6 @@ def conll(
   Raises:
     UserError: a file, column or encoding is not as the config says.
   """
-  errors.choose(layout, dict.fromkeys(LAYOUTS), 'source.layout')
   form = dict(word=word, layout=layout, separator=separator, prefix=prefix)
   found, notes, digest = places.read(
     task_dir, dict(files), lambda *file: sentences(*file, tag=tag, **form)
@@ -90,14 +88,13 @@ def schemed(splits: dict[str, Tagged], scheme: str, convert: str):
 
   scheme: auto, or of schemes.PREFIXES. convert: a scheme, or '' for the tags as they are.
 
-  Raises UserError for an unknown scheme, and for a conversion of tags that have none.
+  Raises UserError for a conversion of tags that have none.
   """
   tagged = {name: e for name, e in splits.items() if e.tags is not None}
   found = scheme
   if scheme == 'auto':
     # only I or only B and I in one split says little, so all are looked at
     found = schemes.detect([tags for e in tagged.values() for tags in e.tags])
-  errors.choose(found, schemes.PREFIXES, 'source.scheme')
   notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
   tags = {tag for e in tagged.values() for own in e.tags for tag in own}
   if found == 'none' and (odd := schemes.unknown_prefixes(tags)):
@@ -148,7 +145,7 @@ def sentences(
     split: name. A test split may have no tags.
     word, tag: numbers of columns from 0; below 0 they count from the last. tag: None for a file
       whose tags are not read.
-    layout, separator, prefix: as configs/tasks/parts.py:conll has them.
+    layout, separator, prefix: as parts/sources.py:conll has them.
 
   Raises:
     UserError: no UTF-8 text, no sentence, a column that is not there.

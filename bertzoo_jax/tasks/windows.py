@@ -13,14 +13,12 @@ from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.frames import encoded
 
-_ORDERS = ('auto', 'question_first', 'passage_first')
-MOST_STARTS = 20  # of a beam: objectives/networks.py has as many
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-  """How the scores of windows become answers; fields of configs/tasks/parts.py:question_windows."""
+  """How the scores of windows become answers; fields of bertzoo_jax/parts/features.py."""
 
   n_best: int
   max_answer: int
@@ -101,8 +99,7 @@ def question_windows(
   beam,
   no_answer_threshold,
 ) -> Rows:
-  """A row for each window of each question's passage; the fields are those of
-  configs/tasks/parts.py:question_windows.
+  """A row for each window of each question's passage.
 
   Args:
     examples: Questions, Q of them.
@@ -117,17 +114,9 @@ def question_windows(
     [W], 1 where the window does not have the answer. detail: Windows.
 
   Raises:
-    UserError: no room for the passage, or a number out of its range.
+    UserError: no room for the passage.
   """
   del numbers
-  if order not in _ORDERS:
-    raise errors.UserError(f'config.features.order={order!r}: it is {", ".join(_ORDERS)}.')
-  fields = dict(doc_stride=doc_stride, max_question=max_question, n_best=n_best)
-  for name, value in dict(fields, max_answer=max_answer, beam=beam).items():
-    if value < 1:
-      raise errors.UserError(f'config.features.{name}={value}: it is at least 1.')
-  if beam > MOST_STARTS:
-    raise errors.UserError(f'config.features.beam={beam}: it is at most {MOST_STARTS}.')
   words = frame.words(True)
   of_question, of_passage = _roles(words, order)
   questions, of_q = _distinct(examples.questions)

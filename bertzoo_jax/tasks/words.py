@@ -42,7 +42,6 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
     numbers: labels of all words, int32 [W], −1 for those that are not learned; None without.
     tokenizer: has encode_words.
     frame: of the rows.
-    overlap: tokens, or a share of a row, see configs/tasks/parts.py:words.
 
   Raises:
     UserError: the overlap leaves no room.

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 LEAST = 100  # characters; a shorter paragraph may come again ("Yes.", a heading, a date) and stays
@@ -121,7 +120,7 @@ def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGIN
 
   What is left out is counted in `reader.dropped`.
   """
-  drops_documents, drops_paragraphs = errors.choose(choice, CHOICES, 'config.corpus.duplicates')
+  drops_documents, drops_paragraphs = CHOICES[choice]
   place, of_file = start.paragraphs, start
   for number, paras in enumerate(reader.documents(start.position), start.documents):
     if reader.position != of_file.position:

@@ -1,9 +1,10 @@
 """Tokenizers: text → ids. WordPiece, byte-level BPE and SentencePiece, trained here or read from
 published files.
 
-A kind of tokenizer (one function in BY_NAME, in a file of its own, its arguments the fields of the
-config section) returns a `kinds.Kind`: what trains a vocabulary, reads and writes its files, and
-builds the engine of the `tokenizers` library. `Tokenizer` is what everybody else uses.
+A kind of tokenizer (one function in BY_NAME, in a file of its own; its fields are in
+bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`: what trains a vocabulary, reads and writes
+its files, and builds the engine of the `tokenizers` library. `Tokenizer` is what everybody else
+uses.
 """
 
 import collections

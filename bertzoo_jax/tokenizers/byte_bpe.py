@@ -23,8 +23,6 @@ def byte_bpe(
 
   Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
   """
-  kinds.check_range('vocab_size', vocab_size, 1)
-  kinds.check_range('min_frequency', min_frequency, 0)
   special = dict(pad='<pad>', unk='<unk>', cls='<s>', sep='</s>', mask='<mask>')
   clean = kinds.normalizer(normalization, normalizers.Lowercase() if lowercase else None)
   split = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)

@@ -2,7 +2,6 @@
 normalization, training's limits.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -71,21 +70,11 @@ def read_model(path) -> dict:
 # --- parts of kinds ---
 
 
-def check_range(name, value, least, most=math.inf):
-  """UserError unless the field config.tokenizer.`name` is a number from `least` to `most`."""
-  if isinstance(value, str) or not least <= value <= most:
-    raise errors.UserError(
-      f'--config.tokenizer.{name}={value}: it must be at least '
-      f'{least}{f" and at most {most}" if most < math.inf else ""}.'
-    )
-
-
 def normalizer(normalization, then):
   """Unicode normalization (none | nfc | nfkc) and `then` (a normalizer or None) as one normalizer;
   None for neither.
   """
-  first = {'none': None, 'nfc': normalizers.NFC, 'nfkc': normalizers.NFKC}
-  first = errors.choose(normalization, first, 'normalization')
+  first = {'none': None, 'nfc': normalizers.NFC, 'nfkc': normalizers.NFKC}[normalization]
   chain = [n for n in (first and first(), then) if n is not None]
   return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
 

@@ -92,8 +92,6 @@ LAYOUTS = {
     _PAIR,
   ),
 }
-_RULES = {name: name for name in ('nmt_nfkc', 'nfkc', 'nmt_nfkc_cf', 'nfkc_cf', 'identity')}
-_DIGIT_COMMAS = {'split': True, 'keep': False}
 
 
 def sentencepiece(
@@ -111,22 +109,9 @@ def sentencepiece(
   coverage,
   symbols,
 ) -> kinds.Kind:
-  """A unigram language model (Kudo 2018) or BPE over raw text, blanks included. The fields are
-  described in configs/parts.py.
-  """
-  kinds.check_range('vocab_size', vocab_size, 1)
-  kinds.check_range('coverage', coverage, 0.5, 1)
-  layout = errors.choose(specials, LAYOUTS, 'layout of special pieces (config.tokenizer.specials)')
-  model = errors.choose(
-    model, {'unigram': 'unigram', 'bpe': 'bpe'}, 'SentencePiece model (config.tokenizer.model)'
-  )
-  rule = errors.choose(normalization, _RULES, 'normalization')
-  split_commas = errors.choose(
-    digit_commas, _DIGIT_COMMAS, 'way with commas behind digits (config.tokenizer.digit_commas)'
-  )
-  starts_word = errors.choose(
-    word_starts, WORD_STARTS, 'rule for words (config.tokenizer.word_starts)'
-  )
+  """A unigram language model (Kudo 2018) or BPE over raw text, blanks included."""
+  rule, layout, starts_word = normalization, LAYOUTS[specials], WORD_STARTS[word_starts]
+  split_commas = digit_commas == 'split'
   before = _before(lowercase, strip_accents, collapse_blanks, straight_quotes)
 
   def train(texts):

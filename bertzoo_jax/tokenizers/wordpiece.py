@@ -32,13 +32,10 @@ def wordpiece(
 ) -> kinds.Kind:
   """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
 
-  The fields are described in configs/parts.py. Equal to transformers' BertTokenizer where
+  Equal to transformers' BertTokenizer where
   normalization is 'none', max_word_chars 100 and strip_accents equal to lowercase
   (tests/tokenizers/test_tokenizers.py).
   """
-  kinds.check_range('vocab_size', vocab_size, 1)
-  kinds.check_range('min_frequency', min_frequency, 0)
-  kinds.check_range('max_word_chars', max_word_chars, 1, 10_000)
   special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
   clean = kinds.normalizer(
     normalization,

@@ -1,7 +1,5 @@
 """Layer-wise decay of the learning rate, as an ordered table of path regexes."""
 
-from bertzoo_jax.common import errors
-
 _LAYERS = 'encoder/layers/'
 
 # Powers between the embeddings and the heads, beyond one per layer.
@@ -32,16 +30,8 @@ def rates(
 
   Returns:
     ((path regex, multiplier), …). Every regex matches a parameter.
-
-  Raises:
-    UserError: a decay out of range, or an unknown form.
   """
-  top = num_layers + errors.choose(form, _FORMS, 'form of layer-wise decay')
-  if not 0.0 < decay <= 1.0:
-    raise errors.UserError(
-      f'config.layer_decay is {decay}: it must be above 0 and at most 1; 1 gives all layers one '
-      'rate.'
-    )
+  top = num_layers + _FORMS[form]
   if decay == 1.0:
     return ()
   table = [(r'^encoder/(?!layers/)', decay**top)]

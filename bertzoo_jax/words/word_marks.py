@@ -33,17 +33,13 @@ def marker(section, word_starts, phrases=None, entities=None):
     phrases, entities: lexicon files, for 'lexicon'; `lexicons.read` says what they hold.
 
   Raises:
-    UserError: an unknown choice, a lexicon wished and not given or given and not wished, jieba not
+    UserError: a lexicon wished and not given or given and not wished, jieba not
       installed.
   """
-  words = errors.choose(
-    section['words'], {w: w for w in ('pieces', 'jieba', 'blanks')}, 'config.corpus.words'
-  )
+  words = section['words']
   files = dict(phrases=phrases, entities=entities)
   for field, file in files.items():
-    choice = errors.choose(
-      section[field], {c: c for c in ('none', 'lexicon', 'jieba')}, f'config.corpus.{field}'
-    )
+    choice = section[field]
     if choice == 'lexicon' and not file:
       raise errors.UserError(
         f"config.corpus.{field} is 'lexicon': say which with --{field}=FILE (one entry per line)."

@@ -128,7 +128,8 @@ def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes,
 
 def test_a_vocabulary_size_may_be_that_of_the_corpus_and_no_other_word():
   ranges.check(changed(tokenizer__vocab_size='auto'))
-  for changes in (dict(tokenizer__vocab_size='atuo'), dict(length='auto')):
+  sizes = ['atuo', 'many', '30_000', 0, -5]
+  for changes in (*(dict(tokenizer__vocab_size=size) for size in sizes), dict(length='auto')):
     with pytest.raises(errors.UserError, match='a whole number from 1'):
       ranges.check(changed(**changes))
 

@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import schemes
 
 TYPES = ('PER', 'LOC', 'ORG')
@@ -129,8 +128,6 @@ def test_conversion_keeps_the_entities_and_is_possible(to):
     assert schemes.entities(new) == schemes.entities(tags)
     assert schemes.strict_entities(new, to) == schemes.entities(tags)
     assert not schemes.broken(new, to)
-  with pytest.raises(errors.UserError, match='convert'):
-    schemes.converted(['O'], 'iob3')
 
 
 def test_labels_are_completed_by_their_scheme():

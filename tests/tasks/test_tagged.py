@@ -123,8 +123,6 @@ def test_the_scheme_is_told_and_impossible_tags_are_counted_with_their_first_pla
   assert 'train.txt, line 1' in said
   source = read(tmp_path, 'a B-X\nb I-X\n', scheme='iob1')
   assert any('1 tags are impossible in the scheme iob1' in n for n in source.notes)
-  with pytest.raises(errors.UserError, match='source.scheme'):
-    read(tmp_path, CONLL, scheme='iob3')
 
 
 def test_tags_are_converted(tmp_path):

@@ -462,23 +462,6 @@ def test_other_types_of_model_and_several_models_are_refused(tmp_path):
     tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
 
 
-@pytest.mark.parametrize(
-  'fields',
-  [
-    dict(model='word'),
-    dict(specials='curly'),
-    dict(normalization='nfc'),
-    dict(digit_commas='yes'),
-    dict(word_starts='blanks'),
-    dict(coverage=2.0),
-    dict(vocab_size=0),
-  ],
-)
-def test_fields_out_of_range_are_one_sentence(fields):
-  with pytest.raises(errors.UserError):
-    tokenizers.train(parts.sentencepiece(**fields).to_dict(), lambda: ['text'])
-
-
 @needs_data
 def test_the_published_model_of_albert_gives_the_ids_of_the_released_code():
   ours = tokenizers.load(f'{DATA}/vocab/albert', parts.sentencepiece().to_dict())

@@ -294,7 +294,6 @@ def test_a_corpus_without_similar_words_has_no_table(tmp_path):
     ('vectors', None, '--similar=FILE'),
     ('trained', 'x', 'is not read'),
     ('none', 'x', 'is not read'),
-    ('cilin', 'x', 'config.corpus.similar'),
     ('thesaurus', 'missing.txt', 'cannot be read'),
     ('vectors', 'missing.bin', 'missing.bin'),
     ('thesaurus', 'bad.txt', 'Line 2 .* begins with'),

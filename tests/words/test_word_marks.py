@@ -217,11 +217,9 @@ def test_a_marker_travels_to_workers_and_marks_the_same(tmp_path):
 @pytest.mark.parametrize(
   'fields, files, sentence',
   [
-    (dict(words='jiebaa'), {}, 'Did you mean .jieba.'),
     (dict(phrases='lexicon'), {}, '--phrases=FILE'),
     (dict(entities='lexicon'), {}, '--entities=FILE'),
     (dict(), dict(phrases='x.txt'), 'is not read'),
-    (dict(entities='ltp'), {}, 'entities'),
   ],
 )
 def test_choices_and_files_that_do_not_fit_are_said(fields, files, sentence):

@@ -87,11 +87,8 @@ def build(section, out, tokenizer, file=None) -> Table | None:
 
 
 def check_file(section, file) -> None:
-  """UserError where config.corpus.similar is unknown, or wants a file and has none, or has one and
-  wants none.
-  """
+  """UserError where config.corpus.similar wants a file and has none, or has one and wants none."""
   name = section['similar']
-  errors.choose(name, {'none': None, **BY_NAME}, 'config.corpus.similar')
   if name in ('vectors', 'thesaurus') and not file:
     raise errors.UserError(f'config.corpus.similar is {name!r}: say which with --similar=FILE.')
   if name in ('none', 'trained') and file:
