@@ -327,20 +327,20 @@ def is_error_of_storage(e: BaseException) -> bool:
 def status(e: BaseException) -> str | None:
   """The gRPC status of an error of TensorFlow's or tensorstore's, such as 'NOT_FOUND'.
 
-  tensorstore raises ValueErrors, whose text is 'STATUS: words [key='value']'. It leaves
-  INVALID_ARGUMENT out. It has no other code for an answer of a store that it could not parse, so
-  an error without a status about the driver gcs is INTERNAL here.
+  tensorstore's errors are ValueErrors, 'STATUS: Error reading ADDRESS: …'. It leaves
+  INVALID_ARGUMENT out, and has no other code for an answer that it could not parse. So one without
+  a status, about an address of gs:// or with the driver gcs in the spec behind it, is INTERNAL.
   """
   number = getattr(e, 'error_code', None)
   if isinstance(number, int) and 0 < number < len(_STATUSES):
     return _STATUSES[number]
   if not isinstance(e, ValueError):
     return None
-  begin, _, rest = str(e).partition(': ')
+  begin = str(e).partition(': ')[0]
   if begin in _STATUSES:
     return begin
-  about = [rest.partition(f"[{key}='")[2] for key in ('tensorstore_spec', 'source locations')]
-  return 'INTERNAL' if any('"gcs"' in text.replace('\\', '') for text in about) else None
+  remote = 'gs://' in begin or '"driver":"gcs"' in str(e).replace('\\', '')
+  return 'INTERNAL' if begin.startswith('Error ') and remote else None
 
 
 def http_code(e: BaseException) -> int | None:

@@ -75,7 +75,9 @@ def of_tensorflow(number, message=''):
     (ValueError('PERMISSION_DENIED: retry with other rights'), False),
     (ValueError('UNAVAILABLE: no such host'), True),
     (ValueError(UNPARSED), True),
-    (ValueError(UNPARSED.replace('gcs', 'file')), False),
+    (ValueError(UNPARSED.replace('gcs', 'file').replace('gs:/', '')), False),
+    (ValueError('Error writing gs://b/c/_sharding: Failed to parse object metadata: {'), True),
+    (ValueError('Error reading /b/c/_sharding: Failed to parse metadata of gs://b/c'), False),
     (ValueError('operands could not be broadcast together'), False),
   ],
 )
