@@ -21,6 +21,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import settings
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
+from bertzoo_jax.parts import ranges
 
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
@@ -81,7 +82,8 @@ def run(main, leave=None, also=None):
 
 def _parse(argv):
   if set(argv[1:]) & {'--help', '-help', '-h'}:
-    print(_help())
+    address = address_in(argv) if 'config' in flags.FLAGS else None
+    print(_fields_of(address) if address else _help())
     sys.exit(0)
   try:
     argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
@@ -154,6 +156,21 @@ def _help() -> str:
   ]
   last = 'Flags of the libraries: --helpfull.'
   return '\n\n'.join([*doc[:usage], '\n'.join(['Flags:', *lines]), *doc[usage:], last])
+
+
+def _fields_of(address) -> str:
+  """The help of a config: each field with its value, what it means and its range; of a suite, of
+  its first task.
+  """
+  config, lines = config_file.load(address), []
+  if 'suite' in config:
+    config = next(iter(config.suite.values()))
+  for row in ranges.table(config):
+    lines.append(f'--config.{row.key}={row.value}')
+    choices = ' | ' in row.meaning  # which it explains
+    said = '; '.join(filter(None, (row.meaning.rstrip('.'), '' if choices else row.range)))
+    lines.append(textwrap.indent(textwrap.fill(said, width=94), 6 * ' '))
+  return '\n'.join(filter(None, lines))
 
 
 def _missing_flag() -> str | None:

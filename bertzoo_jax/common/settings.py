@@ -163,7 +163,7 @@ def _unknown(key: str, config) -> str:
   if section and own:
     there = 'There' if section == given else f'Did you mean --config.{section}? There'
     return f'{said} {there} is: {", ".join(own)}.'
-  return f'{said} configs/parts.py lists the fields of every section.'
+  return f'{said} --help with --config lists them.'
 
 
 def meant_by(word: str, config) -> list[str]:

@@ -134,6 +134,22 @@ def test_a_field_of_the_config_given_as_a_flag_is_told_its_name(flag, words):
   assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
 
 
+@pytest.mark.parametrize(
+  'config, words',
+  [
+    (
+      'bert:tiny',
+      '--config.optimizer.b2=0.98\n      decay of the second moment; a number from 0 to below 1',
+    ),
+    ('tasks/glue:all', '--config.warmup=0.1\n      below 1 a share of all steps'),
+  ],
+)
+def test_help_with_a_config_says_what_each_of_its_fields_means(config, words):
+  done = _small(f'--config={config}', '--help')
+  assert done.returncode == 0 and words in done.stdout, done.stdout + done.stderr
+  assert 'usage' not in done.stdout
+
+
 def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
   done = _small('--help')
   assert done.returncode == 0
