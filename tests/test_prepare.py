@@ -901,7 +901,8 @@ def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_fil
   ):
     monkeypatch.setattr(prepare_lib, 'TOKENIZER_MEMORY', memory)
     config = tiny(held_out=0.0)
-    config.tokenizer.name = name
+    if name == 'sentencepiece':
+      config.tokenizer = parts.sentencepiece(vocab_size=config.tokenizer.vocab_size)
     for source in (text, tmp_path / 'a.txt.gz'):
       with pytest.raises(ZeroDivisionError):
         prepare_lib.prepare(

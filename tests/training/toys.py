@@ -5,6 +5,8 @@ It has what the real ones have: two normalizers, a batch that is not evenly weig
 parameters with a stacked axis.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,8 +176,9 @@ def of_an_encoder(
   batch_of = lambda step: at(small.batch(**sizes, seed=step), step)
   features = {k: (v.shape, v.dtype) for k, v in batch_of(0).items()}
   how = dict(objective=make(encoder, ops), mesh=mesh, accumulation=accumulation)
-  return phase_run(**how, learning_rate=2e-3)._replace(
-    data=data.PhaseData(features, lambda a, b: map(batch_of, range(a, b)), lambda: [], None)
+  return dataclasses.replace(
+    phase_run(**how, learning_rate=2e-3),
+    data=data.PhaseData(features, lambda a, b: map(batch_of, range(a, b)), lambda: [], None),
   )
 
 
