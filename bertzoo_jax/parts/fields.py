@@ -109,16 +109,18 @@ PIECES_OR_AUTO = Annotated[
 # --- a part ---
 
 
-def section(constructor=None, *, named=True):
+def section(constructor=None, *, named=True, like=None):
   """Makes a definition the constructor of a config's section, which has `name` and all its fields.
 
   constructor: a function of keyword-only arguments. Fields that it returns, if any, take the place
     of those that it was given.
   named: whether the section has `name`; False for one that no other can take the place of.
+  like: a definition that has all the fields of this one, which then names none.
   """
   if constructor is None:
-    return functools.partial(section, named=named)
-  signature = inspect.signature(constructor)
+    return functools.partial(section, named=named, like=like)
+  definition = like.__wrapped__ if like else constructor
+  signature = inspect.signature(definition)
 
   @functools.wraps(constructor)
   def build(**given):
@@ -127,7 +129,7 @@ def section(constructor=None, *, named=True):
     except TypeError as e:
       raise TypeError(f'{constructor.__name__}() {e}') from None
     fields.apply_defaults()
-    fields = {**fields.arguments, **(constructor(**fields.arguments) or {})}
+    fields = {**fields.arguments, **(definition(**fields.arguments) or {})}
     for key in fields:
       if signature.parameters[key].annotation is PIECES_OR_AUTO:  # either type, on the command line
         fields[key] = ml_collections.FieldReference(fields[key], field_type=object)
@@ -135,6 +137,7 @@ def section(constructor=None, *, named=True):
       {**({'name': constructor.__name__} if named else {}), **fields}
     )
 
+  build.__signature__ = signature
   return build
 
 

@@ -57,11 +57,8 @@ def permutation_lm(
   """
 
 
-@fields.section
-def memory_mlm(
-  *,
-  pair_weight: fields.AT_LEAST_0 = 0.0,
-):
+@fields.section(like=permutation_lm)
+def memory_mlm():
   """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
   compare with (Table 6).
 
@@ -97,19 +94,8 @@ def replaced_token(
   """
 
 
-@fields.section
-def replaced_token_adversarial(
-  *,
-  width: fields.SHARE_ABOVE_0 = 0.25,
-  depth: fields.SHARE_ABOVE_0 = 1.0,
-  shared: fields.one_of('none', 'token', 'embeddings', 'all', 'added') = 'embeddings',
-  temperature: fields.ABOVE_0 = 1.0,
-  disallow_correct: bool = False,
-  loss_over: fields.one_of('all', 'masked') = 'all',
-  head: fields.one_of('token', 'token_and_row') = 'token',
-  generator_weight: fields.AT_LEAST_0 = 1.0,
-  discriminator_weight: fields.AT_LEAST_0 = 50.0,
-):
+@fields.section(like=replaced_token)
+def replaced_token_adversarial():
   """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
   2020, appendix F).
   """
@@ -160,16 +146,8 @@ def replace_mlm(
   """
 
 
-@fields.section
-def all_tokens_mlm(
-  *,
-  width: fields.SHARE_ABOVE_0 = 0.25,
-  depth: fields.SHARE_ABOVE_0 = 1.0,
-  shared: fields.one_of('none', 'token', 'embeddings', 'all', 'added') = 'embeddings',
-  temperature: fields.ABOVE_0 = 1.0,
-  disallow_correct: bool = False,
-  generator_weight: fields.AT_LEAST_0 = 1.0,
-):
+@fields.section(like=replace_mlm)
+def all_tokens_mlm():
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
 
 

@@ -104,13 +104,22 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
 
 
 def table(config) -> list[Row]:
-  """Every field of a config."""
+  """Every field of a config. Imports the modules of the user's parts, whose fields with a default
+  need not be in the config.
+  """
+  flat = {}
+  for section, values in config.items():
+    flat |= configuration.flatten({section: values})
+    if parts.is_outside(name := flat.get(f'{section}.name')):
+      for key, field in (fields.parameters(parts.outside(name, section)) or {}).items():
+        if field.kind is field.KEYWORD_ONLY and field.default is not field.empty:
+          flat.setdefault(f'{section}.{key}', field.default)
   rows = []
-  for key, value in configuration.flatten(config).items():
-    parts_, field = _definition(config, key, outside=True)
+  for key, value in flat.items():
+    found, field = _definition(config, key, outside=True)
     of = field and fields.of(field.annotation)
     name = key.rpartition('.')[2]
-    meaning = next((m[name] for m in map(fields.meanings, parts_) if name in m), '')
+    meaning = next((m[name] for m in map(fields.meanings, found) if name in m), '')
     rows.append(Row(key, value, of.words if of else '', meaning))
   return rows
 

@@ -33,13 +33,8 @@ def linear_after_warmup(
   """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
 
 
-@fields.section
-def linear_jump(
-  *,
-  learning_rate: fields.AT_LEAST_0 = 1e-4,
-  warmup: fields.STEPS = 10_000,
-  across_phases: fields.one_of('continue', 'restart') = 'continue',
-):
+@fields.section(like=linear_from_start)
+def linear_jump():
   """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
 
 

@@ -63,28 +63,14 @@ def regression(
   return dict(sift=_sift(sift, loss='mse'))
 
 
-@fields.section
-def multilabel(
-  *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
-  dropout: fields.SHARE_BELOW_1 = 0.1,
-  input_dropout: fields.SHARE_BELOW_1 = 0.0,
-  sift: dict = None,
-):
+@fields.section(like=classification)
+def multilabel():
   """Each label true or false per row."""
-  return dict(sift=_sift(sift))
 
 
-@fields.section
-def choice(
-  *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
-  dropout: fields.SHARE_BELOW_1 = 0.1,
-  input_dropout: fields.SHARE_BELOW_1 = 0.0,
-  sift: dict = None,
-):
+@fields.section(like=classification)
+def choice():
   """One of several options, each of which gets a score."""
-  return dict(sift=_sift(sift))
 
 
 @fields.section

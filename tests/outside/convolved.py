@@ -15,6 +15,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import fields
 
 AXES = (
   (r'(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
@@ -61,7 +62,10 @@ class Mixed(nn.Module):
 
 
 class Convolved(nn.Module):
-  """The encoder."""
+  """The encoder.
+
+  reach: tokens that a token reads on each side.
+  """
 
   vocab_size: int
   dtype: Any
@@ -73,7 +77,7 @@ class Convolved(nn.Module):
   num_heads: int
   intermediate_size: int
   max_positions: int
-  reach: int = 2
+  reach: fields.COUNT = 2
   dropout: float = 0.1
 
   type_vocab_size, padding_side, relative_attention = 0, 'right', False

@@ -11,10 +11,16 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import fields
 
 
-def kept_or_random(encoder, ops=operations.PLAIN, *, mask_id, weight=1.0) -> objective.Objective:
-  """mlm + weight · binary cross-entropy. mask_id: the id of the mask token.
+def kept_or_random(
+  encoder, ops=operations.PLAIN, *, mask_id: fields.COUNT_OR_0, weight: fields.AT_LEAST_0 = 1.0
+):
+  """mlm + weight · binary cross-entropy.
+
+  mask_id: the id of the mask token.
+  weight: of the second loss.
 
   Metrics: those of `mlm`, and under the total 'shown': kept_loss (nats), kept_accuracy.
   """

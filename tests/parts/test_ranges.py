@@ -12,9 +12,12 @@ import ml_collections
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import objectives
 from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts as part_lib
+from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import verdict
@@ -134,9 +137,38 @@ def test_a_vocabulary_size_may_be_that_of_the_corpus_and_no_other_word():
       ranges.check(changed(**changes))
 
 
-def test_the_numbers_of_a_part_of_ones_own_mean_what_they_mean_there():
-  config = changed(masking=parts.part('tests.outside.kept_or_random:kept_or_random', rate=15.0))
-  ranges.check(config)
+KEPT, CONVOLVED = 'tests.outside.kept_or_random:kept_or_random', 'tests.outside.convolved:Convolved'
+
+
+def test_numbers_of_a_part_of_ones_own_have_the_ranges_that_it_says_and_no_others():
+  ranges.check(changed(objective=parts.part(KEPT, mask_id=4, rate=15.0, dropout=2.0)))
+
+
+@pytest.mark.parametrize(
+  'section, part, words',
+  [
+    ('objective', dict(name=KEPT, mask_id=4, weight=-1.0), 'weight is -1.0: a number of at least'),
+    ('objective', dict(name=KEPT, mask_id=4.5), 'mask_id is 4.5: a whole number from 0'),
+    ('encoder', dict(name=CONVOLVED, reach=0), 'reach is 0: a whole number from 1'),
+  ],
+)
+def test_a_part_of_ones_own_has_its_ranges_checked_where_it_is_built(section, part, words):
+  sizes = dict(num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, max_positions=8)
+  part = parts.part(**{**(sizes if section == 'encoder' else {}), **part})
+  given = dict(encoder=None) if section == 'objective' else dict(vocab_size=9, dtype=None)
+  table = objectives.BY_NAME if section == 'objective' else encoders.BY_NAME
+  with pytest.raises(errors.UserError, match=f'config.{section}.{words}'):
+    part_lib.build(part, table, section, **given)
+
+
+def test_the_table_of_a_config_has_ranges_and_meanings_also_of_a_part_of_ones_own():
+  config = changed(objective=parts.part(KEPT, mask_id=4))
+  rows = {row.key: row for row in ranges.table(config)}
+  assert set(configuration.flatten(config)) | {'objective.weight'} == set(rows)
+  assert rows['objective.weight'][1:] == (1.0, 'a number of at least 0', 'of the second loss.')
+  assert rows['schedule.learning_rate'].meaning == 'the peak.'
+  assert rows['masking.rounding'].range == "'nearest' | 'random'"
+  assert rows['encoder.dropout'].range == 'a number from 0 to below 1'
 
 
 @pytest.mark.parametrize(
