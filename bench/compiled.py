@@ -80,7 +80,7 @@ def train_step(
     None,
   )
   over = sharding.mesh(mesh, program.devices(slice_)[: int(np.prod(mesh))])
-  run = assembly.planned(config)
+  run = assembly.resolve(config)
   return program.train_step(assembly.phase_run(run, run.phases[0], stand_in, over, 1000))
 
 

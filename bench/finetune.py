@@ -128,7 +128,7 @@ def ours(args, folder):
   times.clear()
   notice = preemption.Preemption()
   trained = lambda where: trainings.train(
-    run.experiment, where, lambda: data, init=run.init, notice=notice, show=False
+    run.resolved, where, lambda: data, init=run.init, notice=notice, show=False
   )
   with tempfile.TemporaryDirectory() as where:
     trained(where)

@@ -29,6 +29,8 @@ import warnings
 import jax
 from absl import flags
 
+from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import run as runs
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
@@ -66,9 +68,10 @@ def pretrain(
   """
   distributed.join()
   with preemption.Preemption().listening() as notice:
+    run = checks.of_run(assembly.resolve(config))
     runs.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(runs.train(config, workdir, open_data, init=init, notice=notice), workdir)
+    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:

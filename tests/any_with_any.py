@@ -16,8 +16,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts as named_parts
@@ -150,7 +150,7 @@ def refusal(c: Combination) -> str | None:
   if isinstance(built, str):
     return built
   try:
-    assembly.check_rows(config(c), rows_of(c.masking, c.format).features, *built)
+    checks.of_rows(config(c), rows_of(c.masking, c.format).features, *built)
   except errors.UserError as e:
     return str(e)
   return None

@@ -53,9 +53,9 @@ def test_one_run_has_all_chips(world):  # noqa: F811
   'changes, code, words',
   [
     (dict(source__text_a='words'), 'P06', "'label', 'text'"),
-    (dict(batch_size=0), 'P06', 'config.batch_size is 0'),
-    (dict(length=1000), 'P06', '--config.length='),
-    (dict(run__dtype='float8'), 'P06', 'run.dtype'),
+    (dict(batch_size=0), 'P01', 'config.batch_size is 0'),
+    (dict(length=1000), 'P01', '--config.length='),
+    (dict(run__dtype='float8'), 'P01', 'run.dtype'),
   ],
 )
 def test_what_finetune_refuses_is_refused_here(world, changes, code, words):  # noqa: F811

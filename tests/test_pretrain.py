@@ -27,6 +27,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
@@ -834,4 +835,4 @@ def test_a_run_killed_while_it_goes_back_leaves_out_the_same_step(world, tmp_pat
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():
-  assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock())
+  checks.of_run(assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock()))

@@ -234,7 +234,7 @@ def test_the_curves_count_the_flops_of_each_phase():
   config = small_table.get_config()
   one = config.rows.whole.experiment
   one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
-  run = assembly.planned(one.lock())
+  run = assembly.resolve(one.lock())
   short, long = trainings.published_by_phase(run, one.tokenizer.vocab_size)
   spent = curves._spent(one)
   assert short < 0.52 * long

@@ -11,6 +11,7 @@ import numpy as np
 
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
@@ -32,11 +33,11 @@ from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs
 
 
-def train(config, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:
+def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:
   """Trains in a workdir, or resumes what is there.
 
   Args:
-    config: an experiment, complete and locked.
+    run: an assembly.Run, see checks.of_run.
     workdir: folder of the run.
     open_data: () → training_data.Data.
     init: address of weights to begin with, or one for each network by comma; None for fresh ones.
@@ -52,8 +53,8 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     UserError: anything that does not fit, before anything is written.
     TryAgain, Stopped: see `pretrain`.
   """
-  run = assembly.resolve(config)
-  workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'))
+  config = run.config
+  workdirs.check_unlike(workdir, workdirs.A_CORPUS)
   with (
     workdirs.writable(workdir) as workdir,
     distributed.last_words(),
@@ -63,7 +64,7 @@ def train(config, workdir, open_data, *, init, notice, devices=None, show=True) 
     data = open_data()
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh, *([] if devices is None else [devices]))
-    assembly.check_batches(run.phases, mesh, jax.process_count())
+    checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     result = None
     while result is None:  # each time that the run goes back it is resumed here
@@ -98,7 +99,7 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
   start = checkpoints.newest() or 0
   here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
   following = [p for p in run.phases if here.end_step <= p.first_step < end]
-  assembly.check_phases(run, [here, *following], data, mesh, end)
+  checks.of_phases(run, [here, *following], data, mesh)
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]

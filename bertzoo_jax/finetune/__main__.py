@@ -75,7 +75,7 @@ def finetune(
       'them, without JAX_COORDINATOR_ADDRESS.'
     )
   suite = plan.tasks(config)
-  workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
+  workdirs.check_unlike(workdir, workdirs.A_CORPUS, ('config.json', 'a run'))
   found, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir) as workdir:
     with lock.hold(workdir):
@@ -158,7 +158,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.outputs(chosen.experiment, params, split, task, work.scoring(task))
+  said = work.outputs(chosen.resolved, params, split, task, work.scoring(task))
   out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
   _say(f'{len(split.source):,} predictions are in {out}')

@@ -9,6 +9,7 @@ import ml_collections
 
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -57,7 +58,7 @@ class Run(NamedTuple):
     point: ((key, value), …) of the grid; () without a grid.
     seed: of the run.
     init: address of the weights, with the step.
-    experiment: its complete config, locked.
+    resolved: its complete config, resolved.
     folder: of the run, in --workdir.
   """
 
@@ -65,8 +66,13 @@ class Run(NamedTuple):
   point: tuple
   seed: int
   init: str
-  experiment: Any
+  resolved: assembly.Run
   folder: Any
+
+  @property
+  def experiment(self) -> ml_collections.ConfigDict:
+    """Its complete config, locked."""
+    return self.resolved.config
 
 
 def is_fine_tuning(config) -> bool:
@@ -164,7 +170,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
   for one in weights:
     place = folder if len(weights) == 1 else folder / f'step={one.step}'
     for point, seed in itertools.product(points, seeds):
-      experiment = resolve(_at(config, point, seed), task, one)
+      resolved = resolve(_at(config, point, seed), task, one)
       alone = len(points) == 1 and len(seeds) == 1
       out.append(
         Run(
@@ -172,15 +178,15 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
           point,
           seed,
           one.address,
-          experiment,
+          resolved,
           place / ('run' if alone else _name(point, seed)),
         )
       )
   return out
 
 
-def resolve(config, task, weights) -> ml_collections.ConfigDict:
-  """The complete experiment of one run, locked.
+def resolve(config, task, weights) -> assembly.Run:
+  """The complete experiment of one run.
 
   config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
   """
@@ -228,13 +234,14 @@ def resolve(config, task, weights) -> ml_collections.ConfigDict:
     }
   )
   # also builds it, so that a wrong field is refused before the first run of a grid
-  run = assembly.resolve(experiment)
+  run = checks.of_run(assembly.resolve(experiment))
   network = run.network(run.phases[0], weights.vocab_size)
   if config.layer_decay != 1.0:
     experiment.optimizer.rates = _rates(config, experiment, network.paths)
-    run = assembly.planned(experiment)
+    run = assembly.resolve(experiment)
     run.network(run.phases[0], weights.vocab_size)
-  return experiment.lock()
+  experiment.lock()
+  return run
 
 
 def _check(config):

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
@@ -141,18 +140,18 @@ def best(results: list[dict]) -> int:
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
-def outputs(experiment, params, split, task, task_batches) -> dict[str, np.ndarray]:
+def outputs(run, params, split, task, task_batches) -> dict[str, np.ndarray]:
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind.Kind
   names them.
 
   Args:
-    experiment: of the run.
+    run: an assembly.Run.
     params: nested arrays.
     split: tasks.Split.
     task: tasks.Task.
     task_batches: split → iterator of (numbers of units, batch).
   """
-  encoder = assembly.encoder(experiment, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
+  encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in task_batches(split):
@@ -184,7 +183,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
   try:
     found = trainings.train(
-      run.experiment,
+      run.resolved,
       run.folder,
       lambda: data_of(run.experiment, task, weights),
       init=run.init,
@@ -202,7 +201,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return None
   params, step, _ = checkpoint.load_params(str(run.folder))
   said = {
-    name: outputs(run.experiment, params, split, task, scoring(task))
+    name: outputs(run.resolved, params, split, task, scoring(task))
     for name, split in task.splits.items()
     if name != 'train'
   }

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 
 from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.preflight import processes
@@ -68,6 +69,7 @@ def described(findings, run, text, mesh) -> list:
   for phase in run.phases:
     with findings.collecting('P08'):
       phase_run = assembly.phase_run(run, phase, text.data, mesh, phase.end_step)
+      checks.of_phase(run, phase, phase_run.data.features, text.data.vocab_size, mesh)
       target, replicated = phase_run.target
       for line in replicated:
         findings.add('W04', line)
@@ -113,7 +115,7 @@ def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) 
     same = (
       json.dumps(configuration.flatten(run.phases[made.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
-      phase_run.accumulation,
+      phase_run.phase.config.run.accumulation,
     )
     alike.append(firsts.setdefault(same, made.index))
   found = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}

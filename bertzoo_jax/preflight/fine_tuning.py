@@ -41,11 +41,13 @@ def runs(findings, config, init: str, task_dir: str) -> tuple[list[plan.Run], re
         f'The config has {1 + len(others)} tasks, and preflight takes one: name it, as in '
         f'FILE.py:{name}.'
       )
-    task = None
+    weights = task = None
     with findings.collecting('P06'):
       weights = plan.weights(init)
+    if weights is not None:
       plan.check(config, weights[0])
-      task = work.opened(config, task_dir, loading.tokenizer_of(weights[0]), weights[0])
+      with findings.collecting('P06'):
+        task = work.opened(config, task_dir, loading.tokenizer_of(weights[0]), weights[0])
     if task is not None:
       found = plan.runs(name, config, task, weights, 'runs')
       found.sort(key=lambda run: -run.experiment.batch_size)

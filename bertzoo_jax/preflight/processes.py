@@ -24,6 +24,7 @@ from typing import NamedTuple
 import jax
 
 from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.tpu import chips
@@ -208,6 +209,8 @@ def _lowered(job):
   data = training_data.Data(
     {}, job.vocab_size, None, None, None, phase_data, phase_data, lambda folder: None
   )
+  for i, features in job.features.items():
+    checks.of_phase(job.run, phases[i], features, job.vocab_size, mesh)
   runs = [
     assembly.phase_run(job.run, phases[i], data, mesh, phases[i].end_step) for i in job.features
   ]

@@ -194,10 +194,8 @@ def _answering(findings, address):
 
 
 def _workdir(findings, config, path, text):
-  if (path / 'manifest.json').exists():
-    findings.add(
-      'P11', f'--workdir {path} holds a corpus (manifest.json): give a folder of its own.'
-    )
+  with findings.collecting('P11'):
+    workdirs.check_unlike(path, workdirs.A_CORPUS)
   if storage.is_remote(path) or path.exists():
     workdirs.check_writable(path)
     with findings.collecting('P12'):

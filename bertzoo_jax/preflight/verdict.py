@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 
 from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
@@ -116,8 +117,8 @@ def preflight(
   resolved, sound = None, False
   if labelled or not is_task:
     with findings.collecting('P01'):
-      resolved = assembly.planned(config)
-      assembly.check(resolved)
+      resolved = assembly.resolve(config)
+      checks.of_run(resolved)
       sound = True
   libtpu_flags = os.environ.get('LIBTPU_INIT_ARGS', '')
   devices = _devices(findings, slice_, libtpu_flags)
@@ -126,7 +127,7 @@ def preflight(
   if devices and resolved:
     with findings.collecting('P04'):
       mesh = sharding.mesh(config.run.mesh, devices[:1] if runs and runs.at_once > 1 else devices)
-      assembly.check_batches(resolved.phases, mesh, slice_.hosts)
+      checks.of_batches(resolved.phases, mesh, slice_.hosts)
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
   described = []
   if resolved and not is_task:
@@ -229,9 +230,8 @@ def _described(findings, resolved, text, mesh):
   """
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1]) if mesh is None else mesh
   found = compiling.described(findings, resolved, text, mesh)
-  if len(found) < len(resolved.phases):
-    return []
-  with findings.collecting('P08'):
-    assembly.check_phases(resolved, resolved.phases, text.data, mesh, resolved.end_step)
-    return found
+  if len(found) == len(resolved.phases):
+    with findings.collecting('P08'):
+      checks.of_order(resolved, resolved.phases, text.data.vocab_size, mesh)
+      return found
   return []

@@ -54,7 +54,7 @@ def work(experiment) -> float:
   """Train FLOPs of a run, as Clark et al. 2020 count them; 6 per parameter and token (Kaplan et al.
   2020 §2.1) for a network that has no such count.
   """
-  run = assembly.planned(experiment), experiment.tokenizer.vocab_size
+  run = assembly.resolve(experiment), experiment.tokenizer.vocab_size
   flops = trainings.published_flops(*run)
   return trainings.estimated_flops(*run) if flops is None else flops
 

@@ -63,7 +63,7 @@ def _programs(experiment) -> str:
   """
   said, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
   with said.collecting('P08'):
-    run = assembly.planned(experiment)
+    run = assembly.resolve(experiment)
     data = readiness.text(said, run, None, 1).data
     for phase in run.phases:
       flat = configuration.flatten({section: phase.config[section] for section in _DEVICE})

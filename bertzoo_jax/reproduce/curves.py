@@ -42,7 +42,7 @@ def _spent(experiment):
   steps = [n for n, _ in experiment.phases]
   flops = [1.0]
   if len(steps) > 1:
-    run = assembly.planned(experiment)
+    run = assembly.resolve(experiment)
     flops = trainings.published_by_phase(run, experiment.tokenizer.vocab_size)
   if None in flops:
     return lambda step: math.nan

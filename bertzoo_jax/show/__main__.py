@@ -29,7 +29,6 @@ if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import config as config_lib  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
@@ -73,7 +72,7 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
-  ranges.check(config)
+  phases = ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(
@@ -81,7 +80,7 @@ def show(
     )
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
   corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
-  chosen, first, end = _phase(config, steps, phase, split, STATS_STEPS if stats else 1)
+  chosen, first, end = _phase(phases, steps, phase, split, STATS_STEPS if stats else 1)
   fields = chosen.config
   pipe = pipeline.of_phase(corpus, chosen, split=split, keep_units=stats and npz is None)
   if split == 'held_out':
@@ -154,9 +153,8 @@ def _written(value, unit):
   return f'{value:.2%}' if unit else f'{value:,}' if isinstance(value, int) else f'{value:,.2f}'
 
 
-def _phase(config, steps, phase, split, count):
+def _phase(phases, steps, phase, split, count):
   """The phase, and the first and end step."""
-  phases = config_lib.phases(config)
   if phase is not None and not 0 <= phase < len(phases):
     raise errors.UserError(f'--phase={phase}: the config has the phases 0 to {len(phases) - 1}.')
   if split == 'held_out':

@@ -92,7 +92,8 @@ class Loop:
     """
     self._nonfinite_before, self._saved_at = int(state.nonfinite['total']), time.monotonic()
     self.best = min(
-      step_folders.held_out_losses(self.workdir, phase_run.first_step).values(), default=math.inf
+      step_folders.held_out_losses(self.workdir, phase_run.phase.first_step).values(),
+      default=math.inf,
     )
     state = self._through(state, phase_run)
     for build in later:
@@ -127,13 +128,13 @@ class Loop:
     meter = meters.Meter(phase_run, state)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
-      f'phase {phase_run.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
+      f'phase {phase_run.phase.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
       f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
     )
     self.watchdog.begin()
     self.watchdog.doing('the batch of step', step)
     for batch in phase_run.data.batches(
-      step - phase_run.first_step, phase_run.end_step - phase_run.first_step
+      step - phase_run.phase.first_step, phase_run.end_step - phase_run.phase.first_step
     ):
       if self.preemption.name and jax.process_count() == 1:
         break
@@ -179,7 +180,7 @@ class Loop:
         self._held_out = self._describe(found)
         self._pending[0].update(self._held_out)
         held_out_loss = found['loss']
-        self._evaluated = (step, held_out_loss, phase_run.first_step)
+        self._evaluated = (step, held_out_loss, phase_run.phase.first_step)
       self._flush()
       self._plot()
     better = (

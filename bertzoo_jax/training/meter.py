@@ -11,16 +11,16 @@ class Meter:
   """
 
   def __init__(self, phase_run, state):
-    self.phase = phase_run.index
+    self.phase = phase_run.phase.index
     self._rows, self._tokens, self._per_epoch = (
       phase_run.rows,
       phase_run.tokens,
       phase_run.data.rows_per_epoch,
     )
     self._first_step, self._examples, self._first_example = (
-      phase_run.first_step,
-      phase_run.examples,
-      phase_run.first_example,
+      phase_run.phase.first_step,
+      phase_run.phase.examples,
+      phase_run.phase.first_example,
     )
     self._flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
     peak = cost.peak(phase_run.mesh.devices.flat[0])

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
@@ -30,28 +31,21 @@ class PhaseRun:
   """A phase with all it needs.
 
   Attributes:
-    first_step, end_step: global steps it covers.
+    phase: configuration.Phase.
+    end_step: global step before which it ends.
     objective: its Objective.
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
-    seed, accumulation: see `step.make_train_step`.
-    index: of the phase, from 0.
-    examples, first_example: as in configuration.Phase.
   """
 
-  first_step: int
+  phase: configuration.Phase
   end_step: int
   objective: Any
   tx: Any
   schedule: Any
   data: Any
   mesh: Any
-  seed: int
-  accumulation: int
-  index: int = 0
-  examples: int = 0
-  first_example: int = 0
 
   @property
   def rows(self) -> int:
@@ -117,7 +111,11 @@ def entering(phase_run: PhaseRun):
 def train_step(phase_run: PhaseRun):
   """The compiled (state, batch) → (state, metrics); the state is donated."""
   step = steps.make_train_step(
-    phase_run.objective, phase_run.tx, phase_run.schedule, seed=phase_run.seed, **_parts(phase_run)
+    phase_run.objective,
+    phase_run.tx,
+    phase_run.schedule,
+    seed=phase_run.phase.config.seed,
+    **_parts(phase_run),
   )
   where = _where(phase_run)
   return jax.jit(
@@ -203,12 +201,13 @@ def param_shapes(state) -> dict:
 
 
 def _initial(phase_run):
-  return steps.init(phase_run.objective, phase_run.tx, phase_run.seed, phase_run.rows)
+  return steps.init(phase_run.objective, phase_run.tx, phase_run.phase.config.seed, phase_run.rows)
 
 
 def _parts(phase_run):
   return dict(
-    accumulation=phase_run.accumulation, mesh=phase_run.mesh if phase_run.mesh.size > 1 else None
+    accumulation=phase_run.phase.config.run.accumulation,
+    mesh=phase_run.mesh if phase_run.mesh.size > 1 else None,
   )
 
 

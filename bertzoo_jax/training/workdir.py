@@ -28,6 +28,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import step_folders
 
+# of other commands, for `check_unlike`
+A_CORPUS = ('manifest.json', 'a corpus')
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
 _PACKAGES = (
   'jax',

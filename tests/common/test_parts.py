@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import assembly
-from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
@@ -20,7 +20,6 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts as part_lib
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
@@ -195,25 +194,15 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
   config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
   assert config.masking.name == 'mine.host:Family.first_tokens'
-  assembly.resolve(config)
-  phase = configuration.phases(config)[0]
+  run = checks.of_run(assembly.resolve(config))
   batch = rows(config).batch(0)
   assert batch['masked_targets'].shape == (8, 2) and (batch['pack_ids'].sum(1) <= 8).all()
   assert (batch['input_ids'][:, 1:3] == SPECIAL['mask']).all()
 
-  made = part_lib.build(
-    config.objective,
-    objectives.BY_NAME,
-    'objective',
-    encoder=assembly.encoder(config, V),
-    ops=assembly.operations.PLAIN,
-  )
-  schedule = schedules.for_phase(phase.config.schedule, 0, phase.steps, 26)
-  paths = optimizers.paths_of(jax.eval_shape(made.init, jax.random.key(0)))
-  tx = part_lib.build(config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
-  state = jax.jit(lambda: steps.init(made, tx, 0, 8))()
+  made = run.network(run.phases[0], V)
+  state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 8))()
   assert state.params['encoder']['embeddings']['word']['embedding'].shape == (V, 16)
-  update = jax.jit(steps.make_train_step(made, tx, schedule, seed=0))
+  update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
   state, first = update(state, batch)
   state, second = update(state, batch)
   assert second['loss'] < first['loss']

@@ -21,7 +21,13 @@ def runs(folder, count, **machinery):
   experiment = types.SimpleNamespace(run=made, metrics=('accuracy',))
   return [
     types.SimpleNamespace(
-      folder=folder / str(n), init='W', task='t', experiment=experiment, point=(), seed=n
+      folder=folder / str(n),
+      init='W',
+      task='t',
+      experiment=experiment,
+      resolved=None,
+      point=(),
+      seed=n,
     )
     for n in range(count)
   ]

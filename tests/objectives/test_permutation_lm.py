@@ -12,6 +12,7 @@ import small_networks as small
 from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data
@@ -144,15 +145,13 @@ def test_a_run_with_a_memory_goes_on_on_another_mesh_in_another_number_of_parts(
   assert abs(forgot / losses[SAVED] - 1) > 1e-4, 'no memory was read'
 
 
-def held(features=()):
+def held(lacking=()):
   """Data of lanes without some features."""
   row = small.lanes(small.batch())
-  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in features}
-  made = types.SimpleNamespace(
-    vocab_size=200, phase=lambda phase: data.PhaseData(told, None, None, 20), trial=None
+  told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in lacking}
+  return types.SimpleNamespace(
+    vocab_size=200, trial=lambda phase: data.PhaseData(told, None, None, 20)
   )
-  made._replace = lambda phase: made
-  return made
 
 
 def assembled(phases=((1000, {}),), features=(), **changes):
@@ -162,8 +161,9 @@ def assembled(phases=((1000, {}),), features=(), **changes):
     section, _, field = key.partition('__')
     config[section] = {**config[section], field: value} if field else value
   config.phases = phases
-  run = assembly.planned(config.lock())
-  return assembly.phase_run(run, run.phases[-1], held(features), toys.one_device(), 1000).objective
+  run = assembly.resolve(config.lock())
+  checks.of_phases(run, run.phases[-1:], held(features), toys.one_device())
+  return run.network(run.phases[-1], 200, toys.one_device()).objective
 
 
 def test_phases_that_hand_on_a_memory_have_one_batch_size():
@@ -171,8 +171,8 @@ def test_phases_that_hand_on_a_memory_have_one_batch_size():
 
   def check(overrides):
     config.phases = ((500, {}), (500, overrides))
-    run = assembly.planned(config)
-    assembly.check_phases(run, run.phases, held(), toys.one_device(), 1000)
+    run = assembly.resolve(config)
+    checks.of_phases(run, run.phases, held(), toys.one_device())
 
   check({'length': 96})
   with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):

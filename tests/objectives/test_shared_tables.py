@@ -14,6 +14,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import assembly
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import generator as generators
@@ -187,7 +188,7 @@ def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
     ('generator_mlm', 'added', False),
   ],
 )
-def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused, monkeypatch):
+def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused):
   pair = dict(width=1.0, depth=1.0, num_layers=1)
   found = iter(
     small.objective(name, num_layers=1)
@@ -195,7 +196,6 @@ def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused,
     else small.objective('replaced_token', shared=name, **pair)
     for name in (first, second)
   )
-  monkeypatch.setattr(assembly, 'phase_run', lambda *_: None)
 
   def network(*_):
     objective = next(found)
@@ -203,8 +203,7 @@ def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused,
     return assembly.Network(None, objective, shapes, None, None)
 
   run = types.SimpleNamespace(network=network)
-  data = types.SimpleNamespace(_replace=lambda **_: None, trial=None, vocab_size=None)
   phases = [types.SimpleNamespace(index=index) for index in (0, 1)]
   expected = pytest.raises(errors.UserError, match='Only one of phase 1 and the phase before it')
   with expected if refused else contextlib.nullcontext():
-    assembly.check_phases(run, phases, data, None, 0)
+    checks.of_order(run, phases, None, None)

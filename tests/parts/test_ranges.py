@@ -14,6 +14,7 @@ import pytest
 from bertzoo_jax import assembly
 from bertzoo_jax import objectives
 from bertzoo_jax import prepare
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts as part_lib
@@ -125,7 +126,7 @@ OUTSIDE = [
 @pytest.mark.parametrize('changes, words', OUTSIDE)
 def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes, words):
   with pytest.raises(errors.UserError) as e:
-    assembly.resolve(changed(**changes))
+    checks.of_run(assembly.resolve(changed(**changes)))
   assert words in str(e.value) and '\n' not in str(e.value)
 
 

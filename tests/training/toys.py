@@ -9,11 +9,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import small_networks as small
 
 from bertzoo_jax import assembly
 from bertzoo_jax import kernels
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import transformer
@@ -144,16 +146,15 @@ def phase_run(
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
   held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
+  config = ml_collections.ConfigDict(dict(seed=0, run=dict(accumulation=accumulation)))
   return phase_runs.PhaseRun(
-    first,
+    configuration.Phase(0, first, end - first, config, 0, 0, 0),
     end,
     objective,
     tx,
     schedule,
     data.PhaseData(features, make, held_out, 20),
     mesh or one_device(),
-    0,
-    accumulation,
   )
 
 
@@ -193,7 +194,7 @@ def run(phase_run, steps, state=None, update=None):
   update: the phase_run's compiled step, if there already is one."""
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []
-  first = int(state.step) - phase_run.first_step
+  first = int(state.step) - phase_run.phase.first_step
   for values in phase_run.data.batches(first, first + steps):
     state, metrics = update(state, sharding.to_devices(values, phase_run.mesh, phase_run.rows))
     losses.append(float(jax.block_until_ready(metrics)['loss']))

@@ -1,0 +1,172 @@
+"""Every refusal that needs no weights, in the order in which a run meets them. `pretrain`,
+`finetune` and `preflight` call these, so each says the same sentence.
+"""
+
+import jax
+
+from bertzoo_jax import assembly
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.parts import ranges
+from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import schedules
+from bertzoo_jax.training import sharding
+
+
+def of_run(run: assembly.Run) -> assembly.Run:
+  """The run. Raises UserError for what its config alone tells: a name that names nothing, rows that
+  are too long.
+  """
+  config = run.config
+  for phase in run.phases:
+    ranges.check_fields(phase.config)
+    schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
+    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  architectures.choose(config.hf)
+  vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  # the limit does not depend on the size, which only the corpus tells where it is 'auto'
+  limit = run.encoder(1 if vocab_size == configuration.AUTO else vocab_size).max_positions
+  if limit is not None and run.length > limit:
+    raise errors.UserError(
+      f'The longest phase has rows of {run.length} tokens, encoder.max_positions is {limit}: set '
+      f'--config.length={limit} or less, or train a network with more positions.'
+    )
+  return run
+
+
+def of_batches(phases, mesh, hosts: int) -> None:
+  """Raises UserError if the rows of a phase cannot be split over microbatches, devices and
+  hosts.
+  """
+  for phase in phases:
+    where = f'in phase {phase.index}, ' if len(phases) > 1 else ''
+    rows, accumulation = phase.config.batch_size, phase.config.run.accumulation
+    sharding.check_batch(rows, accumulation, mesh, hosts, where)
+
+
+def of_phases(run: assembly.Run, phases, data, mesh) -> None:
+  """What is wrong with a phase is said before the first one begins, on stand-in text. data:
+  training_data.Data.
+  """
+  for phase in phases:
+    of_phase(run, phase, data.trial(phase).features, data.vocab_size, mesh)
+  of_order(run, phases, data.vocab_size, mesh)
+
+
+def of_phase(run: assembly.Run, phase, features, vocab_size: int, mesh) -> None:
+  """Raises UserError if a phase cannot learn from rows with these features, on this mesh."""
+  network = run.network(phase, vocab_size, mesh)
+  of_rows(phase.config, features, network.encoder, network.objective)
+  _whole_batch(phase.config, network.objective, mesh)
+
+
+def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
+  """Raises UserError if a phase cannot go on with what the phase before it leaves."""
+  before, summands_before, lanes_before = set(), {}, None
+  for phase in phases:
+    network = run.network(phase, vocab_size, mesh)
+    trained, summands = set(network.paths), network.summands
+    lanes = phase.config.batch_size if _has_memory(network.objective) else None
+    if None not in (lanes, lanes_before) and lanes != lanes_before:
+      raise errors.UserError(
+        f'Phase {phase.index} has batches of {lanes} rows, the phase before it of {lanes_before}: '
+        'the memory goes from each row to the same row of the next step, so give both phases one '
+        'batch_size, or make two runs with --init.'
+      )
+    if lost := sorted(before - trained):
+      raise errors.UserError(
+        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
+        'phase may add parameters, '
+        'not drop them. Order the phases the other way, or make two runs with --init.'
+      )
+    kept = summands.keys() & summands_before.keys()
+    if any(summands[path] != summands_before[path] for path in kept):
+      raise errors.UserError(
+        f'Only one of phase {phase.index} and the phase before it has objective.shared=added: give '
+        'both phases one objective.shared, or make two runs with --init. With added, a stored word '
+        'table is a summand of the word vectors; else it is all of them.'
+      )
+    before, summands_before, lanes_before = trained, summands, lanes
+
+
+def of_rows(config, features, network, objective):
+  """Raises UserError if an objective cannot learn from the rows of a phase.
+
+  Args:
+    config: of the phase; messages name its parts.
+    features: names of the batch features that format and masking write.
+    network: the encoder.
+    objective: its Objective.
+  """
+  if missing := [name for name in objective.reads if name not in features]:
+    raise errors.UserError(
+      f'objective={config.objective.name} needs {", ".join(missing)}, which '
+      f'format={config.format.name} with masking={config.masking.name} does not write: take '
+      'another --config …,format= or ,masking= (bertzoo_jax/batches/README.md says which writes '
+      'what), or another ,objective=.'
+    )
+  if unread := [
+    name
+    for name in ('order', 'resets')
+    if name in features and name not in (*objective.reads, *objective.may_read)
+  ]:
+    part, why = {
+      'order': (f'masking={config.masking.name}', 'would see the tokens that it predicts'),
+      'resets': (f'format={config.format.name}', 'has no memory of the rows before'),
+    }[unread[0]]
+    raise errors.UserError(
+      f'{part} is for a network that reads {unread[0]!r}. That of objective='
+      f'{config.objective.name} does not, so it {why}: take another {part.split("=")[0]}.'
+    )
+  _memory(config, objective)
+  _spans(config)
+  if 'pair_labels' in features and network.type_vocab_size == 1:
+    raise errors.UserError(
+      f'format={config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 '
+      'for none.'
+    )
+
+
+def _memory(config, objective):
+  """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
+  if not _has_memory(objective):
+    return
+  own, rows = config.encoder, config.format
+  if 'reuse_length' in own and 'reuse_length' in rows and own.reuse_length != rows.reuse_length:
+    raise errors.UserError(
+      f'encoder.reuse_length={own.reuse_length} and format.reuse_length={rows.reuse_length}: set '
+      'both to the same, since the memory keeps the tokens by which the rows move on.'
+    )
+
+
+def _spans(config):
+  """Raises UserError if an objective has places in a span to which the masking gives no borders."""
+  own = config.objective
+  if 'num_offsets' in own and 'max_pair_targets' in config.masking:
+    if own.num_offsets > (most := config.masking.max_pair_targets):
+      raise errors.UserError(
+        f'objective.num_offsets={own.num_offsets} is above masking.max_pair_targets={most}: set it '
+        f'to {most} or less, since the masking gives no borders to later places.'
+      )
+
+
+def _has_memory(objective) -> bool:
+  return bool(jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))))
+
+
+def _whole_batch(config, objective, mesh):
+  """Raises UserError if a loss that couples rows would see a part of the batch."""
+  parts_of = {
+    'run.accumulation': (config.run.accumulation, '--config.run.accumulation=1'),
+    'run.mesh': (sharding.rows_over(mesh), f'--config.run.mesh="(1,1,{mesh.size})" or one device'),
+  }
+  for field, (parts_count, remedy) in parts_of.items():
+    if objective.couples_rows and parts_count > 1:
+      raise errors.UserError(
+        f'objective={config.objective.name} couples the rows of a batch, and {field} splits them '
+        f'into {parts_count} parts, each with another loss: take {remedy}.'
+      )
