@@ -84,7 +84,8 @@ class Run:
     return self._once(vocab_size, lambda: encoder(self.config, vocab_size))
 
   def network(self, phase, vocab_size: int, mesh=None) -> Network:
-    """The network of a phase, built and traced once. mesh: None for any one device.
+    """The network of a phase, built and traced once. phase: one of `phases`. mesh: None for
+    any one device.
 
     Raises:
       UserError: a field that its part does not have, or parts that do not go together.

@@ -82,13 +82,14 @@ def run(main, leave=None, also=None):
 
 def _parse(argv):
   if set(argv[1:]) & {'--help', '-help', '-h'}:
+    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
     address = address_in(argv) if 'config' in flags.FLAGS else None
     print(_fields_of(address) if address else _help())
     sys.exit(0)
   try:
     argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
     address = address_in(argv) if 'config' in flags.FLAGS else None
-    if address:
+    if address is not None:
       _CONFIG.value = config = _experiment(address)
       argv, given = settings.split(argv, config)
     rest = flags.FLAGS(argv)
@@ -104,7 +105,7 @@ def _parse(argv):
     )
   if flags.FLAGS[trust.FLAG].value:
     trust.everything()
-  if address:
+  if address is not None:
     settings.apply(config, given)
     trust.names(config)
   return rest

@@ -88,7 +88,7 @@ def choose(name: str, table: dict, what: str):
     table: the choices.
     what: what is chosen, for the message ('activation').
   """
-  if name not in table:
+  if name not in list(table):  # a list has no hash
     verb = 'are' if what in ('features', 'metrics') else 'is'
     raise UserError(f'No {what} {verb} called {name!r}.{did_you_mean(name, table)}')
   return table[name]

@@ -46,7 +46,8 @@ def split(argv: list[str], config) -> tuple[list[str], dict[str, str]]:
 def apply(config, given: dict[str, str]) -> None:
   """Sets the fields of a locked config. Raises UserError for a value that does not fit."""
   for i, (key, text) in enumerate(given.items()):
-    if lost := next((k for k in [*given][:i] if k.startswith(f'{key}.')), None):
+    inside = re.compile(rf'(suite\.\w+\.)?{re.escape(key)}\.')
+    if lost := next(filter(inside.match, [*given][:i]), None):
       raise errors.UserError(
         f'--config.{key} replaces what --config.{lost} sets before it: put it in front.'
       )

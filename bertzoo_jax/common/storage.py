@@ -19,15 +19,18 @@ _STATUSES = (
   'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
   'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
 ).split()
-# What may pass, by type and code. Both clients end retries of their own with ABORTED; a full disk
-# is RESOURCE_EXHAUSTED. The classes are of Python, aiohttp, requests, httpx, urllib, google.auth,
-# by name, since they need not be installed.
-_PASSING_STATUSES = ('DEADLINE_EXCEEDED', 'ABORTED', 'INTERNAL', 'UNAVAILABLE')
+# What may pass, by type and code. Both clients end retries of their own with ABORTED; TensorFlow
+# says FAILED_PRECONDITION where the name of a host is not resolved; a full disk is
+# RESOURCE_EXHAUSTED. The classes are of Python, aiohttp, requests, httpx, urllib, urllib3 and
+# google.auth, by name, since they need not be installed.
+_PASSING_STATUSES = ('DEADLINE_EXCEEDED FAILED_PRECONDITION ABORTED INTERNAL UNAVAILABLE').split()
 _PASSING_HTTP = (408, 429, 500, 502, 503, 504)
 _PASSING_CLASSES = (
   'ConnectionError TimeoutError Timeout TransportError ClientConnectionError ClientPayloadError '
-  'ChunkedEncodingError IncompleteRead RetryError URLError'
+  'ChunkedEncodingError IncompleteRead ProtocolError RetryError URLError'
 ).split()
+# Some are kinds of connection errors, and stay.
+_STAYING_CLASSES = 'BrokenPipeError SSLError ClientConnectorCertificateError'.split()
 _STAYING_ERRNOS = [
   getattr(errno, name)
   for name in (
@@ -358,7 +361,7 @@ def http_code(e: BaseException) -> int | None:
 
 def may_pass(e: BaseException) -> bool:
   """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address,
-  missing rights and a full disk are not. Without a type or a code that says so, it stays.
+  missing rights and a full disk are not. Where neither type nor code says so, its cause decides.
   """
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING_ERRNOS
@@ -367,4 +370,7 @@ def may_pass(e: BaseException) -> bool:
   if code := status(e):
     return code in _PASSING_STATUSES
   names = {kind.__name__ for kind in type(e).__mro__}
-  return not names.isdisjoint(_PASSING_CLASSES) and not isinstance(e, BrokenPipeError)
+  if not names.isdisjoint(_STAYING_CLASSES):
+    return False
+  cause = e.__cause__
+  return not names.isdisjoint(_PASSING_CLASSES) or cause is not None and may_pass(cause)

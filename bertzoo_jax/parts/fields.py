@@ -18,6 +18,7 @@ import inspect
 import math
 import numbers
 import re
+import sys
 from collections.abc import Callable
 from typing import Annotated
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class Range(NamedTuple):
   Attributes:
     words: the range in words, for messages and tables.
     holds: value → whether it is in the range.
-    of_each: whether it is the range of each number in a tuple.
+    of_each: whether the words are about each number in a tuple.
     choices: the words that the field may be; () for a number.
   """
 
@@ -57,9 +58,16 @@ def one_of(*choices):
   return Annotated[str, Range(' | '.join(map(repr, choices)), choices.__contains__, False, choices)]
 
 
-def each(kind):
-  """A tuple, each number in which has the range of a kind."""
-  return Annotated[tuple, of(kind)._replace(of_each=True)]
+def each(kind, deep=False):
+  """A tuple of numbers, each with the range of a kind. deep: of anything, in which the numbers at
+  any depth have it.
+  """
+  words, one = of(kind)[:2]
+
+  def holds(value):
+    return isinstance(value, tuple) and all(map(one, numbers_in(value) if deep else value))
+
+  return Annotated[tuple, Range(words, holds, of_each=True)]
 
 
 def whole(least, most):
@@ -102,7 +110,7 @@ PIECES, PIECES_OR_0 = whole(1, 2**24), whole(0, 2**24)
 _pieces = of(PIECES)
 PIECES_OR_AUTO = Annotated[
   object,
-  Range(f"{_pieces.words}, or 'auto',", lambda x: x == configuration.AUTO or _pieces.holds(x)),
+  Range(f"{_pieces.words}, or 'auto'", lambda x: x == configuration.AUTO or _pieces.holds(x)),
 ]
 
 
@@ -145,14 +153,20 @@ def parameters(part) -> dict[str, inspect.Parameter] | None:
   """{name: its parameter, with annotation and default} of all arguments of a part; None where
   Python does not know them.
   """
-  for as_values in (True, False):  # a module of the user's may have annotations as strings
-    try:
-      return dict(inspect.signature(part, eval_str=as_values).parameters)
-    except ValueError:  # some functions written in C
-      return None
-    except Exception:
-      if not as_values:
-        raise
+  try:
+    found = inspect.signature(part).parameters
+  except ValueError:  # some functions written in C
+    return None
+  return {name: field.replace(annotation=_evaluated(field, part)) for name, field in found.items()}
+
+
+def _evaluated(field, part):
+  """The annotation of a field: a module of the user's may have it as text."""
+  try:
+    within = vars(sys.modules[part.__module__])
+    return eval(field.annotation, within) if isinstance(field.annotation, str) else field.annotation
+  except Exception:  # of names that are there for type checkers only
+    return field.annotation
 
 
 def meanings(part) -> dict[str, str]:
@@ -189,12 +203,11 @@ def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = 
   if range_.choices:
     if choices:
       errors.choose(value, dict.fromkeys(range_.choices), f'config.{key}')
-  elif range_.of_each and not all(map(range_.holds, numbers_in(value))):
-    raise errors.UserError(
-      f'{prefix}{key} is {_shown(value)}: each of its numbers must be {range_.words}.'
-    )
-  elif not range_.of_each and not range_.holds(value):
-    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {range_.words} is needed.')
+  elif not range_.holds(value):
+    needed = f'{range_.words} is needed'
+    if range_.of_each:
+      needed = f'each of its numbers must be {range_.words}'
+    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {needed}.')
 
 
 def check_finite(key: str, value, prefix: str = 'config.') -> None:

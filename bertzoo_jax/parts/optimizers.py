@@ -15,7 +15,7 @@ def adamw(
   weight_decay: fields.AT_LEAST_0 = 0.01,
   no_decay: tuple = (),
   clip_norm: fields.AT_LEAST_0 = 0.0,
-  rates: fields.each(fields.AT_LEAST_0) = (),
+  rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
 ):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
@@ -43,7 +43,7 @@ def adamw_uncorrected(
   weight_decay: fields.AT_LEAST_0 = 0.01,
   no_decay: tuple = (r'norm/', r'bias$'),
   clip_norm: fields.AT_LEAST_0 = 1.0,
-  rates: fields.each(fields.AT_LEAST_0) = (),
+  rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
 ):
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
@@ -61,7 +61,7 @@ def lamb(
   no_decay: tuple = (r'norm/', r'bias$'),
   no_adaptation: tuple = (r'norm/', r'bias$'),
   clip_norm: fields.AT_LEAST_0 = 1.0,
-  rates: fields.each(fields.AT_LEAST_0) = (),
+  rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
 ):
   """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).

@@ -111,7 +111,7 @@ def table(config) -> list[Row]:
   for section, values in config.items():
     flat |= configuration.flatten({section: values})
     if parts.is_outside(name := flat.get(f'{section}.name')):
-      for key, field in (fields.parameters(parts.outside(name, section)) or {}).items():
+      for key, field in (fields.parameters(parts.resolve(name, {}, section)) or {}).items():
         if field.kind is field.KEYWORD_ONLY and field.default is not field.empty:
           flat.setdefault(f'{section}.{key}', field.default)
   rows = []
@@ -140,9 +140,9 @@ def _definition(config, key, outside=False):
     known = {p.__name__: p for p in (*SECTIONS.get(section, ()), *TASK_SECTIONS.get(section, ()))}
     chosen = config[section]['name'] if 'name' in config[section] else None
     if parts.is_outside(chosen):
-      found = (parts.outside(chosen, section),) if outside else ()
+      found = (parts.resolve(chosen, {}, section),) if outside else ()
     elif chosen is None:  # of a fine-tuning's encoder, which the weights name
       found = [part for part in known.values() if name in fields.parameters(part)]
-    elif chosen in known:
+    elif chosen in list(known):
       found = [*known.values()][list(known).index(chosen) :: -1]
   return found, fields.parameters(found[0]).get(name) if found else None

@@ -134,6 +134,11 @@ def test_a_field_of_the_config_given_as_a_flag_is_told_its_name(flag, words):
   assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
 
 
+def test_an_empty_config_is_a_mistake_as_any_other_name():
+  done = _small('--config=')
+  assert done.returncode == 2 and 'there is no shipped config' in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
   'config, words',
   [

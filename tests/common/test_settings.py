@@ -41,6 +41,12 @@ def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():
   assert all(one == [8, [0, 1], 1e-3, False] for one in found.values())
 
 
+def test_a_section_that_would_replace_a_task_s_own_field_is_refused():
+  done = _run('--config.suite.rte.schedule.warmup=3', "--config.schedule={'name':'linear_jump'}")
+  words = '--config.schedule replaces what --config.suite.rte.schedule.warmup sets before it'
+  assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
   'flag, words',
   [

@@ -44,6 +44,12 @@ def raised(*names, **fields):
   return error
 
 
+def wrapping(cause):
+  error = Exception('Encountered error while reading array index')
+  error.__cause__ = cause
+  return error
+
+
 @pytest.mark.parametrize(
   'error, passes',
   [
@@ -67,6 +73,17 @@ def raised(*names, **fields):
     (ConnectionResetError(), True),
     (BrokenPipeError(), False),
     (TimeoutError(), True),
+    (raised('ProtocolError', 'HTTPError'), True),
+    (raised('SSLError', 'ConnectionError'), False),
+    (raised('ClientConnectorCertificateError', 'ClientConnectionError'), False),
+    # a status by its number, as TensorFlow's
+    (raised('FailedPreconditionError', error_code=9), True),
+    (raised('NotFoundError', error_code=5), False),
+    # the cause of an error that says nothing: Orbax's, where an array of a bucket is read
+    (wrapping(ValueError('UNAVAILABLE: Error reading "gs://b/x"')), True),
+    (wrapping(ValueError('NOT_FOUND: Error reading "gs://b/x"')), False),
+    (wrapping(wrapping(ConnectionResetError())), True),
+    (wrapping(OSError(errno.ENOSPC, 'full')), False),
     # numbers of the system before all else
     (OSError(errno.EIO, 'not found'), True),
     (OSError(errno.ENOSPC, 'try again'), False),

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import ml_collections
 import pytest
@@ -107,6 +108,12 @@ OUTSIDE = [
   (dict(length=0), 'config.length is 0'),
   (dict(run__accumulation=0), 'config.run.accumulation is 0'),
   (dict(run__mesh=(-2, 1, 1)), 'config.run.mesh is (-2, 1, 1): each of its numbers'),
+  (dict(run__mesh=('a', 1, 1)), "config.run.mesh is ('a', 1, 1): each of its numbers"),
+  (dict(run__mesh=(1, (1, 1), 1)), 'config.run.mesh is (1, (1, 1), 1): each of its numbers'),
+  (
+    dict(masking__corruption=(0.8, None, 0.1)),
+    'config.masking.corruption is (0.8, None, 0.1): each',
+  ),
   (dict(encoder__num_layers=10**9), 'config.encoder.num_layers is 1000000000'),
   (dict(encoder__hidden_size=10**12), 'config.encoder.hidden_size is 1000000000000'),
   (dict(tokenizer__vocab_size=10**10), 'config.tokenizer.vocab_size is 10000000000'),
@@ -213,6 +220,15 @@ def test_pretrain_refuses_save_minutes_that_never_come_and_writes_nothing(tmp_pa
 def test_a_config_that_a_run_wrote_is_within_the_same_ranges():
   stored = configuration.from_json(configuration.to_json(changed(seed=2**32 - 1)))
   ranges.check(ml_collections.ConfigDict(stored))
+
+
+def test_one_annotation_that_is_there_for_type_checkers_alone_leaves_the_others(monkeypatch):
+  made = types.ModuleType('late')
+  made.fields = fields
+  monkeypatch.setitem(sys.modules, 'late', made)
+  exec('def part(*, size: "Nope" = 1, rate: "fields.SHARE" = 0.1): ...', vars(made))
+  found = fields.parameters(made.part)
+  assert found['size'].annotation == 'Nope' and fields.of(found['rate'].annotation).holds(0.5)
 
 
 def test_definitions_need_no_framework():
