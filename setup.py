@@ -41,9 +41,8 @@ compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without
 beam = ['apache-beam>=2.60']
 
 packages = setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*'])
-packages.remove(
-  'bertzoo_jax.configs'
-)  # in a clone it leads to configs/, which is installed in its place
+# in a clone it leads to configs/, which is installed in its place
+packages.remove('bertzoo_jax.configs')
 configs = setuptools.find_packages(include=['configs', 'configs.*'])
 
 setuptools.setup(

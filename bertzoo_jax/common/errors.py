@@ -57,7 +57,7 @@ def no_memory(e: BaseException | None) -> str | None:
   """The sentence for an error of a process that gets no more memory; None for another error."""
   said = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
   while e is not None:
-    if isinstance(e, MemoryError) or any(words in str(e) for words in said):
+    if isinstance(e, MemoryError) or any(part in str(e) for part in said):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
       return f'This process gets no more memory ({type(e).__name__}: {words(e, 100)}' + (
         '). Close other programs, or take fewer --workers or a smaller batch.'

@@ -58,7 +58,7 @@ def folder(name: str, files):
       )
     )
   except Exception as e:  # of many libraries: the network's, the hub's, the cache's
-    cause = ' '.join(str(e).split())[:160] or type(e).__name__
+    cause = errors.words(e, 160) or type(e).__name__
     said = f'hf:{name} is no folder here, and the hub gives no such files ({cause} …)'
     if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
       raise errors.TryAgain(

@@ -125,7 +125,7 @@ def _module(part, what):
   except Exception as e:
     raise errors.UserError(
       f'config.{what} names the module {name!r}, which fails when it is imported '
-      f'({type(e).__name__}{_place(e)}: {" ".join(str(e).split())}): mend it first.'
+      f'({type(e).__name__}{_place(e)}: {errors.words(e)}): mend it first.'
     ) from e
 
 

@@ -16,7 +16,6 @@ from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architecture import Row
 
 HEAD = 'row_head'
-CLASSIFIER = f'{HEAD}/classifier'
 DENSE = {'tanh': 'pooler', 'gelu': 'dense'}  # the form 'linear' has none
 
 # config.objective.name and transformers' problem_type.

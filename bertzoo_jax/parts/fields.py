@@ -117,18 +117,24 @@ PIECES_OR_AUTO = Annotated[
 # --- a part ---
 
 
-def section(constructor=None, *, named=True, like=None):
+def section(constructor=None, *, named=True, like=None, **usual):
   """Makes a definition the constructor of a config's section, which has `name` and all its fields.
 
   constructor: a function of keyword-only arguments. Fields that it returns, if any, take the place
     of those that it was given.
   named: whether the section has `name`; False for one that no other can take the place of.
   like: a definition that has all the fields of this one, which then names none.
+  usual: values of these that are other than there.
   """
   if constructor is None:
-    return functools.partial(section, named=named, like=like)
+    return functools.partial(section, named=named, like=like, **usual)
   definition = like.__wrapped__ if like else constructor
   signature = inspect.signature(definition)
+  signature = signature.replace(
+    parameters=[
+      p.replace(default=usual.get(name, p.default)) for name, p in signature.parameters.items()
+    ]
+  )
 
   @functools.wraps(constructor)
   def build(**given):

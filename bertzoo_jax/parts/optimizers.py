@@ -34,18 +34,8 @@ def adamw(
   """
 
 
-@fields.section
-def adamw_uncorrected(
-  *,
-  b1: fields.SHARE_BELOW_1 = 0.9,
-  b2: fields.SHARE_BELOW_1 = 0.999,
-  eps: fields.ABOVE_0 = 1e-6,
-  weight_decay: fields.AT_LEAST_0 = 0.01,
-  no_decay: tuple = (r'norm/', r'bias$'),
-  clip_norm: fields.AT_LEAST_0 = 1.0,
-  rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
-  clip_groups: tuple = (),
-):
+@fields.section(like=adamw, b2=0.999, no_decay=(r'norm/', r'bias$'), clip_norm=1.0)
+def adamw_uncorrected():
   """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
   release).
   """

@@ -23,13 +23,8 @@ def linear_from_start(
   """
 
 
-@fields.section
-def linear_after_warmup(
-  *,
-  learning_rate: fields.AT_LEAST_0 = 6e-4,
-  warmup: fields.STEPS = 24_000,
-  across_phases: fields.one_of('continue', 'restart') = 'continue',
-):
+@fields.section(like=linear_from_start, learning_rate=6e-4, warmup=24_000)
+def linear_after_warmup():
   """Warmup to the peak, then linear to 0 counted from the end of warmup (fairseq)."""
 
 
@@ -38,13 +33,8 @@ def linear_jump():
   """As linear_from_start, but the very first update already has peak/W (older fairseq)."""
 
 
-@fields.section
-def linear_product(
-  *,
-  learning_rate: fields.AT_LEAST_0 = 5e-4,
-  warmup: fields.STEPS = 10_000,
-  across_phases: fields.one_of('continue', 'restart') = 'continue',
-):
+@fields.section(like=linear_from_start, learning_rate=5e-4)
+def linear_product():
   """The product of the line peak·(1 − s/T) from step 0 and min(1, s/W) (Google's ELECTRA)."""
 
 

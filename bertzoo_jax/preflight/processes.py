@@ -25,6 +25,7 @@ import jax
 
 from bertzoo_jax import assembly
 from bertzoo_jax.assembly import checks
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.tpu import chips
@@ -153,7 +154,7 @@ def _compile(answers, job, whole, kept, folder, flags, trusted):
   try:
     _answer(answers, job, whole, kept, folder)
   except Exception as e:  # whatever a compiler may say of a program that it cannot make
-    answers.send((True, f'{type(e).__name__}: {" ".join(str(e).split())[:200]}'))
+    answers.send((True, f'{type(e).__name__}: {errors.words(e, 200)}'))
   shutil.rmtree(folder, ignore_errors=True)
   os._exit(0)
 

@@ -304,4 +304,4 @@ def needed_bytes(message: str) -> int | None:
 
 
 def _line(e) -> str:
-  return ' '.join(str(e).split())[:160]
+  return errors.words(e, 160)

@@ -206,8 +206,7 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: '
-        f'{" ".join(str(e).split())}',
+        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {errors.words(e)}',
         flush=True,
       )
 
@@ -366,7 +365,7 @@ def _decoding(folder):
     on_the_way = storage.is_remote(folder)
     raise (errors.TryAgain if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
-      f'{" ".join(str(e).split())[:200]}): '
+      f'{errors.words(e, 200)}): '
       + 'run the same line again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'
     ) from e

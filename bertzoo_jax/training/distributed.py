@@ -126,7 +126,7 @@ def watched():
     if not comes_from_another(e):
       raise
     print(
-      f'error: the hosts cannot go on together: {" ".join(str(e).split())[:300]}',
+      f'error: the hosts cannot go on together: {errors.words(e, 300)}',
       file=sys.stderr,
       flush=True,
     )
@@ -196,7 +196,7 @@ def _on_tpu(seconds):
     if _others() or jax.distributed.is_initialized():
       raise errors.TryAgain(
         f'The hosts of this slice could not be found ({type(e).__name__}: '
-        f'{" ".join(str(e).split())[:200]}): run the '
+        f'{errors.words(e, 200)}): run the '
         'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
         'hand.'
       ) from e

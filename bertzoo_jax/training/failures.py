@@ -18,7 +18,7 @@ def unwritten(what: str, kept: str, e: Exception) -> errors.UserError:
   """
   passing = storage.may_pass(e)
   return (errors.TryAgain if passing else errors.Stopped)(
-    f'{what} could not be written ({type(e).__name__}: {" ".join(str(e).split())[:300]}); {kept} '
+    f'{what} could not be written ({type(e).__name__}: {errors.words(e, 300)}); {kept} '
     'are kept. '
     + ('' if passing else 'Free space or mend access, and ')
     + ('Run' if passing else 'run')
@@ -45,7 +45,7 @@ def enough_memory(machinery, by_phase=False):
     if not out_of_memory(e):
       raise
     raise errors.Stopped(
-      f'A device has not enough memory ({" ".join(str(e).split())[:200]}). The checkpoints are '
+      f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
       f'kept. Try run.accumulation={2 * machinery.accumulation}'
       + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
       + ', then run.remat=full, then more devices along fsdp in run.mesh. These leave the '

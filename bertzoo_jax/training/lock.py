@@ -227,7 +227,7 @@ class _Lease:
     except Exception as e:  # tensorstore has ValueError for most that a store may answer
       passing = storage.may_pass(e)
       raise (errors.TryAgain if passing else errors.UserError)(
-        f'{self} cannot be read or written ({" ".join(str(e).split())[:300]}): '
+        f'{self} cannot be read or written ({errors.words(e, 300)}): '
         + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
       ) from e
 

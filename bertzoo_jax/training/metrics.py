@@ -84,7 +84,7 @@ class Record:
     except Exception as e:  # whatever the storage raises
       print(
         f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: '
-        f'{" ".join(str(e).split())}',
+        f'{errors.words(e)}',
         flush=True,
       )
 

@@ -86,7 +86,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     passing = storage.may_pass(e)
     raise (errors.TryAgain if passing else errors.UserError)(
-      f'--workdir {path} cannot be written ({type(e).__name__}: {" ".join(str(e).split())}): '
+      f'--workdir {path} cannot be written ({type(e).__name__}: {errors.words(e)}): '
       + (
         'run the same line again.'
         if passing
