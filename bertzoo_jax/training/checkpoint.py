@@ -184,19 +184,6 @@ class Checkpoints:
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
     return target.replace(params=got['params'], **got['rest'], **added)
 
-  def forget_from(self, step: int) -> None:
-    """Deletes the checkpoints of this step and later ones. Only the first process may call it.
-    Raises TryAgain if one is still there.
-    """
-    newer = lambda: [s for s in step_folders.steps(self._folder.parent) if s >= step]
-    for each in newer():
-      step_folders.delete(self._folder / str(each))
-    if left := newer():
-      raise errors.TryAgain(
-        f'The run goes back to before step {step:,}, but its checkpoints {left} in {self._folder} '
-        'could not be removed: run the same line again.'
-      )
-
   def close(self) -> None:
     """Waits for the last save and ends the threads; a save that failed is told and not raised,
     since a run is ending anyway.

@@ -140,11 +140,6 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
   }
 
 
-def left_out(phase_run: PhaseRun):
-  """The compiled state → (state, metrics) of a step that is left out; the state is donated."""
-  return jax.jit(steps.left_out, out_shardings=(_where(phase_run), None), donate_argnums=0)
-
-
 def evaluation(phase_run: PhaseRun):
   """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
 

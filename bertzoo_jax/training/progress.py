@@ -57,7 +57,7 @@ class Progress:
       return
     step, rate = row['step'], row.get('tokens_per_second')
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
-    now = ['left out'] if row.get('skipped') else self._losses(row, '')
+    now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:

@@ -41,16 +41,6 @@ class TrainState:
   nonfinite: Any
   spikes: Any
 
-  def counts(self) -> dict:
-    """The counts as metrics, each an array of its own: the state itself is donated to the next
-    step.
-    """
-    return {
-      'nonfinite': self.nonfinite['total'] + 0,
-      'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0,
-      'spikes': self.spikes['total'] + 0,
-    }
-
 
 def init(objective, tx, seed: int, batch_size: int) -> TrainState:
   """The state before the first step. Weights depend on the seed alone, not on the mesh."""
@@ -126,16 +116,14 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
       **objective.finalize_metrics(means(sums, normalizers)),
       'lr': schedule(state.step),
       'grad_norm': norm,
-      **new.counts(),
+      # arrays of their own: the state itself is donated to the next step
+      'nonfinite': nonfinite['total'] + 0,
+      'nonfinite_in_a_row': nonfinite['consecutive'] + 0,
+      'spikes': statistics['total'] + 0,
       'spike': spike,
     }
 
   return step
-
-
-def left_out(state):
-  """(state, metrics) after a step that is left out: only the step number changes."""
-  return state.replace(step=state.step + 1), state.counts()
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
