@@ -53,12 +53,9 @@ _DECODING = tuple(
 )
 
 _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
-# Fields that runs of earlier versions do not have, with the values that compute the same:
-# {section: {name of a part: its fields}}.
+# Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
+# since, with the values that compute the same: {section: {name of a part: its fields}}.
 _ADDED = {
-  'encoder': {
-    'transformer': dict(embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)
-  },
   'objective': {
     **{
       name: dict(head='token')
@@ -311,10 +308,6 @@ def from_json(text: str) -> ml_collections.ConfigDict:
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')
       sections[section] = {**_ADDED[section].get(name, {}), **sections[section]}
-  if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
-    plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
-  if 'attention' in plain.get('run', {}):  # as `kernels` was called
-    plain['run']['kernels'] = plain['run'].pop('attention')
   config = ml_collections.ConfigDict(
     {k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()}
   )
