@@ -30,8 +30,8 @@ from bertzoo_jax import export
 from bertzoo_jax import loading
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
-from bertzoo_jax.corpus import progress
 
 POOLING = ('mean', 'first', 'tokens')
 TOKEN = np.dtype([('id', '<i4'), ('start', '<i4'), ('end', '<i4')])

@@ -16,6 +16,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.training import checkpoint
@@ -26,7 +27,6 @@ from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs

@@ -248,6 +248,6 @@ def _ending(e: BaseException):
   if isinstance(e, (ConnectionError, TimeoutError)):
     return (
       code,
-      f'The network failed ({type(e).__name__}: {errors.words(e, 200)}). Run the same line again.',
+      f'The network failed ({errors.named(e, 200)}). Run the same line again.',
     )
   return 1, None

@@ -12,36 +12,15 @@ import ml_collections
 from bertzoo_jax.common import errors
 
 # The fields of an experiment, in the order of configs/parts.py.
-FIELDS = (
-  'seed',
-  'length',
-  'batch_size',
-  'batch_tokens',
-  'phases',
-  'tokenizer',
-  'corpus',
-  'format',
-  'masking',
-  'encoder',
-  'objective',
-  'optimizer',
-  'schedule',
-  'hf',
-  'run',
+FIELDS = tuple(
+  'seed length batch_size batch_tokens phases tokenizer corpus format masking encoder objective '
+  'optimizer schedule hf run'.split()
 )
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 
 # What a phase may set (a shape of a parameter never changes inside a run).
-_PHASE_SECTIONS = (
-  'length',
-  'batch_size',
-  'batch_tokens',
-  'format',
-  'masking',
-  'objective',
-  'schedule',
-)
+_PHASE_SECTIONS = 'length batch_size batch_tokens format masking objective schedule'.split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
@@ -57,15 +36,10 @@ _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # since, with the values that compute the same: {section: {name of a part: its fields}}.
 _ADDED = {
   'objective': {
-    **{
-      name: dict(head='token')
-      for name in (
-        'replaced_token',
-        'replaced_token_adversarial',
-        'replaced_token_frozen',
-        'corruption_detection',
-      )
-    },
+    'replaced_token': dict(head='token'),
+    'replaced_token_adversarial': dict(head='token'),
+    'replaced_token_frozen': dict(head='token'),
+    'corruption_detection': dict(head='token'),
     'classification': dict(sift=_NO_SIFT),
     'multilabel': dict(sift=_NO_SIFT),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),

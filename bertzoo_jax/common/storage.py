@@ -281,8 +281,7 @@ def reading(what):
     if not may_pass(e):
       raise
     raise errors.TryAgain(
-      f'{what} could not be read ({type(e).__name__}: {errors.words(e, 300)}): run the '
-      'same line again.'
+      f'{what} could not be read ({errors.named(e, 300)}): run the same line again.'
     ) from e
 
 

@@ -63,7 +63,7 @@ def added(files) -> list[dict]:
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     raise errors.UserError(
       f'The added tokens of {min(map(str, files.values()))} are not readable '
-      f'({type(e).__name__}: {e}): download its folder again.'
+      f'({errors.named(e)}): download its folder again.'
     ) from e
   return sorted(found.values(), key=lambda token: token['id'])
 
@@ -90,7 +90,7 @@ def _of_tokenizer(file):
     return ids(content)
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise errors.UserError(
-      f'{file} is no readable tokenizer ({type(e).__name__}: {e}): download or prepare it again.'
+      f'{file} is no readable tokenizer ({errors.named(e)}): download or prepare it again.'
     ) from e
 
 

@@ -193,7 +193,7 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {errors.words(e)}',
+        f'WARNING: the last checkpoint could not be written: {errors.named(e)}',
         flush=True,
       )
 
@@ -351,8 +351,7 @@ def _decoding(folder):
     # what a store sent the first time had the right sums
     on_the_way = storage.is_remote(folder)
     raise (errors.TryAgain if on_the_way else errors.UserError)(
-      f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
-      f'{errors.words(e, 200)}): '
+      f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
       + 'run the same line again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'
     ) from e

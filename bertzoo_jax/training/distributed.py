@@ -195,8 +195,7 @@ def _on_tpu(seconds):
       raise
     if _others() or jax.distributed.is_initialized():
       raise errors.TryAgain(
-        f'The hosts of this slice could not be found ({type(e).__name__}: '
-        f'{errors.words(e, 200)}): run the '
+        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the '
         'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
         'hand.'
       ) from e

@@ -28,7 +28,7 @@ def writing(what: str, kept: str):
     passing = storage.may_pass(e)
     remedy = 'Run' if passing else 'Free space or mend access, and run'
     raise (errors.TryAgain if passing else errors.Stopped)(
-      f'{what} could not be written ({type(e).__name__}: {errors.words(e, 300)}); {kept} are kept. '
+      f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
       f'{remedy} the same line again.'
     ) from e
 

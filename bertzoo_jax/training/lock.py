@@ -284,7 +284,7 @@ def _beat(workdir, beat_once, stop):
       return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
       print(
-        f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}',
+        f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}',
         flush=True,
       )
 

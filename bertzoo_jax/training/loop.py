@@ -227,15 +227,7 @@ class Loop:
   def _log(self, step, values, meter, batch):
     """Keeps the row of a step, and writes the one before."""
     self._write_row()
-    row = {
-      'step': step,
-      'phase': meter.phase,
-      'examples': meter.examples(step),
-      **meter.rates(),
-      'batch_crc32': _crc32(batch),
-    }
-    if (epoch := meter.epoch(step)) is not None:
-      row['epoch'] = epoch
+    row = {'step': step, **meter.place(step), **meter.rates(), 'batch_crc32': _crc32(batch)}
     self._row = (row, values)
     with failures.writing('A checkpoint', 'the ones before'):
       self.checkpoints.check()
@@ -271,7 +263,7 @@ class Loop:
       try:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a picture is not worth a run
-        self.progress.say(f'loss.png could not be drawn: {type(e).__name__}: {e}')
+        self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
 
 
 def _most_in_flight() -> int:

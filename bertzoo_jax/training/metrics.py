@@ -83,8 +83,7 @@ class Record:
         self._file.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: '
-        f'{errors.words(e)}',
+        f'WARNING: the last rows of {self._path} could not be written: {errors.named(e)}',
         flush=True,
       )
 
@@ -186,14 +185,14 @@ class Trackers:
     try:
       self._writers[name] = build()
     except Exception as e:  # noqa: BLE001  a tracker's failure, of whatever kind, is not the run's
-      print(f'{name} is off: {type(e).__name__}: {e}', flush=True)
+      print(f'{name} is off: {errors.named(e)}', flush=True)
 
   def _each(self, use):
     for name, writer in list(self._writers.items()):
       try:
         use(writer)
       except Exception as e:  # noqa: BLE001
-        print(f'{name} failed and is off from here: {type(e).__name__}: {e}', flush=True)
+        print(f'{name} failed and is off from here: {errors.named(e)}', flush=True)
         del self._writers[name]
 
 

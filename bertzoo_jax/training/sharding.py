@@ -397,11 +397,8 @@ def _wired(shape, devices):
   """
   try:
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-  except (
-    AssertionError,
-    NotImplementedError,
-    ValueError,
-  ):  # a part of a slice, or a shape the links do not make
+  # a part of a slice, or a shape the links do not make
+  except (AssertionError, NotImplementedError, ValueError):
     return None
 
 

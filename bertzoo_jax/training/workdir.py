@@ -32,16 +32,7 @@ from bertzoo_jax.training import step_folders
 A_CORPUS = ('manifest.json', 'a corpus')
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
 _PACKAGES = (
-  'jax',
-  'jaxlib',
-  'libtpu',
-  'flax',
-  'optax',
-  'orbax-checkpoint',
-  'numpy',
-  'tensorflow',
-  'tensorflow-cpu',
-  'tokenizers',
+  'jax jaxlib libtpu flax optax orbax-checkpoint numpy tensorflow tensorflow-cpu tokenizers'.split()
 )
 
 
@@ -50,10 +41,9 @@ def writable(path):
   """As `check_writable`; yields the folder without links. After the `with`, what was made for it
   and is still empty is gone again.
   """
-  path = storage.path(path)
-  made = (
-    [] if storage.is_remote(path) else [p for p in (path, *path.parents) if not os.path.exists(p)]
-  )
+  path, made = storage.path(path), []
+  if not storage.is_remote(path):
+    made = [p for p in (path, *path.parents) if not os.path.exists(p)]
   try:
     check_writable(path)
     yield storage.resolved(path)
@@ -84,17 +74,12 @@ def check_writable(path) -> None:
     storage.write_text(probe, 'x')
     probe.unlink()
   except Exception as e:  # every storage has errors of its own
-    passing = storage.may_pass(e)
-    raise (errors.TryAgain if passing else errors.UserError)(
-      f'--workdir {path} cannot be written ({type(e).__name__}: {errors.words(e)}): '
-      + (
-        'run the same line again.'
-        if passing
-        else 'free space on its disk.'
-        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
-        else 'give a folder you own.'
-      )
-    ) from e
+    said = f'--workdir {path} cannot be written ({errors.named(e)}): '
+    if storage.may_pass(e):
+      raise errors.TryAgain(f'{said}run the same line again.') from e
+    is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
+    raise errors.UserError(said + remedy) from e
 
 
 def check_same_run(path, config, corpus_hash: str) -> None:

@@ -186,7 +186,9 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
 
 
 @pytest.mark.parametrize('optimizer', parts.SECTIONS['optimizer'])
-def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(tmp_path, optimizer):
+def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(
+  tmp_path, optimizer
+):
   config = _config(optimizer=optimizer())
   stored = json.loads(configuration.to_json(config))
   stored.pop('batch_tokens')

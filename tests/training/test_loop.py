@@ -12,11 +12,11 @@ import pytest
 import toys
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step_folders

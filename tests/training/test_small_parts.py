@@ -12,11 +12,11 @@ import toys
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import preemption
-from bertzoo_jax.training import progress
 from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import workdir as workdirs
 from configs import bert
