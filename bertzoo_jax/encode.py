@@ -168,9 +168,7 @@ def _lines(text, header) -> Iterator[tuple[str, int]]:
 
 
 def _count(text, header) -> tuple[int, int, int]:
-  """(lines, empty ones, number of the first empty one in the file or 0). Raises UserError if there
-  is no line.
-  """
+  """(lines, empty ones, number of the first empty one or 0). Raises UserError without a line."""
   if not text.exists() or text.is_dir():
     raise errors.UserError(f'--text {text} is no file: give a file with one text per line.')
   lines = empty = first = 0

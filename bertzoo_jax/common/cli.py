@@ -1,6 +1,4 @@
-"""What every entry point shares: flags, and how it ends: a user's mistake in one sentence with exit
-code 2, what may pass with 75.
-"""
+"""What every entry point shares: flags, and how it ends: exit code 2 or 75, with one sentence."""
 
 import errno
 import os

@@ -116,9 +116,7 @@ def phases(config) -> tuple[Phase, ...]:
 
 
 def _set_rows(config, overrides, index):
-  """Sets batch_size, the rows of a phase's batch, from batch_size or batch_tokens. What the phase
-  sets overrides the config.
-  """
+  """Sets a phase's batch_size from batch_size or batch_tokens; the phase overrides the config."""
   if 'batch_size' in overrides and 'batch_tokens' not in overrides:
     config.batch_tokens = 0
   if 'batch_tokens' in overrides and 'batch_size' not in overrides:

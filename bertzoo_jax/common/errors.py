@@ -6,9 +6,7 @@ import resource
 
 
 class UserError(Exception):
-  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it
-  and exit with `code`.
-  """
+  """A user's mistake, and the remedy, in one sentence. Entry points print it, exit with `code`."""
 
   code = 2
 

@@ -57,9 +57,7 @@ def bits(key, counter):
 
 
 def below(random, bound):
-  """Uniform integers in [0, bound) from 32 random bits each, as int64; bound up to 2³¹ (bias below
-  bound · 2⁻³²).
-  """
+  """Uniform int64 in [0, bound) from 32 random bits; bound up to 2³¹ (bias below bound · 2⁻³²)."""
   if isinstance(random, np.ndarray):
     return random.astype(np.int64) * bound >> 32
   import tensorflow as tf

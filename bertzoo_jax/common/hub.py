@@ -1,6 +1,4 @@
-"""Folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME[@REVISION],
-fetched once.
-"""
+"""Folders of the Hugging Face hub: hf:DIR, or hf:OWNER/NAME[@REVISION], fetched once."""
 
 import re
 

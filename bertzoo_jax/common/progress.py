@@ -45,9 +45,7 @@ class Progress:
       print(text, flush=True)
 
   def finished(self, step: int) -> None:
-    """A step is computed. The first starts the clock for the time left, so that it excludes
-    compilation.
-    """
+    """A step is computed. The clock for the time left starts with the first: no compilation."""
     self._finished = step
     if self._began is None:
       self._began = (time.monotonic(), step)
@@ -79,9 +77,7 @@ class Progress:
       )
 
   def _losses(self, row, prefix) -> list[str]:
-    """What a row says of learning. The loss of masked tokens comes first: it compares with the
-    entropy.
-    """
+    """The losses of a row. That of masked tokens comes first: it compares with the entropy."""
     get = lambda name: row.get(prefix + name)
     loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
     parts = []

@@ -69,9 +69,7 @@ def added(files) -> list[dict]:
 
 
 def lines(file) -> list[str]:
-  """The pieces of a vocab.txt. A byte-order mark and empty lines at the end are none. Raises
-  UserError if a piece stands twice.
-  """
+  """The pieces of a vocab.txt, without BOM and empty lines at the end. UserError: a piece twice."""
   # Pieces may hold what str.splitlines takes for an end of line.
   pieces = re.sub(r'\r\n?', '\n', read_text(file)).rstrip('\n').split('\n')
   if len(first := {piece: i for i, piece in enumerate(reversed(pieces))}) < len(pieces):
@@ -115,18 +113,14 @@ def _said(folder, key):
 
 
 def ids(tokenizer: dict) -> dict[str, int]:
-  """{piece: id} of a tokenizer.json: WordPiece and BPE have a dict, Unigram has a list of (piece,
-  score).
-  """
+  """{piece: id} of a tokenizer.json: a dict, or in Unigram a list of (piece, score)."""
   vocab = tokenizer['model']['vocab']
   out = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
   return out | {t['content']: t['id'] for t in tokenizer.get('added_tokens') or []}
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of some weights differs from the run's own `a`, in a sentence with an
-  example; None if they are equal.
-  """
+  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None: not."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:

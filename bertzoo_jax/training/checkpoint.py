@@ -95,9 +95,7 @@ class Checkpoints:
     return step
 
   def wait(self) -> None:
-    """Returns when the last save is on disk and what need not be kept is gone. Raises if the save
-    failed.
-    """
+    """Waits for the last save and prunes. Raises if the save failed."""
     with _named_errors(self._folder):
       self._checkpointer.wait_until_finished()
     if self._saving is not None and self._writes:
@@ -185,9 +183,7 @@ class Checkpoints:
     return target.replace(params=got['params'], **got['rest'], **added)
 
   def close(self) -> None:
-    """Waits for the last save and ends the threads; a save that failed is told and not raised,
-    since a run is ending anyway.
-    """
+    """Waits for the last save and ends the threads. A save that failed is told, not raised."""
     try:
       self.wait()
       self._checkpointer.close()
@@ -198,9 +194,7 @@ class Checkpoints:
       )
 
   def _seal(self):
-    """Called by Orbax's thread when all bytes are written and nothing is committed: sums every
-    file, next to it.
-    """
+    """Called by Orbax's thread between the last byte and the commit: sums every file."""
     step, held_out_loss, phase_first_step = self._saving
     folder = next(
       p
@@ -285,9 +279,7 @@ def _load_params(address):
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for anything else after
-  the @.
-  """
+  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
   workdir, at, which = address.rpartition('@')
   if not at or (not storage.is_remote(address) and storage.path(address).exists()):
     return address, None  # a folder whose name has an @ comes first
@@ -384,9 +376,7 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Orbax tells dozens of lines a save at INFO, and hundreds of a save that fails, which is also
-  raised. --verbosity=0 shows the latter.
-  """
+  """Orbax tells dozens of lines per save. Those of a failed save are shown by --verbosity=0."""
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
   absl_logging.get_absl_logger().addFilter(_wanted)
   _quiet_threads()

@@ -117,9 +117,7 @@ def last_words():
 
 @contextlib.contextmanager
 def watched():
-  """Inside a `with`: a computation that fails because another host is gone ends the process at
-  once, with exit code TRY_AGAIN.
-  """
+  """Inside a `with`, a computation that fails because a host is gone ends the process with 75."""
   try:
     yield
   except Exception as e:  # of whatever library waited for the computation
@@ -207,9 +205,7 @@ def _on_tpu(seconds):
 
 
 def _initialize(seconds, missing, **where):
-  """jax.distributed.initialize, but that it ends with a sentence where jax would abort with a stack
-  of native calls.
-  """
+  """jax.distributed.initialize, which ends with a sentence and not with a native stack."""
 
   def give_up():
     print(f'error: {missing}', file=sys.stderr, flush=True)

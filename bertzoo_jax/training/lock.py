@@ -101,9 +101,7 @@ class _File:
     self._path = pathlib.Path(str(workdir)) / NAME
 
   def take(self) -> None:
-    """Returns when this process has it. Raises TryAgain if another has it, UserError if it cannot
-    be opened.
-    """
+    """Waits for it. Raises TryAgain if another process has it, UserError if it cannot open."""
     for attempt in range(_ATTEMPTS + 1):
       self._open()
       if attempt == _ATTEMPTS or storage.is_at(self._fd, self._path):

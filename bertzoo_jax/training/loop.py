@@ -158,9 +158,7 @@ class Loop:
     return state
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
-    """Evaluates and saves after a step, if due. True if it did, so that the speed is not counted
-    over this pause.
-    """
+    """Evaluates and saves after a step, if due. True if time went by that no speed counts."""
     better = False
     if evaluate is not None:
       self.watchdog.doing('the evaluation after step', step)

@@ -6,9 +6,7 @@ from bertzoo_jax.training import cost
 
 
 class Meter:
-  """Tokens per second, between steps whose end was waited for: the host runs ahead of the
-  devices.
-  """
+  """Tokens per second, between steps that were waited for: the host runs ahead."""
 
   def __init__(self, phase_run, state):
     self._run = phase_run
@@ -42,9 +40,7 @@ class Meter:
     return {'tokens_per_second': per_second * self._run.tokens, **mfu}
 
   def place(self, step) -> dict:
-    """{'phase', 'examples': rows that the run has read after a step, 'epoch': of the phase's order
-    of rows, where the rows are counted}.
-    """
+    """{'phase', 'examples': rows read after a step, 'epoch': where the rows are counted}."""
     phase, per_epoch = self._run.phase, self._run.data.rows_per_epoch
     rows = (step - phase.first_step) * self._run.rows
     epoch = {'epoch': round((phase.first_example + rows) / per_epoch, 4)} if per_epoch else {}

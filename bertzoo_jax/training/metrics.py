@@ -21,9 +21,7 @@ class Record:
   """Writes rows {'step': s, …}; rows of steps after the one resumed from are forgotten."""
 
   def __init__(self, workdir, start_step: int, attempt: int, in_parts: bool | None = None):
-    """workdir: of the run. start_step: the step resumed from. attempt: from 1. in_parts: as on
-    gs://; None to find out.
-    """
+    """start_step: resumed from. attempt: from 1. in_parts: as on gs://; None to find out."""
     workdir = storage.path(workdir)
     self._in_parts = storage.is_remote(workdir) if in_parts is None else in_parts
     rows, unreadable = _read(workdir)
@@ -89,9 +87,7 @@ class Record:
 
 
 def read(workdir) -> list[dict]:
-  """All rows of a run in order of steps, each step once, from either form of the record. A line
-  that cannot be read is left out.
-  """
+  """All rows of a run that can be read, in order of steps, each step once."""
   return _read(storage.path(workdir))[0]
 
 

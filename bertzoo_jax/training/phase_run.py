@@ -69,9 +69,7 @@ class PhaseRun:
 
   @functools.cached_property
   def target(self):
-    """(TrainState of shape structs with shardings, a line for each parameter the mesh could not
-    split).
-    """
+    """(TrainState of shape structs with shardings, notes about what could not be split)."""
     shapes = jax.eval_shape(lambda: _initial(self))
     placed, notes = sharding.of_parameters(shapes.params, self.mesh, self.objective.all_axes)
     where = sharding.of_state(shapes, placed, self.mesh)

@@ -83,9 +83,7 @@ def check_writable(path) -> None:
 
 
 def check_same_run(path, config, corpus_hash: str) -> None:
-  """Raises UserError if the workdir holds a run with other science, listing the keys, or of another
-  text.
-  """
+  """Raises UserError if the workdir holds a run with other science or of another text."""
   path = storage.path(path)
   with storage.reading(f'The workdir {path}'):
     old, text = _recorded_config(path), corpus_record(path).get('hash')
@@ -185,9 +183,7 @@ def attempts(path) -> list[dict]:
 
 
 def first_weights(path) -> str | None:
-  """--init of the last attempt that began at step 0: the address of the run's first weights. None
-  if they were fresh.
-  """
+  """The --init of the last attempt from step 0, the run's first weights; None: fresh ones."""
   fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
   return fresh[-1] if fresh else None
 
@@ -228,9 +224,7 @@ def _first_other_order(path, config) -> int | None:
 
 
 def _recorded_config(path):
-  """The config that a run was started with, of its newest checkpoint that has it, else of
-  config.json; None where neither can be read.
-  """
+  """The config of a run: its newest checkpoint's, else config.json's; None: neither readable."""
   kept = step_folders.recorded(path).get('config')
   if kept is not None:
     return configuration.from_json(json.dumps(kept))
