@@ -56,7 +56,6 @@ LONGEST = (
   'test_readme',
   'test_architectures',
   'test_evaluate',
-  'test_rewinds',
 )
 
 

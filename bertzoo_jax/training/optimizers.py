@@ -297,7 +297,7 @@ def _clip(clip_norm, groups):
 def _decay(shares):
   """Adds the decay to the updates. shares: {path: share of the parameter}, see `policy`."""
   add = lambda path, u, p: u if _is(0.0, shares[path]) else u + shares[path] * p
-  # Checkpoints hold the kinds of empty states, too: this one is from when optax masked the decay.
+  # Checkpoints record this state's type: all were written with the one of optax's masked decay.
   state = optax.MaskedState(_EMPTY)
   return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
 

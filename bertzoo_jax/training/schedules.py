@@ -31,9 +31,7 @@ def linear_from_start(total_steps: int, *, learning_rate, warmup):
 
 
 def linear_jump(total_steps: int, *, learning_rate, warmup):
-  """As linear_from_start, but the first update already has peak/W (older fairseq, as in
-  SpanBERT).
-  """
+  """As linear_from_start, but the first update has peak/W (older fairseq, as in SpanBERT)."""
   _check(total_steps, warmup)
 
   def rate(s):
@@ -185,9 +183,7 @@ def _float(s):
 
 
 def _left(s, start, end):
-  """What is left of the way from start to end, from 1 to 0. s is exact in float32 up to 16.7 M
-  updates.
-  """
+  """The way left from start to end, 1 to 0. s is exact in float32 up to 16.7 M updates."""
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
 
 
