@@ -1,4 +1,4 @@
-"""evaluate --gaps from the outside: a run's screen says what a direct computation over the same rows says."""
+"""evaluate --gaps from the outside: a screen says what a direct computation over its rows says."""
 
 import json
 import pathlib
