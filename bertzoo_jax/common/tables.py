@@ -23,3 +23,10 @@ def aligned(rows, markdown: bool = False) -> str:
   return '\n'.join(
     line.rstrip() for line in out.getvalue().strip('\n').splitlines() if line.strip()
   )
+
+
+def plain(x):
+  """A NamedTuple, and those in it, as dictionaries, lists and numbers."""
+  if hasattr(x, '_asdict'):
+    return {name: plain(value) for name, value in x._asdict().items()}
+  return [plain(value) for value in x] if isinstance(x, (list, tuple)) else x

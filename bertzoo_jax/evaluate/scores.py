@@ -227,13 +227,7 @@ def table(evaluation: Evaluation) -> str:
 
 def to_json(found: NamedTuple) -> str:
   """What was measured as JSON: a NamedTuple, and those in it, by their fields."""
-  return json.dumps(_plain(found), indent=1, ensure_ascii=False) + '\n'
-
-
-def _plain(x):
-  if hasattr(x, '_asdict'):
-    return {name: _plain(value) for name, value in x._asdict().items()}
-  return [_plain(value) for value in x] if isinstance(x, (list, tuple)) else x
+  return json.dumps(tables.plain(found), indent=1, ensure_ascii=False) + '\n'
 
 
 def _notes(workdir, corpus):
