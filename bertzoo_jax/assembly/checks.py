@@ -73,9 +73,8 @@ def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
       )
     if lost := sorted(before - trained):
       raise errors.UserError(
-        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
-        'phase may add parameters, '
-        'not drop them. Order the phases the other way, or make two runs with --init.'
+        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a phase '
+        'may add parameters, not drop them. Order them the other way, or make two runs with --init.'
       )
     kept = summands.keys() & summands_before.keys()
     if any(summands[path] != summands_before[path] for path in kept):
@@ -88,13 +87,8 @@ def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
 
 
 def of_rows(config, features, network, objective):
-  """Raises UserError if an objective cannot learn from the rows of a phase.
-
-  Args:
-    config: of the phase; messages name its parts.
-    features: names of the batch features that format and masking write.
-    network: the encoder.
-    objective: its Objective.
+  """Raises UserError if an objective cannot learn from the rows of a phase. features: names of the
+  batch features that format and masking write. network: the encoder.
   """
   if missing := [name for name in objective.reads if name not in features]:
     raise errors.UserError(

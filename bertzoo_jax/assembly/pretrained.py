@@ -82,14 +82,10 @@ class Pretrained(NamedTuple):
 def open(address: str, wished: str | None = None) -> Pretrained:
   """The network at an address. Of a pair of networks it is the discriminator.
 
-  Args:
-    address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
-      discriminator and generator.
-    wished: class of Hugging Face that reads a directory, see `hf.load`.
-
-  Raises:
-    UserError: nothing at the address, several addresses, damaged files.
-    TryAgain: the storage or the hub does not answer.
+  address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
+  discriminator and generator. wished: class of Hugging Face that reads a directory, see `hf.load`.
+  Raises UserError for nothing at the address, several addresses, or damaged files; TryAgain if the
+  storage or the hub does not answer.
   """
   if len(storage.addresses(address)) > 1:
     raise errors.UserError(
@@ -106,11 +102,8 @@ def encoder(found: Pretrained, dtype=jnp.float32, **changes):
 
 
 def open_run(address: str) -> Run:
-  """The run at W, W@STEP or W@best.
-
-  Raises:
-    UserError: no such workdir or step, a damaged one, or an objective without a network.
-    TryAgain: the storage does not answer.
+  """The run at W, W@STEP or W@best. Raises UserError for no such workdir or step, a damaged one, or
+  an objective without a network; TryAgain if the storage does not answer.
   """
   params, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config

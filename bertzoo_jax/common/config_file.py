@@ -20,13 +20,10 @@ _PACKAGE = str(pathlib.Path(__file__).parents[1])
 def load(address: str) -> ml_collections.ConfigDict:
   """The locked config that get_config() of a module returns.
 
-  Args:
-    address: NAME[:ARGUMENT] of a shipped config ('bert:tiny', 'tasks/glue:rte'), or
-      FILE.py[:ARGUMENT]. A file of configs/ is the shipped module, not a second copy of it. A name
-      never runs a file of the current folder.
-
-  Raises:
-    UserError: there is no such config, it fails, or it returns no config.
+  address: NAME[:ARGUMENT] of a shipped config ('bert:tiny', 'tasks/glue:rte'), or
+  FILE.py[:ARGUMENT]. A file of configs/ is the shipped module, not a second copy of it. A name
+  never runs a file of the current folder. Raises UserError if there is no such config, it fails,
+  or it returns no config.
   """
   path, *argument = address.split(':', 1)
   is_file = path.endswith('.py')

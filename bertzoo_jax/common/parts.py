@@ -19,15 +19,9 @@ def is_outside(name) -> bool:
 
 
 def resolve(name: str, table: dict, what: str):
-  """The part of this name.
-
-  Args:
-    name: a key of the table, or `package.module:name`. The name may have dots.
-    table: a part's BY_NAME.
-    what: the section of the config, for messages ('masking').
-
-  Raises:
-    UserError: there is no such part, its module cannot be imported, or it cannot be called.
+  """The part of this name: a key of the table (a BY_NAME), or `package.module:name`, where the name
+  may have dots. what: the section of the config, for messages ('masking'). Raises UserError if
+  there is no such part, its module cannot be imported, or it cannot be called.
   """
   if not is_outside(name):
     return errors.choose(name, table, what)
@@ -67,22 +61,16 @@ def outside(name: str, what: str, fits=callable):
 def build(section, table: dict, what: str, *args, **handed_over):
   """Calls the part that a section names: part(*args, **handed_over, **other fields of the section).
 
-  Args:
-    section: of the config, with `name`.
-    table, what: as in `resolve`.
-    args, handed_over: what the caller gives to every part of this kind.
-
-  Raises:
-    UserError: as `resolve`, the section's fields are not the part's, or a field of a part of the
-      user's is not in its range (parts/fields.py).
+  args, handed_over: what the caller gives to every part of this kind. Raises UserError as
+  `resolve`, and if the section's fields are not the part's, or a field of a part of the user's is
+  not in its range (fields.py).
   """
   fields = dict(section)
   name = fields.pop('name', None)
   part = resolve(name, table, what)
   _check_fields(name, part, fields, table, what, args, handed_over)
-  if is_outside(
-    name
-  ):  # ranges.check, which all other fields have passed, runs no code of the user's
+  # ranges.check, which all other fields have passed, runs no code of the user's
+  if is_outside(name):
     known = definitions.parameters(part) or {}
     for key in fields.keys() & known.keys():
       value = configuration.flatten({key: fields[key]}).get(key)
@@ -91,11 +79,7 @@ def build(section, table: dict, what: str, *args, **handed_over):
 
 
 def field(section, key: str, table: dict, what: str):
-  """section[key], or the default that the section's part has for it.
-
-  Raises:
-    UserError: as `resolve`, or there is neither.
-  """
+  """section[key], or its part's default for it. Raises UserError as `resolve`, or for neither."""
   if key in section:
     return section[key]
   name = section['name']
@@ -161,14 +145,11 @@ def _check_fields(name, part, fields, table, what, args, handed_over):
     missing = [k for k in own if k not in fields and parameters[k].default is inspect._empty]
     wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
     wrong += [f'fields are missing: {", ".join(missing)}.'] if missing else []
-    raise errors.UserError(
-      f'config.{what} does not fit {name!r}: {" ".join(wrong) or f"{e}."} '
-      + (
-        f'Write the section in a config file as parts.part({name!r}, field=value, …).'
-        if is_outside(name)
-        else 'Build the section with configs/parts.py, which knows all its fields.'
-      )
-    ) from e
+    remedy = 'Build the section with configs/parts.py, which knows all its fields.'
+    if is_outside(name):
+      remedy = f'Write the section in a config file as parts.part({name!r}, field=value, …).'
+    said = ' '.join(wrong) or f'{e}.'
+    raise errors.UserError(f'config.{what} does not fit {name!r}: {said} {remedy}') from e
 
 
 def _call(table, args, handed_over) -> str:

@@ -27,6 +27,7 @@ import sys
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
@@ -35,11 +36,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.training import distributed
 from bertzoo_jax.training import optimizers
-from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step_folders
 
-# Orbax has one number for the save that begins in the process. Two runs in threads that begin a
-# save at once would wait for each other's folders, and fail or hang.
+# Orbax counts saves with one counter per process. If two threads begin a save at the same time,
+# each waits for the other's folder, so saves begin one after the other.
 _BEGINNING = threading.Lock()
 
 
@@ -131,14 +131,11 @@ class Checkpoints:
         step = -2
     step = int(_from_first_process(step))
     if step == -2:
-      which = (
-        ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
-        or 'the first process names them'
-      )
+      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
+      which = which or 'the first process names them'
       raise errors.UserError(
         f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another '
-        '--workdir, or delete '
-        f'{self._folder} to begin this one at step 0.'
+        f'--workdir, or delete {self._folder} to begin this one at step 0.'
       )
     for candidate, problem in damaged:
       aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
@@ -150,15 +147,8 @@ class Checkpoints:
     return None if step < 0 else step
 
   def restore(self, step: int, target):
-    """The state of a step, placed as the target says.
-
-    Args:
-      step: a sound step, from `newest`.
-      target: TrainState of shape structs with shardings.
-
-    Raises:
-      UserError: the checkpoint holds other parameters, or other shapes.
-      TryAgain: the storage does not answer.
+    """The state of a sound step, placed as the target says, a TrainState of shape structs with
+    shardings. Raises UserError for other parameters or shapes, TryAgain if storage does not answer.
     """
     folder = self._folder / str(step)
     with _decoding(folder):
@@ -168,10 +158,12 @@ class Checkpoints:
     # Orbax would read it once, and nothing tells it of a bit that flips on the way
     saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
     wanted, added = _parts(target), {}
-    # Checkpoints written before there were spikes lack them, and begin to count.
+    # Checkpoints written before there were spikes lack them, and begin to count at 0.
     if not any(path.startswith('rest/spikes/') for path in saved):
-      where = jax.tree.map(lambda x: x.sharding, wanted['rest'].pop('spikes'))
-      added['spikes'] = jax.jit(spikes.fresh, out_shardings=where)()
+      lacking = wanted['rest'].pop('spikes')
+      zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), lacking)
+      where = jax.tree.map(lambda x: x.sharding, lacking)
+      added['spikes'] = jax.jit(zeros, out_shardings=where)()
     _check_shapes(saved, _shapes(wanted), folder)
     args = {
       name: ocp.args.PyTreeRestore(
@@ -225,17 +217,9 @@ class Checkpoints:
 
 
 def load_params(address: str) -> tuple[dict, int, str]:
-  """The parameters at W, W@STEP or W@best; needs no mesh.
-
-  Args:
-    address: workdir, for its newest sound checkpoint, with @STEP or @best for another.
-
-  Returns:
-    Nested dict of numpy arrays, the step, the workdir.
-
-  Raises:
-    UserError: no such workdir or step, or a damaged one.
-    TryAgain: the storage does not answer.
+  """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
+  W@STEP or W@best; needs no mesh. Raises UserError for no such workdir or step, or a damaged one,
+  TryAgain if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
     return _load_params(address)

@@ -45,15 +45,9 @@ _with_others = False  # whether this process has joined others
 
 def join(seconds: int = JOIN_SECONDS) -> None:
   """Joins this process to the others of the run, if there are others; before anything touches a
-  device. Does nothing the second time.
-
-  Args:
-    seconds: to wait for the others; then the process ends with one sentence and exit code
-      TRY_AGAIN.
-
-  Raises:
-    UserError: the environment does not say who this is.
-    TryAgain: the port of process 0 is taken, or a TPU VM cannot say who the others are.
+  device. Does nothing the second time. After so many seconds the process ends with one sentence and
+  exit code TRY_AGAIN. Raises UserError if the environment does not say who this is, TryAgain if the
+  port of process 0 is taken, or a TPU VM cannot say who the others are.
   """
   if jax.distributed.is_initialized():
     return
@@ -142,21 +136,16 @@ def comes_from_another(e: Exception) -> bool:
 
 def _by_hand(address, seconds):
   try:
-    count, index, port = (
-      int(os.environ['JAX_NUM_PROCESSES']),
-      int(os.environ['JAX_PROCESS_ID']),
-      int(address.rpartition(':')[2]),
-    )
+    count, index = int(os.environ['JAX_NUM_PROCESSES']), int(os.environ['JAX_PROCESS_ID'])
+    port = int(address.rpartition(':')[2])
   except (KeyError, ValueError) as e:
     raise errors.UserError(
-      f'JAX_COORDINATOR_ADDRESS is {address!r}: it must be HOST:PORT of process 0, and '
-      'JAX_NUM_PROCESSES (of the run) and '
-      'JAX_PROCESS_ID (of this one, from 0) must be set too; or unset all three.'
+      f'JAX_COORDINATOR_ADDRESS is {address!r}: it must be HOST:PORT of process 0, and JAX_NUM_'
+      'PROCESSES (of the run) and JAX_PROCESS_ID (of this one, from 0) are needed; or unset all.'
     ) from e
   if not 0 <= index < count:
     raise errors.UserError(
-      f'JAX_PROCESS_ID is {index} and JAX_NUM_PROCESSES {count}: the processes are 0 to '
-      f'{count - 1}.'
+      f'JAX_PROCESS_ID is {index}, JAX_NUM_PROCESSES {count}: the processes are 0 to {count - 1}.'
     )
   if count == 1:
     return
@@ -165,8 +154,7 @@ def _by_hand(address, seconds):
   print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
   missing = (
     f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
-    'host, with its own JAX_PROCESS_ID, '
-    'where that address can be reached.'
+    'host, with its own JAX_PROCESS_ID, where that address can be reached.'
   )
   _initialize(
     seconds,
@@ -193,9 +181,8 @@ def _on_tpu(seconds):
       raise
     if _others() or jax.distributed.is_initialized():
       raise errors.TryAgain(
-        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the '
-        'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
-        'hand.'
+        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the same line '
+        'again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.'
       ) from e
   # No public name says how many there are before a device is in use.
   if jax_distributed.global_state.num_processes == 1:

@@ -351,9 +351,8 @@ def _say_stale(other):
 def _refuse(workdir, other):
   raise errors.TryAgain(
     f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another '
-    '--workdir. '
-    'An owner that died on another host is let go when its heartbeat has stood still for '
-    f'{STALE_SECONDS:.0f} s.'
+    '--workdir. An owner that died on another host is let go when its heartbeat has stood still '
+    f'for {STALE_SECONDS:.0f} s.'
   )
 
 

@@ -40,15 +40,9 @@ def adamw(schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, ra
   first updates. t counts the run's updates: for a parameter that joins in a later phase there is
   hardly a correction.
 
-  Args:
-    schedule: step → learning rate.
-    paths: {path: shape} of every parameter, as `paths_of` returns.
-  Returns:
-    An optax transform; `update(gradients, state, params, step=step)` gives what is added to the
-    parameters.
-
-  Raises:
-    UserError: a regex that is none, or that matches no parameter; clip groups without a norm.
+  schedule: step → learning rate. paths: {path: shape} of every parameter, as `paths_of` returns.
+  Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
+  or matches no parameter, and for clip groups without a norm.
   """
   adam = _adam(b1, b2, eps, corrected=True)
   return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
@@ -89,17 +83,10 @@ def lamb(
   share, there is one. Arguments, result and errors as in `adamw`.
   """
   _check_table('no_adaptation', no_adaptation, paths)
-  return _chain(
-    schedule,
-    paths,
-    _adam(b1, b2, eps, corrected=False),
-    weight_decay,
-    no_decay,
-    clip_norm,
-    rates,
-    clip_groups,
-    _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True)),
-  )
+  adam = _adam(b1, b2, eps, corrected=False)
+  ratio = _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True))
+  usual = schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups
+  return _chain(*usual, ratio)
 
 
 def policy(table, paths, default) -> dict:
@@ -115,13 +102,8 @@ def policy(table, paths, default) -> dict:
   layers: copies, which are groups of layers, are counted instead, and a single one is layer 0.
   Where a layer is several blocks (`inner_group_num`), blocks are counted.
 
-  Args:
-    table: ordered (path regex, value).
-    paths: {path: shape}, as `paths_of` returns.
-    default: value where no rule matches.
-
-  Returns:
-    {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies differ.
+  Returns {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies
+  differ. table: ordered (path regex, value). default: where no rule matches.
   """
 
   def value(path, numbered):

@@ -64,18 +64,10 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
   of (seed, step, global row), so a step can be repeated, and neither microbatches nor mesh change
   what is drawn. An update whose loss or gradient norm is not finite is left out and counted.
 
-  Args:
-    objective: an Objective.
-    tx: optax transform whose update takes `step`.
-    schedule: step → learning rate, for the metrics.
-    seed: of the run.
-    accumulation: microbatches per step.
-    mesh: where batch and parameters are split; None for one device.
-
-  Returns:
-    step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective,
-    lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far, and since the last
-    good one), spikes (so far) and spike (whether this step is one).
+  schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
+  for one device. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
+  metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far,
+  and since the last good one), spikes (so far) and spike (whether this step is one).
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
@@ -186,11 +178,8 @@ def means(sums: dict, normalizers: dict) -> dict:
 
 
 def carry_over(old, new, inherits=()):
-  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a
-  phase takes over a state.
-
-  inherits: of the new phase's objective: where a new parameter comes from that has no old one of
-  its own path.
+  """`new` with every leaf of `old` that has the same path and shape: how a phase takes over a
+  state. inherits: of its objective, where a parameter without an old one of its path comes from.
   """
   known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 

@@ -38,8 +38,8 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def writable(path):
-  """As `check_writable`; yields the folder without links. After the `with`, what was made for it
-  and is still empty is gone again.
+  """Makes the folder and checks that it can be written; yields it without links. When the `with`
+  ends, folders that were made here and are still empty are removed.
   """
   path, made = storage.path(path), []
   if not storage.is_remote(path):
@@ -98,16 +98,15 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if old is not None and (
     lines := configuration.differences(configuration.science(old), configuration.science(config))
   ):
+    also = '' if 'source' in config else ' (--init takes its weights along)'
     raise errors.UserError(
-      f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to '
-      'resume it, or another --workdir'
-      f'{"" if "source" in config else " (--init takes its weights along)"}.'
+      f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to resume '
+      f'it, or another --workdir{also}.'
     )
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring the old one back to resume it, or take another '
-      '--workdir.'
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(
@@ -154,14 +153,8 @@ def corpus_record(workdir) -> dict:
 
 
 def describe(path, config, corpus: dict, save_tokenizer) -> None:
-  """Writes config.json, corpus.json and tokenizer/, each only where it is not there as it should
-  be; says which file was damaged.
-
-  Args:
-    path: the workdir.
-    config: resolved.
-    corpus: its hash and sizes.
-    save_tokenizer: folder → copies the tokenizer there.
+  """Writes config.json, corpus.json (hash and sizes) and tokenizer/, each only where it is not
+  there as it should be; says which file was damaged. save_tokenizer: folder → copies it there.
   """
   path = storage.path(path)
   found = _read_json(path / _CORPUS)
@@ -289,8 +282,7 @@ def commit() -> str | None:
     head = git('rev-parse', 'HEAD')
     if head.returncode:
       return None
-    return head.stdout.strip() + (
-      '+' if git('status', '--porcelain', '--untracked-files=no').stdout.strip() else ''
-    )
+    changed = git('status', '--porcelain', '--untracked-files=no').stdout.strip()
+    return head.stdout.strip() + '+' * bool(changed)
   except (OSError, subprocess.TimeoutExpired):
     return None
