@@ -30,11 +30,11 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
@@ -633,7 +633,7 @@ def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, cap
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
   flat = lambda address: {
-    optimizers.path_of(p): x
+    trees.path_of(p): x
     for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
   }
   theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0

@@ -17,6 +17,7 @@ from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.reproduce import vectors
@@ -194,7 +195,7 @@ def step_of(objective, batch, optimizer):
   key = (objective, shapes, *key_of(optimizer))
   if key not in _steps:
     drawn = objective._replace(init=lambda _: small_networks.parameters(objective))
-    paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+    paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
     made = lambda schedule: parts.build(optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
 
     def step(state, batch, rate):

@@ -17,6 +17,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import architectures as hf_architectures
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import optimizers
@@ -352,7 +353,7 @@ def our_run(system, accumulation=1):
   schedule = schedules.BY_NAME[paper.schedule.name](
     STEPS, learning_rate=PEAK[system], warmup=WARMUP
   )
-  tx = optimizers.BY_NAME[paper.optimizer.name](schedule, optimizers.paths_of(params), **fields)
+  tx = optimizers.BY_NAME[paper.optimizer.name](schedule, trees.paths_of(params), **fields)
   state = small.state(objective, tx, params, 8)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0, accumulation=accumulation))
   losses = []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -112,7 +113,7 @@ def torch_losses(system, objective, params, batches):
 def our_losses(objective, params, optimizer, batches):
   fields = {k: v for k, v in optimizer.items() if k != 'name'}
   schedule = schedules.linear_from_start(STEPS, learning_rate=PEAK, warmup=WARMUP)
-  tx = optimizers.BY_NAME[optimizer.name](schedule, optimizers.paths_of(params), **fields)
+  tx = optimizers.BY_NAME[optimizer.name](schedule, trees.paths_of(params), **fields)
   state = small.state(objective, tx, params, 8)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
   losses = []

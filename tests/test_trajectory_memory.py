@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -80,7 +81,7 @@ def our_losses(objective, params):
   schedule = schedules.BY_NAME[PAPER.schedule.name](
     STEPS, learning_rate=PEAK, warmup=WARMUP, end_share=PAPER.schedule.end_share
   )
-  tx = optimizers.BY_NAME[PAPER.optimizer.name](schedule, optimizers.paths_of(params), **fields)
+  tx = optimizers.BY_NAME[PAPER.optimizer.name](schedule, trees.paths_of(params), **fields)
   state = small.state(objective, tx, params, 4)
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
   losses = []

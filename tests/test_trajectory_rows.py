@@ -17,6 +17,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import layer_decay
@@ -94,7 +95,7 @@ def batches(case, kind):
 
 def optimizer(params, num_layers):
   """(tx, schedule) of the parameters of a network."""
-  paths = optimizers.paths_of(params)
+  paths = trees.paths_of(params)
   schedule = schedules.BY_NAME['linear_from_start'](STEPS, learning_rate=PEAK, warmup=WARMUP)
   tx = optimizers.BY_NAME['adamw'](
     schedule,

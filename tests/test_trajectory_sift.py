@@ -14,6 +14,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
@@ -182,7 +183,7 @@ def check_trajectory(objective, params, torchs, given, value_of):
     given: batches.
     value_of: (batch, row_keys [B, 2]) → torch's loss, a tensor.
   """
-  paths = optimizers.paths_of(params)
+  paths = trees.paths_of(params)
   schedule = schedules.BY_NAME['linear_from_start'](
     rows.STEPS, learning_rate=rows.PEAK, warmup=rows.WARMUP
   )

@@ -11,6 +11,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
@@ -44,7 +45,7 @@ class Network(NamedTuple):
   @property
   def paths(self) -> dict[str, tuple[int, ...]]:
     """{path: shape} of the parameters."""
-    return optimizers.paths_of(self.shapes)
+    return trees.paths_of(self.shapes)
 
   @property
   def summands(self) -> dict[str, bool]:
@@ -121,7 +122,7 @@ class Run:
       optimizers.BY_NAME,
       'optimizer',
       schedule,
-      optimizers.paths_of(shapes),
+      trees.paths_of(shapes),
     )
     return Network(network, objective, shapes, schedule, tx)
 

@@ -34,8 +34,8 @@ from absl import logging as absl_logging
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import distributed
-from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import step_folders
 
 # Orbax counts saves with one counter per process. If two threads begin a save at the same time,
@@ -280,9 +280,7 @@ def shapes(state) -> dict[str, list[int]]:
 
 
 def _shapes(parts):
-  return {
-    optimizers.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(parts)
-  }
+  return {trees.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(parts)}
 
 
 def _parts(state):

@@ -23,7 +23,7 @@ def rates(
   With form 'corrected' top is n + 1, so the top layer has decay. With 'released' it is n + 2, so
   the top layer has decay²: the release leaves a place for a pooler, which it does not have.
 
-  paths: {path: shape}, as `optimizers.paths_of` returns. decay: above 0 and at most 1; 1 gives an
+  paths: {path: shape}, as `trees.paths_of` returns. decay: above 0 and at most 1; 1 gives an
   empty table. blocks_per_layer: of an encoder whose layers are several blocks (`inner_group_num`).
   Returns ((path regex, multiplier), …); every regex matches a parameter.
   """

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
 
 # Parameters with the copies of a scanned stack in their first axis.
 _STACKED = r'(^|/)layers/'
@@ -40,7 +41,7 @@ def adamw(schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, ra
   first updates. t counts the run's updates: for a parameter that joins in a later phase there is
   hardly a correction.
 
-  schedule: step → learning rate. paths: {path: shape} of every parameter, as `paths_of` returns.
+  schedule: step → learning rate. paths: {path: shape}, as `trees.paths_of` returns.
   Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
   or matches no parameter, and for clip groups without a norm.
   """
@@ -127,16 +128,6 @@ def matching(path: str, table) -> bool:
   return any(re.search(regex, path) for regex in table)
 
 
-def path_of(key_path) -> str:
-  """'encoder/layers/attention/query/kernel' for a jax key path."""
-  return jax.tree_util.keystr(key_path, simple=True, separator='/')
-
-
-def paths_of(tree) -> dict[str, tuple[int, ...]]:
-  """{'/'-joined path: shape} of every leaf, in jax's order."""
-  return {path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(tree)}
-
-
 def _numbered(paths) -> dict[str, list[str]]:
   """{path: the path of each copy with its layer's number}; the path itself outside of stacks."""
   stacks = {path: path[: found.end()] for path in paths if (found := re.search(_STACKED, path))}
@@ -187,7 +178,7 @@ def _is(value, found) -> bool:
 
 def _map_with_path(f, *trees):
   """Maps f(path, leaf, …) over trees."""
-  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(path_of(p), *leaves), *trees)
+  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *trees)
 
 
 def _stateless(f, state=_EMPTY):
@@ -206,7 +197,7 @@ def _clip(clip_norm, groups):
   def clipped(updates, params):
     del params
     leaves, tree = jax.tree.flatten(updates)
-    group_of = [groups[path] for path in paths_of(updates)]
+    group_of = [groups[path] for path in trees.paths_of(updates)]
     for k in numbers:
       # Zeros stand for copies of other groups: they add nothing to the norm.
       own = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.common import trees
 
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
@@ -28,7 +28,7 @@ def check(state) -> None:
   mesh = leaves[0][1].sharding.mesh
   if mesh.size == 1:
     return
-  paths, arrays = [optimizers.path_of(p) for p, _ in leaves], tuple(x for _, x in leaves)
+  paths, arrays = [trees.path_of(p) for p, _ in leaves], tuple(x for _, x in leaves)
   found = jax.device_get(_hashes(arrays, mesh, tuple(x.sharding.spec for x in arrays)))
   for path, array, of_devices in zip(paths, arrays, found.T):
     for copies in _copies(array, mesh):

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.common import trees
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
@@ -87,7 +87,7 @@ def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
   notes = []
 
   def place(key_path, leaf):
-    path = optimizers.path_of(key_path)
+    path = trees.path_of(key_path)
     rule = _first_match(table, path)
     if rule is None:
       raise errors.UserError(
@@ -129,12 +129,10 @@ def of_state(state, parameter_shardings, mesh):
   carry's rows are split like the batch, the rest is on every device. state: of shape structs.
   """
   everywhere = NamedSharding(mesh, PartitionSpec())
-  known = {
-    optimizers.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)
-  }
+  known = {trees.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)}
 
   def place(key_path, leaf):
-    parts = optimizers.path_of(key_path).split('/')
+    parts = trees.path_of(key_path).split('/')
     if len(leaf.shape) == 0:
       return everywhere
     tails = ('/'.join(parts[i:]) for i in range(len(parts)))

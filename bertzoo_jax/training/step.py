@@ -12,6 +12,7 @@ from flax import struct
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
@@ -155,7 +156,7 @@ def not_finite(state) -> str | None:
     {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
   )
   finite = jax.device_get(_all_finite([x for _, x in leaves]))
-  return next((optimizers.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
+  return next((trees.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
 
 
 @jax.jit
@@ -181,10 +182,10 @@ def carry_over(old, new, inherits=()):
   """`new` with every leaf of `old` that has the same path and shape: how a phase takes over a
   state. inherits: of its objective, where a parameter without an old one of its path comes from.
   """
-  known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
+  known = {trees.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 
   def pick(key_path, leaf):
-    path = optimizers.path_of(key_path)
+    path = trees.path_of(key_path)
     if path not in known and path.startswith('params/'):
       path = 'params/' + next(
         (re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])),
@@ -237,7 +238,7 @@ def _except(updates, frozen):
   if not frozen:
     return updates
   return jax.tree_util.tree_map_with_path(
-    lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u,
+    lambda p, u: jnp.zeros_like(u) if optimizers.matching(trees.path_of(p), frozen) else u,
     updates,
   )
 

@@ -13,6 +13,7 @@ import small_networks as small
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import optimizers
@@ -149,7 +150,7 @@ def test_every_parameter_gets_a_gradient(learned):
   objective, params = learned
   gradients = small.evaluate(objective, params, rows(objective))[1]
   for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
-    if optimizers.matching(optimizers.path_of(path), objective.frozen):
+    if optimizers.matching(trees.path_of(path), objective.frozen):
       assert not np.asarray(leaf).any(), path
     elif path[-2].key != 'key':  # a bias of all keys alike moves no softmax
       assert np.abs(leaf).max() > 1e-7, path

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 import small_networks as small
 
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import metrics
-from bertzoo_jax.training import optimizers
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS, ROWS, VOCAB = 60, 16, 64
@@ -181,7 +181,7 @@ def wait_for_step(workdir, step, all_of_them):
 def parameters(workdir):
   """{path: array} of the newest checkpoint."""
   return {
-    optimizers.path_of(p): x
+    trees.path_of(p): x
     for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(str(workdir))[0])
   }
 

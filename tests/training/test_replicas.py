@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import replicas
 from bertzoo_jax.training import sharding
@@ -23,7 +23,7 @@ def perturbed(state, path, device, element=0):
   """The state with one bit flipped in one device's copy of an array."""
 
   def one(key_path, x):
-    if optimizers.path_of(key_path) != path:
+    if trees.path_of(key_path) != path:
       return x
     copies = [np.array(s.data) for s in x.addressable_shards]
     where = [s.device for s in x.addressable_shards]

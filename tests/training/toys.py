@@ -17,6 +17,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import transformer
 from bertzoo_jax.objectives import objective
@@ -139,7 +140,7 @@ def phase_run(
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
   schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
   fields = found.fields('optimizer', optimizer, **{**fields, **changes})
   tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
@@ -203,6 +204,4 @@ def run(phase_run, steps, state=None, update=None):
 
 def flat(tree):
   """{path: numpy array}."""
-  return {
-    optimizers.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)
-  }
+  return {trees.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
