@@ -40,16 +40,16 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax import objectives  # noqa: E402
 from bertzoo_jax.assembly import initial_weights  # noqa: E402
 from bertzoo_jax.batches import masked  # noqa: E402
-from bertzoo_jax.common import curve  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import bigrams  # noqa: E402
 from bertzoo_jax.evaluate import held_out  # noqa: E402
 from bertzoo_jax.evaluate import scores  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
+from bertzoo_jax.runs import curve  # noqa: E402
+from bertzoo_jax.runs import metrics  # noqa: E402
+from bertzoo_jax.runs import workdir as workdirs  # noqa: E402
 from bertzoo_jax.training import data as training_data  # noqa: E402
-from bertzoo_jax.training import metrics  # noqa: E402
-from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 _COLUMNS = ('truth', 'before', 'after', 'bigrams', 'most frequent')
 

@@ -35,9 +35,9 @@ from bertzoo_jax.assembly import run as runs
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import preemption
 
 
 def pretrain(

@@ -29,7 +29,7 @@ from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 from configs import bert
 from configs import parts
 from configs import roberta

@@ -31,11 +31,11 @@ from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
 
@@ -390,7 +390,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
       subprocess.run(['umount', str(folder)], check=True)
 
 
-# In the ordinary run, tests/training/test_checkpoint.py damages checkpoints without a process.
+# In the ordinary run, tests/runs/test_checkpoint.py damages checkpoints without a process.
 @pytest.mark.slow
 def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
   world, untouched, tmp_path

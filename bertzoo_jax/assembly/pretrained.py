@@ -22,8 +22,8 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import objective as objective_of
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import workdir as workdirs
 
 _PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and what tokenizers are read from.

@@ -19,17 +19,17 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import failures
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import watchdog
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import cost
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import failures
-from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
-from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import watchdog
-from bertzoo_jax.training import workdir as workdirs
 
 
 def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:

@@ -219,7 +219,7 @@ def _learned(phase):
 
 def differences(old: dict, new: dict) -> list[str]:
   """Lines 'key: old → new' for every key in which two flat configs differ."""
-  value = lambda config, key: config.get(key, '(absent)')
+  value = lambda flat, key: flat.get(key, '(absent)')
   keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
   return [f'{key}: {value(old, key)} → {value(new, key)}' for key in keys]
 

@@ -12,11 +12,11 @@ import toys
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
-from bertzoo_jax.training import step_folders
 
 
 def at(state, step):

@@ -1,6 +1,6 @@
 """The curve of a terminal."""
 
-from bertzoo_jax.common import curve
+from bertzoo_jax.runs import curve
 
 
 def test_each_point_stands_at_its_step_and_height_over_the_dotted_line():

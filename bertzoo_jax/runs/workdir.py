@@ -26,7 +26,7 @@ import time
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import step_folders
 
 # of other commands, for `check_unlike`
 A_CORPUS = ('manifest.json', 'a corpus')

@@ -13,11 +13,11 @@ import emulated_gcs
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import lock
+from bertzoo_jax.runs import lock
 
 HOLDER = """
 import sys, time
-from bertzoo_jax.training import lock
+from bertzoo_jax.runs import lock
 with lock.hold(sys.argv[1]):
   print('held', flush=True)
   time.sleep(60)

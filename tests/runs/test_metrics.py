@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 
 
 def write(workdir, start, attempt, steps, in_parts):

@@ -35,8 +35,8 @@ from absl import logging as absl_logging
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trees
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import step_folders
 
 # Orbax counts saves with one counter per process. If two threads begin a save at the same time,
 # each waits for the other's folder, so saves begin one after the other.

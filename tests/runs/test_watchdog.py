@@ -15,7 +15,7 @@ from processes import two
 from processes import wait_for_step
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import watchdog
+from bertzoo_jax.runs import watchdog
 
 HANG = '--config.run.hang_minutes=0.1'
 
@@ -53,7 +53,7 @@ def _program(text):
     [
       sys.executable,
       '-c',
-      f'import ctypes, time\nfrom bertzoo_jax.training import watchdog\n{text}',
+      f'import ctypes, time\nfrom bertzoo_jax.runs import watchdog\n{text}',
     ],
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
     stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import jax
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import distributed
+from bertzoo_jax.runs import distributed
 
 
 @contextlib.contextmanager

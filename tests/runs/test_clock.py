@@ -15,7 +15,7 @@ from processes import one
 from processes import two
 from processes import wait_for_step
 
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 
 SHIM = r"""
 #define _GNU_SOURCE

@@ -21,10 +21,10 @@ from processes import wait_for_step
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import lock
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 
 
 # The host that gets the signal, each in its turn; both stop at the same step.
@@ -141,7 +141,7 @@ def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(w
 def join(seconds=60, **environment):
   """(exit code, what was said) of a process that joins the others and ends."""
   program = (
-    f'from bertzoo_jax.training import distributed; distributed.join({seconds}); import jax; '
+    f'from bertzoo_jax.runs import distributed; distributed.join({seconds}); import jax; '
     'print("joined", jax.process_count(), jax.device_count())'
   )
   kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
@@ -175,7 +175,7 @@ def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself
     port = s.getsockname()[1]
   program = """
 import os, signal, jax
-from bertzoo_jax.training import distributed, preemption
+from bertzoo_jax.runs import distributed, preemption
 distributed.join()
 jax.config.update('jax_platforms', 'cpu')
 print(jax.distributed.is_initialized(), jax.process_count(), distributed._with_others)
@@ -209,7 +209,7 @@ with preemption.Preemption().listening() as asked:
 def test_a_notice_before_the_hosts_listen_ends_the_run_also_when_it_resumes():
   program = """
 import os, signal, time, jax
-from bertzoo_jax.training import preemption
+from bertzoo_jax.runs import preemption
 jax.distributed.initialize('127.0.0.1:PORT', 1, 0)  # jax does the same with one as with several
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(2)  # jax looks once a second

@@ -26,6 +26,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
+from configs import bert
 from tests import found
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
@@ -182,6 +183,15 @@ def of_an_encoder(
     phase_run(**how, learning_rate=2e-3),
     data=data.PhaseData(features, lambda a, b: map(batch_of, range(a, b)), lambda: [], None),
   )
+
+
+def config(**fields):
+  """The tiny config of BERT over toy batches. fields: others than there."""
+  made = bert.get_config('tiny').unlock()
+  vocab_size = fields.pop('vocab_size', VOCAB)
+  made.update({'batch_size': 8, 'length': LENGTH, 'phases': ((6, {}),), **fields})
+  made.tokenizer.vocab_size = vocab_size
+  return ml_collections.ConfigDict(made).lock()
 
 
 def one_device():

@@ -15,8 +15,8 @@ import numpy as np
 import small_networks as small
 
 from bertzoo_jax.common import trees
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS, ROWS, VOCAB = 60, 16, 64
@@ -43,7 +43,8 @@ def get_config(argument=None):
 # to.
 PROGRAM = """
 import os, queue, runpy, threading, time
-from bertzoo_jax.training import checkpoint, data, distributed
+from bertzoo_jax.runs import checkpoint, distributed
+from bertzoo_jax.training import data
 seal = checkpoint.Checkpoints._seal
 checkpoint.Checkpoints._seal = lambda self: (
     time.sleep(float(os.environ.get('SEAL_SECONDS', 0))), seal(self))

@@ -19,10 +19,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import step_folders
 from bertzoo_jax.words.similar import vector_files
 from configs import bert
 

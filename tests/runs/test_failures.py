@@ -8,7 +8,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.training import failures
+from bertzoo_jax.runs import failures
 
 # What tensorstore says of an answer to a write that it cannot parse.
 UNPARSED = (

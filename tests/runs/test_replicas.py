@@ -9,8 +9,8 @@ import toys
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
+from bertzoo_jax.runs import replicas
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import replicas
 from bertzoo_jax.training import sharding
 
 

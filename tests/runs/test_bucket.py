@@ -17,7 +17,7 @@ import small_corpora
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import step_folders
 
 TESTS = pathlib.Path(__file__).parents[1]
 
@@ -27,7 +27,8 @@ out, sys.stdout = sys.stdout, sys.stderr
 import jax, numpy as np, toys
 from bertzoo_jax.common import errors, storage
 from bertzoo_jax.corpus import mirror
-from bertzoo_jax.training import checkpoint, distributed, failures, phase_run as phase_runs
+from bertzoo_jax.runs import checkpoint, distributed, failures
+from bertzoo_jax.training import phase_run as phase_runs
 
 state = phase_runs.fresh(toys.phase_run())
 target = toys.phase_run().target[0]
@@ -101,7 +102,7 @@ def child(store, tmp_path_factory):
         **os.environ,
         **store.environment(),
         'XLA_FLAGS': flags,
-        'PYTHONPATH': os.pathsep.join(map(str, (TESTS.parent, TESTS, TESTS / 'training'))),
+        'PYTHONPATH': os.pathsep.join(map(str, (TESTS.parent, TESTS))),
       },
     )
 
