@@ -176,9 +176,9 @@ def _is(value, found) -> bool:
   return np.ndim(found) == 0 and found == value
 
 
-def _map_with_path(f, *trees):
-  """Maps f(path, leaf, …) over trees."""
-  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *trees)
+def _map_with_path(f, *of):
+  """Maps f(path, leaf, …) over trees of leaves."""
+  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *of)
 
 
 def _stateless(f, state=_EMPTY):
