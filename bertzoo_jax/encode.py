@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import export
 from bertzoo_jax import loading
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage

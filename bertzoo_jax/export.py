@@ -21,9 +21,9 @@ import tempfile
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()

@@ -30,9 +30,9 @@ import jax
 from absl import flags
 
 from bertzoo_jax import assembly
+from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import run as runs
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed

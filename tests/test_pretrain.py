@@ -27,8 +27,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
 from bertzoo_jax.runs import checkpoint

@@ -27,10 +27,10 @@ import math
 import jax
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import loading
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import plan

@@ -24,7 +24,7 @@ import time
 
 from absl import flags
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()

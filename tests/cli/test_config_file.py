@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from bertzoo_jax.cli import config_file
 from bertzoo_jax.common import config
-from bertzoo_jax.common import config_file
 from bertzoo_jax.common import errors
 
 ROOT = pathlib.Path(__file__).parents[2]

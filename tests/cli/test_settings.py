@@ -9,13 +9,13 @@ import sys
 import ml_collections
 import pytest
 
+from bertzoo_jax.cli import settings
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import settings
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
 import json
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 config = cli.define_config(fields=())
 read = lambda c: (c.batch_size, list(c.seeds), c.schedule.learning_rate, c.run.tensorboard)
 cli.run(lambda _: print(json.dumps({k: read(c) for k, c in config.value.suite.items()})))

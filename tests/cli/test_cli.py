@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -96,7 +96,7 @@ PROGRAM = """'''What this does.
 Exit codes: many.
 '''
 from absl import flags
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 cli.define_config()
 flags.DEFINE_string('corpus', None, 'Of a run.')
@@ -274,7 +274,7 @@ def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2
 
 def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_too():
   program = (
-    'from bertzoo_jax.common import cli\n'
+    'from bertzoo_jax import cli\n'
     'def main(_):\n  print("said")\n  raise KeyboardInterrupt\ncli.run(main)'
   )
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=ROOT)

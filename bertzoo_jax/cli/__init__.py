@@ -13,10 +13,10 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from bertzoo_jax.cli import config_file
+from bertzoo_jax.cli import settings
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import config_file
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import settings
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
