@@ -13,10 +13,10 @@ import pytest
 from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -32,14 +32,14 @@ def _section(section, *drop):
 
 
 def _objective(config, vocab_size):
-  encoder = parts.build(
+  encoder = named.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
     dtype=jnp.dtype(config.run.dtype),
   )
-  return parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  return named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
 
 
 def _pipelines(config, vocab_size):

@@ -5,9 +5,9 @@ import jax
 from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -20,10 +20,10 @@ def of_run(run: assembly.Run) -> assembly.Run:
   for phase in run.phases:
     ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
-    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
-  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+    named.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  named.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   architectures.choose(config.hf)
-  vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  vocab_size = named.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'
   limit = run.encoder(1 if vocab_size == configuration.AUTO else vocab_size).max_positions
   if limit is not None and run.length > limit:

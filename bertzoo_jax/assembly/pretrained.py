@@ -13,7 +13,6 @@ from bertzoo_jax import objectives
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architecture as hf_architecture
@@ -22,6 +21,7 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import objective as objective_of
+from bertzoo_jax.parts import named
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
@@ -98,7 +98,7 @@ def open(address: str, wished: str | None = None) -> Pretrained:
 def encoder(found: Pretrained, dtype=jnp.float32, **changes):
   """The linen module of the network's encoder. changes: fields of its section, as dropout=0.1."""
   section = {**found.section, **changes}
-  return parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
+  return named.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
 
 
 def open_run(address: str) -> Run:
@@ -151,7 +151,7 @@ def _directory(address, wished):
   a = architectures.reader(weights.read_json(storage.path(folder) / 'config.json'), wished)
   words = hf.vocabulary_size(params)
   section = hf_architecture.section(a, report.encoder)
-  built = parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
+  built = named.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
   return Pretrained(
     address=address,
     section=_section(a.part, built),

@@ -12,7 +12,7 @@ from absl import flags
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 
 STEPS = (
   'The steps are those of config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
@@ -144,7 +144,7 @@ def _unknown(key: str, config) -> str:
   given, section = section, next(iter(errors.near(section, sections)), section)
   own = [name for k, name in names.items() if k.rpartition('.')[0] == section]
   near = errors.near(field, own if section else [*own, *sections])
-  if parts.is_outside(part := known.get(f'{section}.name')) and not near:
+  if named.is_outside(part := known.get(f'{section}.name')) and not near:
     return (
       f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
       f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'

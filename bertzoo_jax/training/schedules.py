@@ -8,7 +8,7 @@ them. Fields: bertzoo_jax/parts/schedules.py.
 import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 
 
 def linear_from_start(total_steps: int, *, learning_rate, warmup):
@@ -96,7 +96,7 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   across = fields.pop('across_phases', 'continue')
   known = {'continue': total_steps, 'restart': phase_steps}
   steps = errors.choose(across, known, 'config.schedule.across_phases')
-  rate = parts.build(fields, BY_NAME, 'schedule', steps)
+  rate = named.build(fields, BY_NAME, 'schedule', steps)
   return rate if across == 'continue' else lambda s: rate(s - phase_first_step)
 
 

@@ -12,10 +12,10 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import trees
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from tests.outside import coupled
 
@@ -41,8 +41,8 @@ def learned(objective_of):
   if section is not None:
     rates = {k: 0.0 for k in section if k == 'dropout' or k.endswith('_dropout')}
     given = dict(vocab_size=small.VOCAB, dtype=jnp.float32)
-    encoder = parts.build({**section, **rates}, encoders.BY_NAME, 'encoder', **given)
-  objective = parts.build(own, objectives.BY_NAME, 'objective', encoder=encoder)
+    encoder = named.build({**section, **rates}, encoders.BY_NAME, 'encoder', **given)
+  objective = named.build(own, objectives.BY_NAME, 'objective', encoder=encoder)
   if unknown := set(objective.reads) - set(rows(objective)):
     pytest.skip(f'the batches of this test have no {", ".join(sorted(unknown))}')
   return objective, small.parameters(objective)

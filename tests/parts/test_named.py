@@ -18,8 +18,8 @@ from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as part_lib
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
