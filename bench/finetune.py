@@ -113,8 +113,8 @@ def ours(args, folder):
   """Times at which the batches of two epochs were asked for."""
   from bertzoo_jax.assembly import run as trainings
   from bertzoo_jax.finetune import work
+  from bertzoo_jax.runs import preemption
   from bertzoo_jax.tasks import batches
-  from bertzoo_jax.training import preemption
 
   run, task, weights = opened(args, folder)
   times, make_batch = [], batches.train_batch

@@ -133,6 +133,7 @@ def ours(a):
   import jax.numpy as jnp
 
   from bertzoo_jax import objectives
+  from bertzoo_jax.common import trees
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
   from bertzoo_jax.training import schedules
@@ -151,7 +152,7 @@ def ours(a):
   )
   objective = _build(objectives, objective, encoder)
   schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = _build(
     optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths
   )

@@ -29,9 +29,9 @@ import tempfile
 
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import export
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage

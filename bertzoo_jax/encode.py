@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import export
 from bertzoo_jax import loading
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
@@ -70,21 +70,8 @@ def encode(
   header: bool = False,
   dtype: str = 'float32',
 ) -> Encoded:
-  """Writes the vectors of a text.
-
-  Args:
-    address: of the network.
-    text: file, one text per line, UTF-8; local or gs://.
-    out: name of a local file *.npy that does not exist.
-    pooling: mean | first | tokens.
-    length: tokens per row; None: as many as the encoder takes, or 512 if it takes any number.
-    batch_size: rows that go through the network together.
-    header: whether the first line is a header, which is left out.
-    dtype: of matrix products.
-
-  Raises:
-    UserError: `out` exists, no such text, a line that is not UTF-8, no text in it, or nothing at
-      the address.
+  """Writes the vectors of a text; arguments as the flags. Raises UserError if `out` exists or is no
+  local *.npy, for no such text, a line that is not UTF-8, no text, or nothing at the address.
   """
   errors.choose(pooling, dict.fromkeys(POOLING), 'pooling')
   names = _free(out, pooling)

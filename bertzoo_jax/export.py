@@ -21,9 +21,9 @@ import tempfile
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -37,9 +37,9 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import workdir as workdirs
 
 
 def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:

@@ -79,10 +79,8 @@ class Loaded:
     """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
     jitted and differentiated.
 
-    Args:
-      params: as `self.params`.
-      batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
-        padding; 1 if left out) likewise.
+    batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
+    padding; 1 if left out) likewise.
 
     Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
     'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start'

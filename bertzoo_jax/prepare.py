@@ -23,8 +23,8 @@ import shlex
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress

@@ -30,14 +30,14 @@ import jax
 from absl import flags
 
 from bertzoo_jax import assembly
+from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import run as runs
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import preemption
 
 
 def pretrain(
@@ -52,19 +52,14 @@ def pretrain(
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `Objective.published_flops` counts}.
 
-  Args:
-    config: an experiment (configs/).
-    workdir: folder of the run; one that holds this run is resumed.
-    corpus, batches: one of them: a corpus, or a file of batches.
-    cache_dir: local folder for the mirror of a corpus in an object store.
-    init: address of weights to begin with, or one for each network by comma; not used when the run
-      is resumed.
+  config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
+  one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in
+  an object store. init: address of weights to begin with, or one for each network by comma; not
+  used when the run is resumed.
 
-  Raises:
-    UserError: anything that does not fit, before anything is written.
-    TryAgain: storage or network that fails and may not the next time, or another job in the
-      workdir.
-    Stopped: a run that must not go on, such as one with numbers that are not finite.
+  Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
+  that may answer the next time, or another job in the workdir; Stopped for a run that must not go
+  on, such as one with numbers that are not finite.
   """
   distributed.join()
   with preemption.Preemption().listening() as notice:
@@ -88,11 +83,10 @@ def _open(config, corpus, cache_dir, batches) -> training_data.Data:
 
 
 def _from_corpus(config, path, cache_dir, host):
+  """As `_open`. The imports are here, so that --batches works without TensorFlow."""
   cli.quiet_tensorflow()
   from bertzoo_jax.batches import pipeline
-  from bertzoo_jax.corpus import (
-    corpus as corpora,  # here, so that --batches works where TensorFlow is not installed
-  )
+  from bertzoo_jax.corpus import corpus as corpora
   from bertzoo_jax.corpus import mirror
 
   corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
@@ -144,28 +138,21 @@ def _report(result, workdir) -> dict:
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
   if runs.first_process():
-    if result['interrupted'] and result['step'] < result['end']:
-      saved = (
-        f'at step {result["step"]:,} of {result["end"]:,} and saved'
-        if result['step']
-        else 'before the first step'
-      )
+    step, end = result['step'], result['end']
+    if result['interrupted'] and step < end:
+      saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
       print(f'stopped {saved}: run the same line to resume', flush=True)
     elif more:
       print(more, flush=True)
     else:
-      print(f'done: {result["step"]:,} steps in {workdir}{counted}', flush=True)
+      print(f'done: {step:,} steps in {workdir}{counted}', flush=True)
     loss = held_out.get('held_out_mlm_loss')
     if loss is not None and data.entropy is not None:
       below = data.entropy - loss
+      where = 'above it: not yet more than word counts (see docs/settings.md)'
       print(
         f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
-        f'{abs(below):.3f} '
-        + (
-          'below it'
-          if below >= 0
-          else 'above it: not yet more than word counts (see docs/settings.md)'
-        ),
+        f'{abs(below):.3f} {where if below < 0 else "below it"}',
         flush=True,
       )
     if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:

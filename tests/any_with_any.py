@@ -20,9 +20,9 @@ from bertzoo_jax import objectives
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as named_parts
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named as named_parts
 from configs import parts
 
 AXES = ('objective', 'encoder', 'masking', 'format')

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 
 ROOT = pathlib.Path(__file__).parents[1]
 SECONDS = 200  # for a machine that is busy

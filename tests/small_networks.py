@@ -9,7 +9,7 @@ import numpy as np
 from bertzoo_jax import objectives
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 from configs import parts

@@ -12,6 +12,7 @@ import pytest
 from bertzoo_jax import objectives
 from bertzoo_jax import prepare
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
@@ -81,7 +82,7 @@ def held_out_loss(objective_of, corpus, seed):
   objective = objective_of(encoder, **fields)
   schedule = schedules.for_phase(CONFIG.schedule, 0, CONFIG.phases[0][0], CONFIG.phases[0][0])
   fields = {k: v for k, v in CONFIG.optimizer.items() if k != 'name'}
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = optimizers.BY_NAME[CONFIG.optimizer.name](schedule, paths, **fields)
   state = jax.jit(lambda: steps.init(objective, tx, seed, CONFIG.batch_size))()
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=seed), donate_argnums=0)

@@ -24,8 +24,8 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
 from bertzoo_jax.training import sharding
 from configs import deberta_v3
 

@@ -24,12 +24,12 @@ from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as part_table
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import metrics
+from bertzoo_jax.parts import named as part_table
+from bertzoo_jax.runs import metrics
 from configs import bert
 from configs import parts
 from configs import roberta

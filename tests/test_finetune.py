@@ -21,8 +21,8 @@ from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from configs import parts
 from configs.tasks import own
 from tests import killed

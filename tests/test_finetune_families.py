@@ -12,7 +12,7 @@ from bertzoo_jax import export
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.hf import weights
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
 from tests import test_finetune as tasks
 from tests import test_load as made
 

@@ -12,7 +12,7 @@ import pytest
 
 from bertzoo_jax import export
 from bertzoo_jax.finetune import __main__ as command
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 from configs import parts
 from configs.tasks import own
 from tests import killed

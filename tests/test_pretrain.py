@@ -27,15 +27,15 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.common import trees
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import optimizers
-from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
 
@@ -390,7 +390,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
       subprocess.run(['umount', str(folder)], check=True)
 
 
-# In the ordinary run, tests/training/test_checkpoint.py damages checkpoints without a process.
+# In the ordinary run, tests/runs/test_checkpoint.py damages checkpoints without a process.
 @pytest.mark.slow
 def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
   world, untouched, tmp_path
@@ -633,7 +633,7 @@ def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, cap
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
   flat = lambda address: {
-    optimizers.path_of(p): x
+    trees.path_of(p): x
     for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
   }
   theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0

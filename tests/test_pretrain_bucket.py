@@ -13,7 +13,7 @@ import test_pretrain
 from test_pretrain import untouched  # noqa: F401  a fixture
 from test_pretrain import world  # noqa: F401
 
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import step_folders
 
 pytestmark = pytest.mark.slow
 FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')

@@ -15,8 +15,8 @@ from bertzoo_jax import objectives
 from bertzoo_jax import prepare
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from configs import parts
 
 # An epoch ends with step 15; saves in its middle and at its end.

@@ -23,9 +23,9 @@ from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import weights
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from configs import parts
 
 ELECTRA = dict(

@@ -12,6 +12,7 @@ import small_networks as small
 
 from bertzoo_jax import objectives
 from bertzoo_jax import pretrain
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import step as steps
@@ -55,7 +56,7 @@ def test_a_published_size_takes_a_step_in_float32(build, size):
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **section(config.encoder)
   )
   objective = objectives.BY_NAME[config.objective.name](encoder, **section(config.objective))
-  paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = optimizers.BY_NAME[config.optimizer.name](lambda s: 1e-4, paths, **section(config.optimizer))
   state = jax.jit(lambda: steps.init(objective, tx, 0, 1))()
   before = [np.asarray(x).flat[0] for x in jax.tree.leaves(state.params)]

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from bertzoo_jax.common import parts as part_table
+from bertzoo_jax.parts import named as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from configs.tasks import chinese

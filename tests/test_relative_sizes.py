@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 from bertzoo_jax import objectives
-from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from tests import found
 
 POSITIONS = 512
@@ -81,17 +82,16 @@ SHAPES = MASKED | REPLACED
 
 def _leaves(config):
   """{path: shape} of all that a config trains."""
-  encoder = parts.build(
+  encoder = named.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=config.tokenizer.vocab_size,
     dtype=jnp.float32,
   )
-  objective = parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  objective = named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  named = jax.tree_util.tree_leaves_with_path(shapes)
-  return {jax.tree_util.keystr(path, simple=True, separator='/'): x.shape for path, x in named}
+  return trees.paths_of(shapes)
 
 
 def _count(leaves, *but):

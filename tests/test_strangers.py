@@ -29,7 +29,6 @@ from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus as corpora
@@ -37,6 +36,7 @@ from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import fill_mask
+from bertzoo_jax.parts import named
 from bertzoo_jax.reproduce import plan as tables
 from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.tasks import datasets
@@ -277,7 +277,7 @@ def clean_environment():
 
 
 def own(name):
-  return parts.build({'name': name}, {}, 'masking')
+  return named.build({'name': name}, {}, 'masking')
 
 
 @pytest.mark.parametrize('how', ['--config', 'parts.part', 'a phase', '--trust-code', 'not named'])
@@ -359,5 +359,5 @@ def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, 
   module = name.partition(':')[0]
   trust._said.discard(module)
   for _ in range(2):
-    parts.outside(name, 'masking')
+    named.outside(name, 'masking')
   assert capsys.readouterr().err.count(f'the module {module} of ') == 1

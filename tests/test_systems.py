@@ -13,9 +13,10 @@ import pytest
 from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -31,14 +32,14 @@ def _section(section, *drop):
 
 
 def _objective(config, vocab_size):
-  encoder = parts.build(
+  encoder = named.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
     dtype=jnp.dtype(config.run.dtype),
   )
-  return parts.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  return named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
 
 
 def _pipelines(config, vocab_size):
@@ -94,7 +95,7 @@ def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system
   schedule = schedules.BY_NAME[name](1000, **{**fields, 'warmup': 0})
   name, fields = _section(config.optimizer)
   tx = optimizers.BY_NAME[name](
-    schedule, optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0))), **fields
+    schedule, trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0))), **fields
   )
   state = jax.jit(lambda: steps.init(objective, tx, config.seed, 8))()
   update = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))

@@ -16,9 +16,10 @@ import small_networks
 from bertzoo_jax import objectives
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -75,10 +76,10 @@ def objective_of(experiment, vocab_size):
   """The objective of an experiment; the same for equal encoders and objectives."""
   key = (*key_of(experiment.encoder, experiment.objective), vocab_size)
   if key not in _built:
-    encoder = parts.build(
+    encoder = named.build(
       experiment.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
     )
-    _built[key] = parts.build(
+    _built[key] = named.build(
       experiment.objective, objectives.BY_NAME, 'objective', encoder=encoder
     )
   return _built[key]
@@ -194,8 +195,8 @@ def step_of(objective, batch, optimizer):
   key = (objective, shapes, *key_of(optimizer))
   if key not in _steps:
     drawn = objective._replace(init=lambda _: small_networks.parameters(objective))
-    paths = optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-    made = lambda schedule: parts.build(optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
+    paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+    made = lambda schedule: named.build(optimizer, optimizers.BY_NAME, 'optimizer', schedule, paths)
 
     def step(state, batch, rate):
       schedule = lambda _: rate

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives.objective import Objective
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
@@ -44,7 +45,7 @@ class Network(NamedTuple):
   @property
   def paths(self) -> dict[str, tuple[int, ...]]:
     """{path: shape} of the parameters."""
-    return optimizers.paths_of(self.shapes)
+    return trees.paths_of(self.shapes)
 
   @property
   def summands(self) -> dict[str, bool]:
@@ -108,7 +109,7 @@ class Run:
         network.dtype,
       )
       ops = operations_on(mesh, chosen, network.axes)
-    objective = parts.build(config.objective, OBJECTIVES, 'objective', encoder=network, ops=ops)
+    objective = named.build(config.objective, OBJECTIVES, 'objective', encoder=network, ops=ops)
     if not isinstance(objective, Objective):
       raise errors.UserError(
         f'objective={config.objective.name} gives a {type(objective).__name__}: return an '
@@ -116,12 +117,12 @@ class Run:
       )
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
-    tx = parts.build(
+    tx = named.build(
       self.config.optimizer,
       optimizers.BY_NAME,
       'optimizer',
       schedule,
-      optimizers.paths_of(shapes),
+      trees.paths_of(shapes),
     )
     return Network(network, objective, shapes, schedule, tx)
 
@@ -133,7 +134,7 @@ def resolve(config) -> Run:
 
 def encoder(config, vocab_size):
   """The encoder of a config. Raises UserError if it lacks what protocol.Encoder promises."""
-  built = parts.build(
+  built = named.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',

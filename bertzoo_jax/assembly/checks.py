@@ -5,9 +5,9 @@ import jax
 from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -20,10 +20,10 @@ def of_run(run: assembly.Run) -> assembly.Run:
   for phase in run.phases:
     ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
-    parts.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
-  parts.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
+    named.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+  named.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
   architectures.choose(config.hf)
-  vocab_size = parts.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  vocab_size = named.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'
   limit = run.encoder(1 if vocab_size == configuration.AUTO else vocab_size).max_positions
   if limit is not None and run.length > limit:
@@ -73,9 +73,8 @@ def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
       )
     if lost := sorted(before - trained):
       raise errors.UserError(
-        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a later '
-        'phase may add parameters, '
-        'not drop them. Order the phases the other way, or make two runs with --init.'
+        f'Phase {phase.index} does not train {lost[0]}, which the phase before it does: a phase '
+        'may add parameters, not drop them. Order them the other way, or make two runs with --init.'
       )
     kept = summands.keys() & summands_before.keys()
     if any(summands[path] != summands_before[path] for path in kept):
@@ -88,13 +87,8 @@ def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
 
 
 def of_rows(config, features, network, objective):
-  """Raises UserError if an objective cannot learn from the rows of a phase.
-
-  Args:
-    config: of the phase; messages name its parts.
-    features: names of the batch features that format and masking write.
-    network: the encoder.
-    objective: its Objective.
+  """Raises UserError if an objective cannot learn from the rows of a phase. features: names of the
+  batch features that format and masking write. network: the encoder.
   """
   if missing := [name for name in objective.reads if name not in features]:
     raise errors.UserError(

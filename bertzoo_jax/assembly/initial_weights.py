@@ -34,18 +34,10 @@ def parameters(
   A shared parameter comes from the first address. An array that is computed from two networks is
   read last.
 
-  Args:
-    fresh: of the objective, nested.
-    init: the addresses.
-    objective: an Objective.
-    tokenizer: folder of the run's tokenizer files; None without any.
-    architecture: the run's config.hf (see hf.load).
-    tokenizer_hash: of the run's tokenizer, where its files are not here.
-    labels: see hf.merge.
-
-  Raises:
-    UserError: more addresses than networks, nothing at an address, weights of other words or
-      shapes, none that fit, or none for a parameter that the objective leaves as it is.
+  tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
+  config.hf. tokenizer_hash: of the run's tokenizer, where its files are not here. labels: see
+  hf.merge. Raises UserError if there are more addresses than networks; nothing is at an address;
+  the vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
   """
   addresses = storage.addresses(init)
   if len(addresses) > max(1, len(objective.networks)):
@@ -110,18 +102,14 @@ def _with_frozen(params, fresh, objective, init):
     if x is before[path] and optimizers.matching(path, objective.frozen):
       raise errors.UserError(
         f'--init {init} has no {path}, and this objective leaves that as it is: give --init '
-        'DISCRIMINATOR,GENERATOR '
-        'with a generator that was trained with a head.'
+        'DISCRIMINATOR,GENERATOR with a generator that was trained with a head.'
       )
   return params
 
 
 def _weights(run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
-  parameters of a run and not a network's).
-
-  run: as `pretrained.open_run`. objective: an Objective, whose run may give all parameters; None:
-    one network of a run is taken.
+  parameters of a run). objective: whose run may give all; None: one network of a run is taken.
   """
   if address.startswith('hf:'):
     folder = pretrained.directory(address)
@@ -178,8 +166,7 @@ def _check_vocabulary(address, theirs, ours, hash=None) -> bool:
     )
   if hash and not a and (there := vocabulary.hash_of(theirs)) and there != hash:
     raise errors.UserError(
-      f'--init {address} has the tokenizer {there[:12]}…, the file of batches has '
-      f'{hash[:12]}…: write batches of a corpus that was prepared with '
-      f'--tokenizer {theirs}.'
+      f'--init {address} has the tokenizer {there[:12]}…, the file of batches has {hash[:12]}…: '
+      f'write batches of a corpus that was prepared with --tokenizer {theirs}.'
     )
   return bool(a and b)

@@ -13,7 +13,6 @@ from bertzoo_jax import objectives
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architecture as hf_architecture
@@ -22,8 +21,9 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import objective as objective_of
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.parts import named
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import workdir as workdirs
 
 _PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and what tokenizers are read from.
@@ -82,14 +82,10 @@ class Pretrained(NamedTuple):
 def open(address: str, wished: str | None = None) -> Pretrained:
   """The network at an address. Of a pair of networks it is the discriminator.
 
-  Args:
-    address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
-      discriminator and generator.
-    wished: class of Hugging Face that reads a directory, see `hf.load`.
-
-  Raises:
-    UserError: nothing at the address, several addresses, damaged files.
-    TryAgain: the storage or the hub does not answer.
+  address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
+  discriminator and generator. wished: class of Hugging Face that reads a directory, see `hf.load`.
+  Raises UserError for nothing at the address, several addresses, or damaged files; TryAgain if the
+  storage or the hub does not answer.
   """
   if len(storage.addresses(address)) > 1:
     raise errors.UserError(
@@ -102,15 +98,12 @@ def open(address: str, wished: str | None = None) -> Pretrained:
 def encoder(found: Pretrained, dtype=jnp.float32, **changes):
   """The linen module of the network's encoder. changes: fields of its section, as dropout=0.1."""
   section = {**found.section, **changes}
-  return parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
+  return named.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
 
 
 def open_run(address: str) -> Run:
-  """The run at W, W@STEP or W@best.
-
-  Raises:
-    UserError: no such workdir or step, a damaged one, or an objective without a network.
-    TryAgain: the storage does not answer.
+  """The run at W, W@STEP or W@best. Raises UserError for no such workdir or step, a damaged one, or
+  an objective without a network; TryAgain if the storage does not answer.
   """
   params, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config
@@ -158,7 +151,7 @@ def _directory(address, wished):
   a = architectures.reader(weights.read_json(storage.path(folder) / 'config.json'), wished)
   words = hf.vocabulary_size(params)
   section = hf_architecture.section(a, report.encoder)
-  built = parts.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
+  built = named.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
   return Pretrained(
     address=address,
     section=_section(a.part, built),

@@ -19,38 +19,30 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import failures
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import watchdog
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import cost
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import failures
-from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
-from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import watchdog
-from bertzoo_jax.training import workdir as workdirs
 
 
 def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:
   """Trains in a workdir, or resumes what is there.
 
-  Args:
-    run: an assembly.Run, see checks.of_run.
-    workdir: folder of the run.
-    open_data: () → training_data.Data.
-    init: address of weights to begin with, or one for each network by comma; None for fresh ones.
-    notice: a Preemption that listens.
-    devices: of the mesh; None for all.
-    show: whether to print progress.
+  run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
+  weights to begin with, or one for each network by comma; None for fresh ones. notice: a Preemption
+  that listens. devices: of the mesh; None for all. show: whether to print progress.
 
-  Returns:
-    {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its Data
-    says of steps beyond it, 'flops': of the whole run, as `Objective.published_flops` counts}.
-
-  Raises:
-    UserError: anything that does not fit, before anything is written.
-    TryAgain, Stopped: see `pretrain`.
+  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
+  Data says of steps beyond it, 'flops': of the whole run, as `Objective.published_flops` counts}.
+  Raises UserError for anything that does not fit, before anything is written; TryAgain, Stopped:
+  see `pretrain`.
   """
   config = run.config
   workdirs.check_unlike(workdir, workdirs.A_CORPUS)
@@ -165,18 +157,14 @@ def _state(config, phase_run, checkpoints, start, init, data):
   """(TrainState, a line that says where it comes from, notes)."""
   target, notes = phase_run.target
   if start:
-    also = ' (--init is for a first start: not used)' if init else ''
-    return (
-      checkpoints.restore(start, target),
-      f'resuming from the checkpoint of step {start:,}{also}',
-      notes,
-    )
+    said = f'resuming from the checkpoint of step {start:,}'
+    said += ' (--init is for a first start: not used)' if init else ''
+    return checkpoints.restore(start, target), said, notes
   given = storage.addresses(init or '')
   if phase_run.objective.frozen and len(given) < len(phase_run.objective.networks):
     raise errors.UserError(
       f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
-      'phase with '
-      'objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
+      'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
     )
   state = phase_runs.fresh(phase_run)
   if init is None:
@@ -192,19 +180,13 @@ def _state(config, phase_run, checkpoints, start, init, data):
   )
 
   def place(x, to):
-    return (
-      x
-      if isinstance(x, jax.Array)
-      else jax.make_array_from_callback(
-        x.shape, to.sharding, lambda index: np.asarray(x[index], to.dtype)
-      )
-    )
+    if isinstance(x, jax.Array):
+      return x
+    part = lambda index: np.asarray(x[index], to.dtype)
+    return jax.make_array_from_callback(x.shape, to.sharding, part)
 
-  return (
-    state.replace(params=jax.tree.map(place, params, target.params)),
-    f'weights from {init}, optimizer and step fresh',
-    [*lines, *notes],
-  )
+  state = state.replace(params=jax.tree.map(place, params, target.params))
+  return state, f'weights from {init}, optimizer and step fresh', [*lines, *notes]
 
 
 def _export_notes(hf_class, network) -> list[str]:

@@ -21,7 +21,7 @@ from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
 try:
@@ -83,7 +83,7 @@ def build(
 
   def form_of(part):
     text = rows_lib.text_of(part)
-    form = parts.build(format, formats.BY_NAME, 'format', text, length)
+    form = named.build(format, formats.BY_NAME, 'format', text, length)
     return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
   form = form_of(corpus.splits[split].part(0))
@@ -100,7 +100,7 @@ def build(
       f'{masking["block"]}: the reused part '
       'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
     )
-  mask = parts.build(masking, maskings.BY_NAME, 'masking', length, corpus)
+  mask = named.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   if not isinstance(mask, maskings.Masking):
     raise errors.UserError(
       f'masking={masking["name"]} gives a {type(mask).__name__}: return a Masking '
@@ -127,7 +127,7 @@ def build(
     notes,
     first_example,
   )
-  if parts.is_outside(masking['name']):  # those of the package are tested
+  if named.is_outside(masking['name']):  # those of the package are tested
     pipeline.check(masking['name'])
   return pipeline
 

@@ -94,14 +94,9 @@ def phases(config) -> tuple[Phase, ...]:
       raise errors.UserError(
         f'config.phases[{index}] is {phase!r}: a phase is (steps, {{key: value}}).'
       ) from e
-    if type(steps) is not int:
-      raise errors.UserError(
-        f'config.phases[{index}] has {steps!r} steps: a whole number is needed.'
-      )
-    if steps <= 0:
-      raise errors.UserError(
-        f'config.phases[{index}] has {steps} steps: a phase needs at least one.'
-      )
+    if type(steps) is not int or steps <= 0:
+      needed = 'a phase needs at least one' if type(steps) is int else 'a whole number is needed'
+      raise errors.UserError(f'config.phases[{index}] has {steps!r} steps: {needed}.')
     resolved = config.copy_and_resolve_references().unlock()
     for key, value in overrides.items():
       _override(resolved, key, value, index)
@@ -224,22 +219,15 @@ def _learned(phase):
 
 def differences(old: dict, new: dict) -> list[str]:
   """Lines 'key: old → new' for every key in which two flat configs differ."""
-  lines = []
-  for key in sorted(old.keys() | new.keys()):
-    a, b = old.get(key, '(absent)'), new.get(key, '(absent)')
-    if a != b:
-      lines.append(f'{key}: {a} → {b}')
-  return lines
+  value = lambda flat, key: flat.get(key, '(absent)')
+  keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
+  return [f'{key}: {value(old, key)} → {value(new, key)}' for key in keys]
 
 
 def check_text(what: str, facts, tokenizer, splitting) -> None:
   """Raises UserError if the text that a run reads was made with another config. The text defines
-  vocabulary, tokenizer and splitting.
-
-  Args:
-    what: is checked, begins the sentence ('The corpus C').
-    facts: its vocab_size, and its sections `tokenizer` and `corpus` where it knows them.
-    tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
+  vocabulary, tokenizer and splitting. what: begins the sentence ('The corpus C'). facts: its
+  vocab_size, and its sections `tokenizer` and `corpus` where it knows them.
   """
   if tokenizer['vocab_size'] == AUTO:
     tokenizer = {**tokenizer, 'vocab_size': facts['vocab_size']}

@@ -84,13 +84,7 @@ def did_you_mean(word: str, known, listed=False) -> str:
 
 
 def choose(name: str, table: dict, what: str):
-  """table[name], or a UserError that says what there is.
-
-  Args:
-    name: a choice that a config makes.
-    table: the choices.
-    what: what is chosen, for the message ('activation').
-  """
+  """table[name], or a UserError that says what there is. what: is chosen ('activation')."""
   if name not in list(table):  # a list has no hash
     verb = 'are' if what in ('features', 'metrics') else 'is'
     raise UserError(f'No {what} {verb} called {name!r}.{did_you_mean(name, table)}')

@@ -35,15 +35,8 @@ def fold(key, number):
 
 
 def bits(key, counter):
-  """32 uniform bits for every counter.
-
-  Args:
-    key: pair of uint32 arrays or tensors.
-    counter: an int, a numpy array of integers, or a uint32 tensor, of a shape that broadcasts with
-      the key's.
-
-  Returns:
-    uint32 of the broadcast shape.
+  """32 uniform bits for every counter: uint32 of the broadcast shape. key: pair of uint32 arrays or
+  tensors. counter: an int, a numpy array of integers, or a uint32 tensor.
   """
   lo, hi = key
   shift = _shift(lo)
@@ -75,15 +68,8 @@ def permute(key, size: int, items):
   stored.
 
   A Feistel network over the smallest near-square grid that holds the range, walked until it is back
-  in the range (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
-
-  Args:
-    key: numpy key of shape [1].
-    size: how many there are to permute, at most 2⁶⁰.
-    items: int64 [n] with values in [0, size).
-
-  Returns:
-    int64 [n].
+  in the range (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"). key: numpy, of shape
+  [1]. size: at most 2⁶⁰. items: int64 [n] with values in [0, size), as the result.
   """
   rows = math.isqrt(size - 1) + 1
   columns = -(-size // rows)

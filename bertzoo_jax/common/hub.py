@@ -14,23 +14,18 @@ TOKENIZER = tuple(
 
 
 def folder(name: str, files):
-  """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files,
-  kept where that library keeps them.
+  """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files
+  (OWNER/NAME[@REVISION]), kept where that library keeps them.
 
-  Args:
-    name: a folder, or OWNER/NAME[@REVISION].
-    files: names of the files that are wanted; those that are there are fetched.
-
-  Raises:
-    UserError: neither, or the hub has nothing of that name; TryAgain: it does not answer.
+  files: names of those that are wanted; what is there is fetched. Raises UserError for neither, or
+  a name that the hub lacks, TryAgain if it does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
     return path
   if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
     raise errors.UserError(
-      f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub either: correct the '
-      'name.'
+      f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub: correct the name.'
     )
   try:
     import huggingface_hub
@@ -40,12 +35,9 @@ def folder(name: str, files):
       f'hf:{name} is no folder here, and fetching it needs a package: pip install huggingface_hub.'
     ) from e
   repository, _, revision = name.partition('@')
+  wanted = dict(revision=revision or None, allow_patterns=list(files))
   try:
-    return storage.path(
-      huggingface_hub.snapshot_download(
-        repository, revision=revision or None, allow_patterns=list(files)
-      )
-    )
+    return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
   except Exception as e:  # of many libraries: the network's, the hub's, the cache's
     cause = errors.words(e, 160) or type(e).__name__
     said = f'hf:{name} is no folder here, and the hub gives no such files ({cause} …)'

@@ -31,13 +31,11 @@ _PASSING_CLASSES = (
 ).split()
 # Some are kinds of connection errors, and stay.
 _STAYING_CLASSES = 'BrokenPipeError SSLError ClientConnectorCertificateError'.split()
-_STAYING_ERRNOS = [
-  getattr(errno, name)
-  for name in (
-    'ENOENT EACCES EPERM EEXIST ENOTDIR EISDIR EROFS ENOSPC EDQUOT ENAMETOOLONG ELOOP EINVAL '
-    'EFBIG ENOTSUP EPIPE'
-  ).split()
-]
+_STAYING = (
+  'ENOENT EACCES EPERM EEXIST ENOTDIR EISDIR EROFS ENOSPC EDQUOT ENAMETOOLONG ELOOP EINVAL EFBIG '
+  'ENOTSUP EPIPE'
+)
+_STAYING_ERRNOS = [getattr(errno, name) for name in _STAYING.split()]
 _ASKED = 5  # times at most, for one answer of an object store
 
 
@@ -73,14 +71,8 @@ def asked(ask, what, right=NotImplemented, twice=True):
   """The answer of an object store: the first that came twice or is `right`. One that the client
   could not read is asked for again.
 
-  Args:
-    ask: () → an answer.
-    what: the address, for the message.
-    right: the answer that is expected, such as a checksum.
-    twice: whether it must come twice; not for a write.
-
-  Raises:
-    TryAgain: all answers differ.
+  ask: () → an answer. what: the address, for the message. right: the answer that is expected, such
+  as a checksum. twice: whether it must come twice; not for a write. Raises TryAgain if all differ.
   """
   answers = []
   for left in reversed(range(_ASKED)):
@@ -296,18 +288,8 @@ def sha256(p, block: int = 1 << 22) -> str:
   return digest.hexdigest()
 
 
-_OF_PROGRAMS = (
-  ArithmeticError,
-  AssertionError,
-  AttributeError,
-  ImportError,
-  LookupError,
-  MemoryError,
-  NameError,
-  NotImplementedError,
-  RecursionError,
-  TypeError,
-)
+_OF_PROGRAMS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError)
+_OF_PROGRAMS += (MemoryError, NameError, NotImplementedError, RecursionError, TypeError)
 
 
 def is_error_of_storage(e: BaseException) -> bool:
@@ -345,12 +327,8 @@ def http_code(e: BaseException) -> int | None:
   """The code of an HTTP answer that an error carries: of gcsfs, google.api_core and urllib as
   `code`, of aiohttp as `status`, of requests and httpx in its `response`.
   """
-  answer = getattr(e, 'response', None)
-  codes = (
-    getattr(e, 'code', None),
-    getattr(e, 'status', None),
-    getattr(answer, 'status_code', None),
-  )
+  holders = (e, 'code'), (e, 'status'), (getattr(e, 'response', None), 'status_code')
+  codes = [getattr(holder, name, None) for holder, name in holders]
   return next((code for code in codes if isinstance(code, int) and 400 <= code < 600), None)
 
 

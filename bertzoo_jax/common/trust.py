@@ -57,11 +57,8 @@ def take(given) -> None:
 
 
 def require(name: str, what: str) -> None:
-  """Raises UserError unless the user has named a part, or trusts all. Nothing of it is imported.
-
-  Args:
-    name: package.module:name.
-    what: section of the config, for the message.
+  """Raises UserError unless the user has named a part (package.module:name), or trusts all. Nothing
+  of it is imported. what: section of the config, for the message.
   """
   if name not in _named and not _everything[0]:
     raise errors.UserError(
@@ -112,11 +109,8 @@ def own_modules():
 @contextlib.contextmanager
 def datasets(connector, dataset):
   """Within it TensorFlow Datasets builds only features of its own. It would import the modules of
-  others that a prepared dataset names. Raises UserError at the first.
-
-  Args:
-    connector: tensorflow_datasets.features.FeatureConnector.
-    dataset: its name, for the message.
+  others that a prepared dataset names. Raises UserError at the first. connector:
+  tensorflow_datasets.features.FeatureConnector. dataset: its name, for the message.
   """
   kept = vars(connector)['cls_from_name']  # the one place where that library imports such a module
 

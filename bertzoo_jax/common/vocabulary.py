@@ -9,13 +9,8 @@ from bertzoo_jax.common import storage
 
 def of_folder(folder) -> dict[str, int] | None:
   """As `of_files`, of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer.
-
-  Args:
-    folder: local or gs://.
-
-  Raises:
-    UserError: also where a folder that prepare wrote has a tokenizer.json that says otherwise than
-      the vocabulary file beside it.
+  Raises UserError also where prepare wrote it, and tokenizer.json says otherwise than the
+  vocabulary file beside it.
   """
   folder = storage.path(folder)
   files = {f.name: f for f in folder.iterdir()} if folder.is_dir() else {}
@@ -32,13 +27,8 @@ def of_folder(folder) -> dict[str, int] | None:
 
 def of_files(files) -> dict[str, int] | None:
   """{piece: id}, added tokens included, of tokenizer.json, else vocab.txt, else vocab.json (or
-  encoder.json); None if there is none of them.
-
-  Args:
-    files: {file name: path}.
-
-  Raises:
-    UserError: a file that is damaged or of an unknown form, or a vocab.txt with a piece twice.
+  encoder.json); None if there is none of them. files: {file name: path}. Raises UserError for a
+  file that is damaged or of an unknown form, or a vocab.txt with a piece twice.
   """
   if 'tokenizer.json' in files:
     found = _of_tokenizer(files['tokenizer.json'])

@@ -59,7 +59,7 @@ entropy, or the accuracy is below the bigrams'.
 
 from absl import flags
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()

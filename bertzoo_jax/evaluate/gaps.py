@@ -11,7 +11,6 @@ import numpy as np
 
 from bertzoo_jax import objectives
 from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.common import curve
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.evaluate import bigrams
@@ -19,9 +18,10 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import masked
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.runs import curve
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import workdir as workdirs
 
 _COLUMNS = ('truth', 'before', 'after', 'bigrams', 'most frequent')
 NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most frequent token'

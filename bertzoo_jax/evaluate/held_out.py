@@ -12,7 +12,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mirror
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.runs import workdir as workdirs
 
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 

@@ -16,7 +16,7 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import probe
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.runs import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
 # That go through a network together: a batch of thousands of rows would not fit a device.

@@ -27,22 +27,22 @@ import math
 import jax
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import loading
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
-from bertzoo_jax.common import cli
-from bertzoo_jax.common import curve
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import curve
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import preemption
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks import submission
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import distributed
-from bertzoo_jax.training import lock
-from bertzoo_jax.training import preemption
-from bertzoo_jax.training import workdir as workdirs
 
 
 def finetune(

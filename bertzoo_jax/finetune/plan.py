@@ -16,8 +16,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import table
 from bertzoo_jax.parts import ranges
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import layer_decay
-from bertzoo_jax.training import step_folders
 
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields of a fine-tuning config that say how to make experiments, and are not fields of one.

@@ -27,12 +27,12 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks.kinds import kind
-from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import step_folders
-from bertzoo_jax.training import workdir as workdirs
 
 RESULT = 'result.json'
 PREDICTIONS = 'predictions.npz'

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from absl import flags
 
+from bertzoo_jax import cli
 from bertzoo_jax import loading
-from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
 

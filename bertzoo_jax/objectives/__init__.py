@@ -5,7 +5,6 @@ Objective. Fields: bertzoo_jax/parts/objectives.py and task_objectives.py.
 import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import choices
@@ -18,6 +17,7 @@ from bertzoo_jax.objectives import rows
 from bertzoo_jax.objectives import span_boundary
 from bertzoo_jax.objectives import spans
 from bertzoo_jax.objectives import tokens
+from bertzoo_jax.parts import named
 
 BY_NAME = {
   'mlm': mlm.mlm,
@@ -45,10 +45,10 @@ BY_NAME = {
 
 def of(config, vocab_size: int):
   """The objective of a config in float32, without kernels."""
-  encoder = parts.build(
+  encoder = named.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
   )
-  return parts.build(config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN)
+  return named.build(config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN)
 
 
 def networks_of(config, vocab_size: int):

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.parts import corpus
 from bertzoo_jax.parts import encoders
 from bertzoo_jax.parts import experiments
@@ -12,6 +11,7 @@ from bertzoo_jax.parts import features
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import formats
 from bertzoo_jax.parts import maskings
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import objectives
 from bertzoo_jax.parts import optimizers
 from bertzoo_jax.parts import schedules
@@ -108,8 +108,8 @@ def table(config) -> list[Row]:
   flat = {}
   for section, values in config.items():
     flat |= configuration.flatten({section: values})
-    if parts.is_outside(name := flat.get(f'{section}.name')):
-      for key, field in (fields.parameters(parts.resolve(name, {}, section)) or {}).items():
+    if named.is_outside(name := flat.get(f'{section}.name')):
+      for key, field in (fields.parameters(named.resolve(name, {}, section)) or {}).items():
         if field.kind is field.KEYWORD_ONLY and field.default is not field.empty:
           flat.setdefault(f'{section}.{key}', field.default)
   rows = []
@@ -137,8 +137,8 @@ def _definition(config, key, outside=False):
   elif '.' not in section:
     known = {p.__name__: p for p in (*SECTIONS.get(section, ()), *TASK_SECTIONS.get(section, ()))}
     chosen = config[section]['name'] if 'name' in config[section] else None
-    if parts.is_outside(chosen):
-      found = (parts.resolve(chosen, {}, section),) if outside else ()
+    if named.is_outside(chosen):
+      found = (named.resolve(chosen, {}, section),) if outside else ()
     elif chosen is None:  # of a fine-tuning's encoder, which the weights name
       found = [part for part in known.values() if name in fields.parameters(part)]
     elif chosen in list(known):

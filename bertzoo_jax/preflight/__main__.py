@@ -39,8 +39,8 @@ from multiprocessing import forkserver
 import jax
 from absl import flags
 
-from bertzoo_jax.common import cli
-from bertzoo_jax.common import config_file
+from bertzoo_jax import cli
+from bertzoo_jax.cli import config_file
 
 
 def recipe(argv: list[str]):

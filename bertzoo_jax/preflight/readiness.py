@@ -25,8 +25,8 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import workdir as workdirs
 
 _FAR = 2.0  # times the recipe's batch or tokens that are worth a word
 _MANY = 200  # epochs, far beyond what any of the papers read

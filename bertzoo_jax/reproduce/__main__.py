@@ -13,7 +13,7 @@ folder for each task, with its name; a task whose files are not there reads "not
 R gets a folder per row and seed, and table.md, table.json, curves.svg and table.html, written anew
 whenever a row ends. Several processes, on one machine or on several that share R, take rows from
 the same table: each row is held by a lock, and the row of a process that was killed is taken over
-(training/lock.py).
+(runs/lock.py).
 
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
@@ -24,7 +24,7 @@ import time
 
 from absl import flags
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()
@@ -37,10 +37,10 @@ from bertzoo_jax.reproduce import cost  # noqa: E402
 from bertzoo_jax.reproduce import page  # noqa: E402
 from bertzoo_jax.reproduce import plan  # noqa: E402
 from bertzoo_jax.reproduce import work  # noqa: E402
+from bertzoo_jax.runs import distributed  # noqa: E402
+from bertzoo_jax.runs import lock  # noqa: E402
+from bertzoo_jax.runs import workdir as workdirs  # noqa: E402
 from bertzoo_jax.tpu import chips  # noqa: E402
-from bertzoo_jax.training import distributed  # noqa: E402
-from bertzoo_jax.training import lock  # noqa: E402
-from bertzoo_jax.training import workdir as workdirs  # noqa: E402
 
 _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 _WAIT = 5.0  # seconds between two looks at rows that others hold

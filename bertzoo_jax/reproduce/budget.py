@@ -20,7 +20,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 
 _SHARE = 0.9  # of the hours, that pretraining may take; the rest is for tasks
 _STEPS, _ROWS = 8, 32  # of a warm-up

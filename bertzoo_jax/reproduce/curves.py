@@ -9,7 +9,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
-from bertzoo_jax.training import metrics
+from bertzoo_jax.runs import metrics
 
 _LOSSES = ('held_out_mlm_loss', 'held_out_rtd_loss', 'held_out_loss')
 _STYLE = {'svg.hashsalt': 'bertzoo_jax', 'svg.fonttype': 'none', 'font.size': 9}

@@ -15,10 +15,10 @@ from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
-from bertzoo_jax.training import step_folders
-from bertzoo_jax.training import workdir as workdirs
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.runs import workdir as workdirs
 
 PRETRAINED = 'pretrained.json'
 _NOTHING = {'step': None, 'flops': None, 'devices': ''}  # is known of a pretraining that diverged

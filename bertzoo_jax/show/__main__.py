@@ -18,7 +18,7 @@ import rich.console
 import rich.table
 from absl import flags
 
-from bertzoo_jax.common import cli
+from bertzoo_jax import cli
 
 if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()

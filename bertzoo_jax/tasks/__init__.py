@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import sources
@@ -38,7 +38,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     UserError: a file, column, label or setting does not fit.
   """
   kind = kinds.of(config.objective.name)
-  source = parts.build(config.source, sources.BY_NAME, 'source', task_dir)
+  source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
   check_parts(kind, config, source)
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config.metrics, names)
@@ -65,7 +65,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
 
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:
-  rows = parts.build(
+  rows = named.build(
     config.features, features.BY_NAME, 'features', examples, numbers, tokenizer, frame
   )
   return Split(

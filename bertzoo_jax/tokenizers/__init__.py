@@ -18,8 +18,8 @@ import tokenizers as hf
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
+from bertzoo_jax.parts import named
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
@@ -308,7 +308,7 @@ def _load_saved(files, section):
 
 def vocab_size_of(section) -> int | str:
   """The vocabulary size that config.tokenizer asks for, or 'auto'."""
-  return parts.field(section, 'vocab_size', BY_NAME, 'tokenizer')
+  return named.field(section, 'vocab_size', BY_NAME, 'tokenizer')
 
 
 def _sized(section, size) -> dict:
@@ -318,7 +318,7 @@ def _sized(section, size) -> dict:
 
 
 def _kind(section) -> kinds.Kind:
-  return parts.build(section, BY_NAME, 'tokenizer')
+  return named.build(section, BY_NAME, 'tokenizer')
 
 
 def _check_size(tokenizer, what):

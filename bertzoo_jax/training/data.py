@@ -79,16 +79,10 @@ class Data(NamedTuple):
 def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
   """The batches that `show --npz` wrote: needs no corpus and no TensorFlow.
 
-  Args:
-    path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash,
-      steps, batch_size, length, phase; since it is written, also with tokenizer_hash and the
-      sections tokenizer and corpus.
-    config: the run's; vocabulary, tokenizer, batch size and length must agree.
-    host: index and count; a host reads its own rows.
-
-  Raises:
-    UserError: not such a file, or one made for another vocabulary, tokenizer, batch size, length or
-      phase, or with ids out of range.
+  path: .npz with arrays [steps, B, …] by feature, and __meta__ with vocab_size, corpus_hash, steps,
+  batch_size, length, phase; newer ones also have tokenizer_hash and the sections tokenizer and
+  corpus. host: index and count; a host reads its own rows. Raises UserError for another file, or
+  one of another vocabulary, tokenizer, batch size, length or phase, or with ids out of range.
   """
   meta, arrays = _read(path)
   first, end = meta['steps']
@@ -135,36 +129,29 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:
-  """Raises UserError for values outside their table: on a device they would silently give NaN, or
-  the last row of the table.
+  """Raises UserError, beginning with `where`, for values outside their table: on a device they
+  would silently give NaN, or the last row of the table.
 
-  Args:
-    batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below
-      the length of the rows, segments below 3, labels of pairs 0 or 1.
-    vocab_size: of the text.
-    where: begins the sentence.
+  batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below the
+  length of the rows, segments below 3, labels of pairs 0 or 1.
   """
-  for name in ('input_ids', 'masked_targets', 'sampled_ids'):
-    if name in batch and batch[name].size:
-      low, high = int(batch[name].min()), int(batch[name].max())
-      if low < 0 or high >= vocab_size:
-        raise errors.UserError(
-          f'{where}: {name} has the id {low if low < 0 else high}, the vocabulary ends at '
-          f'{vocab_size - 1}: '
-          'the corpus was made with another tokenizer or is damaged; prepare it again.'
-        )
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
-  for name, end, kind in (
-    ('masked_positions', length, 'position'),
-    ('segment_ids', _SEGMENTS, 'segment'),
-    ('pair_labels', 2, 'label'),
-  ):
+  of_text = 'the corpus was made with another tokenizer or is damaged; prepare it again'
+  ids = 'id', vocab_size, 'the vocabulary ends', of_text
+  made = 'the batches were made by another version or are damaged; write them again'
+  for name, (kind, end, ends, why) in {
+    'input_ids': ids,
+    'masked_targets': ids,
+    'sampled_ids': ids,
+    'masked_positions': ('position', length, 'they end', made),
+    'segment_ids': ('segment', _SEGMENTS, 'they end', made),
+    'pair_labels': ('label', 2, 'they end', made),
+  }.items():
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
       if low < 0 or high >= end:
         raise errors.UserError(
-          f'{where}: {name} has the {kind} {low if low < 0 else high}, they end at {end - 1}: '
-          'the batches were made by another version or are damaged; write them again.'
+          f'{where}: {name} has the {kind} {low if low < 0 else high}, {ends} at {end - 1}: {why}.'
         )
 
 

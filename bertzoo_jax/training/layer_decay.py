@@ -20,16 +20,12 @@ def rates(
   A copy that several layers share has the multiplier of the last of them, as `optimizers.policy`
   numbers it. A copy that all layers share has that of the top layer.
 
-  Args:
-    paths: {path: shape} of every parameter, as `optimizers.paths_of` returns.
-    num_layers: n, of the encoder.
-    decay: above 0 and at most 1; 1 gives an empty table.
-    form: 'corrected': top is n + 1, so the top layer has decay. 'released': top is n + 2, so the
-      top layer has decay²: the release leaves a place for a pooler, which it does not have.
-    blocks_per_layer: of an encoder whose layers are several blocks (`inner_group_num`).
+  With form 'corrected' top is n + 1, so the top layer has decay. With 'released' it is n + 2, so
+  the top layer has decay²: the release leaves a place for a pooler, which it does not have.
 
-  Returns:
-    ((path regex, multiplier), …). Every regex matches a parameter.
+  paths: {path: shape}, as `trees.paths_of` returns. decay: above 0 and at most 1; 1 gives an
+  empty table. blocks_per_layer: of an encoder whose layers are several blocks (`inner_group_num`).
+  Returns ((path regex, multiplier), …); every regex matches a parameter.
   """
   top = num_layers + _FORMS[form]
   if decay == 1.0:

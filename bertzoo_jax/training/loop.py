@@ -13,17 +13,17 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.runs import failures
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import replicas
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.runs import watchdog as watchdogs
 from bertzoo_jax.training import data
-from bertzoo_jax.training import failures
 from bertzoo_jax.training import health
 from bertzoo_jax.training import meter as meters
-from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import replicas
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
-from bertzoo_jax.training import step_folders
-from bertzoo_jax.training import watchdog as watchdogs
 
 
 @dataclasses.dataclass

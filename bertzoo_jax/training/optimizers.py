@@ -19,6 +19,7 @@ import optax
 import optax.contrib
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
 
 # Parameters with the copies of a scanned stack in their first axis.
 _STACKED = r'(^|/)layers/'
@@ -42,15 +43,9 @@ def adamw(schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, ra
   first updates. t counts the run's updates: for a parameter that joins in a later phase there is
   hardly a correction.
 
-  Args:
-    schedule: step → learning rate.
-    paths: {path: shape} of every parameter, as `paths_of` returns.
-  Returns:
-    An optax transform; `update(gradients, state, params, step=step)` gives what is added to the
-    parameters.
-
-  Raises:
-    UserError: a regex that is none, or that matches no parameter; clip groups without a norm.
+  schedule: step → learning rate. paths: {path: shape}, as `trees.paths_of` returns.
+  Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
+  or matches no parameter, and for clip groups without a norm.
   """
   adam = _adam(b1, b2, eps, corrected=True)
   return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
@@ -91,17 +86,10 @@ def lamb(
   share, there is one. Arguments, result and errors as in `adamw`.
   """
   _check_table('no_adaptation', no_adaptation, paths)
-  return _chain(
-    schedule,
-    paths,
-    _adam(b1, b2, eps, corrected=False),
-    weight_decay,
-    no_decay,
-    clip_norm,
-    rates,
-    clip_groups,
-    _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True)),
-  )
+  adam = _adam(b1, b2, eps, corrected=False)
+  ratio = _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True))
+  usual = schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups
+  return _chain(*usual, ratio)
 
 
 def stable_adamw(
@@ -170,13 +158,8 @@ def policy(table, paths, default) -> dict:
   layers: copies, which are groups of layers, are counted instead, and a single one is layer 0.
   Where a layer is several blocks (`inner_group_num`), blocks are counted.
 
-  Args:
-    table: ordered (path regex, value).
-    paths: {path: shape}, as `paths_of` returns.
-    default: value where no rule matches.
-
-  Returns:
-    {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies differ.
+  Returns {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies
+  differ. table: ordered (path regex, value). default: where no rule matches.
   """
 
   def value(path, numbered):
@@ -198,16 +181,6 @@ def policy(table, paths, default) -> dict:
 def matching(path: str, table) -> bool:
   """True if one of the regexes is found in the path."""
   return any(re.search(regex, path) for regex in table)
-
-
-def path_of(key_path) -> str:
-  """'encoder/layers/attention/query/kernel' for a jax key path."""
-  return jax.tree_util.keystr(key_path, simple=True, separator='/')
-
-
-def paths_of(tree) -> dict[str, tuple[int, ...]]:
-  """{'/'-joined path: shape} of every leaf, in jax's order."""
-  return {path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _numbered(paths) -> dict[str, list[str]]:
@@ -258,9 +231,9 @@ def _is(value, found) -> bool:
   return np.ndim(found) == 0 and found == value
 
 
-def _map_with_path(f, *trees):
-  """Maps f(path, leaf, …) over trees."""
-  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(path_of(p), *leaves), *trees)
+def _map_with_path(f, *of):
+  """Maps f(path, leaf, …) over trees of leaves."""
+  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *of)
 
 
 def _stateless(f, state=_EMPTY):
@@ -279,7 +252,7 @@ def _clip(clip_norm, groups):
   def clipped(updates, params):
     del params
     leaves, tree = jax.tree.flatten(updates)
-    group_of = [groups[path] for path in paths_of(updates)]
+    group_of = [groups[path] for path in trees.paths_of(updates)]
     for k in numbers:
       # Zeros stand for copies of other groups: they add nothing to the norm.
       own = {

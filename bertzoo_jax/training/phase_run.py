@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
@@ -188,9 +188,7 @@ def bits_per_byte(nats_per_token: float, tokens_per_byte: float) -> float:
 
 def param_shapes(state) -> dict:
   """{path: shape} of the parameters of a state."""
-  return {
-    optimizers.path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(state.params)
-  }
+  return {trees.path_of(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(state.params)}
 
 
 def _initial(phase_run):

@@ -8,18 +8,15 @@ them; four more are usual today. Fields: bertzoo_jax/parts/schedules.py.
 import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 
 
 def linear_from_start(total_steps: int, *, learning_rate, warmup):
   """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0,
   with its jump at W (Google's BERT).
 
-  Returns:
-    s → rate, float32, for integers and for traced arrays. All schedules have this result.
-
-  Raises:
-    UserError: warmup not shorter than total_steps.
+  All schedules return s → rate, float32, for integers and traced arrays, and raise UserError for a
+  warmup that is not shorter than total_steps.
   """
   _check(total_steps, warmup)
 
@@ -161,20 +158,15 @@ _FALLS = {
 def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps: int):
   """The schedule a phase runs under, as a function of the global step.
 
-  Args:
-    fields: the config's schedule section, with `name` and `across_phases` (continue | restart;
-      a section without it continues).
-    phase_first_step, phase_steps: where the phase lies in the run, in steps.
-    total_steps: of the whole run.
-
-  Raises:
-    UserError: an unknown name or `across_phases`, or a warmup that does not fit.
+  fields: the config's schedule section, with `name` and `across_phases` (continue | restart; a
+  section without it continues). Raises UserError for an unknown name or `across_phases`, or a
+  warmup that does not fit.
   """
   fields = dict(fields)
   across = fields.pop('across_phases', 'continue')
   known = {'continue': total_steps, 'restart': phase_steps}
   steps = errors.choose(across, known, 'config.schedule.across_phases')
-  rate = parts.build(fields, BY_NAME, 'schedule', steps)
+  rate = named.build(fields, BY_NAME, 'schedule', steps)
   return rate if across == 'continue' else lambda s: rate(s - phase_first_step)
 
 

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import optimizers
+from bertzoo_jax.common import trees
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
@@ -40,15 +40,11 @@ ACTIVATIONS = (
 
 
 def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
-  """The mesh with axes (data, fsdp, tensor) over all devices, in an order that suits their wiring
-  where that is known.
+  """The mesh with axes (data, fsdp, tensor), in an order that suits the wiring where that is known.
 
-  Args:
-    shape: devices along data, fsdp and tensor; one may be -1 and takes what is left.
-    devices: all of them if None; they may be those of a topology that is not there.
-
-  Raises:
-    UserError: the shape does not use each device once, or splits rows that one host feeds.
+  shape: devices along the axes; one may be -1 and takes what is left. devices: all of them if None;
+  they may be of a topology that is not there. Raises UserError if the shape does not use each
+  device once, or splits rows that one host feeds.
   """
   devices = jax.devices() if devices is None else list(devices)
   count, known = len(devices), int(np.prod([n for n in shape if n != -1]))
@@ -82,24 +78,16 @@ def rows_over(mesh) -> int:
 
 
 def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
-  """Shardings of a tree of parameters, or of their shapes.
+  """(a tree of NamedSharding for a nested dict of arrays or shape structs, a line for each
+  parameter that is whole on an axis its rule wanted it split over).
 
-  Args:
-    tree: nested dict of arrays or shape structs.
-    mesh: the mesh.
-    table: ordered (path regex, {axis of the mesh: axes of the parameter}).
-
-  Returns:
-    A tree of NamedSharding, and one line for each parameter that is whole on an axis its rule
-    wanted it split over.
-
-  Raises:
-    UserError: a path no rule matches.
+  table: ordered (path regex, {axis of the mesh: axes of the parameter}). Raises UserError for a
+  path that no rule matches.
   """
   notes = []
 
   def place(key_path, leaf):
-    path = optimizers.path_of(key_path)
+    path = trees.path_of(key_path)
     rule = _first_match(table, path)
     if rule is None:
       raise errors.UserError(
@@ -138,20 +126,13 @@ def _spec(rule, shape, mesh):
 
 def of_state(state, parameter_shardings, mesh):
   """Shardings of a whole train state: what is shaped like the parameters goes where they are, the
-  carry's rows are split like the batch, the rest is on every device.
-
-  Args:
-    state: TrainState of shape structs.
-    parameter_shardings: as `of_parameters` returns.
-    mesh: the mesh.
+  carry's rows are split like the batch, the rest is on every device. state: of shape structs.
   """
   everywhere = NamedSharding(mesh, PartitionSpec())
-  known = {
-    optimizers.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)
-  }
+  known = {trees.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)}
 
   def place(key_path, leaf):
-    parts = optimizers.path_of(key_path).split('/')
+    parts = trees.path_of(key_path).split('/')
     if len(leaf.shape) == 0:
       return everywhere
     tails = ('/'.join(parts[i:]) for i in range(len(parts)))
@@ -204,10 +185,6 @@ def on_mesh(mesh, kernels):
   over tensor; where that does not divide the heads, each device along it attends with all of them.
   A device is told the first head of its part, and rows have their own keys, so that dropout is the
   same on any mesh.
-
-  Args:
-    mesh: the mesh.
-    kernels: kernels.Kernels.
   """
   if kernels.partitioned or mesh.size == 1:
     return kernels.attend, kernels.add_norm
@@ -289,18 +266,11 @@ def kernel_gradients(mesh, table):
 def _on_parts(mesh, f, arrays, places, result, kept=None, name=None):
   """f(learned, others, None) of each device's part of the arrays. Only the learned get a gradient.
 
-  Each device differentiates its part, and what it has in common with others is added up over those
-  that have other parts of the result. Left to jax, all would be added up over all, also what
-  devices along an axis have computed alike.
-
-  Args:
-    mesh: the mesh.
-    f: of two tuples and None. With `kept`, it returns (result, what its gradient needs besides the
-      arrays); for the gradient it is handed that for None, and returns the result alone.
-    arrays, places: the two tuples and their specs; None among the others stays None.
-    result: spec of the result, or of each of several.
-    kept: spec of the second of the pair. None: f returns the result alone.
-    name: of the kept arrays, for policies of jax.checkpoint.
+  Each device computes gradients of its part. A shared array's gradient is summed only over devices
+  that computed different parts of the result: jax alone would sum over all devices, and count what
+  several computed twice. arrays, places: two tuples and their specs. With `kept`, a spec, f returns
+  (result, what its gradient needs besides the arrays), and is handed that for None in the backward
+  pass. name: of the kept arrays, for policies of jax.checkpoint.
   """
   split = lambda f, ins, out: jax.shard_map(
     f, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False
@@ -336,11 +306,7 @@ def summed_at_end(f, mesh):
   Each computes with its own rows alone (`inside_shard_map`); left to the compiler, gradients are
   added up over all devices in each microbatch, and that of a table that is used twice once for each
   use. That is what happens where parameters are split: devices then have no whole gradient to keep.
-
-  Args:
-    f: of two trees: what all devices have, and arrays whose first axis is rows of the batch. It
-      returns two such; the first is added up.
-    mesh: the mesh; None for one device.
+  f: of two trees, what all devices have and rows of the batch; it returns two such.
   """
   if mesh is None or mesh.shape['data'] < mesh.size:
     return f
@@ -359,8 +325,8 @@ def inside_shard_map() -> bool:
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
-  """Raises UserError if `batch_size` rows cannot be split over microbatches, devices and
-  hosts. where: text that the message begins with.
+  """Raises UserError, beginning with `where`, if rows cannot be split over microbatches, devices
+  and hosts.
   """
   rows = rows_over(mesh)
   if accumulation < 1:

@@ -15,11 +15,8 @@ _SMALLEST = 1e-30  # lower limit, so that a loss of 0 has a logarithm
 
 
 def fresh() -> dict:
-  """The statistics before the first step.
-
-  Returns:
-    {'seen': int32, finite steps of the phase so far; 'mean', 'variance': float32 [2], running, of
-    log loss and log gradient norm; 'total': int32, spikes of the run so far}.
+  """The statistics before the first step: {'seen': int32, finite steps of the phase; 'mean',
+  'variance': float32 [2], running, of log loss and log gradient norm; 'total': int32, spikes}.
   """
   return {
     'seen': jnp.zeros([], jnp.int32),
@@ -49,10 +46,7 @@ def update(statistics: dict, loss, norm, counts) -> tuple:
   The first steps of a run and of each phase, where losses change for good reasons, cannot be one.
   The statistics are part of the train state, so a resumed run finds the same spikes.
 
-  Args:
-    statistics: as `fresh` returns.
-    loss, norm: scalars of the step.
-    counts: bool; False leaves the statistics as they are (numbers that are not finite).
+  counts: bool; False leaves the statistics as they are (numbers that are not finite).
   """
   mean, variance = statistics['mean'], statistics['variance']
   x = jnp.log(jnp.maximum(jnp.stack([loss, norm]).astype(jnp.float32), _SMALLEST))

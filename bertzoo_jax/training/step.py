@@ -12,6 +12,7 @@ from flax import struct
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
@@ -64,18 +65,10 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
   of (seed, step, global row), so a step can be repeated, and neither microbatches nor mesh change
   what is drawn. An update whose loss or gradient norm is not finite is left out and counted.
 
-  Args:
-    objective: an Objective.
-    tx: optax transform whose update takes `step`.
-    schedule: step → learning rate, for the metrics.
-    seed: of the run.
-    accumulation: microbatches per step.
-    mesh: where batch and parameters are split; None for one device.
-
-  Returns:
-    step(state, batch) → (state, metrics); metrics are scalars: loss, every metric of the objective,
-    lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far, and since the last
-    good one), spikes (so far) and spike (whether this step is one).
+  schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
+  for one device. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
+  metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far,
+  and since the last good one), spikes (so far) and spike (whether this step is one).
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
@@ -163,7 +156,7 @@ def not_finite(state) -> str | None:
     {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
   )
   finite = jax.device_get(_all_finite([x for _, x in leaves]))
-  return next((optimizers.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
+  return next((trees.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
 
 
 @jax.jit
@@ -186,16 +179,13 @@ def means(sums: dict, normalizers: dict) -> dict:
 
 
 def carry_over(old, new, inherits=()):
-  """`new` with every leaf replaced by the one of `old` that has the same path and shape: how a
-  phase takes over a state.
-
-  inherits: of the new phase's objective: where a new parameter comes from that has no old one of
-  its own path.
+  """`new` with every leaf of `old` that has the same path and shape: how a phase takes over a
+  state. inherits: of its objective, where a parameter without an old one of its path comes from.
   """
-  known = {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
+  known = {trees.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 
   def pick(key_path, leaf):
-    path = optimizers.path_of(key_path)
+    path = trees.path_of(key_path)
     if path not in known and path.startswith('params/'):
       path = 'params/' + next(
         (re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])),
@@ -248,7 +238,7 @@ def _except(updates, frozen):
   if not frozen:
     return updates
   return jax.tree_util.tree_map_with_path(
-    lambda p, u: jnp.zeros_like(u) if optimizers.matching(optimizers.path_of(p), frozen) else u,
+    lambda p, u: jnp.zeros_like(u) if optimizers.matching(trees.path_of(p), frozen) else u,
     updates,
   )
 

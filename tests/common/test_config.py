@@ -10,7 +10,7 @@ import pytest
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import workdir
+from bertzoo_jax.runs import workdir
 from configs import bert
 from configs import bert_wwm
 from configs import electra

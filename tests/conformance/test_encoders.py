@@ -14,7 +14,6 @@ import small_networks as small
 from jax.interpreters import partial_eval as pe
 
 from bertzoo_jax import objectives
-from bertzoo_jax.common import parts
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -22,6 +21,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.parts import named
 from bertzoo_jax.training import sharding
 
 GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat')
@@ -56,7 +56,7 @@ def make(encoder_of):
   def build(**changes):
     fields = {**encoder_of, **rates, **changes}
     handed = {**given, **{k: fields.pop(k) for k in GIVEN if k in fields}}
-    return parts.build(fields, encoders.BY_NAME, 'encoder', **handed)
+    return named.build(fields, encoders.BY_NAME, 'encoder', **handed)
 
   return build
 

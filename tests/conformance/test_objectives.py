@@ -12,9 +12,10 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax.common import parts
+from bertzoo_jax.common import trees
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from tests.outside import coupled
 
@@ -40,8 +41,8 @@ def learned(objective_of):
   if section is not None:
     rates = {k: 0.0 for k in section if k == 'dropout' or k.endswith('_dropout')}
     given = dict(vocab_size=small.VOCAB, dtype=jnp.float32)
-    encoder = parts.build({**section, **rates}, encoders.BY_NAME, 'encoder', **given)
-  objective = parts.build(own, objectives.BY_NAME, 'objective', encoder=encoder)
+    encoder = named.build({**section, **rates}, encoders.BY_NAME, 'encoder', **given)
+  objective = named.build(own, objectives.BY_NAME, 'objective', encoder=encoder)
   if unknown := set(objective.reads) - set(rows(objective)):
     pytest.skip(f'the batches of this test have no {", ".join(sorted(unknown))}')
   return objective, small.parameters(objective)
@@ -149,7 +150,7 @@ def test_every_parameter_gets_a_gradient(learned):
   objective, params = learned
   gradients = small.evaluate(objective, params, rows(objective))[1]
   for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
-    if optimizers.matching(optimizers.path_of(path), objective.frozen):
+    if optimizers.matching(trees.path_of(path), objective.frozen):
       assert not np.asarray(leaf).any(), path
     elif path[-2].key != 'key':  # a bias of all keys alike moves no softmax
       assert np.abs(leaf).max() > 1e-7, path

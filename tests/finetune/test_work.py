@@ -11,7 +11,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import work
-from bertzoo_jax.training import step_folders
+from bertzoo_jax.runs import step_folders
 
 WAIT = 20.0  # seconds that a run goes on if nothing stops it
 

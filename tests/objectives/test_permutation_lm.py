@@ -14,13 +14,13 @@ from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from configs import parts
 from configs import xlnet
-from tests.training import toys
+from tests import toys
 
 objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -154,7 +155,7 @@ def updated(accumulation, mesh):
   """(parameters, metrics) after a step."""
   objective, params = pair(temperature=3.0, num_layers=1)
   fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.01, no_decay=())
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, optimizers.paths_of(params), **fields)
+  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, trees.paths_of(params), **fields)
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
@@ -299,7 +300,7 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   )
   params = small.parameters(objective, seed=1, scale=0.05)
   fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.5, no_decay=())
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-2, optimizers.paths_of(params), **fields)
+  tx = optimizers.adamw_uncorrected(lambda s: 1e-2, trees.paths_of(params), **fields)
   state = small.state(objective, tx, params, 4)
   state = state.replace(
     opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)

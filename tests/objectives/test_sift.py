@@ -17,6 +17,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
@@ -83,7 +84,7 @@ def step(made, **how):
   schedule = schedules.BY_NAME['linear_from_start'](10, learning_rate=1.0, warmup=0)
   tx = optimizers.BY_NAME['adamw'](
     schedule,
-    optimizers.paths_of(params),
+    trees.paths_of(params),
     b1=0.9,
     b2=0.999,
     eps=1.0,  # so that the update is no sign

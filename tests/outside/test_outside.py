@@ -23,21 +23,21 @@ from bertzoo_jax import export
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as named_parts
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.training import checkpoint
-from bertzoo_jax.training import metrics
+from bertzoo_jax.parts import named as named_parts
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import step_folders
 from configs import bert
 from configs import parts
+from tests import toys
 from tests.outside import kept_or_random
 from tests.outside import modern
-from tests.training import toys
 
 STEPS, KEPT_STEP, VOCAB = 36, 12, 104
 KEPT = 'tests.outside.kept_or_random:kept_or_random'

@@ -18,9 +18,9 @@ from bertzoo_jax import prepare
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts as part_lib
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show

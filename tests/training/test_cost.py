@@ -8,8 +8,8 @@ import pytest
 
 from bertzoo_jax import assembly
 from bertzoo_jax import objectives
-from bertzoo_jax.common import parts as registry
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named as registry
 from configs import albert
 from configs import bert
 from configs import deberta

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import optimizers
 from configs import parts
@@ -48,7 +49,7 @@ def release(path, layer, decay):
 
 def paths_of(kind, **changes):
   objective = small.objective(kind, **{'num_layers': LAYERS, **changes})
-  return optimizers.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  return trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
 def multipliers(paths, rates):

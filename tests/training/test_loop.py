@@ -13,14 +13,14 @@ import toys
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
-from bertzoo_jax.training import checkpoint
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.runs import watchdog
 from bertzoo_jax.training import loop
-from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
-from bertzoo_jax.training import step_folders
-from bertzoo_jax.training import watchdog
 
 BORDER, END = 3, 6
 

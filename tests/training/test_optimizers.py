@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from tests import found
 
@@ -142,7 +143,7 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
 
   def update(name, tree, g):
     tree, g = {name: {'kernel': tree}}, {name: {'kernel': g}}
-    tx = lamb(optimizers.paths_of(tree), no_decay=(), no_adaptation=())
+    tx = lamb(trees.paths_of(tree), no_decay=(), no_adaptation=())
     return tx.update(g, tx.init(tree), tree, step=0)[0][name]['kernel']
 
   alone = [update('dense', p, g) for p, g in zip(params, grads)]
@@ -157,7 +158,7 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
 
 def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
   params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
-  tx = lamb(optimizers.paths_of(params), weight_decay=0.0, no_decay=(), no_adaptation=())
+  tx = lamb(trees.paths_of(params), weight_decay=0.0, no_decay=(), no_adaptation=())
   updates, _ = tx.update(
     {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}},
     tx.init(params),

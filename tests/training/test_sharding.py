@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from bertzoo_jax import kernels
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.common import trees
 from bertzoo_jax.model import attention
 from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import phase_run as phase_runs
@@ -216,6 +217,5 @@ def test_heads_that_a_mesh_does_not_divide_are_said():
 
 
 def _leaves(tree):
-  from bertzoo_jax.training import optimizers
 
-  return {optimizers.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+  return {trees.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}

@@ -7,7 +7,6 @@ import importlib
 from typing import Any
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf.architecture import Architecture
@@ -19,6 +18,7 @@ from bertzoo_jax.hf.architectures import electra
 from bertzoo_jax.hf.architectures import ernie
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
+from bertzoo_jax.parts import named
 
 
 def choose(name: str) -> Architecture:
@@ -30,9 +30,9 @@ def choose(name: str) -> Architecture:
   Raises:
     UserError: no such class, no such module, no such name in it, or something else by that name.
   """
-  if not parts.is_outside(name):
+  if not named.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  found = parts.outside(name, 'hf', lambda x: isinstance(x, Architecture))
+  found = named.outside(name, 'hf', lambda x: isinstance(x, Architecture))
   if not isinstance(found, Architecture):
     raise errors.UserError(
       f'{name!r} is no Architecture but of type {type(found).__name__}: see '

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import parts
+from bertzoo_jax.parts import named
 
 
 class Kind(NamedTuple):
@@ -66,7 +66,7 @@ def score(names, task, split, outputs) -> dict[str, float]:
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
   given = task.kind.given(task, split, outputs)
-  found = {n: parts.resolve(n, task.kind.metrics, 'metrics') for n in names}
+  found = {n: named.resolve(n, task.kind.metrics, 'metrics') for n in names}
   groups = lambda f: {'groups': split.examples} if ranks(f) else {}
   return {n: float(f(*given, **groups(f))) for n, f in found.items()}
 
@@ -89,7 +89,7 @@ def check_metrics(kind: Kind, names, labels) -> None:
   if not names:
     raise errors.UserError("config.metrics is empty: name at least one, as in ('accuracy',).")
   for name in names:
-    parts.resolve(name, kind.metrics, 'metrics')
+    named.resolve(name, kind.metrics, 'metrics')
   kind.check(names, labels)
 
 

@@ -1,0 +1,251 @@
+"""What every entry point shares: flags, and how it ends: exit code 2 or 75, with one sentence."""
+
+import errno
+import os
+import signal
+import sys
+import textwrap
+import traceback
+import types
+import warnings
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from bertzoo_jax.cli import config_file
+from bertzoo_jax.cli import settings
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
+from bertzoo_jax.parts import ranges
+
+# Whose errors come from an object store that does not answer, or refuses.
+_STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
+
+
+# The config of this command, once the line is read; the fields that it must have; whether a
+# fine-tuning will do, too.
+_CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
+
+
+def define_config(
+  required: bool = True,
+  fields: tuple[str, ...] = configuration.FIELDS,
+  also_tasks: bool = False,
+  help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
+) -> types.SimpleNamespace:
+  """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config, or
+  None without one.
+
+  fields: that the config must have. also_tasks: whether a fine-tuning will do, too. help: what
+  --help says of it.
+  """
+  flags.DEFINE_string('config', None, help, required=required)
+  _CONFIG.fields, _CONFIG.also_tasks = fields, also_tasks
+  return _CONFIG
+
+
+def quiet_tensorflow():
+  """Keeps TensorFlow from what it prints when it is imported: called before that."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
+
+
+def run(main, leave=None, also=None):
+  """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one
+  sentence on stderr and an exit code.
+
+  leave: code → ends the process, also after an error that has no sentence; sys.exit if None.
+  also: takes the sentence too.
+  """
+  # The libraries beneath speak of devices that are not there and files that need not be; ask with
+  # --verbosity=0.
+  logging.set_verbosity(logging.ERROR)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
+    stream.reconfigure(errors='backslashreplace')
+  # remarks are for the user, not about code
+  warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
+  flags.DEFINE_bool(trust.FLAG, False, trust.HELP)
+  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[trust.FLAG])
+  if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
+  app.run(
+    lambda argv: _guard(main, argv, leave, also),
+    flags_parser=lambda argv: _guard(_parse, argv, also=also),
+  )
+
+
+def _parse(argv):
+  if set(argv[1:]) & {'--help', '-help', '-h'}:
+    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
+    address = address_in(argv) if 'config' in flags.FLAGS else None
+    print(_fields_of(address) if address else _help())
+    sys.exit(0)
+  try:
+    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
+    address = address_in(argv) if 'config' in flags.FLAGS else None
+    if address is not None:
+      _CONFIG.value = config = _experiment(address)
+      argv, given = settings.split(argv, config)
+    rest = flags.FLAGS(argv)
+  except SystemExit as e:
+    sys.exit(0 if e.code == 1 else e.code)  # absl ends with 1 after --helpfull: no mistake
+  except flags.UnrecognizedFlagError as e:
+    raise errors.UserError(_unknown_flag(e.flagname)) from e
+  except flags.Error as e:
+    raise errors.UserError(_missing_flag() or f'{errors.words(e)} (see --help).') from e
+  if len(rest) > 1:
+    raise errors.UserError(
+      f'{rest[1]!r} is not a flag: every argument is --name=value (see --help).'
+    )
+  if flags.FLAGS[trust.FLAG].value:
+    trust.everything()
+  if address is not None:
+    settings.apply(config, given)
+    trust.names(config)
+  return rest
+
+
+def address_in(argv: list[str]) -> str | None:
+  """FILE.py:ARGUMENT or NAME:ARGUMENT that a command line gives as --config; None without one."""
+  found = None
+  for argument, following in zip(argv[1:], [*argv[2:], None]):
+    name, is_set, value = argument.partition('=')
+    if name in ('--config', '-config'):
+      found = value if is_set else following
+  return found
+
+
+def _experiment(address):
+  """The config at an address, of the kind that this command needs."""
+  config, path = config_file.load(address), address.partition(':')[0]
+  is_task = 'suite' in config or 'source' in config
+  lacking = [field for field in _CONFIG.fields if field not in config]
+  if is_task and _CONFIG.also_tasks or not lacking:
+    return config
+  if is_task:
+    raise errors.UserError(
+      f'{path} is a fine-tuning, and this command needs a config of pretraining: run it '
+      'with python -m bertzoo_jax.finetune.'
+    )
+  if 'table' in config:
+    raise errors.UserError(
+      f'{path} is a table of a paper, and this command needs a config of pretraining: '
+      'run it with python -m bertzoo_jax.reproduce, with --preflight for its cost.'
+    )
+  raise errors.UserError(config_file.no_experiment(path, f'a config without {lacking[0]!r}'))
+
+
+def _help() -> str:
+  """The help of the main program: what it does, its own flags, the rest of its docstring."""
+  doc = (sys.modules['__main__'].__doc__ or '').strip().split('\n\n')
+  usage = 1 + next((i for i, block in enumerate(doc[1:]) if not block.startswith(' ')), len(doc))
+  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  lines = [
+    textwrap.fill(
+      f'--{flag.name:<14} {" ".join(flag.help.split())}',
+      width=100,
+      initial_indent='  ',
+      subsequent_indent=19 * ' ',
+    )
+    for flag in sorted(own, key=lambda flag: flag.name)
+  ]
+  last = 'Flags of the libraries: --helpfull.'
+  return '\n\n'.join([*doc[:usage], '\n'.join(['Flags:', *lines]), *doc[usage:], last])
+
+
+def _fields_of(address) -> str:
+  """The help of a config: each field with its value, what it means and its range; of a suite, of
+  its first task.
+  """
+  config, lines = config_file.load(address), []
+  if 'suite' in config:
+    config = next(iter(config.suite.values()))
+  for row in ranges.table(config):
+    lines.append(f'--config.{row.key}={row.value}')
+    choices = ' | ' in row.meaning  # which it explains
+    said = '; '.join(filter(None, (row.meaning.rstrip('.'), '' if choices else row.range)))
+    lines.append(textwrap.indent(textwrap.fill(said, width=94), 6 * ' '))
+  return '\n'.join(filter(None, lines))
+
+
+def _missing_flag() -> str | None:
+  """The sentence for a required flag without a value, once all flags have their values."""
+  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0]) if flags.FLAGS.is_parsed() else ()
+  for flag in own:
+    try:
+      for validator in flag.validators if flag.value is None else ():
+        validator.verify(flags.FLAGS)
+    except flags.ValidationError:
+      return f'--{flag.name} is missing (see --help).'
+  return None
+
+
+def _unknown_flag(name: str) -> str:
+  """What a misspelt flag is near to: a flag of the program, else a field of the config."""
+  if name == 'steps':
+    return f'--steps is no flag. {settings.STEPS}'
+  own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+  near = [f'--{flag}' for flag in errors.near(name, own)]
+  if meant := near or settings.as_flags(settings.meant_by(name, _CONFIG.value or {})):
+    return f'--{name} is no flag (see --help). Did you mean {"".join(meant)}?'
+  return (
+    f'--{name} is no flag: --help lists the flags, and what the config has is set by '
+    '--config.section.field=value.'
+  )
+
+
+def _guard(f, argv, leave=None, also=None):
+  try:
+    return f(argv)
+  except (Exception, KeyboardInterrupt) as e:
+    code, sentence = _ending(e)
+    if sentence is None and leave is None:
+      raise
+    print(
+      f'error: {sentence}' if sentence else traceback.format_exc().rstrip(),
+      file=sys.stderr,
+      flush=True,
+    )
+    if sentence and also:
+      also(sentence)
+    # a shell ends its loop only where the signal did end this
+    if isinstance(e, KeyboardInterrupt) and leave is None:
+      sys.stdout.flush()
+      signal.signal(signal.SIGINT, signal.SIG_DFL)
+      os.kill(os.getpid(), signal.SIGINT)
+  (leave or sys.exit)(code)
+
+
+def _ending(e: BaseException):
+  """(exit code, sentence) of an error; the sentence is None for an error of the program itself."""
+  code = errors.TryAgain.code if storage.may_pass(e) else errors.UserError.code
+  if isinstance(e, errors.UserError):
+    return e.code, str(e)
+  if isinstance(e, KeyboardInterrupt):
+    return 128 + signal.SIGINT, str(e) or 'Interrupted.'
+  if sentence := errors.no_memory(e):
+    return errors.Stopped.code, sentence
+  if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
+    return code, (
+      f'A gs:// address failed ({errors.words(e, 200)} …). Check its name, your login '
+      '(gcloud auth application-default login) and the network.'
+    )
+  # without a path it is no mistake of the user's
+  if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):
+    return (
+      code,
+      f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the '
+      'space left.',
+    )
+  if isinstance(e, BrokenPipeError):
+    return 1, 'Nobody reads the output any more (broken pipe).'
+  if isinstance(e, (ConnectionError, TimeoutError)):
+    return (
+      code,
+      f'The network failed ({errors.named(e, 200)}). Run the same line again.',
+    )
+  return 1, None

@@ -1,0 +1,197 @@
+"""Fields of a config that a command line sets: --config.section.field=value.
+
+A field keeps the type of its present value. In a suite, a config {'suite': {task: config}},
+--config.FIELD sets every task; --config.suite.TASK.FIELD sets one, and wins.
+"""
+
+import ast
+import re
+
+import ml_collections
+from absl import flags
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.parts import named
+
+STEPS = (
+  'The steps are those of config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
+  '--config.phases.'
+)
+_FLAG = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.DOTALL)
+
+
+def split(argv: list[str], config) -> tuple[list[str], dict[str, str]]:
+  """(the other arguments, {'section.field': text} in the order given). The last of each counts.
+
+  Raises UserError for a field that the config does not have, and for one without a value.
+  """
+  rest, given = [], {}
+  arguments = iter(argv)
+  for argument in arguments:
+    if not (flag := _FLAG.fullmatch(argument)):
+      rest.append(argument)
+      continue
+    no, key, text = flag.groups()
+    section, field = _places(config, key)[0]
+    if section.get_type(field) is bool and text is None:
+      text = str(not no)
+    elif no or (text is None and (text := next(arguments, None)) is None):
+      raise errors.UserError(f'{argument} sets nothing: write {_now(key, section[field])}.')
+    given.pop(key, None)  # its place is that of the last
+    given[key] = text
+  return rest, given
+
+
+def apply(config, given: dict[str, str]) -> None:
+  """Sets the fields of a locked config. Raises UserError for a value that does not fit."""
+  for i, (key, text) in enumerate(given.items()):
+    inside = re.compile(rf'(suite\.\w+\.)?{re.escape(key)}\.')
+    if lost := next(filter(inside.match, [*given][:i]), None):
+      raise errors.UserError(
+        f'--config.{key} replaces what --config.{lost} sets before it: put it in front.'
+      )
+    for section, field in _places(config, key, given):
+      read, kind = _KINDS.get(section.get_type(field), (_literal, 'another type'))
+      try:
+        section[field] = read(text)
+      except (TypeError, ValueError, SyntaxError) as e:
+        raise errors.UserError(
+          f'--config.{key} takes {kind}, not {text!r}: write, for example, '
+          f'{_now(key, section[field])}.'
+        ) from e
+  config.lock()  # a section that was replaced, too
+
+
+def _places(config, key: str, given=()) -> list:
+  """[(section, field)] that a key sets: one, or one in each task of a suite that `given` does not
+  set by itself. Raises UserError if the config has no such field.
+  """
+  if place := _place(config, key):
+    return [place]
+  tasks = config.suite if 'suite' in config else {}
+  places = {f'suite.{task}.{key}': _place(one, key) for task, one in tasks.items()}
+  if not places or None in places.values():
+    raise errors.UserError(_unknown(key, config))
+  return [place for own, place in places.items() if own not in given]
+
+
+def _place(config, key: str):
+  *sections, field = key.split('.')
+  for name in sections:
+    config = config[name] if name in config else None
+    if not isinstance(config, ml_collections.ConfigDict):
+      return None
+  return (config, field) if field in config else None
+
+
+def _now(key, value) -> str:
+  """The flag that sets a field to its present value."""
+  if isinstance(value, ml_collections.ConfigDict):
+    return f'--config FILE.py:SIZE,{key}=PART, or --config.{key}.FIELD=value'
+  return f'--config.{key}={f"'{value}'" if isinstance(value, tuple) else value}'
+
+
+# --- values ---
+
+
+def _tuple(text):
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError) as e:
+    if isinstance(e, SyntaxError) and {',', ' '} & set(text):
+      raise
+    value = text  # a word, or a path
+  return tuple(value) if isinstance(value, (tuple, list, dict, set)) else (value,)
+
+
+def _section(text):
+  value = ast.literal_eval(text)
+  if not isinstance(value, dict):
+    raise ValueError(text)
+  return ml_collections.ConfigDict(value)
+
+
+def _literal(text):
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+# How a type's text is read, and what it is called.
+_KINDS = {
+  bool: (flags.BooleanParser().parse, 'true or false'),
+  float: (float, 'a number'),
+  int: (flags.IntegerParser().parse, 'a whole number'),
+  str: (str, 'text'),
+  tuple: (_tuple, 'a tuple'),
+  ml_collections.ConfigDict: (_section, 'a section'),
+}
+
+
+# --- a field that is not there ---
+
+
+def _unknown(key: str, config) -> str:
+  """What a misspelt key is near to: a field of its section, else of others; else what there is."""
+  section, _, field = key.rpartition('.')
+  if field == 'steps':
+    return STEPS
+  known = _fields(config)
+  names = {k: k.rpartition('.')[2] for k in known}
+  sections = {k.rpartition('.')[0] for k in known} - {''}
+  given, section = section, next(iter(errors.near(section, sections)), section)
+  own = [name for k, name in names.items() if k.rpartition('.')[0] == section]
+  near = errors.near(field, own if section else [*own, *sections])
+  if named.is_outside(part := known.get(f'{section}.name')) and not near:
+    return (
+      f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
+      f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'
+    )
+  said = f'the config has no field {field!r}.'
+  if some := [k for k in known if re.fullmatch(rf'suite\.\w+\.{re.escape(key)}', k)]:
+    return f'{said} Not every task has it: set {as_flags(some)}.'
+  if near:
+    meant = [f'{section}.{near[0]}' if section else near[0]]
+  else:
+    alike = _called(errors.near(field, names.values(), cutoff=0.8), names)
+    meant = alike or ([] if section else meant_by(field, config))
+  if meant:
+    return f'{said} Did you mean {as_flags(meant)}?'
+  if section and own:
+    there = 'There' if section == given else f'Did you mean --config.{section}? There'
+    return f'{said} {there} is: {", ".join(own)}.'
+  return f'{said} --help with --config lists them.'
+
+
+def meant_by(word: str, config) -> list[str]:
+  """The keys whose field a word misspells, abbreviates or is a part of ('layers': num_layers)."""
+  names = {key: key.rpartition('.')[2] for key in _fields(config)}
+  words = {word, word.removesuffix('s')}
+  near = errors.near(word, names.values())
+  return _called(near or [name for name in names.values() if words & set(name.split('_'))], names)
+
+
+def as_flags(keys) -> str:
+  """The flags that set these fields."""
+  return ' or '.join(f'--config.{key}' for key in keys)
+
+
+def _called(wanted, names) -> list[str]:
+  """The keys of these names; without those of single tasks that are there for every task."""
+  return [
+    key
+    for key, name in names.items()
+    if name in wanted and not ((m := re.match(r'suite\.\w+\.(.*)', key)) and m[1] in names)
+  ]
+
+
+def _fields(config) -> dict:
+  """{'section.field': value} of all fields: those of every task come first, by their own names."""
+  flat = configuration.flatten(config)
+  tasks = [
+    configuration.flatten(one) for one in (config.suite if 'suite' in config else {}).values()
+  ]
+  shared = {k: x for k, x in tasks[0].items() if all(k in one for one in tasks)} if tasks else {}
+  return shared | flat

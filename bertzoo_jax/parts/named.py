@@ -1,0 +1,159 @@
+"""Parts of an experiment by name: of a table of the package, or `package.module:name`.
+
+A part is a function or class that a config's section names. The other fields of the section are its
+keyword arguments.
+"""
+
+import inspect
+import traceback
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
+from bertzoo_jax.parts import fields as definitions
+
+
+def is_outside(name) -> bool:
+  """Whether a name is `package.module:name`, and not a name in a table."""
+  return isinstance(name, str) and ':' in name
+
+
+def resolve(name: str, table: dict, what: str):
+  """The part of this name: a key of the table (a BY_NAME), or `package.module:name`, where the name
+  may have dots. what: the section of the config, for messages ('masking'). Raises UserError if
+  there is no such part, its module cannot be imported, or it cannot be called.
+  """
+  if not is_outside(name):
+    return errors.choose(name, table, what)
+  part = outside(name, what)
+  if not callable(part):
+    raise errors.UserError(
+      f'config.{what} names {name!r}, which is a {type(part).__name__} and cannot be called: name '
+      f'a function or class that returns the {what}.'
+    )
+  return part
+
+
+def outside(name: str, what: str, fits=callable):
+  """What `package.module:name` names. Raises UserError if the user has not named it (trust.py), and
+  if there is no such module or name.
+
+  fits: object → whether it may have been meant, for "did you mean".
+  """
+  module_name, _, attribute = name.partition(':')
+  if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
+    raise errors.UserError(
+      f'config.{what} names {name!r}: write package.module:name, as in my_masks.spans:every_third.'
+    )
+  trust.require(name, what)
+  part = _module(name, what)
+  for step in attribute.split('.'):
+    if not hasattr(part, step):
+      known = [k for k in dir(part) if k[0] != '_' and fits(getattr(part, k, None))]
+      raise errors.UserError(
+        f'config.{what} names {name!r}, and {getattr(part, "__name__", name)} has no {step!r}.'
+        f'{errors.did_you_mean(step, known)}'
+      )
+    part = getattr(part, step)
+  return part
+
+
+def build(section, table: dict, what: str, *args, **handed_over):
+  """Calls the part that a section names: part(*args, **handed_over, **other fields of the section).
+
+  args, handed_over: what the caller gives to every part of this kind. Raises UserError as
+  `resolve`, and if the section's fields are not the part's, or a field of a part of the user's is
+  not in its range (fields.py).
+  """
+  fields = dict(section)
+  name = fields.pop('name', None)
+  part = resolve(name, table, what)
+  _check_fields(name, part, fields, table, what, args, handed_over)
+  # ranges.check, which all other fields have passed, runs no code of the user's
+  if is_outside(name):
+    known = definitions.parameters(part) or {}
+    for key in fields.keys() & known.keys():
+      value = configuration.flatten({key: fields[key]}).get(key)
+      definitions.check(f'{what}.{key}', value, known[key].annotation)
+  return part(*args, **handed_over, **fields)
+
+
+def field(section, key: str, table: dict, what: str):
+  """section[key], or its part's default for it. Raises UserError as `resolve`, or for neither."""
+  if key in section:
+    return section[key]
+  name = section['name']
+  parameter = definitions.parameters(resolve(name, table, what)).get(key)
+  if parameter is None or parameter.default is parameter.empty:
+    raise errors.UserError(
+      f'config.{what} has no {key}, which is needed, and {name!r} has no default for it: write the '
+      f'section in a config file as parts.part({name!r}, {key}=…).'
+    )
+  return parameter.default
+
+
+def _module(part, what):
+  name = part.partition(':')[0]
+  try:
+    return trust.load(part)
+  except ModuleNotFoundError as e:
+    if e.name and f'{name}.'.startswith(f'{e.name}.'):
+      raise errors.UserError(
+        f'config.{what} names the module {name!r}, and there is no module {e.name!r}: modules are '
+        f'looked for {trust.places()}.'
+      ) from e
+    raise errors.UserError(
+      f'config.{what} names the module {name!r}, which imports {e.name!r}, and there is no such '
+      'module: install it, or put its folder on PYTHONPATH.'
+    ) from e
+  except Exception as e:
+    raise errors.UserError(
+      f'config.{what} names the module {name!r}, which fails when it is imported '
+      f'({type(e).__name__}{_place(e)}: {errors.words(e)}): mend it first.'
+    ) from e
+
+
+def _place(e) -> str:
+  """' in FILE:LINE' of an error in a module."""
+  if isinstance(e, SyntaxError):
+    return ''  # its text has the place
+  last = traceback.extract_tb(e.__traceback__)[-1]
+  return f' in {last.filename}:{last.lineno}'
+
+
+def _check_fields(name, part, fields, table, what, args, handed_over):
+  parameters = definitions.parameters(part)
+  if parameters is None:
+    return
+  signature = inspect.Signature(list(parameters.values()))
+  try:
+    signature.bind_partial(*args, **handed_over)
+  except TypeError as e:
+    raise errors.UserError(
+      f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} '
+      f'with the fields of the section by name ({e}).'
+    ) from e
+  try:
+    signature.bind(*args, **handed_over, **fields)
+  except TypeError as e:
+    own = [
+      k
+      for k, p in list(parameters.items())[len(args) :]
+      if k not in handed_over and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    unknown = [k for k in fields if k not in own]
+    missing = [k for k in own if k not in fields and parameters[k].default is inspect._empty]
+    wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
+    wrong += [f'fields are missing: {", ".join(missing)}.'] if missing else []
+    remedy = 'Build the section with configs/parts.py, which knows all its fields.'
+    if is_outside(name):
+      remedy = f'Write the section in a config file as parts.part({name!r}, field=value, …).'
+    said = ' '.join(wrong) or f'{e}.'
+    raise errors.UserError(f'config.{what} does not fit {name!r}: {said} {remedy}') from e
+
+
+def _call(table, args, handed_over) -> str:
+  """'name(length, corpus)': how a part of a table is called, for a message."""
+  example = next(iter(table.values()))
+  positional = list(inspect.signature(example).parameters)[: len(args)]
+  return f'name({", ".join([*positional, *(f"{k}=…" for k in handed_over)])})'

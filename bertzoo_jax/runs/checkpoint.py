@@ -1,0 +1,396 @@
+"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked
+before one is used.
+
+In WORKDIR/checkpoints:
+
+    STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a
+                              marker)
+    STEP/run.json             the config and the text of the run (workdir.py)
+    STEP/sha256.json          written before the commit, so that a committed step always has one
+    STEP.damaged              moved aside because a file does not match; delete it when you have
+                              looked
+    STEP.unfinished           gs:// only: moved aside because it has no marker and lacks files: a
+                              save was killed, or a copy was not finished
+
+On gs:// a step without its marker whose files all match their sums gets the marker: it was copied
+from a disk, or only its commit was cut short.
+
+The sums are needed: a flipped bit in the data of an array restores without an error.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging as absl_logging
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.common import trees
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import step_folders
+
+# Orbax counts saves with one counter per process. If two threads begin a save at the same time,
+# each waits for the other's folder, so saves begin one after the other.
+_BEGINNING = threading.Lock()
+
+
+class Checkpoints:
+  """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
+
+  def __init__(self, workdir, *, keep: int, keep_every: int, run: dict | None = None):
+    """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
+    kept for good; 0 for none. run: {'config', 'corpus'}, as JSON; each checkpoint gets a copy.
+
+    The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
+    """
+    if keep < 1 or keep_every < 0:
+      raise errors.UserError(
+        f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
+      )
+    self._folder = storage.absolute(workdir) / step_folders.FOLDER
+    self._keep, self._keep_every = keep, keep_every
+    self._saving, self._run = None, run or {}
+    self._writes = jax.process_index() == 0
+    with storage.reading(f'The checkpoints in {self._folder}'):
+      if self._writes and self._folder.exists():
+        step_folders.clean(self._folder)
+    _quiet()
+    self._checkpointer = _checkpointer(
+      ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+    )
+
+  def save(self, state, held_out_loss: float | None = None, phase_first_step: int = 0) -> int:
+    """Begins to write a state and returns its step; waits for the save before. A step already there
+    is left as it is.
+
+    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or
+      what the storage raised, if the save before failed.
+    """
+    step = int(state.step)
+    self.wait()
+    if step in step_folders.steps(self._folder.parent):
+      return step
+    self._saving = (step, held_out_loss, phase_first_step)
+    if self._writes:
+      self._folder.mkdir(parents=True, exist_ok=True)
+    state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
+    with _named_errors(self._folder), _BEGINNING:
+      self._checkpointer.save(
+        self._folder / str(step),
+        args=ocp.args.Composite(
+          params=ocp.args.PyTreeSave(state['params']),
+          rest=ocp.args.PyTreeSave(state['rest']),
+          meta=ocp.args.JsonSave(state['meta']),
+        ),
+      )
+    return step
+
+  def wait(self) -> None:
+    """Waits for the last save and prunes. Raises if the save failed."""
+    with _named_errors(self._folder):
+      self._checkpointer.wait_until_finished()
+    if self._saving is not None and self._writes:
+      self._prune()
+    self._saving = None
+
+  def check(self) -> None:
+    """Raises if a save in the background has failed."""
+    with _named_errors(self._folder):
+      self._checkpointer.check_for_errors()
+
+  def newest(self) -> int | None:
+    """The newest sound step; damaged ones above it are reported and moved aside. None if none was
+    ever saved.
+
+    Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
+    Raises TryAgain if the storage does not answer.
+    """
+    with storage.reading(f'The checkpoints in {self._folder}'):
+      return self._newest()
+
+  def _newest(self):
+    step, damaged, before = -1, [], []
+    if self._writes and self._folder.exists():
+      for candidate in reversed(step_folders.steps(self._folder.parent)):
+        problem = step_folders.verify(self._folder / str(candidate))
+        if problem is None:
+          step = candidate
+          break
+        damaged.append((candidate, problem))
+      before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
+      if step < 0 and (damaged or before):
+        step = -2
+    step = int(_from_first_process(step))
+    if step == -2:
+      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
+      which = which or 'the first process names them'
+      raise errors.UserError(
+        f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another '
+        f'--workdir, or delete {self._folder} to begin this one at step 0.'
+      )
+    for candidate, problem in damaged:
+      aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
+      print(
+        f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from '
+        'the one before.',
+        flush=True,
+      )
+    return None if step < 0 else step
+
+  def restore(self, step: int, target):
+    """The state of a sound step, placed as the target says, a TrainState of shape structs with
+    shardings. Raises UserError for other parameters or shapes, TryAgain if storage does not answer.
+    """
+    folder = self._folder / str(step)
+    with _decoding(folder):
+      return self._restore(folder, target)
+
+  def _restore(self, folder, target):
+    # Orbax would read it once, and nothing tells it of a bit that flips on the way
+    saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
+    wanted, added = _parts(target), {}
+    # Checkpoints written before there were spikes lack them, and begin to count at 0.
+    if not any(path.startswith('rest/spikes/') for path in saved):
+      lacking = wanted['rest'].pop('spikes')
+      zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), lacking)
+      where = jax.tree.map(lambda x: x.sharding, lacking)
+      added['spikes'] = jax.jit(zeros, out_shardings=where)()
+    _check_shapes(saved, _shapes(wanted), folder)
+    args = {
+      name: ocp.args.PyTreeRestore(
+        item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
+      )
+      for name, tree in wanted.items()
+    }
+    got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
+    return target.replace(params=got['params'], **got['rest'], **added)
+
+  def close(self) -> None:
+    """Waits for the last save and ends the threads. A save that failed is told, not raised."""
+    try:
+      self.wait()
+      self._checkpointer.close()
+    except Exception as e:  # whatever the storage raises
+      print(
+        f'WARNING: the last checkpoint could not be written: {errors.named(e)}',
+        flush=True,
+      )
+
+  def _seal(self):
+    """Called by Orbax's thread between the last byte and the commit: sums every file."""
+    step, held_out_loss, phase_first_step = self._saving
+    folder = next(
+      p
+      for p in self._folder.iterdir()
+      if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
+    )
+    storage.write_json(folder / step_folders.RUN, self._run)
+    sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
+    storage.write_json(
+      folder / step_folders.MANIFEST,
+      {
+        'step': step,
+        'held_out_loss': held_out_loss,
+        'phase_first_step': phase_first_step,
+        'files': sums,
+      },
+    )
+
+  def _prune(self):
+    present = step_folders.steps(self._folder.parent)
+    kept = set(present[-self._keep :]) | {
+      s for s in present if self._keep_every and s % self._keep_every == 0
+    }
+    kept |= {step_folders.best(self._folder.parent)}
+    for step in present:
+      if step not in kept:
+        step_folders.delete(self._folder / str(step))
+
+
+def load_params(address: str) -> tuple[dict, int, str]:
+  """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
+  W@STEP or W@best; needs no mesh. Raises UserError for no such workdir or step, or a damaged one,
+  TryAgain if the storage does not answer.
+  """
+  with storage.reading(f'The checkpoint {address}'):
+    return _load_params(address)
+
+
+def _load_params(address):
+  workdir, which = parse_address(address)
+  folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
+  if not present and (unmarked := step_folders.unmarked(folder)):
+    raise errors.UserError(
+      f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
+      'pretrain line once, which checks and marks them, or copy them again with all files.'
+    )
+  if not present and (below := step_folders.below(workdir)):
+    raise errors.UserError(
+      f'{workdir} has no checkpoint, but runs in it have: give one of them, {", ".join(below[:5])}'
+      f'{", …" if len(below) > 5 else ""}.'
+    )
+  if not present:
+    raise errors.UserError(
+      f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?'
+    )
+  there = f'There is: {", ".join(map(str, present))}.'
+  if which == 'best':
+    step = step_folders.best(workdir)
+    if step is None:
+      raise errors.UserError(f'{workdir} has no best checkpoint, since none was evaluated. {there}')
+  elif which is not None:
+    step = int(which)
+    if step not in present:
+      raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
+  else:
+    step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
+    if step is None:
+      raise errors.UserError(
+        f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
+      )
+  if which is not None and (problem := step_folders.verify(folder / str(step))):
+    raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+  return _read_params(folder / str(step)), step, workdir
+
+
+def parse_address(address: str) -> tuple[str, str | None]:
+  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
+  workdir, at, which = address.rpartition('@')
+  if not at or (not storage.is_remote(address) and storage.path(address).exists()):
+    return address, None  # a folder whose name has an @ comes first
+  if which == 'best' or re.fullmatch('[0-9]+', which):
+    return workdir, which
+  raise errors.UserError(
+    f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.'
+  )
+
+
+def shapes(state) -> dict[str, list[int]]:
+  """{path: shape} of every array of a state."""
+  return _shapes(_parts(state))
+
+
+def _shapes(parts):
+  return {trees.path_of(p): list(x.shape) for p, x in jax.tree_util.tree_leaves_with_path(parts)}
+
+
+def _parts(state):
+  return {
+    'params': state.params,
+    'rest': {
+      'step': state.step,
+      'opt_state': state.opt_state,
+      'carry': state.carry,
+      'nonfinite': state.nonfinite,
+      'spikes': state.spikes,
+    },
+  }
+
+
+def _checkpointer(async_options=None):
+  handler = ocp.CompositeCheckpointHandler(
+    params=ocp.PyTreeCheckpointHandler(),
+    rest=ocp.PyTreeCheckpointHandler(),
+    meta=ocp.JsonCheckpointHandler(),
+  )
+  return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
+
+
+def _read_params(folder):
+  _quiet()
+  with _decoding(folder), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    tree = reader.metadata(folder / 'params').item_metadata.tree
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+    return reader.restore(folder / 'params', args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+
+
+@contextlib.contextmanager
+def _decoding(folder):
+  """Turns a decoding error into a sentence: the checksums fit, but the files hold no checkpoint."""
+  try:
+    with storage.reading(f'The checkpoint {folder}'):
+      yield
+  except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
+    if distributed.comes_from_another(e):
+      raise
+    # what a store sent the first time had the right sums
+    on_the_way = storage.is_remote(folder)
+    raise (errors.TryAgain if on_the_way else errors.UserError)(
+      f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
+      + 'run the same line again. If this comes back, ' * on_the_way
+      + 'use the one before, or the version that wrote it.'
+    ) from e
+
+
+def _check_shapes(saved, wanted, folder):
+  if lines := [
+    f'{k}: {saved[k]} saved, {wanted[k]} expected'
+    for k in sorted(saved.keys() & wanted.keys())
+    if saved[k] != wanted[k]
+  ]:
+    raise errors.UserError(
+      f'{folder} has other shapes ({len(lines)}), as {lines[0]}: use the config the run was '
+      'started with, or a new --workdir.'
+    )
+  if other := sorted(saved.keys() ^ wanted.keys()):
+    where = 'saved and not expected' if other[0] in saved else 'expected and not saved'
+    raise errors.UserError(
+      f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
+      'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.'
+    )
+
+
+def _from_first_process(value):
+  if jax.process_count() == 1:
+    return value
+  from jax.experimental import multihost_utils
+
+  return multihost_utils.broadcast_one_to_all(np.int64(value))
+
+
+def _quiet():
+  """Orbax tells dozens of lines per save. Those of a failed save are shown by --verbosity=0."""
+  absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
+  absl_logging.get_absl_logger().addFilter(_wanted)
+  _quiet_threads()
+
+
+def _wanted(record) -> bool:
+  asked = absl_logging.get_verbosity() >= absl_logging.WARNING
+  return asked or 'orbax' not in record.pathname
+
+
+@functools.cache  # once in a process
+def _quiet_threads():
+  """When one of many writes fails, Orbax closes the event loop that the others still report to.
+  Each of these prints a stack, and so does the loop.
+  """
+  before = sys.unraisablehook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      before(unraisable)
+
+  sys.unraisablehook = hook
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _named_errors(folder):
+  """An error of the disk as Python has it: tensorstore tells it as a ValueError of many lines."""
+  try:
+    yield
+  except ValueError as e:
+    found = re.search(r"os_error_code='(\d+)'", str(e))
+    if not found:
+      raise
+    raise OSError(int(found[1]), os.strerror(int(found[1])), str(folder)) from e

@@ -1,0 +1,61 @@
+"""What a run says when storage or a device fails it."""
+
+import contextlib
+
+import jax
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.runs import distributed
+
+
+@contextlib.contextmanager
+def writing(what: str, kept: str):
+  """Inside a `with`: storage that fails ends the run in one sentence. Raises TryAgain if that may
+  pass, Stopped if not. Other errors keep their words; one of another host is left to
+  `distributed.watched`, since a save waits for all hosts.
+
+  what: subject of the sentence, such as 'A checkpoint'. kept: which files remain.
+  """
+  try:
+    yield
+  except Exception as e:  # whatever the storage raises
+    if distributed.comes_from_another(e):
+      raise
+    if out_of_memory(e) or not storage.is_error_of_storage(e):
+      e.add_note('The checkpoints before this one are kept.')
+      raise
+    passing = storage.may_pass(e)
+    remedy = 'Run' if passing else 'Free space or mend access, and run'
+    raise (errors.TryAgain if passing else errors.Stopped)(
+      f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
+      f'{remedy} the same line again.'
+    ) from e
+
+
+def out_of_memory(e: BaseException) -> bool:
+  """Whether a device had no room, for a program or while it ran."""
+  said = str(e)
+  return isinstance(e, jax.errors.JaxRuntimeError) and (
+    'RESOURCE_EXHAUSTED' in said or 'out of memory' in said.lower()
+  )
+
+
+@contextlib.contextmanager
+def enough_memory(machinery, by_phase=False):
+  """Inside a `with`: a device without room ends the run in one sentence. machinery: the config's
+  `run` section. by_phase: whether a phase has a run.accumulation of its own. Raises Stopped.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    if not out_of_memory(e):
+      raise
+    raise errors.Stopped(
+      f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
+      f'kept. Try run.accumulation={2 * machinery.accumulation}'
+      + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
+      + ', then run.remat=full, then more devices along fsdp in run.mesh. These leave the '
+      'experiment as it is; with a smaller batch_size or length it is another one, and needs a '
+      '--workdir of its own.'
+    ) from e

@@ -1,0 +1,89 @@
+"""Copies of parameters that must be equal: compared across devices at each save.
+
+Devices along `data`, and along every axis that does not split an array, hold the same values of it.
+A device that computes wrongly changes its own copy only. Nothing else would reveal it: each device
+continues with its own copy.
+"""
+
+import collections
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
+
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+
+
+def check(state) -> None:
+  """Raises Stopped where copies of a parameter, or of an array of the optimizer, differ. Reads each
+  array once, on its own device. All hosts must call it.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(
+    {'params': state.params, 'opt_state': state.opt_state}
+  )
+  mesh = leaves[0][1].sharding.mesh
+  if mesh.size == 1:
+    return
+  paths, arrays = [trees.path_of(p) for p, _ in leaves], tuple(x for _, x in leaves)
+  found = jax.device_get(_hashes(arrays, mesh, tuple(x.sharding.spec for x in arrays)))
+  for path, array, of_devices in zip(paths, arrays, found.T):
+    for copies in _copies(array, mesh):
+      if odd := _odd([int(of_devices[i]) for i in copies]):
+        raise errors.Stopped(
+          _sentence(path, [mesh.devices.flat[copies[i]] for i in odd], len(copies))
+        )
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _hashes(arrays, mesh, specs):
+  """uint32 [devices in the order of the mesh, arrays]. Inside shard_map a device reads what it has
+  itself, also of an array that should be the same everywhere.
+  """
+
+  def of_device(*parts):
+    own = jnp.stack([_hash(x) for x in parts])
+    return jax.lax.all_gather(own, mesh.axis_names)
+
+  return jax.shard_map(
+    of_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+  )(*arrays)
+
+
+def _hash(x):
+  """uint32: the sum of the bits of all elements, each mixed with its place. Mixing is one to one,
+  so the sum changes if any single element does.
+  """
+  x = x.astype(jnp.uint8) if x.dtype == bool else x
+  bits = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).reshape(-1)
+  place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(0x9E3779B1)
+  mixed = (bits.astype(jnp.uint32) ^ place) * jnp.uint32(0x85EBCA77)
+  return jnp.sum(mixed ^ (mixed >> 15), dtype=jnp.uint32)
+
+
+def _copies(array, mesh) -> list[list[int]]:
+  """Groups of devices, by their place in the mesh, that hold the same part of an array."""
+  parts = array.sharding.devices_indices_map(array.shape)
+  groups = collections.defaultdict(list)
+  for i, device in enumerate(mesh.devices.flat):
+    groups[str(parts[device])].append(i)
+  return list(groups.values())
+
+
+def _odd(hashes) -> list[int]:
+  """Places of the hashes that are not the most frequent one."""
+  usual, _ = collections.Counter(hashes).most_common(1)[0]
+  return [i for i, value in enumerate(hashes) if value != usual]
+
+
+def _sentence(path, odd, copies):
+  names = ', '.join(f'{d} of host {d.process_index}' for d in odd)
+  doubt = ' (of two copies either may be the wrong one)' if copies == 2 else ''
+  return (
+    f'{path} on {names} differs from the {copies - len(odd)} other copies{doubt}: a device '
+    'computes wrongly. This state is not saved, the checkpoints before are kept. Replace the '
+    'device and run the same line again.'
+  )

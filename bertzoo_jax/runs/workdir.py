@@ -1,0 +1,288 @@
+"""What a workdir remembers of its run: the resolved config, the text, and every attempt.
+
+config.json       the resolved config; science never changes, machinery is the last attempt's
+corpus.json       hash and sizes of the text
+attempts.jsonl    one line per attempt: command line, versions, commit, corpus hash, SHA-256 of
+                  config.json, host, time, start step
+tokenizer/        a copy of the corpus's tokenizer
+
+Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
+files are damaged is compared with these, and the files are written again. A config.json or
+corpus.json that no attempt has noted decides nothing.
+"""
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.runs import step_folders
+
+# of other commands, for `check_unlike`
+A_CORPUS = ('manifest.json', 'a corpus')
+_CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
+_PACKAGES = (
+  'jax jaxlib libtpu flax optax orbax-checkpoint numpy tensorflow tensorflow-cpu tokenizers'.split()
+)
+
+
+@contextlib.contextmanager
+def writable(path):
+  """Makes the folder and checks that it can be written; yields it without links. When the `with`
+  ends, folders that were made here and are still empty are removed.
+  """
+  path, made = storage.path(path), []
+  if not storage.is_remote(path):
+    made = [p for p in (path, *path.parents) if not os.path.exists(p)]
+  try:
+    check_writable(path)
+    yield storage.resolved(path)
+  finally:
+    with contextlib.suppress(OSError):
+      for folder in made:
+        os.rmdir(folder)
+
+
+def check_unlike(path, *others: tuple[str, str]) -> None:
+  """Raises UserError if the folder holds something else than runs of this command.
+
+  others: (name of a file, what a folder with this file holds).
+  """
+  for file, what in others:
+    if (storage.path(path) / file).exists():
+      raise errors.UserError(f'--workdir {path} holds {what} ({file}): give a folder of its own.')
+
+
+def check_writable(path) -> None:
+  """Makes the folder. Raises UserError if it cannot be written, TryAgain if that may pass."""
+  path = storage.path(path)
+  if not storage.is_remote(path) and path.is_file():
+    raise errors.UserError(f'--workdir {path} is a file: give a folder.')
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    probe = path / f'.probe-{os.getpid()}'
+    storage.write_text(probe, 'x')
+    probe.unlink()
+  except Exception as e:  # every storage has errors of its own
+    said = f'--workdir {path} cannot be written ({errors.named(e)}): '
+    if storage.may_pass(e):
+      raise errors.TryAgain(f'{said}run the same line again.') from e
+    is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
+    raise errors.UserError(said + remedy) from e
+
+
+def check_same_run(path, config, corpus_hash: str) -> None:
+  """Raises UserError if the workdir holds a run with other science or of another text."""
+  path = storage.path(path)
+  with storage.reading(f'The workdir {path}'):
+    old, text = _recorded_config(path), corpus_record(path).get('hash')
+    if old is None and (path / _CONFIG).exists():
+      print(
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
+        "the run's cannot be checked.",
+        flush=True,
+      )
+    elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
+      raise errors.UserError(f'{path} holds a run without its config.json: take another --workdir.')
+  if old is not None and (
+    lines := configuration.differences(configuration.science(old), configuration.science(config))
+  ):
+    also = '' if 'source' in config else ' (--init takes its weights along)'
+    raise errors.UserError(
+      f'{path} holds a run with another config: {"; ".join(lines)}. Give the old values to resume '
+      f'it, or another --workdir{also}.'
+    )
+  if text not in (None, corpus_hash) and 'source' in config:
+    raise errors.UserError(
+      f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
+    )
+  if text not in (None, corpus_hash):
+    raise errors.UserError(
+      f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '
+      'old --corpus to resume it, or another --workdir (--init takes its weights along).'
+    )
+  if old is not None and (first := _first_other_order(path, config)) is not None:
+    print(
+      f'WARNING: {path} was begun by an earlier version, which shuffled the rows anew in each '
+      f'phase. From step {first:,} on this run reads the same rows in another order.',
+      flush=True,
+    )
+
+
+def run_config(workdir):
+  """The config of the run in a workdir. Raises UserError where there is none."""
+  path = storage.path(workdir) / _CONFIG
+  found = _read_config(path)
+  if (found is None or not _noted(path)) and path.exists():
+    found = _recorded_config(path.parent) or found
+    if found is None:
+      raise errors.UserError(
+        f'{path} cannot be read, and no checkpoint has a copy: write the config of the run there.'
+      )
+  if found is None:
+    raise errors.UserError(
+      f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.'
+    )
+  return found
+
+
+def corpus_record(workdir) -> dict:
+  """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
+  believed before corpus.json, and corpus.json before the last attempt.
+  """
+  path = storage.path(workdir)
+  hashes = [attempt.get('corpus_hash') for attempt in attempts(path)]
+  noted = [{'hash': one} for one in hashes if isinstance(one, str)]
+  ours = _read_json(path / _CORPUS)
+  if noted and isinstance(ours, dict) and {'hash': ours.get('hash')} not in noted:
+    ours = None
+  found = [step_folders.recorded(path).get('corpus'), ours, *noted[-1:]]
+  return next((x for x in found if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
+
+
+def describe(path, config, corpus: dict, save_tokenizer) -> None:
+  """Writes config.json, corpus.json (hash and sizes) and tokenizer/, each only where it is not
+  there as it should be; says which file was damaged. save_tokenizer: folder → copies it there.
+  """
+  path = storage.path(path)
+  found = _read_json(path / _CORPUS)
+  if not isinstance(found, dict) or found.get('hash') != corpus['hash']:
+    _set_aside(path / _CORPUS)
+    save_tokenizer(path / 'tokenizer')
+    storage.write_json(path / _CORPUS, corpus)
+  text, file = configuration.to_json(config), path / _CONFIG
+  found = _read_config(file)
+  if found is None or configuration.science(found) != configuration.science(config):
+    _set_aside(file)
+  if not file.exists() or file.read_bytes() != text.encode():
+    storage.write_text(file, text)
+
+
+def attempts(path) -> list[dict]:
+  """The attempts of a run so far, in order; a line that cannot be read is left out."""
+  return storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
+
+
+def first_weights(path) -> str | None:
+  """The --init of the last attempt from step 0, the run's first weights; None: fresh ones."""
+  fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
+  return fresh[-1] if fresh else None
+
+
+def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: str | None) -> int:
+  """Adds this process to attempts.jsonl and returns its number, from 1."""
+  file = storage.path(path) / _ATTEMPTS
+  before, unreadable = storage.read_json_lines(file)
+  if unreadable:
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+  numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
+  line = {
+    'attempt': max([len(before), *numbers]) + 1,
+    'time': time.strftime('%Y-%m-%dT%H:%M:%S%z'),
+    'command': [sys.executable, *sys.orig_argv[1:]],
+    'host': socket.gethostname(),
+    'start_step': start_step,
+    'init': init,
+    'corpus_hash': corpus_hash,
+    'config_hash': _digest(file.parent / _CONFIG),
+    'commit': commit(),
+    'devices': devices,
+    'versions': versions(),
+  }
+  storage.append_line(file, json.dumps(line))
+  return line['attempt']
+
+
+def _first_other_order(path, config) -> int | None:
+  """The first step at which a run of an earlier version reads its rows in another order than this
+  version; None for a run of this version, and where no phase continues the order of another.
+  """
+  kept = step_folders.recorded(path).get('config') or _read_json(path / _CONFIG)
+  if not isinstance(kept, dict) or 'batch_tokens' in kept:
+    return None
+  later = [p for p in configuration.phases(config) if p.order < p.index]
+  return later[0].first_step if later else None
+
+
+def _recorded_config(path):
+  """The config of a run: its newest checkpoint's, else config.json's; None: neither readable."""
+  kept = step_folders.recorded(path).get('config')
+  if kept is not None:
+    return configuration.from_json(json.dumps(kept))
+  return _read_config(path / _CONFIG) if _noted(path / _CONFIG) else None
+
+
+def _noted(file) -> bool:
+  """Whether a config.json is as an attempt left it. Attempts of earlier versions noted nothing."""
+  noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
+  return not noted or _digest(file) in noted
+
+
+def _digest(file) -> str | None:
+  return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+
+
+def _read_config(file):
+  """The config in a file; None if there is none that can be read."""
+  try:
+    found = _read_json(file)
+    return None if found is None else configuration.from_json(json.dumps(found))
+  except (ValueError, TypeError, AttributeError, KeyError):
+    return None
+
+
+def _read_json(file):
+  """The value in a file; None if there is none that can be read."""
+  try:
+    return storage.read_json(file) if file.exists() else None
+  except ValueError:
+    return None
+
+
+def _set_aside(file):
+  """Renames a file that is damaged, where there is one, and says so."""
+  if file.exists():
+    aside = storage.path(f'{file}.damaged')
+    file.replace(aside)
+    print(
+      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+    )
+
+
+def versions() -> dict:
+  """{package: version} of Python and what numbers depend on."""
+  out = {'python': sys.version.split()[0]}
+  for package in _PACKAGES:
+    try:
+      out[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return out
+
+
+def commit() -> str | None:
+  """The git commit of this checkout, with '+' if files differ from it; None outside a checkout."""
+  root = pathlib.Path(__file__).parents[2]
+  git = lambda *args: subprocess.run(
+    ['git', '-C', str(root), *args], capture_output=True, text=True, timeout=20
+  )
+  try:
+    head = git('rev-parse', 'HEAD')
+    if head.returncode:
+      return None
+    changed = git('status', '--porcelain', '--untracked-files=no').stdout.strip()
+    return head.stdout.strip() + '+' * bool(changed)
+  except (OSError, subprocess.TimeoutExpired):
+    return None

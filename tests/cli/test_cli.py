@@ -1,0 +1,297 @@
+"""A mistake on the command line ends with one sentence, the remedy, and exit code 2."""
+
+import errno
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bertzoo_jax import cli
+from bertzoo_jax.common import errors
+
+ROOT = pathlib.Path(__file__).parents[2]
+PREPARE = ('--source', 'a.txt', '--out', 'c')
+
+
+def _run(*flags):
+  return subprocess.run(
+    [sys.executable, '-m', 'bertzoo_jax.prepare', *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.masking.rat=0.2'),
+      "no field 'rat'. Did you mean --config.masking.rate?",
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.learning_rate=1'),
+      'Did you mean --config.schedule.learning_rate?',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.optimiser.lr=1'),
+      'Did you mean --config.schedule.learning_rate?',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.optimiser.zzz=1'),
+      'Did you mean --config.optimizer? There is: b1',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.optimizer.learning_rat=1'),
+      'Did you mean --config.schedule.learning_rate?',
+    ),
+    (
+      ('--config', 'configs/bert.py:tiny', '--config.format.nam=a'),
+      'Did you mean --config.format.name?\n',
+    ),
+    (('--config', 'configs/bert.py:tiny', '--config.fromat=a'), 'Did you mean --config.format?'),
+    (('--config', 'configs/bert.py:tiny', '--config.steps=5'), 'steps are those of config.phases'),
+    (('--config', 'configs/bert.py:tinny'), "Did you mean 'tiny'?"),
+    (('--config', 'configs/bret.py:tiny'), 'there is no config file configs/bret.py'),
+    (
+      ('--config', 'configs/bert.py:tiny', '--sourc', 'b'),
+      '--sourc is no flag (see --help). Did you mean --source?',
+    ),
+    (('--config', 'configs/bert.py:tiny', 'b'), "'b' is not a flag"),
+    ((), '--config is missing'),
+  ],
+)
+def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
+  done = _run(*PREPARE, *flags)
+  assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr, (
+    done.stderr
+  )
+  assert done.stderr.count('\n') == 1 and not done.stdout
+
+
+@pytest.mark.parametrize('command, more', [('finetune', ['--init', 'a']), ('reproduce', [])])
+def test_a_config_file_that_is_not_there_is_one_sentence_in_commands_without_an_experiment(
+  command, more
+):
+  line = [sys.executable, '-m', f'bertzoo_jax.{command}', '--config', 'configs/tasks/gleu.py:rte']
+  out = dict(capture_output=True, text=True, timeout=120)
+  done = subprocess.run([*line, '--workdir', 'b', *more], cwd=ROOT, **out)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1
+  assert 'there is no config file configs/tasks/gleu.py' in done.stderr
+
+
+def test_help_speaks_of_the_config():
+  done = _run('--help')
+  assert done.returncode == 0 and '--config.section.key=value' in ' '.join(done.stdout.split())
+
+
+PROGRAM = """'''What this does.
+
+    usage: one line
+
+Exit codes: many.
+'''
+from absl import flags
+from bertzoo_jax import cli
+
+cli.define_config()
+flags.DEFINE_string('corpus', None, 'Of a run.')
+cli.run(lambda _: print('ran'))
+"""
+
+
+def _small(*flags, **options):
+  """A program that only reads its flags."""
+  return subprocess.run(
+    [sys.executable, '-c', PROGRAM, *flags],
+    capture_output=True,
+    text=True,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    **{'cwd': ROOT, **options},
+  )
+
+
+@pytest.mark.parametrize(
+  'flag, words',
+  [
+    ('--lr=1', '--lr is no flag (see --help). Did you mean --config.schedule.learning_rate?'),
+    ('--config.lr=1', 'Did you mean --config.schedule.learning_rate?'),
+    ('--config.layers=1', 'Did you mean --config.encoder.num_layers?'),
+    ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?'),
+    ('--batch_size=1', 'Did you mean --config.batch_size?'),
+    ('--layers=1', 'Did you mean --config.encoder.num_layers?'),
+    ('--corpu=a', 'Did you mean --corpus?'),
+    ('--steps=10', 'write --config FILE.py:SIZE,steps=N'),
+    ('--qqq=1', '--config.section.field=value'),
+  ],
+)
+def test_a_field_of_the_config_given_as_a_flag_is_told_its_name(flag, words):
+  done = _small('--config=configs/bert.py:tiny', flag)
+  assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
+
+
+def test_an_empty_config_is_a_mistake_as_any_other_name():
+  done = _small('--config=')
+  assert done.returncode == 2 and 'there is no shipped config' in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+  'config, words',
+  [
+    (
+      'bert:tiny',
+      '--config.optimizer.b2=0.98\n      decay of the second moment; a number from 0 to below 1',
+    ),
+    ('tasks/glue:all', '--config.warmup=0.1\n      below 1 a share of all steps'),
+  ],
+)
+def test_help_with_a_config_says_what_each_of_its_fields_means(config, words):
+  done = _small(f'--config={config}', '--help')
+  assert done.returncode == 0 and words in done.stdout, done.stdout + done.stderr
+  assert 'usage' not in done.stdout
+
+
+def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
+  done = _small('--help')
+  assert done.returncode == 0
+  assert done.stdout == (
+    'What this does.\n\n    usage: one line\n\nFlags:\n'
+    '  --config         Experiment: configs/FILE.py:SIZE[,section=part,…], then\n'
+    '                   --config.section.key=value.\n'
+    '  --corpus         Of a run.\n'
+    '  --trust-code     Runs code outside bertzoo_jax that the given folders name: for runs of '
+    'your own.\n'
+    '                   Parts that --config names need no such flag.\n\n'
+    'Exit codes: many.\n\nFlags of the libraries: --helpfull.\n'
+  )
+
+
+@pytest.mark.parametrize(
+  'body, words',
+  [
+    ('  return 1 // 0', ':4: ZeroDivisionError: integer division'),
+    ('  return bert.get_confg(argument)', ":4: AttributeError: module 'bertzoo_jax.configs.bert'"),
+    ('  return nothing', ":4: NameError: name 'nothing' is not defined"),
+    ('  import nowhere', ":4: ModuleNotFoundError: No module named 'nowhere'"),
+    ('  return parts.transformer(num_layer=3)', ':4: TypeError: transformer() got an unexpected'),
+    ("  return {}['masking']", ':4: KeyError: masking'),
+    ("  import json\n  json.loads('{')", ':5: JSONDecodeError'),
+    ("  open('missing.txt')", ':4: FileNotFoundError'),
+    ("  return int('many')", ':4: ValueError'),
+    ('  return (', ':4: SyntaxError'),
+    ('  return None', 'get_config() returns None: return parts.experiment(…)'),
+    ('  return dict(seed=1)', "get_config() returns a config without 'length'"),
+    ("  from configs.tasks import glue\n  return glue.get_config('rte')", 'is a fine-tuning'),
+    ("  from configs.tasks import glue\n  return glue.get_config('all')", 'is a fine-tuning'),
+    ("  return bert.get_config('tinny')", "--config: no size 'tinny'"),
+  ],
+)
+def test_an_error_inside_a_config_file_is_one_sentence_with_its_file_and_line(
+  body, words, tmp_path
+):
+  head = 'from configs import bert, parts\n\ndef get_config(argument):\n'
+  (tmp_path / 'mine.py').write_text(f'{head}{body}\n')
+  done = _small('--config=mine.py:tiny', cwd=tmp_path)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+  assert done.stderr.startswith('error: ') and words in done.stderr
+  assert 'mine.py' in done.stderr or '--config' in words
+
+
+def test_an_error_in_a_module_that_a_config_file_imports_has_the_place_in_that_module(tmp_path):
+  (tmp_path / 'sizes.py').write_text('def double(x):\n  return 2 * x[1]\n')
+  (tmp_path / 'mine.py').write_text(
+    'import sizes\n\ndef get_config(argument):\n  return sizes.double([])\n'
+  )
+  done = _small('--config=mine.py:tiny', cwd=tmp_path)
+  assert (done.returncode, done.stderr) == (
+    2,
+    f'error: {tmp_path}/sizes.py:2: IndexError: list index out of range. Mend the config file.\n',
+  )
+
+
+def library(name, message, base=Exception, **codes):
+  """An error as a library of an object store raises it."""
+  module = {'__module__': 'tensorflow.python.framework.errors_impl'}
+  return type(name, (base,), {**module, **codes})(message)
+
+
+@pytest.mark.parametrize(
+  'error, code',
+  [
+    (errors.UserError('a sentence'), 2),
+    (errors.TryAgain('a sentence'), 75),
+    (FileNotFoundError(errno.ENOENT, 'No such file', 'a'), 2),
+    (PermissionError(errno.EACCES, 'Permission denied', 'a'), 2),
+    (OSError(errno.ENOSPC, 'No space left on device'), 2),
+    (OSError(errno.EIO, 'Input/output error', 'a'), 75),
+    (ConnectionResetError(errno.ECONNRESET, 'Connection reset by peer'), 75),
+    (TimeoutError('read'), 75),
+    (
+      library(
+        'NotFoundError', 'Error executing an HTTP request: HTTP response code 404', error_code=5
+      ),
+      2,
+    ),
+    (library('PermissionDeniedError', 'HTTP response code 403 with body …', error_code=7), 2),
+    (library('UnavailableError', 'HTTP response code 503', error_code=14), 75),
+    (library('AbortedError', "Couldn't resolve host 'storage.googleapis.com'", error_code=10), 75),
+    (library('ClientConnectionError', 'Cannot connect to host storage.googleapis.com:443'), 75),
+    (
+      library(
+        'PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403', error_code=7
+      ),
+      2,
+    ),
+    (
+      library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds', error_code=3),
+      2,
+    ),
+    (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
+    (library('HttpError', 'Error, 400', code=400), 2),
+    (library('HttpError', 'Error, 503', code=503), 75),
+    (MemoryError(), 3),
+    (RuntimeError("can't start new thread"), 3),
+    (ImportError('libx.so.2: failed to map segment from shared object'), 3),
+  ],
+)
+def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(
+  error, code, capsys
+):
+
+  def fail(argv):
+    raise error
+
+  with pytest.raises(SystemExit) as e:
+    cli._guard(fail, [])
+  said = capsys.readouterr().err
+  assert e.value.code == code and said.startswith('error: ') and said.count('\n') == 1
+  assert errors.TryAgain.code == os.EX_TEMPFAIL == 75
+
+
+def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_too():
+  program = (
+    'from bertzoo_jax import cli\n'
+    'def main(_):\n  print("said")\n  raise KeyboardInterrupt\ncli.run(main)'
+  )
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=ROOT)
+  assert (done.returncode, done.stdout, done.stderr) == (
+    -signal.SIGINT,
+    'said\n',
+    'error: Interrupted.\n',
+  )
+
+
+def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_wait(capsys):
+  ended = []
+
+  def fail(argv):
+    raise ZeroDivisionError('here')
+
+  with pytest.raises(ZeroDivisionError):
+    cli._guard(fail, [])
+  cli._guard(fail, [], ended.append)
+  assert ended == [1] and 'ZeroDivisionError: here' in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""--config: a shipped config by its name, anywhere; a file of one's own."""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bertzoo_jax.cli import config_file
+from bertzoo_jax.common import config
+from bertzoo_jax.common import errors
+
+ROOT = pathlib.Path(__file__).parents[2]
+OWN = 'from {} import bert\n\ndef get_config(argument="tiny"):\n  return bert.get_config(argument)'
+
+
+@pytest.mark.parametrize(
+  'address, name',
+  [
+    ('bert:tiny', 'bert'),
+    ('bert', 'bert'),
+    ('tasks/glue:mrpc', 'tasks.glue'),
+    ('tables/albert_table4:tiny', 'tables.albert_table4'),
+    (f'{ROOT}/configs/bert.py:tiny', 'bert'),
+    ('there/configs/tasks/../bert.py:tiny', 'bert'),  # through a link
+    ('configs.py:tiny', None),
+    ('package.py:tiny', None),
+    ('bert.py', None),
+  ],
+)
+def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
+  address, name, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('there').symlink_to(ROOT)
+  pathlib.Path('configs.py').write_text(OWN.format('bertzoo_jax.configs'))
+  for file in ('package.py', 'bert.py'):
+    pathlib.Path(file).write_text(OWN.format('configs'))
+  asked = []
+  module = importlib.import_module(f'bertzoo_jax.configs.{name or "bert"}')
+  kept = module.get_config
+  monkeypatch.setattr(module, 'get_config', lambda *a: asked.append(a) or kept(*a))
+  found = config_file.load(address)
+  argument = address.partition(':')[2]
+  wished = kept(*[argument] * bool(argument)) if name else kept('tiny')
+  assert config.to_json(found) == config.to_json(wished) and found.is_locked
+  assert asked == [(argument or 'tiny',) if argument or name is None else ()]
+
+
+@pytest.mark.parametrize(
+  'address, words',
+  [
+    ('bret:tiny', "there is no shipped config 'bret'. Did you mean --config bert:tiny?"),
+    ('glue:mrpc', 'Did you mean --config tasks/glue:mrpc?'),
+    ('tables/albert_tabel4:tiny', 'Did you mean --config tables/albert_table4:tiny?'),
+    ('mine:tiny', 'Did you mean --config mine.py:tiny?'),
+    ('configs/bert:tiny', 'Did you mean --config bert:tiny?'),
+    ('configs/bert.py:tiny', 'no config file configs/bert.py. Did you mean --config bert:tiny?'),
+    ('bert.py', 'Did you mean --config bert?'),
+    ('../configs/parts', 'there is no shipped config'),
+    ('folder.py', 'no config file folder.py. --config is FILE.py:SIZE, or a shipped one: albert,'),
+    ('', 'or a shipped one: albert, bert'),
+    (
+      'mine.py:tiny',
+      'mine.py:1: TypeError: get_config() takes 0 positional arguments but 1 was given. Write def',
+    ),
+    ('none.py', 'none.py has no function get_config(argument)'),
+    ('number.py', 'number.py: get_config() returns a int'),
+    ('other.py', 'broken.py:2: SyntaxError: '),
+    ('latin.py', 'latin.py:'),
+    ('half.py', 'half.py:2: TypeError: '),
+    ('raises.py', 'raises.py:1: ZeroDivisionError: '),
+    ('called.py', '--config: a sentence'),
+    ('here.py', 'here.py:2: ValueError: a sentence. Mend'),
+  ],
+)
+def test_an_address_without_a_config_is_told_what_it_is_near_to(
+  address, words, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('folder.py').mkdir()
+  for name, text in {
+    'mine': 'def get_config():\n  return {}',
+    'none': 'get_config = 3',
+    'number': 'get_config = lambda: 3',
+    'other': 'import broken',
+    'broken': 'x = 1\ny = (\n',
+    'raises': '1 // 0',
+    'half': 'def get_config():\n  return int(1, 2, 3)',
+    'said': 'def f():\n  raise ValueError("a sentence")',
+    'called': 'import said\n\ndef get_config():\n  return said.f()',
+    'here': 'def get_config():\n  raise ValueError("a sentence")',
+  }.items():
+    pathlib.Path(f'{name}.py').write_text(text)
+  pathlib.Path('latin.py').write_bytes('x = "ä"'.encode('latin-1'))
+  with pytest.raises(errors.UserError) as e:
+    config_file.load(address)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+# What a stranger's folder may hold; each says that it ran.
+FILES = ('bert.py', 'configs/__init__.py', 'configs/bert.py', 'configs/parts.py', 'parts.py')
+
+
+@pytest.mark.parametrize('address, runs', [('bert:tiny', ()), ('bert.py:tiny', ('bert.py',))])
+def test_nothing_of_the_current_folder_runs_that_the_user_did_not_name(address, runs, tmp_path):
+  (tmp_path / 'configs').mkdir()
+  for file in FILES:
+    (tmp_path / file).write_text(f'print({file!r} + " runs")\n')
+  done = subprocess.run(
+    [sys.executable, '-m', 'bertzoo_jax.prepare', '--config', address, '--source=a', '--out=b'],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == ''.join(f'{file} runs\n' for file in runs) and done.returncode == 2
+  told = 'no function get_config' if runs else 'a: no file'
+  assert told in done.stderr, done.stderr
+
+
+SAME = """
+import importlib, sys
+for name in sys.argv[1:]:
+  assert importlib.import_module(name) is importlib.import_module(f'bertzoo_jax.{name}'), name
+from configs import bert, parts
+from configs.tables.electra_table5 import BERT_MASKS
+assert bert.parts is parts and parts.__spec__.name == parts.__name__ == 'bertzoo_jax.configs.parts'
+"""
+
+
+@pytest.mark.parametrize(
+  'first', ['configs', 'configs.bert', 'configs.tasks.glue', 'bertzoo_jax.configs.bert']
+)
+@pytest.mark.parametrize('inside', [True, False])
+def test_both_names_of_the_configs_of_a_clone_mean_the_same_modules(first, inside, tmp_path):
+  """Also where only the package is found, as after pip install -e."""
+  found = str(ROOT)
+  if not inside:
+    (tmp_path / 'bertzoo_jax').symlink_to(ROOT / 'bertzoo_jax')
+    found = str(tmp_path)
+  program = f'import {first}\n' if inside else f'import bertzoo_jax.configs\nimport {first}\n'
+  names = ['configs', 'configs.parts', 'configs.tables', 'configs.tasks.glue']
+  subprocess.run(
+    [sys.executable, '-c', program + SAME, *names],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': found},
+    check=True,
+  )
+
+
+def test_a_package_configs_of_ones_own_stays_it(tmp_path):
+  (tmp_path / 'configs').mkdir()
+  (tmp_path / 'configs/__init__.py').touch()
+  (tmp_path / 'configs/mine.py').write_text('X = 3')
+  program = 'import bertzoo_jax.configs.bert; from configs import mine; print(mine.X)'
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': f'{tmp_path}:{ROOT}'},
+    capture_output=True,
+  )
+  assert done.stdout == b'3\n', done.stderr

@@ -1,0 +1,179 @@
+"""--config.section.field=value: what a line sets, and what it cannot."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+
+from bertzoo_jax.cli import settings
+from bertzoo_jax.common import errors
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = """
+import json
+from bertzoo_jax import cli
+config = cli.define_config(fields=())
+read = lambda c: (c.batch_size, list(c.seeds), c.schedule.learning_rate, c.run.tensorboard)
+cli.run(lambda _: print(json.dumps({k: read(c) for k, c in config.value.suite.items()})))
+"""
+
+
+def _run(*flags):
+  return subprocess.run(
+    [sys.executable, '-c', PROGRAM, '--config', 'configs/tasks/glue.py:all', *flags],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+  )
+
+
+def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():
+  given = ('--config.batch_size', '8', '--config.seeds=0,1', '--noconfig.run.tensorboard')
+  done = _run('--config.suite.rte.batch_size=4', *given, '--config.schedule.learning_rate=1e-3')
+  assert not done.stderr
+  found = json.loads(done.stdout)
+  assert len(found) == 9 and found.pop('rte') == [4, [0, 1], 1e-3, False]
+  assert all(one == [8, [0, 1], 1e-3, False] for one in found.values())
+
+
+def test_a_section_that_would_replace_a_task_s_own_field_is_refused():
+  done = _run('--config.suite.rte.schedule.warmup=3', "--config.schedule={'name':'linear_jump'}")
+  words = '--config.schedule replaces what --config.suite.rte.schedule.warmup sets before it'
+  assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+  'flag, words',
+  [
+    ('--config.batch_siz=8', "no field 'batch_siz'. Did you mean --config.batch_size?\n"),
+    ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?\n'),
+    ('--config.learning_rate=1', 'Did you mean --config.schedule.learning_rate?\n'),
+    ('--config.suite.rte.batch_siz=8', 'Did you mean --config.suite.rte.batch_size?\n'),
+    ('--batch_size=8', 'Did you mean --config.batch_size?\n'),
+    # of one task alone
+    (
+      '--config.source.files.test_ax=AX.tsv',
+      'Not every task has it: set --config.suite.mnli.source.files.test_ax.\n',
+    ),
+  ],
+)
+def test_a_misspelt_field_of_a_suite_is_answered_with_the_one_for_every_task(flag, words):
+  done = _run(flag)
+  assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr, (
+    done.stderr
+  )
+  assert done.stderr.count('\n') == 1
+
+
+def small():
+  """A config with a field of each type, locked."""
+  size = ml_collections.FieldReference(300, field_type=object)
+  return ml_collections.ConfigDict(
+    dict(
+      tokenizer=dict(vocab_size=size),
+      masking=dict(name='token', rate=0.15, repeat=1),
+      run=dict(mesh=(-1, 1, 1), tensorboard=True, dtype='float32', kept=None),
+      length=32,
+      also=dict(vocab_size=size),
+    )
+  ).lock()
+
+
+@pytest.mark.parametrize(
+  'line, wished',
+  [
+    ('--config.length=64', dict(length=64)),
+    ('-config.length 64', dict(length=64)),
+    ('--config.length=0x40', dict(length=64)),
+    ('--config.length=1_000', dict(length=1000)),
+    ('--config.masking.rate=1', {'masking.rate': 1.0}),
+    ('--config.masking.rate -1e-3', {'masking.rate': -0.001}),
+    ('--noconfig.run.tensorboard', {'run.tensorboard': False}),
+    ('--config.run.tensorboard=F', {'run.tensorboard': False}),
+    ('--config.run.tensorboard --config.length=1', dict(length=1)),
+    ('--config.run.mesh=(1,1,8)', {'run.mesh': (1, 1, 8)}),
+    ('--config.run.mesh [2,1,1]', {'run.mesh': (2, 1, 1)}),
+    ('--config.run.mesh=8', {'run.mesh': (8,)}),
+    ('--config.run.mesh=/a/b', {'run.mesh': ('/a/b',)}),
+    ('--config.run.mesh=()', {'run.mesh': ()}),
+    ('--config.run.dtype=', {'run.dtype': ''}),
+    ('--config.run.dtype=a=b', {'run.dtype': 'a=b'}),
+    ('--config.run.kept=None', {}),
+    # a reference sets the field everywhere, and may be a word
+    (
+      '--config.tokenizer.vocab_size=auto',
+      {f'{s}.vocab_size': 'auto' for s in ('tokenizer', 'also')},
+    ),
+    ('--config.tokenizer.vocab_size 9', {f'{s}.vocab_size': 9 for s in ('tokenizer', 'also')}),
+    # the last of each
+    (
+      '--config.run.mesh=(1,1,1) --config.length=3 --config.run.mesh=2,1,1',
+      {'run.mesh': (2, 1, 1), 'length': 3},
+    ),
+    ('--config.run.mesh (1,1,1) --config.run.mesh -1,1', {'run.mesh': (-1, 1)}),
+    ('--config.run.tensorboard --noconfig.run.tensorboard', {'run.tensorboard': False}),
+    # a whole section, and then a field of it
+    (
+      "--config.masking={'name':'span','rate':0.1} --config.masking.rate=0.3",
+      {'masking': dict(name='span', rate=0.3)},
+    ),
+  ],
+)
+def test_a_field_is_set_in_the_type_that_it_has(line, wished):
+  config, wish = small(), small()
+  rest, given = settings.split(['command', *line.split(), '--steps=3'], config)
+  settings.apply(config, given)
+  assert rest == ['command', '--steps=3'] and config.is_locked
+  for key, value in wished.items():
+    *sections, field = key.split('.')
+    wish_section, section = wish, config
+    for name in sections:
+      wish_section, section = wish_section[name], section[name]
+    wish_section.unlock()[field] = value
+    assert type(section[field]) is type(wish_section[field])
+  assert config.to_dict() == wish.to_dict()
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('--config.keys=3', "no field 'keys'"),
+    ('--config.masking.items=3', "no field 'items'. There is: name, rate, repeat."),
+    ('--config.run.deep.mesh=3', "no field 'mesh'. Did you mean --config.run.mesh?"),
+    ('--config.length.rate=3', "no field 'rate'. Did you mean --config.masking.rate?"),
+    ('--config.=3', "no field ''"),
+    ('--config.masking["rate"]=3', 'Did you mean --config.masking?'),
+    ('--config.length=', "takes a whole number, not '': write, for example, --config.length=32."),
+    ('--config.length=1e3', "takes a whole number, not '1e3'"),
+    ('--config.length --workdir=W', "not '--workdir=W'"),
+    ('--config.length', '--config.length sets nothing: write --config.length=32.'),
+    ('--noconfig.length', '--noconfig.length sets nothing: write --config.length=32.'),
+    ('--config.masking.rate=many', "takes a number, not 'many'"),
+    ('--config.run.tensorboard=maybe', "takes true or false, not 'maybe'"),
+    (
+      '--config.run.mesh=(1,',
+      "a tuple, not '(1,': write, for example, --config.run.mesh='(-1, 1, 1)'.",
+    ),
+    (
+      '--config.masking=span',
+      '--config FILE.py:SIZE,masking=PART, or --config.masking.FIELD=value',
+    ),
+    ('--config.masking=()', "takes a section, not '()'"),
+    ('--config.masking=', "takes a section, not ''"),
+    ("--config.masking.k=1 --config.masking={'k':2}", "no field 'k'"),
+    (
+      "--config.masking.rate=1 --config.masking={'k':2}",
+      'masking.rate sets before it: put it in front',
+    ),
+  ],
+)
+def test_what_a_line_cannot_set_is_one_sentence_with_the_remedy(line, words):
+  config = small()
+  with pytest.raises(errors.UserError) as e:
+    settings.apply(config, settings.split(line.split(), config)[1])
+  assert words in str(e.value) and '\n' not in str(e.value)

@@ -1,0 +1,68 @@
+"""What a watcher sees: lines, a bar, and the time left."""
+
+import pytest
+
+from bertzoo_jax.common import progress
+
+
+def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
+  bar = progress.Progress(1000, 0, show=True, terminal=False)
+  bar.finished(1)
+  bar._began = (bar._began[0] - 60, 1)
+  bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
+  assert capsys.readouterr().out.startswith(
+    'step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · '
+  )
+  progress.Progress(10, 0, show=False).row({'step': 1})
+  assert capsys.readouterr().out == ''
+  assert [progress.clock(s) for s in (59, 3723, 90000)] == ['0:59', '1:02:03', '1d 01:00']
+
+
+def test_a_line_shows_the_loss_of_masked_tokens_beside_the_entropy(capsys):
+  bar = progress.Progress(10, 0, show=True, terminal=False, entropy=6.2)
+  bar.row({'step': 5, 'loss': 6.5, 'mlm_loss': 5.8, 'held_out_loss': 6.6, 'held_out_mlm_loss': 5.9})
+  assert (
+    ' · masked-token loss 5.8000 (unigram entropy 6.2000) · total loss 6.5000 · held out: '
+    + ('masked-token loss 5.9000 (unigram entropy 6.2000), total loss 6.6000 · ')
+    in capsys.readouterr().out
+  )
+  bar.row({'step': 6, 'loss': 5.8, 'mlm_loss': 5.8})
+  assert 'total' not in capsys.readouterr().out
+  told = {'rtd_accuracy': 0.9, 'rtd_base_rate': 0.85, 'rtd_auc': 0.71}
+  held_out = {f'held_out_{k}': v for k, v in {'loss': 20.0, **told}.items()}
+  bar.row({'step': 7, 'loss': 20.0, 'mlm_loss': 5.8, **told, **held_out})
+  said = capsys.readouterr().out
+  words = 'replaced tokens: accuracy 90.00 % (calling all original 85.00 %), AUC 0.710'
+  assert said.count(words) == 2
+
+
+@pytest.mark.parametrize(
+  'dispatched, finished, row, left',
+  [
+    (201, 201, 101, '6:39'),  # a row is shown one interval after its step
+    (1000, 201, 101, '6:39'),  # a short run: all is dispatched
+    (1000, 1, 101, '14:59'),  # what a row says is computed
+    (1000, 1, 1, '?'),
+    (1000, 1000, 1000, '0:00'),
+  ],
+)
+def test_the_time_left_is_counted_from_the_step_that_is_computed(
+  capsys, dispatched, finished, row, left
+):
+  bar = progress.Progress(1000, 0, show=True, terminal=False)
+  bar.finished(1)
+  bar._began = (bar._began[0] - 100, 1)
+  bar.step(dispatched)
+  bar.finished(finished)
+  bar.row({'step': row, 'loss': 2.5})
+  assert f' {left} left' in capsys.readouterr().out
+
+
+def test_a_bar_on_a_terminal_takes_the_same_calls(capsys):
+  bar = progress.Progress(10, 0, show=True, terminal=True)
+  bar.say('compiling')
+  bar.finished(1)
+  bar.step(1)
+  bar.row({'step': 1, 'loss': float('nan'), 'held_out_loss': 2.0})
+  bar.close()
+  assert 'compiling' in capsys.readouterr().out

@@ -1,0 +1,377 @@
+"""A part may be named `package.module:name` in a config, and is used as the package's own parts."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from bertzoo_jax import assembly
+from bertzoo_jax import tokenizers
+from bertzoo_jax.assembly import checks
+from bertzoo_jax.batches import formats
+from bertzoo_jax.batches import masking as maskings
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.parts import named as part_lib
+from bertzoo_jax.training import schedules
+from bertzoo_jax.training import step as steps
+from configs import bert
+from configs import parts
+
+ROOT = pathlib.Path(__file__).parents[2]
+SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+V = 50
+
+HOST = '''
+"""Parts of the host program."""
+
+import numpy as np
+import tensorflow as tf
+
+from bertzoo_jax.batches.formats import format as formats
+from bertzoo_jax.batches.masking import Masking
+from bertzoo_jax.batches.rows import Spans
+from bertzoo_jax.tokenizers import wordpiece
+
+VERSION = 3
+
+
+def single_sentences(text, length, *, longest=6):
+  def spans(key, rows, numbers):
+    begin = text.sentence_starts[numbers]
+    size = np.minimum(text.sentence_starts[numbers + 1] - begin, longest)
+    ones = np.ones(len(numbers), np.int64)
+    return Spans(np.arange(len(numbers)), begin, size, ones, ones, 0 * ones, ones, None)
+
+  rows = lambda key: range(text.num_sentences)
+  return formats.Format(rows, spans, every_epoch=False, has_pairs=False, packed=False)
+
+
+class Family:
+  @staticmethod
+  def first_tokens(length, corpus, *, count=2):
+    def apply(features, keys_B2):
+      ids = features['input_ids']
+      targets = ids[:, 1 : count + 1]
+      masks = tf.fill(tf.shape(targets), corpus.special['mask'])
+      return {
+        **features,
+        'input_ids': tf.concat([ids[:, :1], masks, ids[:, count + 1 :]], 1),
+        'masked_positions': tf.tile(tf.range(1, count + 1)[None], [tf.shape(ids)[0], 1]),
+        'masked_targets': targets,
+        'masked_weights': tf.ones(tf.shape(targets)),
+      }
+
+    return Masking(count, 0, apply)
+
+  def bare(length, corpus):
+    return Family.first_tokens(length, corpus).apply
+
+  def nothing(length, corpus):
+    Family.first_tokens(length, corpus)
+
+  def generous(length, corpus):
+    return Family.first_tokens(length, corpus)._replace(num_predictions=4)
+
+  def untyped(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    as_int = lambda out: {**out, 'masked_weights': tf.cast(out['masked_weights'], tf.int32)}
+    return made._replace(apply=lambda *args: as_int(made.apply(*args)))
+
+  def forgetful(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    kept = lambda out: {k: x for k, x in out.items() if k != 'masked_targets'}
+    return made._replace(apply=lambda *args: kept(made.apply(*args)))
+
+  def borders(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    return made._replace(features={'span_left': ((2,), np.int32)})
+
+
+def cased(*, vocab_size=120):
+  return wordpiece.wordpiece(
+    vocab_size=vocab_size, lowercase=False, strip_accents=False, split_chinese=True,
+    normalization='none', max_word_chars=100, min_frequency=2, coverage=0.9999,
+  )
+'''
+DEVICE = '''
+"""Parts of the device program."""
+
+import jax
+import optax
+
+from bertzoo_jax.model.transformer import Transformer
+from bertzoo_jax.objectives import mlm
+
+
+class Shallow(Transformer):
+  num_layers: int = 1
+  hidden_size: int = 16
+  num_heads: int = 2
+  intermediate_size: int = 32
+  embedding_size: int = 0
+  max_positions: int = 64
+  type_vocab_size: int = 2
+  sharing: str = 'none'
+  num_groups: int = 1
+  inner_group_num: int = 1
+  activation: str = 'gelu'
+  norm_eps: float = 1e-12
+  dropout: float = 0.0
+  attention_dropout: float = 0.0
+  initializer: str = 'normal'
+  initializer_range: float = 0.02
+
+
+def weighted(encoder, ops, *, weight=0.5):
+  whole = mlm.mlm(encoder, ops)
+
+  def loss(*args):
+    value, rest = whole.loss(*args)
+    return weight * value, rest
+
+  return whole._replace(loss=loss)
+
+
+def plain(schedule, paths, *, factor=1.0):
+  def update(updates, state, params=None, *, step, **_):
+    return jax.tree.map(lambda g: -factor * schedule(step) * g, updates), state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def constant(total_steps, *, learning_rate=0.1):
+  return lambda step: learning_rate
+'''
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path, monkeypatch):
+  """The modules in the folder where Python looks; they are forgotten afterwards."""
+  (tmp_path / 'mine').mkdir()
+  for name, text in (
+    ('__init__', ''),
+    ('host', HOST),
+    ('device', DEVICE),
+    ('needy', 'import a_module_of_nobody'),
+    ('broken', 'x = 1\ny = x.z'),
+    ('garbled', 'def f(:'),
+  ):
+    (tmp_path / 'mine' / f'{name}.py').write_text(text)
+  monkeypatch.syspath_prepend(tmp_path)
+  yield
+  for name in [m for m in sys.modules if m.partition('.')[0] == 'mine']:
+    del sys.modules[name]
+
+
+SWAPS = (
+  'format=mine.host:single_sentences,masking=mine.host:Family.first_tokens,'
+  'objective=mine.device:weighted,optimizer=mine.device:plain,schedule=mine.device:constant'
+)
+
+
+def text():
+  draw = np.random.default_rng(0)
+  starts = np.append(0, np.cumsum(draw.integers(3, 9, 80)))
+  return corpora.in_memory(draw.integers(5, V, starts[-1]), starts, np.arange(0, 81, 8), V, SPECIAL)
+
+
+def rows(config):
+  return pipeline.build(
+    text(), format=config.format, masking=config.masking, length=16, batch_size=8, seed=0
+  )
+
+
+def test_parts_from_outside_train_and_their_own_defaults_apply():
+  config = bert.get_config(f'tiny,{SWAPS},encoder=mine.device:Shallow,steps=26')
+  assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
+  config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
+  assert config.masking.name == 'mine.host:Family.first_tokens'
+  run = checks.of_run(assembly.resolve(config))
+  batch = rows(config).batch(0)
+  assert batch['masked_targets'].shape == (8, 2) and (batch['pack_ids'].sum(1) <= 8).all()
+  assert (batch['input_ids'][:, 1:3] == SPECIAL['mask']).all()
+
+  made = run.network(run.phases[0], V)
+  state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 8))()
+  assert state.params['encoder']['embeddings']['word']['embedding'].shape == (V, 16)
+  update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
+  state, first = update(state, batch)
+  state, second = update(state, batch)
+  assert second['loss'] < first['loss']
+  np.testing.assert_allclose(first['loss'], first['mlm_loss'] / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'masking, words',
+  [
+    ('first_tokens', None),
+    ('bare', 'gives a function: return a Masking'),
+    ('nothing', 'gives a NoneType: return a Masking'),
+    ('generous', r'declares masked_positions as int32 \[None, 4\] and writes int32 \[None, 2\]'),
+    ('untyped', r'declares masked_weights as float32 .* writes int32'),
+    ('forgetful', 'declares masked_targets as .* writes nothing'),
+    ('borders', 'declares span_left as .* writes nothing'),
+  ],
+)
+def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start(masking, words):
+  config = bert.get_config('tiny')
+  config.format = parts.part('mine.host:single_sentences')
+  config.masking = parts.part(f'mine.host:Family.{masking}')
+  if words is None:
+    rows(config)
+    return
+  with pytest.raises(errors.UserError, match=words):
+    rows(config)
+
+
+def test_fields_of_a_part_from_outside_are_the_sections():
+  config = bert.get_config('tiny')
+  config.masking = parts.part('mine.host:Family.first_tokens', count=3)
+  config.format = parts.part('mine.host:single_sentences', longest=4)
+  config.phases = ((5, {'masking.count': 1}), (5, {}))
+  first, second = configuration.phases(ml_collections.ConfigDict(config).lock())
+  assert rows(first.config).num_predictions == 1 and rows(second.config).num_predictions == 3
+  assert configuration.science(config)['masking.count'] == 3
+
+
+def test_a_schedule_from_outside_may_restart_with_each_phase():
+  section = dict(name='mine.device:constant', learning_rate=0.2, across_phases='restart')
+  assert schedules.for_phase(section, 5, 5, 10)(7) == 0.2
+
+
+def test_a_tokenizer_from_outside_trains_with_the_vocabulary_size_of_its_default(tmp_path):
+  section = parts.part('mine.host:cased').to_dict()
+  words = (ROOT / 'data/sample/time_machine.txt').read_text()[:20_000]
+  made = tokenizers.train({**section, 'vocab_size': 150}, [words])
+  assert made.vocab_size == 150 and tokenizers.vocab_size_of(section) == 120
+  made.save(tmp_path / 'tokenizer')
+  assert tokenizers.load(tmp_path / 'tokenizer').hash == made.hash
+
+
+MASKING = (maskings.BY_NAME, 'masking')
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('nobodys.parts:f', "no module 'nobodys': modules are looked for in the current folder (/"),
+    ('mine.hots:f', "no module 'mine.hots'"),
+    ('mine.needy:f', "imports 'a_module_of_nobody', and there is no such module: install it"),
+    ('mine.broken:f', 'AttributeError in '),
+    ('mine.broken:f', "broken.py:2: 'int' object has no attribute 'z'): mend it first"),
+    ('mine.garbled:f', 'fails when it is imported (SyntaxError: '),
+    ('math:pi.foo', "math:pi.foo', and math:pi.foo has no 'foo'"),
+    ('os:environ.x', "has no 'x'"),
+    ('mine.host:single_sentence', "has no 'single_sentence'. Did you mean 'single_sentences'?"),
+    ('mine.host:Family.frist_tokens', "has no 'frist_tokens'. Did you mean 'first_tokens'?"),
+    ('mine.host:VERSION', 'is a int and cannot be called: name a function or class'),
+    ('mine.host:', 'write package.module:name'),
+    ('mine/host.py:f', 'write package.module:name'),
+    ('tokn', "No masking is called 'tokn'. Did you mean 'token'?"),
+  ],
+)
+def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy(name, words):
+  with pytest.raises(errors.UserError) as e:
+    part_lib.resolve(name, *MASKING)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  'section, words',
+  [
+    (
+      dict(name='mine.host:Family.first_tokens', cuont=3),
+      "it has no 'cuont'. Did you mean 'count'? Write the section in a config file as "
+      "parts.part('mine.host:Family.first_tokens', field=value, …).",
+    ),
+    (
+      dict(name='mine.device:constant'),
+      'it is called as name(length, corpus) with the fields of the section by name',
+    ),
+    (
+      dict(name='permutation', context=6),
+      "'permutation': fields are missing: max_span, num_predictions",
+    ),
+    (dict(name='permutation', contxt=6), 'Build the section with configs/parts.py'),
+  ],
+)
+def test_fields_that_do_not_fit_are_named(section, words):
+  with pytest.raises(errors.UserError) as e:
+    part_lib.build(section, *MASKING, 16, text())
+  assert words in str(e.value) and '\n' not in str(e.value)
+  assert ('configs/parts.py' in str(e.value)) == (':' not in section['name'])
+
+
+def test_a_field_that_the_rest_needs_and_nobody_gives_is_named():
+  with pytest.raises(errors.UserError, match="config.format has no width, which is needed, and 'm"):
+    part_lib.field({'name': 'mine.host:single_sentences'}, 'width', formats.BY_NAME, 'format')
+
+
+@pytest.mark.parametrize('value', ['mine.host:', ':f', 'mine:host:f', 'a/b.py:f'])
+def test_what_is_no_name_of_a_part_is_refused_by_the_config(value):
+  with pytest.raises(ValueError, match='write package.module:name'):
+    bert.get_config(f'tiny,masking={value}')
+
+
+def command(folder, program, *more):
+  return subprocess.run(
+    [sys.executable, '-m', f'bertzoo_jax.{program}', *more],
+    cwd=folder,
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+@pytest.mark.slow
+def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path):
+  (tmp_path / 'mine_config.py').write_text(
+    f"""
+from configs import bert
+from configs import parts
+
+
+def get_config(argument='{SWAPS}'):
+  config = bert.get_config(f'tiny,steps=4,{{argument}}')
+  config.tokenizer = parts.part('mine.host:cased', vocab_size=300)
+  config.encoder = parts.transformer(
+    num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, dropout=0.0,
+    attention_dropout=0.0)
+  config.objective = parts.part('mine.device:weighted', weight=0.25)
+  config.hf, config.length, config.phases = 'BertForMaskedLM', 16, ((4, {{}}),)
+  config.run.eval_every, config.run.tensorboard = 0, False
+  return config
+"""
+  )
+  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:2000]
+  (tmp_path / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
+  )
+  config = '--config=mine_config.py'
+  source = ('--source=text.txt', '--out=corpus', '--workers=1')
+  done = command(tmp_path, 'prepare', config, *source)
+  assert done.returncode == 0, done.stderr
+  done = command(tmp_path, 'show', config, '--corpus=corpus', '--stats')
+  assert done.returncode == 0 and 'mine.host:Family.first_tokens' in ' '.join(done.stdout.split())
+  train = ('pretrain', config, '--corpus=corpus', '--workdir=run')
+  done = command(tmp_path, *train)
+  assert done.returncode == 0 and 'mine.device:weighted' in done.stdout, done.stderr
+  done = command(tmp_path, *train, '--config.objective.weight=0.75')
+  assert done.returncode == 2 and 'objective.weight: 0.25 → 0.75' in done.stderr, done.stderr
+  done = command(tmp_path, *train, '--config.objective.weigth=0.75')
+  assert 'Did you mean --config.objective.weight?' in done.stderr
+  done = command(tmp_path, *train, '--config.masking.count=3')
+  assert "as parts.part('mine.host:Family.first_tokens', count=…)" in done.stderr
+  done = command(tmp_path, 'export', '--workdir=run', '--out=hf')
+  assert done.returncode == 0, done.stderr
+  card = (tmp_path / 'hf' / 'README.md').read_text()
+  assert '| masking | mine.host:Family.first_tokens |' in card

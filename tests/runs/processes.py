@@ -1,0 +1,200 @@
+"""Small runs of pretrain as real processes: one with all devices, or two of four devices each."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import small_networks as small
+
+from bertzoo_jax.common import trees
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS, ROWS, VOCAB = 60, 16, 64
+PATIENCE = 200  # seconds, for a machine that is busy
+
+CONFIG = f"""
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size={VOCAB}), corpus=parts.corpus(),
+      format=parts.segment_pairs(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
+                                max_positions=16),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-3, warmup=3),
+      length=16, batch_size={ROWS}, phases=(({STEPS}, {{}}),), hf='BertForPreTraining',
+      run=parts.run(mesh=(2, 2, 2), dtype='float32', log_every=1, eval_every=0,
+                    save_minutes=1000.0, tensorboard=False))
+"""
+
+# pretrain, but that a lost host is noticed soon, and that steps and saves take time where a test
+# must get a word in. The batch of one step may never come: a thread reads a pipe that nobody writes
+# to.
+PROGRAM = """
+import os, queue, runpy, threading, time
+from bertzoo_jax.runs import checkpoint, distributed
+from bertzoo_jax.training import data
+seal = checkpoint.Checkpoints._seal
+checkpoint.Checkpoints._seal = lambda self: (
+    time.sleep(float(os.environ.get('SEAL_SECONDS', 0))), seal(self))
+distributed.LOST_SECONDS = int(os.environ['LOST_SECONDS'])
+check, from_file = data.check_ids, data.from_file
+def slowly(batch, vocab_size, where):
+  check(batch, vocab_size, where)
+  time.sleep(float(os.environ['STEP_SECONDS']) if where.startswith('batch of step') else 0)
+def stuck(*args):
+  found = from_file(*args)
+  def phase(which):
+    def batches(first, end, real=found.phase(which)):
+      out = queue.Queue(1)
+      def fill():
+        for step, batch in zip(range(first, end), real.batches(first, end)):
+          if step == int(os.environ['STUCK_AT']):
+            os.read(os.pipe()[0], 1)
+          out.put(batch)
+      threading.Thread(target=fill, daemon=True).start()
+      for _ in range(first, end):
+        yield out.get()
+    return found.phase(which)._replace(batches=batches)
+  return found._replace(phase=phase)
+data.check_ids = slowly
+if 'STUCK_AT' in os.environ:
+  data.from_file = stuck
+runpy.run_module('bertzoo_jax.pretrain', run_name='__main__', alter_sys=True)
+"""
+
+
+def make_world(folder):
+  """Fills a folder with config.py and batches.npz; processes add a cache of compiled programs."""
+  (folder / 'config.py').write_text(CONFIG)
+  batches = [
+    small.batch(rows=ROWS, length=16, predictions=3, seed=s, vocab_size=VOCAB) for s in range(STEPS)
+  ]
+  meta = {
+    'vocab_size': VOCAB,
+    'special': {},
+    'corpus_hash': 'abc',
+    'steps': [0, STEPS],
+    'batch_size': ROWS,
+    'length': 16,
+    'phase': 0,
+  }
+  np.savez(
+    folder / 'batches.npz',
+    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
+    **{k: np.stack([b[k] for b in batches]) for k in batches[0]},
+  )
+  return folder
+
+
+class Process:
+  """A process of a run. `said` grows as it speaks."""
+
+  def __init__(self, world, workdir, *flags, step_seconds=0.0, lost_seconds=10, **environment):
+    environment = {
+      **os.environ,
+      'PYTHONPATH': str(ROOT),
+      'PYTHONUNBUFFERED': '1',
+      'STEP_SECONDS': str(step_seconds),
+      'LOST_SECONDS': str(lost_seconds),
+      **environment,
+    }
+    line = [
+      sys.executable,
+      '-c',
+      PROGRAM,
+      f'--config={world}/config.py',
+      f'--config.run.compile_cache={world}/cache',
+      f'--batches={world}/batches.npz',
+      f'--workdir={workdir}',
+      *flags,
+    ]
+    self.process = subprocess.Popen(
+      line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    self.said = ''
+    self._reader = threading.Thread(target=self._read, daemon=True)
+    self._reader.start()
+
+  def _read(self):
+    for line in self.process.stdout:
+      self.said += line
+
+  def end(self):
+    """Exit code, when all was said."""
+    code = self.process.wait(timeout=PATIENCE)
+    self._reader.join(timeout=PATIENCE)
+    return code
+
+
+@contextlib.contextmanager
+def one(world, workdir, *flags, **more):
+  """A process with the devices of this one."""
+  process = Process(world, workdir, *flags, **more)
+  try:
+    yield process
+  finally:
+    process.process.kill()
+    process.end()
+
+
+@contextlib.contextmanager
+def two(world, workdir, *flags, of=({}, {}), **more):
+  """Two that train together. of: what the environment of each has besides."""
+  with socket.create_server(('', 0)) as s:
+    port = s.getsockname()[1]
+  together = {
+    'XLA_FLAGS': '--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0',
+    'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+    'JAX_NUM_PROCESSES': '2',
+    'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
+  }
+  with contextlib.ExitStack() as stack:
+    yield [
+      stack.enter_context(
+        one(world, workdir, *flags, **more, **together, JAX_PROCESS_ID=str(i), **of[i])
+      )
+      for i in range(2)
+    ]
+
+
+def wait_for_step(workdir, step, all_of_them):
+  """Returns when a run has logged so many steps; all its processes must live."""
+  deadline = time.monotonic() + PATIENCE
+  while len(metrics.read(workdir)) < step if (workdir / metrics.FILE).exists() else True:
+    assert time.monotonic() < deadline and all(p.process.poll() is None for p in all_of_them), [
+      p.said for p in all_of_them
+    ]
+    time.sleep(0.02)
+
+
+def parameters(workdir):
+  """{path: array} of the newest checkpoint."""
+  return {
+    trees.path_of(p): x
+    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(str(workdir))[0])
+  }
+
+
+def assert_same_run(workdir, other):
+  """Bitwise: the parameters at the end, and of every step its number, loss and batch."""
+  ours, theirs = (
+    [(row['step'], row['loss'], row['batch_crc32']) for row in metrics.read(w)]
+    for w in (workdir, other)
+  )
+  assert len(ours) == STEPS and ours == theirs
+  ours, theirs = parameters(workdir), parameters(other)
+  assert ours.keys() == theirs.keys()
+  for path, x in ours.items():
+    np.testing.assert_array_equal(x, theirs[path], err_msg=path)

@@ -1,0 +1,382 @@
+"""Checkpoints: whole, verified, kept and found."""
+
+import concurrent.futures
+import os
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
+from bertzoo_jax.training import spikes
+
+
+def at(state, step):
+  return state.replace(
+    step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
+  )
+
+
+@pytest.fixture(scope='module')
+def three(tmp_path_factory):
+  """(workdir with steps 1, 2, 3 saved, state at step 0), which no test changes."""
+  workdir, state = tmp_path_factory.mktemp('three'), phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
+  for step in (1, 2, 3):
+    checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
+  checkpoints.close()
+  return workdir, state
+
+
+@pytest.fixture
+def saved(three, tmp_path):
+  """(workdir, state at step 0, Checkpoints) with steps 1, 2, 3 saved."""
+  shutil.copytree(three[0], tmp_path, dirs_exist_ok=True)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3, keep_every=0)
+  yield tmp_path, three[1], checkpoints
+  checkpoints.close()
+
+
+def files(folder):
+  return [
+    p
+    for p in sorted(pathlib.Path(folder).rglob('*'))
+    if p.is_file() and p.name not in ('_CHECKPOINT_METADATA', 'commit_success.txt')
+  ]
+
+
+def damage(path, how):
+  data = bytearray(path.read_bytes())
+  if how == 'delete':
+    path.unlink()
+  elif how == 'truncate':
+    path.write_bytes(data[: len(data) // 2])
+  elif how == 'zero':
+    path.write_bytes(bytes(len(data)))
+  else:
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  states = [at(state, step) for step in range(1, 11)]
+
+  def run(name):
+    checkpoints = checkpoint.Checkpoints(tmp_path / name, keep=1, keep_every=0)
+    for one in states:
+      checkpoints.save(one)
+    checkpoints.close()
+    return step_folders.steps(tmp_path / name)
+
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(run, 'abcd')) == [[10]] * 4
+
+
+def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved):
+  workdir, state, checkpoints = saved
+  for mesh in (
+    None,
+    sharding.mesh((2, 2, 2)),
+    sharding.mesh((1, 8, 1)),
+    sharding.mesh((2, 1, 1), jax.devices()[:2]),
+  ):
+    target, _ = toys.phase_run(mesh=mesh).target
+    got = checkpoints.restore(checkpoints.newest(), target)
+    expected = toys.flat(at(state, 3))
+    for k, x in toys.flat(got).items():
+      np.testing.assert_array_equal(x, expected[k], err_msg=k)
+    assert all(
+      a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(target))
+    )
+
+
+def test_every_committed_step_has_a_sum_of_every_file(saved):
+  workdir, _, _ = saved
+  for step in (1, 2, 3):
+    folder = workdir / 'checkpoints' / str(step)
+    names = {str(p.relative_to(folder)) for p in files(folder)} - {step_folders.MANIFEST}
+    assert storage.read_json(folder / step_folders.MANIFEST)['files'].keys() == names
+    assert step_folders.verify(folder) is None
+
+
+@pytest.mark.parametrize('how', ['flip', 'truncate', 'zero', 'delete'])
+def test_any_damage_to_any_file_is_found(saved, how):
+  workdir, _, _ = saved
+  folder = workdir / 'checkpoints/2'
+  for path in files(folder):
+    data = path.read_bytes()
+    if how == 'zero' and not any(data):
+      continue
+    damage(path, how)
+    if path.read_bytes() != data if path.exists() else True:
+      assert step_folders.verify(folder), path
+    path.write_bytes(data)
+  assert step_folders.verify(folder) is None
+
+
+def test_a_file_of_somebody_else_in_a_step_is_no_damage(saved):
+  workdir, _, _ = saved
+  (workdir / 'checkpoints/2/params/.DS_Store').write_text('x')
+  (workdir / 'checkpoints/4').write_text('x')
+  assert step_folders.verify(workdir / 'checkpoints/2') is None
+  assert step_folders.steps(workdir) == [1, 2, 3]
+
+
+@pytest.mark.parametrize('name', ['²', '٣', '04', '+4', '4 ', '1' * 200, '-1', '1_0'])
+def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved, name):
+  workdir, state, checkpoints = saved
+  (workdir / 'checkpoints' / name).mkdir()
+  assert step_folders.steps(workdir) == [1, 2, 3] and step_folders.best(workdir) == 2
+  again = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  assert again.newest() == 3
+  again.close()
+  assert checkpoint.load_params(str(workdir))[1] == 3
+  assert (workdir / 'checkpoints' / name).is_dir()
+  with pytest.raises(errors.UserError, match='no checkpoint'):
+    checkpoint.load_params(f'{workdir}@{name}')
+
+
+def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0, run={'config': {'seed': 7}})
+  for step in (1, 2):
+    checkpoints.save(at(state, step))
+  checkpoints.close()
+  assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
+  damage(tmp_path / 'checkpoints/2/run.json', 'flip')
+  assert step_folders.verify(tmp_path / 'checkpoints/2').startswith('run.json')
+  assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
+  (tmp_path / 'checkpoints/1/run.json').unlink()
+  assert step_folders.recorded(tmp_path) == {}
+
+
+def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
+  workdir, _, checkpoints = saved
+
+  def late(path):
+    raise TimeoutError(110, 'Connection timed out')
+
+  monkeypatch.setattr(storage, 'sha256', late)
+  with pytest.raises(errors.TryAgain, match='run the same line again'):
+    checkpoints.newest()
+  assert step_folders.steps(workdir) == [1, 2, 3]
+
+
+@pytest.mark.parametrize('how', ['dangling link', 'read error'])
+def test_a_file_that_cannot_be_read_is_damage_and_the_step_before_is_used(saved, monkeypatch, how):
+  workdir, _, checkpoints = saved
+  broken = files(workdir / 'checkpoints/3/params')[0]
+  if how == 'dangling link':
+    broken.unlink()
+    broken.symlink_to(workdir / 'nowhere')
+  else:
+    sha256 = storage.sha256
+
+    def fail(path):
+      if str(path) == str(broken):
+        raise PermissionError(13, 'Permission denied')
+      return sha256(path)
+
+    monkeypatch.setattr(storage, 'sha256', fail)
+  assert 'cannot be read' in step_folders.verify(storage.path(workdir / 'checkpoints/3'))
+  assert checkpoints.newest() == 2
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(saved):
+  workdir, _, checkpoints = saved
+  for step in (1, 2, 3):
+    damage(files(workdir / f'checkpoints/{step}/params')[0], 'flip')
+  with pytest.raises(
+    errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
+  ):
+    checkpoints.newest()
+  assert step_folders.steps(workdir) == [1, 2, 3]  # nothing was moved
+  for step in (1, 2, 3):
+    os.rename(workdir / f'checkpoints/{step}', workdir / f'checkpoints/{step}.damaged')
+  with pytest.raises(errors.UserError, match='3.damaged'):
+    checkpoints.newest()
+
+
+def test_a_run_that_never_saved_begins_at_0(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  assert checkpoints.newest() is None
+  checkpoints.close()
+
+
+def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
+  for step, loss, first in (
+    (1, 1.0, 0),
+    (2, 5.0, 2),
+    (3, 4.0, 2),
+    (4, float('nan'), 2),
+    (5, None, 5),
+  ):
+    checkpoints.save(at(state, step), loss, first)
+  checkpoints.close()
+  assert step_folders.best(tmp_path) == 3
+  assert (
+    step_folders.held_out_losses(tmp_path, 0) == {1: 1.0}
+    and step_folders.held_out_losses(tmp_path, 5) == {}
+  )
+
+
+def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(saved, capsys):
+  workdir, state, checkpoints = saved
+  damage(max(files(workdir / 'checkpoints/3/params'), key=lambda p: p.stat().st_size), 'flip')
+  assert checkpoints.newest() == 2
+  said = capsys.readouterr().out
+  assert 'WARNING' in said and 'checkpoint 3' in said and 'sha256' in said
+  assert (workdir / 'checkpoints/3.damaged').is_dir()
+  checkpoints.save(at(state, 3))
+  checkpoints.wait()
+  assert checkpoints.newest() == 3
+  damage(files(workdir / 'checkpoints/3')[0], 'delete')
+  assert checkpoints.newest() == 2 and (workdir / 'checkpoints/3.damaged2').is_dir()
+
+
+def test_newest_milestones_and_best_are_kept(tmp_path):
+  state = phase_runs.fresh(toys.phase_run())
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
+  for step in range(1, 12):
+    checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
+  checkpoints.close()
+  assert step_folders.steps(tmp_path) == [3, 4, 8, 10, 11]
+  assert step_folders.best(tmp_path) == 3
+
+
+def test_what_a_killed_process_left_is_cleaned_and_never_taken_for_a_step(saved):
+  workdir, _, checkpoints = saved
+  folder = workdir / 'checkpoints'
+  os.rename(folder / '3', folder / '3.orbax-checkpoint-tmp')
+  os.rename(folder / '1', folder / '1.deleting')
+  assert step_folders.steps(workdir) == [2]
+  checkpoint.Checkpoints(workdir, keep=3, keep_every=0).close()
+  assert sorted(p.name for p in folder.iterdir()) == ['2']
+
+
+def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory):
+  workdir, state, checkpoints = saved
+  elsewhere = tmp_path_factory.mktemp('elsewhere') / 'precious'
+  os.rename(workdir / 'checkpoints/1', elsewhere)
+  os.symlink(elsewhere, workdir / 'checkpoints/1')
+  for step in (4, 5, 6):
+    checkpoints.save(at(state, step))
+  checkpoints.wait()
+  assert (elsewhere / step_folders.MANIFEST).exists()
+
+
+def test_addresses_name_the_newest_a_step_and_the_best(saved):
+  workdir, state, _ = saved
+  for address, step in ((f'{workdir}', 3), (f'{workdir}@1', 1), (f'{workdir}@best', 2)):
+    params, found, where = checkpoint.load_params(address)
+    assert (found, where) == (step, str(workdir))
+    expected = toys.flat(at(state, step).params)
+    got = toys.flat(params)
+    assert got.keys() == expected.keys()
+    for k in got:
+      np.testing.assert_array_equal(got[k], expected[k])
+
+
+@pytest.mark.parametrize(
+  'folder, address, parsed',
+  [
+    ('run@2', 'run@2', ('run@2', None)),
+    ('run@2', 'run@2@3', ('run@2', '3')),
+    ('run@best', 'run@best', ('run@best', None)),
+    ('a@b/run', 'a@b/run@best', ('a@b/run', 'best')),
+    ('run', 'run@2', ('run', '2')),
+  ],
+)
+def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path, folder, address, parsed):
+  (tmp_path / folder).mkdir(parents=True)
+  (tmp_path / 'run').mkdir(exist_ok=True)
+  workdir, which = checkpoint.parse_address(f'{tmp_path}/{address}')
+  assert (workdir, which) == (f'{tmp_path}/{parsed[0]}', parsed[1])
+
+
+def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
+  workdir, _, _ = saved
+  for address, words in (
+    (f'{workdir}@7', 'There is: 1, 2, 3'),
+    (f'{workdir}@worst', 'WORKDIR@best'),
+    (f'{workdir}/no', 'has no checkpoint'),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      checkpoint.load_params(address)
+  damage(files(workdir / 'checkpoints/3/params')[0], 'flip')
+  with pytest.raises(errors.UserError, match='damaged'):
+    checkpoint.load_params(f'{workdir}@3')
+  assert checkpoint.load_params(str(workdir))[1] == 2
+  assert 'damaged' in capsys.readouterr().out
+  assert (workdir / 'checkpoints/3').exists()  # who only reads moves nothing
+
+
+def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
+  _, _, checkpoints = saved
+  target, _ = toys.phase_run().target
+  wide = target.replace(
+    params={
+      **target.params,
+      'pair_head': {
+        'classifier': {
+          'kernel': jax.ShapeDtypeStruct((9, 2), np.float32),
+          'bias': jax.ShapeDtypeStruct((2,), np.float32),
+        }
+      },
+    }
+  )
+  with pytest.raises(
+    errors.UserError, match=r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'
+  ):
+    checkpoints.restore(3, wide)
+  with pytest.raises(errors.UserError, match='pair_head/classifier/bias, saved and not expected'):
+    checkpoints.restore(3, target.replace(params={'encoder': target.params['encoder']}))
+
+
+def test_a_save_that_fails_is_raised_and_earlier_steps_stay(saved, monkeypatch):
+  workdir, state, checkpoints = saved
+
+  def full(path):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(storage, 'sha256', full)
+    checkpoints.save(at(state, 4))
+    with pytest.raises(OSError, match='No space'):
+      checkpoints.wait()
+  assert step_folders.steps(workdir) == [1, 2, 3]
+  checkpoints.save(at(state, 5))
+  checkpoints.wait()
+  assert step_folders.steps(workdir) == [2, 3, 5]
+
+
+def test_a_checkpoint_from_before_spikes_were_counted_is_resumed(tmp_path, monkeypatch):
+  phase_run, parts = toys.phase_run(), checkpoint._parts
+  state, _ = toys.run(phase_run, 3)
+
+  def without(state):
+    made = parts(state)
+    del made['rest']['spikes']
+    return made
+
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint, '_parts', without)
+    checkpoints.save(state)
+    checkpoints.wait()
+  restored = checkpoints.restore(3, phase_run.target[0])
+  checkpoints.close()
+  expected = toys.flat(state.replace(spikes=spikes.fresh()))
+  for path, x in toys.flat(restored).items():
+    np.testing.assert_array_equal(x, expected[path])

@@ -1,0 +1,163 @@
+"""The wall clock set back by an hour while a run is going: a library in front of the C library does
+it, as soon as a file is there.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+from processes import STEPS
+from processes import assert_same_run
+from processes import one
+from processes import two
+from processes import wait_for_step
+
+from bertzoo_jax.runs import metrics
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static time_t hour(void) { return access(getenv("CLOCK_IS_SET_BACK_BY"), F_OK) ? 0 : 3600; }
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int code = real(clock, t);
+  if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) t->tv_sec -= hour();
+  return code;
+}
+
+int gettimeofday(struct timeval *t, void *zone) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
+  return 0;
+}
+
+/* The kernel's clock goes on as before: a time of ours is an hour later there. */
+static struct timespec kernels(const struct timespec *t) {
+  struct timespec later = *t;
+  later.tv_sec += hour();
+  return later;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct timespec *t) {
+  static int (*real)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
+  struct timespec later = kernels(t);
+  return real(c, m, CLOCK_REALTIME, &later);
+}
+
+int sem_timedwait(sem_t *s, const struct timespec *t) {
+  static int (*real)(sem_t *, const struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "sem_timedwait");
+  struct timespec later = kernels(t);
+  return real(s, &later);
+}
+
+long syscall(long number, ...) {
+  static long (*real)(long, ...);
+  if (!real) real = dlsym(RTLD_NEXT, "syscall");
+  va_list list;
+  va_start(list, number);
+  long a[6];
+  for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+  va_end(list);
+  struct timespec later;
+  if (number == SYS_futex && (a[1] & FUTEX_CLOCK_REALTIME) && a[3]) {
+    later = kernels((struct timespec *)a[3]);
+    a[3] = (long)&later;
+  }
+  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+time_t time(time_t *t) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (t) *t = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+
+
+@pytest.fixture(scope='module')
+def clock(tmp_path_factory):
+  """The environment of a process whose clock can be set back, and the file that does it."""
+  compiler = shutil.which('cc') or shutil.which('gcc')
+  if compiler is None:
+    pytest.skip('NOT TESTED, no C compiler (cc or gcc): a wall clock that is set back')
+  folder = tmp_path_factory.mktemp('clock')
+  (folder / 'shim.c').write_text(SHIM)
+  subprocess.run(
+    [compiler, '-shared', '-fPIC', '-O1', '-o', folder / 'shim.so', folder / 'shim.c', '-ldl'],
+    check=True,
+  )
+  environment = {
+    'LD_PRELOAD': str(folder / 'shim.so'),
+    'CLOCK_IS_SET_BACK_BY': str(folder / 'back'),
+  }
+  said = subprocess.run(
+    ['sh', '-c', f'date +%s; touch {folder}/back; date +%s; rm {folder}/back'],
+    env=environment | {'PATH': '/usr/bin:/bin'},
+    capture_output=True,
+    text=True,
+  ).stdout
+  before, after = map(int, said.split())
+  assert -3600 <= after - before < -3590
+  return environment, folder / 'back'
+
+
+def test_a_lone_run_whose_clock_is_set_back_an_hour_goes_on_to_its_end_bitwise_equal(
+  world, alone, clock, tmp_path
+):
+  environment, back = clock
+  back.unlink(missing_ok=True)
+  with one(world, tmp_path / 'run', step_seconds=0.1, **environment) as run:
+    wait_for_step(tmp_path / 'run', 2, [run])
+    back.touch()
+    code = run.end()
+  assert code == 0 and 'done: 60 steps' in run.said, run.said
+  assert_same_run(tmp_path / 'run', alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('whose', ['of the first host', 'of the second host', 'of both'])
+def test_two_hosts_of_which_a_clock_is_set_back_go_on_or_say_why_not_and_resume(
+  world, alone, clock, tmp_path, whose
+):
+  environment, back = clock
+  back.unlink(missing_ok=True)
+  of = tuple(environment if whose in (name, 'of both') else {} for name in HOSTS)
+  run, often = tmp_path / 'run', '--config.run.save_minutes=0.05'
+  with two(world, run, often, of=of, step_seconds=0.1) as both:
+    wait_for_step(run, 5, both)
+    back.touch()
+    codes = [h.end() for h in both]
+  for i, host in enumerate(both):
+    if codes[i]:
+      assert codes[i] in (os.EX_TEMPFAIL, -signal.SIGABRT), host.said
+      last = host.said.strip().splitlines()[-1]
+      assert last.startswith(f'host {i} of 2 ended without saving'), host.said
+  if any(codes):
+    with two(world, run, often) as both:
+      assert [h.end() for h in both] == [0, 0], [h.said for h in both]
+    assert 'resuming from the checkpoint of step' in both[0].said
+  ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (run, alone))
+  assert len(ours) == STEPS
+  np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+HOSTS = ('of the first host', 'of the second host')

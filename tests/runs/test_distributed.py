@@ -1,0 +1,271 @@
+"""Several hosts, as real processes: two of four devices each, against one process of eight; and
+what happens when one is asked to stop or dies.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from processes import PATIENCE
+from processes import ROOT
+from processes import STEPS
+from processes import parameters
+from processes import two
+from processes import wait_for_step
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+
+
+# The host that gets the signal, each in its turn; both stop at the same step.
+@pytest.mark.parametrize('stops', [(1,), pytest.param((1, 0), marks=pytest.mark.slow)], ids=str)
+def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path, stops):
+  workdir, saved = tmp_path / 'run', 0
+  for asked in stops:
+    with two(world, workdir, step_seconds=0.1) as both:
+      wait_for_step(workdir, saved + 3, both)
+      both[asked].process.send_signal(signal.SIGTERM)
+      assert [h.end() for h in both] == [0, 0], [h.said for h in both]
+    newest = step_folders.steps(workdir)[-1]
+    assert (
+      saved + 3 <= newest < STEPS
+      and f'stopped at step {newest} of {STEPS} and saved' in both[0].said
+    ), both[0].said
+    assert (
+      metrics.read(workdir)[-1]['step'] == newest
+      and step_folders.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
+    )
+    saved = newest
+  with two(world, workdir) as both:
+    assert [h.end() for h in both] == [0, 0], [h.said for h in both]
+  assert (
+    f'resuming from the checkpoint of step {saved}' in both[0].said
+    and 'done' in both[0].said
+    and 'done' not in both[1].said
+  )
+  assert not any('ended without saving' in h.said for h in both)
+  ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (workdir, alone))
+  assert len(ours) == STEPS
+  np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+  ours, theirs = (parameters(w) for w in (workdir, alone))
+  for path, x in ours.items():
+    if not path.endswith('key/bias'):  # its gradient is 0 but for rounding, which Adam makes large
+      np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
+
+
+@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
+  with two(world, tmp_path / 'run', step_seconds=0.1) as both:
+    wait_for_step(tmp_path / 'run', 2, both)
+    both[victim].process.kill()
+    code = both[1 - victim].end()
+  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), both[1 - victim].said
+  last = both[1 - victim].said.strip().splitlines()[-1]
+  assert (
+    last.startswith(f'host {1 - victim} of 2 ended without saving')
+    and 'Run the same line on all hosts again' in last
+  ), both[1 - victim].said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
+  run = tmp_path / 'run'
+  # Every step is saved, so that the save before is under way or is waited for.
+  with two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
+    wait_for_step(run, 2, both)
+    _wait_for_a_save(run, both)
+    both[victim].process.kill()
+    code = both[1 - victim].end()
+  said = both[1 - victim].said
+  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), said
+  assert said.strip().splitlines()[-1].startswith(f'host {1 - victim} of 2 ended without'), said
+
+
+def _wait_for_a_save(run, both):
+  deadline = time.monotonic() + PATIENCE
+  while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
+    assert time.monotonic() < deadline, [h.said for h in both]
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    jax.errors.JaxRuntimeError('UNKNOWN: Gloo all-reduce failed: Connection closed by peer'),
+    # as a library says it that saves an array, which was still being computed
+    ValueError('UNKNOWN: Gloo all-reduce failed: [external/gloo] Connection closed by peer'),
+    RuntimeError('DEADLINE_EXCEEDED: Barrier timed out. Id: save:5'),
+  ],
+)
+def test_what_fails_because_a_host_is_lost_ends_the_process_whoever_tells_it(
+  monkeypatch, capsys, error
+):
+  ended = []
+  monkeypatch.setattr(distributed, '_exit', ended.append)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with distributed.watched():
+    raise error
+  assert ended == [os.EX_TEMPFAIL]
+  assert capsys.readouterr().err.startswith('error: the hosts cannot go on together: ')
+  with pytest.raises(ValueError, match='odd'), distributed.watched():
+    raise ValueError('odd')
+  monkeypatch.setattr(jax, 'process_count', lambda: 1)
+  with pytest.raises(type(error)), distributed.watched():
+    raise error
+
+
+def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
+  (tmp_path / 'run').mkdir()
+  with lock.hold(tmp_path / 'run'), two(world, tmp_path / 'run') as both:
+    assert (
+      both[0].end() == os.EX_TEMPFAIL
+      and 'in use by process' in both[0].said.strip().splitlines()[-1]
+    ), both[0].said
+    began = time.monotonic()
+    assert both[1].end() in (os.EX_TEMPFAIL, -signal.SIGABRT) and time.monotonic() - began < 60, (
+      both[1].said
+    )
+
+
+def join(seconds=60, **environment):
+  """(exit code, what was said) of a process that joins the others and ends."""
+  program = (
+    f'from bertzoo_jax.runs import distributed; distributed.join({seconds}); import jax; '
+    'print("joined", jax.process_count(), jax.device_count())'
+  )
+  kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env={**kept, 'PYTHONPATH': str(ROOT), **environment},
+    capture_output=True,
+    text=True,
+    timeout=PATIENCE,
+  )
+  return done.returncode, done.stdout + done.stderr
+
+
+# A TPU VM of one host: jax finds it by what the machine says of itself.
+ON_A_TPU_VM = """
+import jax
+from jax._src import clusters
+class Vm(clusters.ClusterEnv):
+  is_env_present = classmethod(lambda cls: True)
+  get_coordinator_address = classmethod(lambda cls, **_: 'localhost:PORT')
+  get_process_count = classmethod(lambda cls: 1)
+  get_process_id = classmethod(lambda cls: 0)
+clusters.ClusterEnv._cluster_types.insert(0, Vm)
+jax.config.update('jax_platforms', 'tpu,cpu')
+"""
+
+
+@pytest.mark.parametrize('told', ['nothing', 'by hand', 'by a TPU VM'])
+def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(told):
+  with socket.create_server(('', 0)) as s:
+    port = s.getsockname()[1]
+  program = """
+import os, signal, jax
+from bertzoo_jax.runs import distributed, preemption
+distributed.join()
+jax.config.update('jax_platforms', 'cpu')
+print(jax.distributed.is_initialized(), jax.process_count(), distributed._with_others)
+with preemption.Preemption().listening() as asked:
+  print(asked.reached())
+  os.kill(os.getpid(), signal.SIGTERM)
+  print(asked.reached(), asked.name)
+"""
+  environment = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
+  environment |= {'PYTHONPATH': str(ROOT), 'JAX_COORDINATOR_PORT': str(port)}
+  if told == 'by hand':
+    environment |= {
+      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+      'JAX_NUM_PROCESSES': '1',
+      'JAX_PROCESS_ID': '0',
+    }
+  elif told == 'by a TPU VM':
+    program = ON_A_TPU_VM.replace('PORT', str(port)) + program
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=PATIENCE,
+  )
+  assert done.stdout.split('\n')[:3] == ['False 1 False', 'False', 'True SIGTERM'], (
+    done.stdout + done.stderr
+  )
+
+
+def test_a_notice_before_the_hosts_listen_ends_the_run_also_when_it_resumes():
+  program = """
+import os, signal, time, jax
+from bertzoo_jax.runs import preemption
+jax.distributed.initialize('127.0.0.1:PORT', 1, 0)  # jax does the same with one as with several
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(2)  # jax looks once a second
+with preemption.Preemption().listening() as asked:
+  for step in range(501, 801):
+    if asked.reached():
+      print('ends after', asked.name)
+      break
+    time.sleep(0.01)
+"""
+  with socket.create_server(('', 0)) as s:
+    program = program.replace('PORT', str(s.getsockname()[1]))
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=PATIENCE,
+  )
+  assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
+
+
+def test_who_waits_in_vain_is_told_in_a_sentence():
+  code, said = join(
+    3, JAX_COORDINATOR_ADDRESS='127.0.0.1:1', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='1'
+  )
+  assert code == os.EX_TEMPFAIL and said.strip().splitlines()[-1].startswith(
+    'error: Not all 2 processes came to 127.0.0.1:1'
+  ), said
+
+
+@pytest.mark.parametrize(
+  'environment,words',
+  [
+    (dict(JAX_COORDINATOR_ADDRESS='here:1'), 'JAX_NUM_PROCESSES'),
+    (dict(JAX_COORDINATOR_ADDRESS='here', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0'), 'HOST:PORT'),
+    (
+      dict(JAX_COORDINATOR_ADDRESS='here:1', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='2'),
+      'are 0 to 1',
+    ),
+    (
+      dict(JAX_COORDINATOR_ADDRESS='here:TAKEN', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0'),
+      r'Port \d+ of this machine',
+    ),
+  ],
+)
+def test_what_the_environment_says_wrongly_is_refused(monkeypatch, environment, words):
+  monkeypatch.delenv('JAX_NUM_PROCESSES', raising=False)
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
+  with socket.create_server(('', 0)) as taken:
+    for k, v in environment.items():
+      monkeypatch.setenv(k, v.replace('TAKEN', str(taken.getsockname()[1])))
+    with pytest.raises(errors.UserError, match=words) as e:
+      distributed.join()
+  # the other may end
+  assert e.value.code == (
+    os.EX_TEMPFAIL if 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS'] else 2
+  )

@@ -1,0 +1,127 @@
+"""Files from strangers that would run code where they are unpickled: refused, and nothing ran."""
+
+import json
+import pathlib
+import pickle
+import zipfile
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+import small_corpora
+import toys
+
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
+from bertzoo_jax.corpus import corpus
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.training import data
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.words.similar import vector_files
+from configs import bert
+
+
+class Evil:
+  """Touches a file when it is unpickled."""
+
+  def __init__(self, path):
+    self._path = path
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (self._path,)
+
+
+@pytest.fixture(params=['pickle', 'npy'])
+def evil(tmp_path, request):
+  """The bytes of a pickle, or of a .npy file with a pickled object. Ends the test with an error if
+  one was unpickled.
+  """
+  trace = tmp_path / 'trace'
+  pickle.loads(pickle.dumps(Evil(trace)))
+  trace.unlink()  # the payload works
+  if request.param == 'pickle':
+    yield pickle.dumps(Evil(trace))
+  else:
+    np.save(tmp_path / 'object.npy', np.array([Evil(trace)], object), allow_pickle=True)
+    yield (tmp_path / 'object.npy').read_bytes()
+  assert not trace.exists()
+
+
+def refuses(act):
+  with pytest.raises(errors.UserError) as e:
+    act()
+  assert '\n' not in str(e.value)
+
+
+def test_in_a_file_of_batches(tmp_path, evil):
+  (tmp_path / 'a.npz').write_bytes(evil)
+  refuses(lambda: data.from_file(tmp_path / 'a.npz', bert.get_config('tiny')))
+  for name in ('input_ids', '__meta__'):
+    with zipfile.ZipFile(tmp_path / 'b.npz', 'w') as z:
+      z.writestr(f'{name}.npy', evil)
+    refuses(lambda: data.from_file(tmp_path / 'b.npz', bert.get_config('tiny')))
+
+
+@pytest.mark.parametrize('file', ['unigrams.npy', 'pieces.npy', 'train/00000.tokens.npy'])
+def test_in_an_array_of_a_corpus_whose_manifest_fits_it(tmp_path, evil, file):
+  manifest = small_corpora.write(tmp_path)
+  (tmp_path / file).write_bytes(evil)
+  digest, folder = storage.sha256(tmp_path / file), pathlib.Path(file)
+  if folder.parent.name:
+    manifest['splits']['train']['shards'][0]['sha256'][folder.name] = digest
+  else:
+    manifest[f'{folder.stem}_sha256'] = digest
+  small_corpora.seal(tmp_path, manifest)
+  corpus.verify(tmp_path)
+  refuses(lambda: corpus.open(tmp_path).splits['train'].gather(np.arange(9)))
+
+
+def test_in_a_file_of_word_vectors(tmp_path, evil):
+  (tmp_path / 'vectors.bin').write_bytes(evil)
+  refuses(lambda: list(vector_files.read(tmp_path / 'vectors.bin')))
+
+
+@pytest.mark.parametrize('file', ['pytorch_model.bin', 'model.safetensors', 'config.json'])
+def test_in_a_hugging_face_directory(tmp_path, evil, file):
+  described = {'model_type': 'bert', 'architectures': ['BertForPreTraining']}
+  (tmp_path / 'config.json').write_text(json.dumps(described))
+  (tmp_path / file).write_bytes(evil)
+  refuses(lambda: hf.load(tmp_path))
+
+
+@pytest.mark.parametrize('what', ['the arrays', 'their description'])
+def test_in_a_checkpoint_whose_checksums_fit_it(tmp_path, evil, what):
+  saver = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  state = phase_runs.fresh(toys.phase_run())
+  saver.save(state.replace(step=jax.numpy.int32(1)))
+  saver.wait()
+  folder = tmp_path / 'checkpoints/1'
+  manifest = storage.read_json(folder / step_folders.MANIFEST)
+  for name in manifest['files']:
+    if name.startswith('params/') and ('/d/' in name) == (what == 'the arrays'):
+      (folder / name).write_bytes(evil)
+      manifest['files'][name] = storage.sha256(folder / name)
+  storage.write_json(folder / step_folders.MANIFEST, manifest)
+  assert step_folders.verify(folder) is None
+  refuses(lambda: checkpoint.load_params(str(tmp_path)))
+  refuses(lambda: saver.restore(1, toys.phase_run().target[0]))
+  saver.close()
+
+
+@pytest.mark.parametrize(
+  'name', ['subprocess:run', 'os:system', 'pathlib:os.mkdir', 'builtins:exec']
+)
+def test_a_config_json_that_names_a_function_of_python(tmp_path, name):
+  config = bert.get_config('tiny').unlock()
+  config.encoder = {'name': name, 'args': ['touch', str(tmp_path / 'trace')]}
+  stored = configuration.to_json(ml_collections.ConfigDict(config))
+  trust.take((frozenset(), False))
+  with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
+    objectives.networks_of(configuration.from_json(stored), 32)
+  assert not (tmp_path / 'trace').exists()

@@ -1,0 +1,350 @@
+"""One job in a workdir, whatever happened to the one before."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import emulated_gcs
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.runs import lock
+
+HOLDER = """
+import sys, time
+from bertzoo_jax.runs import lock
+with lock.hold(sys.argv[1]):
+  print('held', flush=True)
+  time.sleep(60)
+"""
+
+
+OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+KINDS = [lock._File, lock._Lease]
+
+
+def taken(folder, kind=lock._Lease, owner=OWNER):
+  held = kind(lock.storage.path(folder), owner)
+  held.take()
+  return held
+
+
+@pytest.fixture
+def holder(tmp_path):
+  process = subprocess.Popen(
+    [sys.executable, '-c', HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+  )
+  assert process.stdout.readline() == 'held\n'
+  yield process
+  process.kill()
+  process.wait()
+
+
+def test_a_second_job_is_refused_and_told_who_holds_it(tmp_path, holder):
+  with pytest.raises(errors.TryAgain, match=f'process {holder.pid} on .* since 20'):
+    with lock.hold(tmp_path):
+      pass
+
+
+def test_the_lock_of_a_killed_job_is_taken_over_and_said(tmp_path, holder, capsys):
+  holder.send_signal(signal.SIGKILL)
+  holder.wait()
+  with lock.hold(tmp_path):
+    assert f'process {holder.pid}' in capsys.readouterr().out
+    assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
+
+
+def test_a_released_lock_is_free_silent_and_gone(tmp_path, capsys):
+  for _ in range(2):
+    with lock.hold(tmp_path):
+      pass
+  assert capsys.readouterr().out == '' and not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
+  flock = lock.fcntl.flock
+  releases = [taken(tmp_path, lock._File).release]
+
+  def late(fd, how):
+    if releases:
+      releases.pop()()
+    flock(fd, how)
+
+  monkeypatch.setattr(lock.fcntl, 'flock', late)
+  held = taken(tmp_path, lock._File)
+  with pytest.raises(errors.TryAgain):  # a third one, which opens the file that is there now
+    taken(tmp_path, lock._File)
+  held.release()
+
+
+def _lease_elsewhere(tmp_path, age=5.0, **more):
+  lease = {'host': 'elsewhere', 'pid': 1, 'since': 'then', 'token': 'x', **more}
+  (tmp_path / lock.NAME).write_text(json.dumps({**lease, 'heartbeat': time.time() - age}))
+
+
+class Clock:
+  """Time that passes by sleeping; `at` maps seconds to what happens then."""
+
+  def __init__(self, monkeypatch, at=None):
+    self.now, self._at = 0.0, dict(at or {})
+    monkeypatch.setattr(time, 'monotonic', lambda: self.now)
+    monkeypatch.setattr(time, 'sleep', self._sleep)
+
+  def _sleep(self, seconds):
+    self.now += seconds
+    for when in [w for w in self._at if w <= self.now]:
+      self._at.pop(when)()
+
+
+# what the other host's clock says counts for nothing
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('age', [-3600, 5, 1000])
+def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
+  tmp_path, monkeypatch, capsys, age, kind
+):
+  clock = Clock(monkeypatch)
+  _lease_elsewhere(tmp_path, age)
+  held = taken(tmp_path, kind)
+  assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
+  waiting, over = capsys.readouterr().out.splitlines()
+  assert (
+    'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in over
+  )
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'y'
+  held.beat()
+  held.release()
+  assert not (tmp_path / lock.NAME).exists()
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('age', [-3600, 5, 1000])
+def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_seen_to(
+  tmp_path, monkeypatch, age, kind
+):
+  clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
+  _lease_elsewhere(tmp_path, age)
+  with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
+    taken(tmp_path, kind)
+  assert clock.now <= 20 + lock.WATCH_SECONDS
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
+
+
+def test_a_lease_that_a_third_job_takes_while_we_watch_is_its_own(tmp_path, monkeypatch):
+  Clock(monkeypatch, {100.0: lambda: _lease_elsewhere(tmp_path, token='z', host='third')})
+  _lease_elsewhere(tmp_path)
+  with pytest.raises(errors.UserError, match='on third'):
+    taken(tmp_path)
+
+
+def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monkeypatch, capsys):
+  clock = Clock(monkeypatch, {10.0: (tmp_path / lock.NAME).unlink})
+  _lease_elsewhere(tmp_path)
+  taken(tmp_path)
+  assert clock.now <= 10 + 2 * lock.WATCH_SECONDS and 'gone' not in capsys.readouterr().out
+
+
+def test_a_new_machine_enters_a_workdir_in_a_bucket_by_itself(tmp_path, monkeypatch):
+  monkeypatch.setattr(lock.storage, 'is_remote', lambda p: True)
+  monkeypatch.setattr(lock, 'STALE_SECONDS', 0.3)
+  monkeypatch.setattr(lock, 'WATCH_SECONDS', 0.05)
+  _lease_elsewhere(tmp_path)
+  with lock.hold(tmp_path):
+    assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
+
+
+@pytest.mark.parametrize('before', [None, 'stale'])
+def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused(
+  tmp_path, monkeypatch, before
+):
+  Clock(monkeypatch)
+  if before:
+    _lease_elsewhere(tmp_path)
+  renew, rivals = lock._Lease.renew, [{**OWNER, 'host': 'rival', 'token': 'z'}]
+  held = []
+
+  def after_the_rival(lease):
+    if rivals:
+      held.append(taken(tmp_path, owner=rivals.pop()))
+    return renew(lease)
+
+  monkeypatch.setattr(lock._Lease, 'renew', after_the_rival)
+  with pytest.raises(errors.TryAgain, match='on rival'):
+    taken(tmp_path)
+  held[0].beat()
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
+  held[0].release()
+  assert not (tmp_path / lock.NAME).exists()
+
+
+def test_a_half_written_owner_is_nobodys(tmp_path):
+  (tmp_path / lock.NAME).write_text('{"host": "elsew')
+  with lock.hold(tmp_path):
+    pass
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
+  tmp_path, monkeypatch, capsys, kind
+):
+  monkeypatch.setattr(time, 'sleep', lambda s: None)
+  monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
+  ended = []
+  monkeypatch.setattr(lock, '_exit', ended.append)
+  held = taken(tmp_path, kind)
+  _lease_elsewhere(tmp_path)
+  rival = (tmp_path / lock.NAME).read_text()
+  lock._beat(tmp_path, held.beat, threading.Event())
+  assert ended == [os.EX_TEMPFAIL] and 'process 1 on elsewhere' in capsys.readouterr().err
+  assert (tmp_path / lock.NAME).read_text() == rival
+
+
+def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys):
+  stop, beats = threading.Event(), []
+
+  def fail():
+    beats.append(1)
+    if len(beats) == 2:
+      stop.set()
+    raise RuntimeError('503')
+
+  lock.HEARTBEAT_SECONDS, seconds = 0.0, lock.HEARTBEAT_SECONDS
+  try:
+    lock._beat(tmp_path, fail, stop)
+  finally:
+    lock.HEARTBEAT_SECONDS = seconds
+  assert capsys.readouterr().out.count('503') == 2
+
+
+def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(time, 'sleep', lambda s: None)
+  gone = subprocess.Popen([sys.executable, '-c', ''])
+  gone.wait()
+  owner = {**OWNER, 'pid': os.getpid()}
+  _lease_elsewhere(tmp_path, host='here', pid=os.getppid())
+  with pytest.raises(errors.UserError, match='in use'):
+    taken(tmp_path, owner=owner)
+  _lease_elsewhere(tmp_path, host='here', pid=gone.pid)
+  taken(tmp_path, owner=owner).release()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tmp_path):
+  (tmp_path / 'precious').write_text('kept')
+  (tmp_path / lock.NAME).symlink_to(tmp_path / 'precious')
+  with pytest.raises(errors.UserError, match='is a link'):
+    with lock.hold(tmp_path):
+      pass
+  assert (tmp_path / 'precious').read_text() == 'kept'
+
+
+def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
+  with pytest.raises(errors.TryAgain, match='is now held by'):
+    with lock.hold(tmp_path):
+      text = (tmp_path / lock.NAME).read_text()
+      (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
+
+
+def _delete(folder):
+  while folder.exists():  # the heartbeat may be writing there
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+AWAY = {
+  'deleted': _delete,
+  'moved': lambda folder: folder.rename(folder.parent / 'elsewhere'),
+  'the lock deleted': lambda folder: (folder / lock.NAME).unlink(),
+  'made anew': lambda folder: (_delete(folder), folder.mkdir()),
+}
+
+
+@pytest.mark.parametrize('remote', [False, True])
+@pytest.mark.parametrize('away', AWAY.values(), ids=AWAY)
+def test_a_workdir_that_is_gone_stops_the_run_before_a_save_at_its_end_and_at_an_error(
+  tmp_path, monkeypatch, away, remote
+):
+  monkeypatch.setattr(lock.storage, 'is_remote', lambda p: remote)
+  monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.01)  # which does not bring the lock back
+  folder = tmp_path / 'run'
+  for then in ('save', 'end', 'error'):
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(errors.Stopped, match='lock of .*run is gone') as e:
+      with lock.hold(folder) as check:
+        check()
+        away(folder)
+        time.sleep(0.05)
+        if then == 'save':
+          check()
+          pytest.fail('it goes on')
+        if then == 'error':
+          raise ValueError('a half written checkpoint')
+    assert e.value.code == 3 and not (folder / lock.NAME).exists()
+    shutil.rmtree(tmp_path / 'elsewhere', ignore_errors=True)
+
+
+def test_a_workdir_that_another_job_holds_ends_the_run_with_75_before_a_save(tmp_path):
+  with pytest.raises(errors.TryAgain, match='now held by process 1 on elsewhere'):
+    with lock.hold(tmp_path) as check:
+      (tmp_path / lock.NAME).unlink()
+      _lease_elsewhere(tmp_path)
+      check()
+
+
+class Together(emulated_gcs.Store):
+  """Answers the first read of a lock when two have asked, and does the second write of it after
+  everybody could read what the first one wrote.
+  """
+
+  def __init__(self):
+    super().__init__()
+    self.reads, self.writes, self._both = 0, 0, threading.Barrier(2, timeout=60)
+    self._counting = threading.Lock()  # requests arrive in threads of their own
+
+  def fault_of(self, line):
+    if line.endswith(f'/{lock.NAME}'):
+      with self._counting:
+        self.reads += line.startswith('GET')
+        self.writes += line.startswith('POST')
+        read, written = self.reads, self.writes
+      if line.startswith('GET') and read <= 2:
+        self._both.wait()
+      if line.startswith('POST') and written == 2:
+        time.sleep(2.5)
+    return super().fault_of(line)
+
+
+def test_of_two_processes_that_take_a_lock_in_a_bucket_together_one_holds_and_one_ends_with_75():
+  program = HOLDER.replace('time.sleep(60)', 'time.sleep(6)')
+  program = f"""
+from bertzoo_jax.common import errors
+try:
+  exec({program!r})
+except errors.UserError as e:
+  print(e)
+  raise SystemExit(e.code)
+"""
+  for _ in range(3):  # a busy machine may start the second when the first holds it
+    with Together() as store:
+      jobs = [
+        subprocess.Popen(
+          [sys.executable, '-c', program, 'gs://bucket/run'],
+          env={**os.environ, **store.environment()},
+          stdout=subprocess.PIPE,
+          text=True,
+        )
+        for _ in range(2)
+      ]
+      said = [job.communicate(timeout=100)[0] for job in jobs]
+      assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
+      winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
+      assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
+      assert not store.names('bucket')  # the winner removed it at its end
+      if store.writes >= 2:
+        return
+  pytest.fail('the two never took it together')

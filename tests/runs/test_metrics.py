@@ -1,0 +1,205 @@
+"""The record of a run over kills and restarts, and trackers that fail."""
+
+import gc
+import json
+import os
+import sys
+
+import pytest
+
+from bertzoo_jax.runs import metrics
+
+
+def write(workdir, start, attempt, steps, in_parts):
+  record = metrics.Record(workdir, start, attempt, in_parts=in_parts)
+  for step in steps:
+    record.write({'step': step, 'loss': 10 * attempt + step, 'bad': float('nan')})
+  record.close()
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_a_record_goes_on_over_restarts_without_a_doubled_or_missing_step(tmp_path, in_parts):
+  write(tmp_path, 0, 1, range(1, 8), in_parts)
+  write(tmp_path, 5, 2, range(6, 9), in_parts)  # killed at 7, resumed from 5
+  write(tmp_path, 6, 3, range(7, 11), in_parts)
+  rows = metrics.read(tmp_path)
+  assert [(r['step'], r['loss']) for r in rows] == [
+    *((s, 10 + s) for s in range(1, 6)),
+    (6, 26),
+    *((s, 30 + s) for s in range(7, 11)),
+  ]
+  assert all(r['bad'] is None for r in rows)
+  assert (tmp_path / 'metrics.jsonl').exists() != in_parts
+
+
+def test_a_line_cut_short_by_a_kill_is_forgotten(tmp_path):
+  write(tmp_path, 0, 1, range(1, 4), False)
+  with open(tmp_path / metrics.FILE, 'a') as f:
+    f.write('{"step": 4, "lo')
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3]
+  write(tmp_path, 3, 2, [4], False)
+  assert [
+    json.loads(line)['step'] for line in (tmp_path / metrics.FILE).read_text().splitlines()
+  ] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_rows_beyond_the_step_resumed_from_are_forgotten_at_once(tmp_path, in_parts):
+  write(tmp_path, 0, 1, range(1, 6), in_parts)
+  write(tmp_path, 4, 2, [], in_parts)  # died before its first row
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_tensorboard_gets_what_the_record_gets_and_a_tracker_that_is_missing_stops_nothing(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=True, wandb='project')
+  trackers.write({'step': 1, 'loss': 2.0, 'bad': None})
+  trackers.close()
+  assert 'W&B is off' in capsys.readouterr().out
+  assert any(p.stat().st_size for p in (tmp_path / 'tensorboard').iterdir())
+
+
+@pytest.mark.filterwarnings('error')  # what a writer raises when it is collected
+def test_tensorboard_in_a_bucket_without_its_library_is_one_line(capfd, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'google.cloud.storage', None)
+  trackers = metrics.Trackers('gs://bucket/run', 0, {}, tensorboard=True, wandb='')
+  trackers.write({'step': 1, 'loss': 2.0})
+  trackers.close()
+  gc.collect()
+  said = capfd.readouterr()
+  [line] = (said.out + said.err).splitlines()
+  assert line.startswith('TensorBoard is off') and 'google-cloud-storage' in line
+
+
+def test_a_tracker_that_breaks_is_said_once_and_left_out(tmp_path, capsys):
+  trackers = metrics.Trackers(tmp_path, 0, {}, tensorboard=False, wandb='')
+
+  def broken(step, values):
+    raise OSError('no network')
+
+  trackers._writers['W&B'] = (broken, lambda: None)
+  for step in (1, 2):
+    trackers.write({'step': step, 'loss': 1.0})
+  assert capsys.readouterr().out.count('no network') == 1
+
+
+def test_wandb_goes_on_with_the_same_run_after_a_restart(tmp_path, monkeypatch):
+  import types
+
+  seen, ids = [], iter(['first', 'second'])
+  wandb = types.ModuleType('wandb')
+  wandb.util = types.SimpleNamespace(generate_id=lambda: next(ids))
+  wandb.init = lambda **kw: (
+    seen.append(kw) or types.SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None)
+  )
+  monkeypatch.setitem(sys.modules, 'wandb', wandb)
+  for _ in range(2):
+    metrics.Trackers(tmp_path, 0, {'a': 1}, tensorboard=False, wandb='zoo').close()
+  assert [(kw['id'], kw['resume'], kw['project']) for kw in seen] == [('first', 'allow', 'zoo')] * 2
+
+
+def test_curves_break_where_a_phase_ends_since_losses_of_two_do_not_compare():
+  rows = [
+    {'step': 1, 'phase': 0, 'loss': 5.0, 'held_out_loss': 4.0},
+    {'step': 2, 'phase': 0, 'loss': 4.0},
+    {'step': 3, 'phase': 1, 'loss': 9.0, 'held_out_loss': 8.0},
+    {'step': 4, 'phase': 1, 'loss': None},
+  ]
+  assert metrics.borders(rows) == [(2, 1)]
+  assert metrics.curves(rows, 'loss') == [[(1, 5.0), (2, 4.0)], [(3, 9.0)]]
+  assert metrics.curves(rows, 'held_out_loss') == [[(1, 4.0)], [(3, 8.0)]]
+  old = [{'step': 1, 'loss': 5.0}, {'step': 2, 'phase': 0, 'loss': 4.0}]
+  assert metrics.borders(old) == []
+
+
+def test_the_curve_is_drawn(tmp_path):
+  pytest.importorskip(
+    'matplotlib', reason='matplotlib is not installed, and then no curve is drawn'
+  )
+  record = metrics.Record(tmp_path, 0, 1)
+  for step in range(1, 5):
+    held_out = {'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
+    record.write(
+      {'step': step, 'phase': step // 3, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **held_out}
+    )
+  record.close()
+  assert metrics.plot(tmp_path, entropy=3.3)
+  assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(
+  tmp_path, capsys, monkeypatch, in_parts
+):
+  record = metrics.Record(tmp_path, 0, 1, in_parts=in_parts)
+
+  def full(*args):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(metrics.storage, 'write_text', full)
+  if not in_parts:
+    record._file.close()
+    record._file = open('/dev/full', 'w')
+    with pytest.raises(OSError):
+      record.write({'step': 1})
+  record.close()
+  assert 'No space' in capsys.readouterr().out
+
+
+def test_a_record_of_which_nothing_is_cut_off_is_not_written_again(tmp_path):
+  write(tmp_path, 0, 1, range(1, 4), False)
+  before = os.stat(tmp_path / metrics.FILE)
+  write(tmp_path, 3, 2, [], False)
+  after = os.stat(tmp_path / metrics.FILE)
+  assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+@pytest.mark.parametrize('in_parts', [False, True])
+@pytest.mark.parametrize(
+  'damage', [b'\xff', b'\0' * 40, b'"', b'[' * 100000], ids=['byte', 'zeros', 'quote', 'deep']
+)
+def test_a_line_that_cannot_be_read_is_said_left_out_and_kept_aside(
+  tmp_path, capsys, in_parts, damage
+):
+  write(tmp_path, 0, 1, range(1, 6), in_parts)
+  file = next(tmp_path.glob('metrics/*')) if in_parts else tmp_path / metrics.FILE
+  lines = file.read_bytes().splitlines(keepends=True)
+  middle = 3 if in_parts else 2  # the row of step 3
+  lines[middle] = lines[middle][:5] + damage + lines[middle][6:]
+  file.write_bytes(b''.join(lines))
+  write(tmp_path, 5, 2, [6], in_parts)
+  assert [r['step'] for r in metrics.read(tmp_path)] == [1, 2, 4, 5, 6]
+  said = capsys.readouterr().out
+  assert said.count('\n') == 1 and '1 line(s) of the metrics' in said
+  if not in_parts:
+    assert (tmp_path / 'metrics.jsonl.damaged').read_bytes() == b''.join(lines)
+
+
+def test_a_part_without_its_first_line_takes_only_the_rows_that_it_has(tmp_path, capsys):
+  write(tmp_path, 0, 1, range(1, 6), True)
+  write(tmp_path, 3, 2, range(4, 8), True)
+  part = tmp_path / 'metrics/attempt-0002.jsonl'
+  part.write_bytes(b'\xff' + part.read_bytes())
+  (tmp_path / 'metrics/attempt-0003.jsonl').write_bytes(b'')
+  assert [(r['step'], r['loss']) for r in metrics.read(tmp_path)] == [
+    *((s, 10 + s) for s in range(1, 4)),
+    *((s, 20 + s) for s in range(4, 8)),
+  ]
+
+
+def test_a_record_that_moves_to_a_bucket_and_back_stays_one(tmp_path):
+  write(tmp_path, 0, 1, range(1, 6), False)
+  write(tmp_path, 4, 2, range(5, 9), True)
+  write(tmp_path, 7, 3, range(8, 11), False)
+  write(tmp_path, 9, 4, range(10, 13), True)
+  write(tmp_path, 11, 5, range(12, 14), False)
+  assert [(r['step'], r['loss'] // 10) for r in metrics.read(tmp_path)] == [
+    *((s, 1) for s in range(1, 5)),
+    *((s, 2 + (s == 8) + (s == 9)) for s in range(5, 10)),
+    (10, 5),
+    (11, 5),
+    (12, 6),
+    (13, 6),
+  ]

@@ -1,0 +1,81 @@
+"""A device whose copy of a parameter differs is named, and nothing of it is saved."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
+from bertzoo_jax.runs import replicas
+from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
+
+
+def phase_on(shape):
+  mesh = sharding.mesh(shape, jax.devices()[: math.prod(shape)])
+  return toys.phase_run(mesh=mesh, objective=toys.toy())
+
+
+def perturbed(state, path, device, element=0):
+  """The state with one bit flipped in one device's copy of an array."""
+
+  def one(key_path, x):
+    if trees.path_of(key_path) != path:
+      return x
+    copies = [np.array(s.data) for s in x.addressable_shards]
+    where = [s.device for s in x.addressable_shards]
+    copies[where.index(device)].view(np.uint32).reshape(-1)[element] ^= 1
+    arrays = [jax.device_put(c, d) for c, d in zip(copies, where)]
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, arrays)
+
+  return jax.tree_util.tree_map_with_path(one, state)
+
+
+@pytest.fixture(scope='module')
+def states():
+  """{shape of the mesh: state}."""
+  return {s: phase_runs.fresh(phase_on(s)) for s in ((8, 1, 1), (2, 2, 2), (1, 4, 2))}
+
+
+@pytest.mark.parametrize('shape', [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
+def test_copies_that_are_equal_pass_on_any_mesh(states, shape):
+  replicas.check(states[shape])
+
+
+@pytest.mark.parametrize(
+  'shape, path, device, element',
+  [
+    ((8, 1, 1), 'encoder/embeddings/word/embedding', 5, 77),
+    ((8, 1, 1), 'encoder/layers/feed_forward/in/bias', 0, 3),
+    ((2, 2, 2), 'encoder/embeddings/word/embedding', 3, 1),  # split over fsdp and tensor
+    ((2, 2, 2), 'pair_head/classifier/bias', 6, 1),
+    ((1, 4, 2), 'encoder/embeddings/norm/scale', 7, 0),  # whole on fsdp
+  ],
+)
+def test_one_bit_in_one_copy_names_the_parameter_and_the_device(
+  states, shape, path, device, element
+):
+  state = perturbed(states[shape], f'params/{path}', jax.devices()[device], element)
+  with pytest.raises(errors.Stopped) as e:
+    replicas.check(state)
+  said = str(e.value)
+  assert said.startswith(f'params/{path} on ') and e.value.code == 3
+  if 'other copies:' in said:  # of two copies, either may be the wrong one
+    assert str(jax.devices()[device]) in said.split(' differs')[0]
+  else:
+    assert 'of two copies either' in said
+
+
+def test_moments_are_compared_too(states):
+  name = next(p for p in toys.flat(states[8, 1, 1]) if p.endswith('mu/pair_head/classifier/kernel'))
+  state = perturbed(states[8, 1, 1], name, jax.devices()[2])
+  with pytest.raises(errors.Stopped, match='mu/pair_head'):
+    replicas.check(state)
+
+
+def test_two_elements_that_change_places_change_the_hash():
+  x = np.arange(6, dtype=np.float32)
+  assert int(replicas._hash(x)) != int(replicas._hash(x[[1, 0, 2, 3, 4, 5]]))

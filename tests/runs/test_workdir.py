@@ -1,0 +1,205 @@
+"""What a workdir remembers of its run, and files of it that are damaged."""
+
+import json
+
+import pytest
+import toys
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.runs import workdir as workdirs
+
+
+def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
+  config = toys.config()
+  workdirs.check_same_run(tmp_path, config, 'abc')
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  workdirs.check_same_run(tmp_path, toys.config(run={**config.run, 'log_every': 7}), 'abc')
+  changed = toys.config(seed=3, schedule={**config.schedule, 'learning_rate': 1.0})
+  with pytest.raises(
+    errors.UserError,
+    match=f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3',
+  ):
+    workdirs.check_same_run(tmp_path, changed, 'abc')
+  with pytest.raises(errors.UserError, match='corpus'):
+    workdirs.check_same_run(tmp_path, config, 'abd')
+
+
+def test_a_run_of_an_earlier_version_says_from_which_step_its_rows_come_in_another_order(
+  tmp_path, capsys
+):
+  begun = toys.config(phases=((5, {}), (5, {'schedule': toys.config().schedule})))
+  workdirs.describe(tmp_path, begun, {'hash': 'abc'}, lambda folder: None)
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  assert capsys.readouterr().out == ''
+  file = tmp_path / 'config.json'
+  kept = json.loads(file.read_text())
+  del kept['batch_tokens']  # as versions wrote it whose phases all had orders of their own
+  file.write_text(json.dumps(kept))
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  assert 'From step 5 on this run reads the same rows in another order' in capsys.readouterr().out
+
+
+def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
+  add = lambda: workdirs.add_attempt(
+    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
+  )
+  assert [add(), add()] == [1, 2]
+  with open(tmp_path / 'attempts.jsonl', 'a') as f:
+    f.write('{"attem')
+  assert add() == 3
+  last = workdirs.attempts(tmp_path)[-1]
+  assert last['versions']['jax'] and last['command'] and last['host']
+
+
+def test_the_first_weights_of_a_run_are_those_of_the_last_attempt_that_began_at_step_0(tmp_path):
+  assert workdirs.first_weights(tmp_path) is None
+  for start, init in ((0, 'OTHER'), (0, 'W@best'), (7, 'NOT_USED')):
+    workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=start, devices='1', init=init)
+  with open(tmp_path / 'attempts.jsonl', 'a') as f:
+    f.write('{"attempt": 4, "start_step": 9}\n')
+  assert workdirs.first_weights(tmp_path) == 'W@best'
+
+
+def test_attempts_are_appended_and_a_line_with_a_bad_byte_is_said_and_left_where_it_is(
+  tmp_path, capsys
+):
+  add = lambda: workdirs.add_attempt(
+    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
+  )
+  file = tmp_path / 'attempts.jsonl'
+  assert [add(), add()] == [1, 2]
+  damaged = b'\xff' + file.read_bytes()[1:]
+  file.write_bytes(damaged)
+  inode = file.stat().st_ino
+  assert add() == 3
+  assert file.stat().st_ino == inode and file.read_bytes().startswith(damaged)
+  assert [a['attempt'] for a in workdirs.attempts(tmp_path)] == [2, 3]
+  assert '1 line(s) cannot be read' in capsys.readouterr().out
+
+
+def sealed_run(path, config, text):
+  """A workdir whose only checkpoint has the copy that a run puts there."""
+  folder = path / 'checkpoints/3'
+  folder.mkdir(parents=True)
+  run = {'config': json.loads(configuration.to_json(config)), 'corpus': text}
+  storage.write_json(folder / 'run.json', run)
+  sums = {'run.json': storage.sha256(folder / 'run.json')}
+  storage.write_json(folder / step_folders.MANIFEST, {'files': sums})
+  workdirs.describe(path, config, text, lambda folder: None)
+  return path
+
+
+@pytest.mark.parametrize('file', ['config.json', 'corpus.json'])
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda data: data[: len(data) // 2],
+    lambda data: data[:9] + b'\xff' + data[10:],
+    lambda data: b'',
+    lambda data: b'[1]',
+    lambda data: b'[' * 100000,
+    lambda data: data.replace(b'1', b'2').replace(b'a', b'b'),  # still JSON
+  ],
+  ids=['half', 'byte', 'empty', 'list', 'deep', 'values'],
+)
+def test_a_damaged_file_of_a_workdir_is_said_and_written_again_from_the_checkpoints(
+  tmp_path, capsys, file, damage
+):
+  config = toys.config()
+  workdir = sealed_run(tmp_path, config, {'hash': 'abc1'})
+  whole = (workdir / file).read_bytes()
+  (workdir / file).write_bytes(damage(whole))
+  with pytest.raises(errors.UserError, match='another config: seed'):
+    workdirs.check_same_run(workdir, toys.config(seed=3), 'abc1')
+  with pytest.raises(errors.UserError, match='trained on the corpus abc1'):
+    workdirs.check_same_run(workdir, config, 'abd')
+  workdirs.check_same_run(workdir, config, 'abc1')
+  capsys.readouterr()
+  workdirs.describe(workdir, config, {'hash': 'abc1'}, lambda folder: None)
+  said = capsys.readouterr().out
+  assert (workdir / file).read_bytes() == whole
+  assert said.count('\n') == 1 and f'{file} is damaged and is written again' in said
+  assert (workdir / f'{file}.damaged').read_bytes() == damage(whole)
+
+
+def test_who_only_reads_a_run_takes_the_config_of_its_checkpoints_where_its_own_is_damaged(
+  tmp_path,
+):
+  workdir = sealed_run(tmp_path, toys.config(), {'hash': 'abc'})
+  (workdir / 'config.json').write_bytes(b'{"seed": \xff')
+  (workdir / 'corpus.json').write_bytes(b'{')
+  assert workdirs.run_config(workdir) == toys.config()
+  assert workdirs.corpus_record(workdir) == {'hash': 'abc'}
+  (workdir / 'checkpoints/3/run.json').write_bytes(b'{}')  # not what its checksum says
+  with pytest.raises(errors.UserError, match='no checkpoint has a copy'):
+    workdirs.run_config(workdir)
+
+
+@pytest.mark.parametrize(
+  'file, damage',
+  [
+    ('config.json', lambda data: data.replace(b'adam', b'adal')),
+    ('config.json', lambda data: data.replace(b'"seed": 0', b'"seed": 8')),
+    ('corpus.json', lambda data: data.replace(b'abc', b'abb')),
+  ],
+  ids=['name', 'digit', 'hash'],
+)
+def test_before_the_first_checkpoint_a_file_that_no_attempt_has_noted_decides_nothing(
+  tmp_path, capsys, file, damage
+):
+  config = toys.config()
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=0, devices='1', init=None)
+  whole = (tmp_path / file).read_bytes()
+  (tmp_path / file).write_bytes(damage(whole))
+  assert (tmp_path / file).read_bytes() != whole
+  workdirs.check_same_run(tmp_path, config, 'abc')
+  assert ('cannot be checked' in capsys.readouterr().out) == (file == 'config.json')
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  assert (tmp_path / file).read_bytes() == whole
+  with pytest.raises(errors.UserError, match='another config: seed'):
+    workdirs.check_same_run(tmp_path, toys.config(seed=3), 'abc')
+
+
+def test_a_run_of_an_earlier_version_with_a_damaged_config_goes_on_and_says_so(tmp_path, capsys):
+  config = toys.config()
+  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+  (tmp_path / 'config.json').write_bytes(b'\xff')
+  workdirs.check_same_run(tmp_path, config, 'abc')
+  assert 'cannot be checked' in capsys.readouterr().out
+
+
+def test_a_workdir_writes_only_what_changed(tmp_path):
+  config = toys.config()
+  text = {'hash': 'abc'}
+  workdirs.describe(tmp_path, config, text, lambda folder: None)
+  inodes = lambda: {p.name: p.stat().st_ino for p in tmp_path.iterdir()}
+  before = inodes()
+  workdirs.describe(tmp_path, config, text, lambda folder: None)
+  assert inodes() == before
+  workdirs.describe(
+    tmp_path, toys.config(run={**config.run, 'log_every': 7}), text, lambda folder: None
+  )
+  assert [name for name in before if inodes()[name] != before[name]] == ['config.json']
+
+
+def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.UserError, match='--workdir .* give a folder') as e:
+    with workdirs.writable(tmp_path / 'file' / 'run'):
+      pass
+  assert e.value.code == 2
+
+  def fail(*args):
+    raise TimeoutError('no answer')
+
+  monkeypatch.setattr(workdirs.storage, 'write_text', fail)
+  with pytest.raises(errors.TryAgain, match='--workdir .* again'):
+    with workdirs.writable(tmp_path / 'run'):
+      pass
+  assert not (tmp_path / 'run').exists()
