@@ -55,7 +55,7 @@ setuptools.setup(
   package_dir={'bertzoo_jax.configs': 'configs'},
   package_data={
     'bertzoo_jax.text': ['abbreviations/*.txt'],
-    'bertzoo_jax.tpu': ['kernel_cycles.csv'],
+    'bertzoo_jax.preflight.tpu': ['*.csv'],
   },
   install_requires=core,
   extras_require={

@@ -32,12 +32,12 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax import prepare  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.preflight.tpu import chips  # noqa: E402
 from bertzoo_jax.reproduce import budget  # noqa: E402
 from bertzoo_jax.reproduce import cost  # noqa: E402
 from bertzoo_jax.reproduce import page  # noqa: E402
 from bertzoo_jax.reproduce import plan  # noqa: E402
 from bertzoo_jax.reproduce import work  # noqa: E402
-from bertzoo_jax.tpu import chips  # noqa: E402
 from bertzoo_jax.training import distributed  # noqa: E402
 from bertzoo_jax.training import lock  # noqa: E402
 from bertzoo_jax.training import workdir as workdirs  # noqa: E402
