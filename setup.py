@@ -57,7 +57,7 @@ setuptools.setup(
     'bertzoo_jax.hf': ['cards/*.txt'],
     'bertzoo_jax.reproduce': ['table.html'],
     'bertzoo_jax.text': ['abbreviations/*.txt'],
-    'bertzoo_jax.tpu': ['kernel_cycles.csv'],
+    'bertzoo_jax.preflight.tpu': ['*.csv'],
   },
   install_requires=core,
   extras_require={

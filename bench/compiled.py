@@ -8,8 +8,8 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import assembly
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import data
 from bertzoo_jax.training import sharding
 

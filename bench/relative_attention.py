@@ -28,10 +28,10 @@ def main(_):
 
   from bertzoo_jax.kernels import attention
   from bertzoo_jax.model import attention as plain
-  from bertzoo_jax.tpu import chips
-  from bertzoo_jax.tpu import estimate
-  from bertzoo_jax.tpu import hlo
-  from bertzoo_jax.tpu import program
+  from bertzoo_jax.preflight.tpu import chips
+  from bertzoo_jax.preflight.tpu import estimate
+  from bertzoo_jax.preflight.tpu import hlo
+  from bertzoo_jax.preflight.tpu import program
 
   chip, length, rows = _CHIP.value, _LENGTH.value, _ROWS.value
   topology, cores = tpu_kernels.TOPOLOGIES[chip]

@@ -22,10 +22,10 @@ from absl import app
 from absl import flags
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import kernel_costs
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOKENS = 16_384
@@ -130,8 +130,8 @@ def _write(out, lines):
         'here was measured on a chip.** The train step of',
         f'`configs/bert.py:base`, masked language modelling alone, dropout 0.1, {TOKENS:,} tokens '
         'on one chip, at full depth. ms is the likely',
-        'time with its bounds (`bertzoo_jax/tpu/estimate.py`), cycles the sum of all estimates, '
-        'which makes stacking, in a scan, up to three times',
+        'time with its bounds (`bertzoo_jax/preflight/tpu/estimate.py`), cycles the sum of all '
+        'estimates, which makes stacking, in a scan, up to three times',
         'too dear. `run.unroll=1` is the scan, which alone is what a config has; `run.unroll=0` '
         'all layers side by side.',
         'What is computed again is compared at 512 tokens alone.',

@@ -1,5 +1,5 @@
 """Cycles of every kernel on every TPU, off its final schedule, for preflight:
-bertzoo_jax/tpu/kernel_cycles.csv, whose columns docs/tpu_kernels.md explains.
+bertzoo_jax/preflight/tpu/kernel_cycles.csv, whose columns docs/tpu_kernels.md explains.
 
     make kernels
     PYTHONPATH=. python bench/tpu_kernels.py [--chips v4,v5e] [--lengths 128,512]
@@ -31,7 +31,7 @@ from absl import app
 from absl import flags
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import kernel_costs
 
 _CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v5p,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens per row, by comma.')
@@ -198,8 +198,8 @@ def _worker(chip, lengths, chosen, variants):
 
   from bertzoo_jax.kernels import add_norm
   from bertzoo_jax.kernels import attention
-  from bertzoo_jax.tpu import chips
-  from bertzoo_jax.tpu import program
+  from bertzoo_jax.preflight.tpu import chips
+  from bertzoo_jax.preflight.tpu import program
 
   topology, cores = TOPOLOGIES[chip]
   place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])

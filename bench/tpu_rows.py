@@ -19,9 +19,9 @@ from absl import flags
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.preflight import verdict
+from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import plan
-from bertzoo_jax.tpu import chips
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEADING = '## The largest and the smallest row on a slice'

@@ -22,10 +22,10 @@ from absl import app
 from absl import flags
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import kernel_costs
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODEL = ('bert', 'large')
@@ -188,7 +188,7 @@ def _page(scaling, checks, low, high, full):
     f'in a straight line to {full}.',
     '',
     'Every figure is of one chip and one step. Computing is all but collectives, with bounds '
-    '(`bertzoo_jax/tpu/estimate.py`). MB are',
+    '(`bertzoo_jax/preflight/tpu/estimate.py`). MB are',
     'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is '
     'the time of all collectives, one',
     'after the other and with nothing else going on, at 50 GB/s a link and direction and without '

@@ -10,7 +10,7 @@ a straight line to the full depth; ours is compiled in full with --full, else li
 `run.unroll` = all layers.
 
     cycles    summed estimated cycles, kernels by their schedules or bytes, whichever is longer
-              (bertzoo_jax/tpu)
+              (bertzoo_jax/preflight/tpu)
     optimal   the compiler's optimal_seconds, repaired (hlo.repaired_optimal_seconds), and the same
               kernels. The compiler charges a kernel what it says of itself, which would count it
               twice: here kernels say nothing
@@ -29,10 +29,10 @@ from absl import flags
 from jax.experimental import pallas
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import kernel_costs
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import program
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODELS = {

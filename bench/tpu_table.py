@@ -22,7 +22,7 @@ from absl import flags
 from bertzoo_jax.common import storage
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
-from bertzoo_jax.tpu import chips
+from bertzoo_jax.preflight.tpu import chips
 
 ROOT = pathlib.Path(__file__).parents[1]
 TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v5e-64,v4-128,v5e-256,v4-512'
@@ -111,7 +111,7 @@ def main(_):
           f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing '
           'here was measured on a chip**: memory is the',
           "TPU compiler's own peak, which it holds against what a chip has; times are its "
-          'estimates with bounds (`bertzoo_jax/tpu/estimate.py`).',
+          'estimates with bounds (`bertzoo_jax/preflight/tpu/estimate.py`).',
           'Each config as its file has it, with its layers in a loop and its own batch and '
           'accumulation, on the first slice that holds it of: '
           f'{TYPES.replace(",", ", ")}. Some large configs were tried on the later ones alone, so '

@@ -54,7 +54,9 @@ def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
   """Built without the checkout's docs/ and bench/."""
   build = [sys.executable, 'setup.py', '--quiet', 'build_py', f'--build-lib={tmp_path}']
   subprocess.run(build, cwd=ROOT, check=True)
-  count = 'from bertzoo_jax.tpu import kernel_costs; print(kernel_costs.TABLE, *map(len, map('
+  count = (
+    'from bertzoo_jax.preflight.tpu import kernel_costs; print(kernel_costs.TABLE, *map(len, map('
+  )
   count += "kernel_costs.of, ('v4', 'v5e', 'v5p', 'v6e'))))"
   said = subprocess.run(
     [sys.executable, '-c', count],
@@ -64,7 +66,7 @@ def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
     capture_output=True,
     text=True,
   ).stdout.split()
-  assert said[0] == str(tmp_path / 'bertzoo_jax/tpu/kernel_cycles.csv')
+  assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
   assert all(int(rows) > 50 for rows in said[1:]) and len(said) == 5
 
 

@@ -26,11 +26,11 @@ from bertzoo_jax.preflight import processes
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.runs import workdir as workdirs
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import program
 from configs import bert
 from configs import electra
 from configs import macbert

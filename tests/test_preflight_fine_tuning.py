@@ -10,7 +10,7 @@ from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
-from bertzoo_jax.tpu import chips
+from bertzoo_jax.preflight.tpu import chips
 from configs import bert
 from tests.test_finetune import config
 from tests.test_finetune import world  # noqa: F401

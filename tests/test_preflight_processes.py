@@ -12,7 +12,7 @@ import time
 import pytest
 
 from bertzoo_jax.preflight import processes
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import program
 
 FITS = program.Program(None, {}, program.Memory(1, 2), None, 0.5)
 REFUSED = FITS._replace(memory=None, needed=3)

@@ -15,10 +15,10 @@ its run with the largest batch is compiled. Every problem is listed, with a code
 (bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written, but what the compiler said is
 kept beside a run's compiled programs (run.compile_cache): the same question is answered at once.
 
-Memory is the compiler's own verdict. Times are its estimates, with bounds
-(bertzoo_jax/tpu/estimate.py): none was measured on a chip. What is known first is printed to stderr
-first: problems that need no compiler, then whether each phase fits. The times take a minute. --json
-prints one JSON object to stdout and nothing else. Exit codes:
+Memory is the compiler's own verdict. Times are its estimates, with bounds (tpu/estimate.py beside
+this file): none was measured on a chip. What is known first is printed to stderr first: problems
+that need no compiler, then whether each phase fits. The times take a minute. --json prints one JSON
+object to stdout and nothing else. Exit codes:
 
     0    everything fits and nothing is wrong
     2    a problem, or a mistake in the command

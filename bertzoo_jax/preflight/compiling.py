@@ -14,10 +14,10 @@ from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.preflight import processes
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import program
 
 # shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
 _VISITED, _NEEDED = (0.5, 0.95)

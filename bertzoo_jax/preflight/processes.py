@@ -28,8 +28,8 @@ from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding

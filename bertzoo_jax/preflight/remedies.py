@@ -10,7 +10,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import stack
 from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import processes
-from bertzoo_jax.tpu import chips
+from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.training import sharding
 
 _POLICIES = list(stack.REMAT)  # each saves less than the one before

@@ -5,8 +5,8 @@ import rich.table
 import rich.text
 
 from bertzoo_jax import assembly
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
 
 
 def show(found, console=None) -> None:
@@ -240,7 +240,7 @@ def _times(found):
     right('bounds'),
     title="time, by the compiler's estimates: not measured on a chip",
     caption='exchange: of it in collectives, if nothing overlaps; bounds: see '
-    'bertzoo_jax/tpu/estimate.py',
+    'bertzoo_jax/preflight/tpu/estimate.py',
   )
   ms = lambda seconds: f'{1e3 * seconds:,.1f}' if seconds >= 1e-3 else f'{1e3 * seconds:.3f}'
   for p in found.phases:

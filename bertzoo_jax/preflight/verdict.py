@@ -15,10 +15,10 @@ from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import remedies
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import kernel_costs
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import sharding
 
 

@@ -32,6 +32,7 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax import prepare  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.preflight.tpu import chips  # noqa: E402
 from bertzoo_jax.reproduce import budget  # noqa: E402
 from bertzoo_jax.reproduce import cost  # noqa: E402
 from bertzoo_jax.reproduce import page  # noqa: E402
@@ -40,7 +41,6 @@ from bertzoo_jax.reproduce import work  # noqa: E402
 from bertzoo_jax.runs import distributed  # noqa: E402
 from bertzoo_jax.runs import lock  # noqa: E402
 from bertzoo_jax.runs import workdir as workdirs  # noqa: E402
-from bertzoo_jax.tpu import chips  # noqa: E402
 
 _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 _WAIT = 5.0  # seconds between two looks at rows that others hold

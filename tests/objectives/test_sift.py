@@ -23,7 +23,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
-from bertzoo_jax.tpu import hlo
+from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding

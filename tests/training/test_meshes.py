@@ -13,8 +13,8 @@ import toys
 
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.runs import checkpoint
-from bertzoo_jax.tpu import hlo
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 

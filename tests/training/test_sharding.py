@@ -14,7 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
 from bertzoo_jax.model import attention
-from bertzoo_jax.tpu import hlo
+from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 

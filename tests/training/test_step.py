@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import toys
 
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import hlo
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
 
 BENCH = pathlib.Path(__file__).parents[2] / 'bench'
 

@@ -6,8 +6,8 @@ import pytest
 from topologies import needs_libtpu
 
 from bertzoo_jax.preflight import verdict
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import hlo_text
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import hlo_text
 from configs import deberta
 
 LENGTH, ROWS = 256, 12

@@ -6,8 +6,10 @@ vendor's system architecture pages (links of v2 and v3: Jouppi et al. 2020); clo
 which a generation's matrix units reach its published peak.
 """
 
+import csv
 import difflib
 import math
+import pathlib
 import re
 from typing import NamedTuple
 
@@ -18,40 +20,37 @@ GIB = 1 << 30
 
 
 class Chip(NamedTuple):
-  """One generation.
+  """One generation: a row of chips.csv.
 
   Attributes:
     name: 'v4'.
     kind: of its devices, as jax names them; the key of cost.PEAK.
-    devices: a chip.
-    hbm: bytes per chip.
-    usable: bytes of it that the compiler gives to a program, a device (its own figure; the rest is
-      the runtime's).
-    bandwidth: of that memory, bytes/s a chip.
+    devices: per chip.
+    usable: bytes of a device's memory that the compiler gives to a program (its own figure, GiB in
+      the table; the rest is the runtime's).
+    bandwidth: of the memory of a chip, bytes/s.
     clock: cycles/s.
-    links: to neighbouring chips.
-    link: bytes/s of one of them, in one direction.
+    link: bytes/s of one link to a neighbouring chip, in one direction.
     rank: axes of the torus.
     most: chips in the largest slice.
     wrap: an axis closes to a ring where every axis of the slice is a multiple of it.
-    hosts_of: chips a host has in a slice of several hosts; in one of a single host, chips it has at
-      most.
-    counts: what the number in an accelerator type counts, for a chip: 2 cores, or 1 chip.
+    of_several: chips of a host in a slice of several hosts.
+    of_one: chips at most in a slice of one host.
+    counts: what the number in an accelerator type counts per chip: 2 cores, or 1 chip.
   """
 
   name: str
   kind: str
   devices: int
-  hbm: int
   usable: int
   bandwidth: float
   clock: float
-  links: int
   link: float
   rank: int
   most: int
   wrap: int
-  hosts_of: tuple[int, int]
+  of_several: int
+  of_one: int
   counts: int
 
   @property
@@ -65,81 +64,16 @@ class Chip(NamedTuple):
     return self.bandwidth / self.devices
 
 
-CHIPS = {
-  chip.name: chip
-  for chip in (
-    Chip(
-      'v2', 'TPU v2', 2, 16 * GIB, int(7.48 * GIB), 700e9, 0.70e9, 4, 62.5e9, 2, 256, 16, (4, 4), 2
-    ),
-    Chip(
-      'v3',
-      'TPU v3',
-      2,
-      32 * GIB,
-      int(15.48 * GIB),
-      900e9,
-      0.94e9,
-      4,
-      81.25e9,
-      2,
-      1024,
-      32,
-      (4, 4),
-      2,
-    ),
-    Chip(
-      'v4', 'TPU v4', 1, 32 * GIB, int(30.75 * GIB), 1228e9, 1.05e9, 6, 50e9, 3, 4096, 4, (4, 4), 2
-    ),
-    Chip(
-      'v5e',
-      'TPU v5 lite',
-      1,
-      16 * GIB,
-      int(15.75 * GIB),
-      819e9,
-      1.5e9,
-      4,
-      50e9,
-      2,
-      256,
-      16,
-      (4, 8),
-      1,
-    ),
-    Chip(
-      'v5p',
-      'TPU v5',
-      1,
-      96 * GIB,
-      int(95.74 * GIB),
-      2765e9,
-      1.75e9,
-      6,
-      100e9,
-      3,
-      6144,
-      4,
-      (4, 4),
-      2,
-    ),
-    Chip(
-      'v6e',
-      'TPU v6 lite',
-      1,
-      32 * GIB,
-      int(31.25 * GIB),
-      1638e9,
-      1.75e9,
-      4,
-      100e9,
-      2,
-      256,
-      16,
-      (4, 8),
-      1,
-    ),
-  )
-}
+def _read() -> dict[str, Chip]:
+  out = {}
+  with open(pathlib.Path(__file__).with_name('chips.csv'), encoding='utf-8') as f:
+    for row in csv.DictReader(f):
+      row['usable'] = float(row['usable']) * GIB
+      out[row['name']] = Chip(**{k: of(row[k]) for k, of in Chip.__annotations__.items()})
+  return out
+
+
+CHIPS = _read()
 _ALIASES = {'v5litepod': 'v5e', 'v5lite': 'v5e', 'v6lite': 'v6e'}
 
 
@@ -175,8 +109,7 @@ class Slice(NamedTuple):
 
   @property
   def chips_a_host(self) -> int:
-    several, one = self.chip.hosts_of
-    return self.chips if self.chips <= one else several
+    return self.chips if self.chips <= self.chip.of_one else self.chip.of_several
 
   @property
   def hosts(self) -> int:
@@ -216,9 +149,7 @@ class Slice(NamedTuple):
 
 
 def of_type(name: str) -> Slice:
-  """The slice of an accelerator type ('v4-32', 'v5e-8' or 'v5litepod-8'). Raises UserError with
-  what there is.
-  """
+  """The slice of an accelerator type ('v4-32', 'v5e-8'). Raises UserError with what there is."""
   match = re.fullmatch(r'([a-z0-9]+)-(\d+)', name.strip().lower())
   chip = _chip(match[1] if match else re.split(r'[-:]', name)[0], f'--tpu={name}')
   shapes = {math.prod(shape) * chip.counts: shape for shape in _shapes(chip)}
@@ -287,7 +218,7 @@ def _near(name) -> str | None:
 def _shapes(chip) -> list[tuple[int, ...]]:
   """The usual slices, small to large: each has the shortest of the former's axes doubled."""
   shape = (1, 2, 2) if chip.rank == 3 else (2, 2)
-  out = [(1, 1)] if chip.hosts_of[1] == 8 else []
+  out = [(1, 1)] if chip.of_one == 8 else []
   while math.prod(shape) <= chip.most:
     out.append((2, 2, 1) if shape == (1, 2, 2) else shape)
     longer = max(i for i, n in enumerate(shape) if n == min(shape))

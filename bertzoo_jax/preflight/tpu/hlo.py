@@ -12,7 +12,7 @@ import math
 import re
 from typing import NamedTuple
 
-from bertzoo_jax.tpu import hlo_text
+from bertzoo_jax.preflight.tpu import hlo_text
 
 _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 _CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')

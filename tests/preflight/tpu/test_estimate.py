@@ -7,10 +7,10 @@ import math
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import estimate
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import program
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import program
 
 
 def _absent():

@@ -17,8 +17,8 @@ host are not in it.
 
 from typing import NamedTuple
 
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import hlo
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
 
 _ELEMENTWISE = 3.0  # how much too dear cycles make what is bound by memory
 _PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0}

@@ -15,10 +15,10 @@ from topologies import mesh_of
 from topologies import needs_libtpu
 from topologies import shaped
 
-from bertzoo_jax.tpu import chips
-from bertzoo_jax.tpu import hlo
-from bertzoo_jax.tpu import hlo_text
-from bertzoo_jax.tpu import program
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import hlo_text
+from bertzoo_jax.preflight.tpu import program
 
 IDEAL = 2 * 4096**3 / 131_072  # cycles of a product of 4096³ on v5e: 4 matrix units of 128 × 128
 

@@ -7,7 +7,7 @@ import ml_collections
 import pytest
 
 from bertzoo_jax.preflight import verdict
-from bertzoo_jax.tpu import chips
+from bertzoo_jax.preflight.tpu import chips
 
 # MiB per device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
 # come and go with what fits in fast memory, which the compiler counts; of electra:small's, 150 came

@@ -21,7 +21,7 @@ import jax
 from jax.experimental import topologies
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tpu import chips
+from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
