@@ -143,9 +143,8 @@ def _check_fit(corpus, form, format, masking):
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(
       f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: '
-      'prepare it with --config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), or take '
-      'format=full_sentences.'
+      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
+      'regex:PATTERN), or take format=full_sentences.'
     )
   if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
     raise errors.UserError(

@@ -61,8 +61,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   if None in records:
     raise errors.UserError(
       f'Shard {records.index(None)} is not at {out} after the Beam pipeline: can its workers write '
-      'there? '
-      'Where they are other machines, an object store is needed.'
+      'there? Where they are other machines, an object store is needed.'
     )
   return reader, records
 

@@ -18,10 +18,8 @@ from tests.prepare import made
 
 def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
   out, said = clean
-  opened, documents = (
-    corpus.open(out),
-    [d.split('\n') for d in open(text, encoding='utf-8').read().strip().split('\n\n')],
-  )
+  opened = corpus.open(out)
+  documents = [d.split('\n') for d in open(text, encoding='utf-8').read().strip().split('\n\n')]
   corpus.verify(out)
   tokenizer, read = opened.tokenizer(), {}
   for name, split in opened.splits.items():
