@@ -19,6 +19,7 @@ import fcntl
 import itertools
 import os
 import shlex
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -41,12 +42,34 @@ from bertzoo_jax.text import sentences
 from bertzoo_jax.words import similar as similar_lib
 from bertzoo_jax.words import word_marks
 
-# of text, and of memory, at most, that a tokenizer is trained on
-TOKENIZER_BYTES, TOKENIZER_MEMORY = (1 << 30, 8 << 30)
+TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
+TOKENIZER_MEMORY = 8 << 30  # bytes that this may take, at most
 CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 # bytes that training takes for one of text, measured on 40 MB
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
+
+
+class Files(NamedTuple):
+  """Files that config.corpus may ask for: lexicons (words/lexicons.py), and word vectors or a
+  thesaurus (words/similar).
+  """
+
+  phrases: str | None = None
+  entities: str | None = None
+  similar: str | None = None
+
+
+class Filters(NamedTuple):
+  """What is left out: records without one of the 'key=value' of `where` (values of one key are
+  alternatives); documents and longer paragraphs that stand in the texts `exclude`.
+  """
+
+  where: tuple[str, ...] = ()
+  exclude: tuple[str, ...] = ()
+
+
+_NO_FILES, _NO_FILTERS = Files(), Filters()
 
 
 def prepare(
@@ -57,18 +80,12 @@ def prepare(
   workers=None,
   say=print,
   *,
-  phrases=None,
-  entities=None,
-  similar=None,
-  where=(),
-  exclude=(),
-  only=None,
-  runner='local',
-  beam_args=(),
-  language=None,
-  license=None,
+  files=_NO_FILES,
+  filters=_NO_FILTERS,
+  beam_args=None,
+  about=None,
 ) -> dict:
-  """Makes (or finishes) the corpus `out`.
+  """Makes (or finishes) the corpus `out`, and returns its manifest.
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
@@ -78,65 +95,41 @@ def prepare(
       one on the text.
     workers: processes; None for one per core.
     say: takes a line of text.
-    phrases, entities: lexicon files (words/lexicons.py), where config.corpus asks for them.
-    similar: word vectors or a thesaurus (words/similar), where config.corpus asks for it.
-    where: list of 'key=value' that a record must have; values of one key are alternatives.
-    exclude: files of texts, such as those of evaluation, whose documents and longer paragraphs are
-      left out.
-    runner: 'local', processes of this machine, or 'beam'; the bytes are the same.
-    beam_args: options of the Beam pipeline.
-    language, license: of the text, recorded in the manifest and told by model cards. They may be
-      added to a finished corpus, and change nothing else.
-    only: 'tokenizer' writes nothing but the tokenizer, into `out`.
-
-  Returns:
-    The manifest; with `only`, None.
+    beam_args: options of a Beam pipeline, which makes the same bytes; None for processes of this
+      machine.
+    about: {'language', 'license'} of the text, recorded in the manifest and told by model cards.
+      They may be added to a finished corpus, and change nothing else.
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
     OSError: a disk that is full, or refuses; `told` has the words.
   """
   out = storage.path(out)
-  ranges.check(config)
-  splitter = sentences.splitter(config.corpus.splitter, say).name
-  files = dict(phrases=phrases, entities=entities, similar=similar)
-  errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
-  where, excluded = texts.conditions(where), [_excluded(e) for e in exclude]
-  word_marks.marker(config.corpus, (), phrases, entities)  # what is wrong with them is said now
-  similar_lib.check_file(config.corpus, similar)
-  found = [finding.find(s) for s in source]
-  loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
-  plan = _plan(config, found, loaded, files, where, excluded)
-  text = texts.Text(found, where, excluded, config.corpus, out, say)
-  if only:
-    return _only_tokenizer(out, loaded, config, text, say)
-
+  plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters)
   if done := _same_plan(out, plan):
     if not storage.is_remote(out):
       corpus.open(out).tokenizer()  # a corpus that lost a file is not finished
     say(f'{out} is finished already, from the same sources and settings: nothing to do.')
     _tidy(out)
-    return _about(out, done, language, license)
+    return _about(out, done, about or {})
   with _locked(out):
     _tokenizer(out, plan, loaded, config, text, say)
     for folder in (shards.PARTS, *corpus.SPLITS):
       (out / folder).mkdir(parents=True, exist_ok=True)
     text.save()
-    marker = word_marks.marker(
-      config.corpus, tokenizers.load(out / 'tokenizer').word_starts, phrases, entities
-    )
-    if runner == 'beam':
-      fields = plan['chunk_bytes'], out, config.corpus.splitter, config.corpus.held_out, marker
-      reader, records = beam.run(text, *fields, list(beam_args), say)
+    starts = tokenizers.load(out / 'tokenizer').word_starts
+    marker = word_marks.marker(config.corpus, starts, files.phrases, files.entities)
+    how = shards.How(config.corpus.splitter, config.corpus.held_out, marker)
+    if beam_args is not None:
+      reader, records = beam.run(text, plan['chunk_bytes'], out, how, list(beam_args), say)
     else:
-      reader, records = _shards(out, plan, config, text, marker, workers, say)
-    manifest = _manifest(out, plan, config, reader.dropped.reasons, records, text.repeated)
+      reader, records = _shards(out, plan, how, text, workers, say)
     manifest = dict(
-      manifest,
-      splitter=splitter,
-      about=dict(language=language, license=license),
+      _manifest(out, plan, config, reader.dropped.reasons, records, text.repeated),
+      splitter=sentences.splitter(config.corpus.splitter).name,
+      about=dict(language=None, license=None) | (about or {}),
       units=marker and marker.facts,
-      similar=_similar(out, config, similar, say),
+      similar=_similar(out, config, files.similar, say),
     )
     manifest['hash'] = corpus.identity(manifest)
     storage.write_json(out / 'manifest.json', manifest)
@@ -145,14 +138,42 @@ def prepare(
   return manifest
 
 
+def tokenizer_alone(config, source, out, tokenizer=None, say=print, filters=_NO_FILTERS) -> None:
+  """Writes nothing but the tokenizer, into `out`; arguments and errors as of `prepare`."""
+  out = storage.path(out)
+  _, text, loaded = _begin(config, source, out, tokenizer, say, _NO_FILES, filters)
+  if _holds_other_files(out):
+    raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
+  loaded = loaded or _train(config, text, say)
+  loaded.save(out)
+  say(
+    f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus '
+    f'with --tokenizer={out}.'
+  )
+
+
+# --- the plan ---
+
+
+def _begin(config, source, out, tokenizer, say, files, filters):
+  """(plan, text, the tokenizer given or None). What is wrong with any argument is said now."""
+  ranges.check(config)
+  sentences.splitter(config.corpus.splitter, say)
+  errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
+  where, excluded = texts.conditions(filters.where), [_excluded(e) for e in filters.exclude]
+  word_marks.marker(config.corpus, (), files.phrases, files.entities)
+  similar_lib.check_file(config.corpus, files.similar)
+  found = [finding.find(s) for s in source]
+  loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
+  plan = _plan(config, found, loaded, files, where, excluded)
+  return plan, texts.Text(found, where, excluded, config.corpus, out, say), loaded
+
+
 def _excluded(name):
   try:
     return finding.find(name)
   except errors.UserError as e:
     raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
-
-
-# --- the plan ---
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
@@ -170,7 +191,7 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
     exclude=[s.facts() for s in excluded],
     files={
       name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file))
-      for name, file in files.items()
+      for name, file in files._asdict().items()
     },
     # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by
     # a kill.
@@ -200,11 +221,11 @@ def _same_plan(out, plan) -> dict | None:
   return manifest
 
 
-def _about(out, manifest, language, license) -> dict:
+def _about(out, manifest, about) -> dict:
   """The manifest of a finished corpus with the language and the licence that are given now."""
-  given = {k: v for k, v in dict(language=language, license=license).items() if v is not None}
-  about = {**manifest.get('about', {}), **given}
-  if about != manifest.get('about', {}):
+  there = manifest.get('about', {})
+  about = there | {key: value for key, value in about.items() if value is not None}
+  if about != there:
     manifest = {**manifest, 'about': about}
     storage.write_json(out / 'manifest.json', manifest)
   return manifest
@@ -278,17 +299,6 @@ def _tokenizer(out, plan, loaded, config, text, say) -> None:
   loaded.save(out / 'tokenizer')
 
 
-def _only_tokenizer(out, loaded, config, text, say) -> None:
-  if _holds_other_files(out):
-    raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
-  loaded = loaded or _train(config, text, say)
-  loaded.save(out)
-  say(
-    f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus '
-    f'with --tokenizer={out}.'
-  )
-
-
 def _train(config, text, say):
   """Trains the config's tokenizer on the documents of train, of a large text on a sample of
   them.
@@ -348,26 +358,15 @@ def _training_texts(text, held_out, share, joiner, meter):
 # --- the shards ---
 
 
-def _shards(out, plan, config, text, marker, workers, say):
+def _shards(out, plan, how, text, workers, say):
   """Makes all shards. Returns the reader, which knows what was dropped, and the records in
   order.
   """
-  workers = workers or (
-    len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-  )
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   reader, records = text.reader(), {}
   with progress.Meter('tokenising', text.bytes, say) as meter:
     chunks = text.chunks(reader, plan['chunk_bytes'])
-    results = shards.run(
-      chunks,
-      out,
-      out / 'tokenizer',
-      config.corpus.splitter,
-      config.corpus.held_out,
-      workers,
-      marker,
-    )
-    for index, end, record in results:
+    for index, end, record in shards.run(chunks, out, out / 'tokenizer', how, workers or cores):
       records[index] = record
       meter.update(end)
   return reader, [records[i] for i in sorted(records)]
@@ -457,23 +456,20 @@ def told(out):
 
 def main(_):
   with told(_OUT.value):
+    say = lambda text: print(text, flush=True)
+    given = _CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value
+    filters = Filters(tuple(_WHERE.value), tuple(_EXCLUDE.value))
+    if _ONLY.value:
+      tokenizer_alone(*given, say, filters)
+      return
     prepare(
-      _CONFIG.value,
-      _SOURCE.value,
-      _OUT.value,
-      _TOKENIZER.value,
+      *given,
       _WORKERS.value,
-      say=lambda text: print(text, flush=True),
-      phrases=_PHRASES.value,
-      entities=_ENTITIES.value,
-      similar=_SIMILAR.value,
-      where=_WHERE.value,
-      exclude=_EXCLUDE.value,
-      only=_ONLY.value,
-      runner=_RUNNER.value,
-      beam_args=shlex.split(_BEAM_ARGS.value),
-      language=_LANGUAGE.value,
-      license=_LICENSE.value,
+      say,
+      files=Files(_PHRASES.value, _ENTITIES.value, _SIMILAR.value),
+      filters=filters,
+      beam_args=shlex.split(_BEAM_ARGS.value) if _RUNNER.value == 'beam' else None,
+      about=dict(language=_LANGUAGE.value, license=_LICENSE.value),
     )
 
 

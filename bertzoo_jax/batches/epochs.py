@@ -1,10 +1,14 @@
-"""The row lists of epochs, built when they are needed or a little before; of a large split for a
-part at a time.
+"""The rows of epochs: their lists, built when they are needed or a little before, of a large split
+for a part at a time; and the order in which they are visited.
 """
 
+import dataclasses
 import threading
 
 import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
 
 
 class Parts:
@@ -53,10 +57,13 @@ class Parts:
 
 
 class Lists:
-  """The row lists of epochs and parts: the last few, and the next one, built in the background."""
+  """The row lists of epochs and parts: the last few, and the next one, built in the background.
 
-  def __init__(self, parts, epoch_key, kept=2):
-    self._parts, self._epoch_key, self._kept = parts, epoch_key, kept
+  key: of seed, phase and split.
+  """
+
+  def __init__(self, parts, key, kept=2):
+    self.parts, self._key, self._kept = parts, key, kept
     self._lock, self._built, self._building = threading.Lock(), {}, {}
 
   def get(self, epoch, part=0):
@@ -79,8 +86,13 @@ class Lists:
       if name not in self._built:
         self._start(name)
 
+  def key(self, epoch, part=0, purpose=hashing.EPOCH):
+    """Of the list of a part in an epoch, or of what else is drawn there."""
+    key = hashing.fold(hashing.fold(self._key, purpose), epoch)
+    return hashing.fold(key, part) if self.parts.count > 1 else key
+
   def _name(self, epoch, part):
-    return (epoch if self._parts.every_epoch else 0, part)
+    return (epoch if self.parts.every_epoch else 0, part)
 
   def _start(self, name):
     if name not in self._building:
@@ -89,7 +101,7 @@ class Lists:
     return self._building[name]
 
   def _build(self, name):
-    rows = self._parts.form(name[1]).rows(self._epoch_key(*name))
+    rows = self.parts.form(name[1]).rows(self.key(*name))
     with self._lock:
       self._built[name] = rows
       while len(self._built) > self._kept:
@@ -110,3 +122,77 @@ class _Builder(threading.Thread):
       self.rows = self._build(self._list)
     except Exception as e:
       self.failure = e
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+  """Which row of which list stands at a place of a phase.
+
+  Attributes:
+    split: its name.
+    lists: of its rows; rows_of_parts: how many an epoch visits of each part, int64.
+    first_example: n₀. repeat: epochs after which lists come again; 0 for never.
+    in_lanes: rows go on from step to step, and are not shuffled.
+  """
+
+  split: str
+  lists: Lists
+  rows_of_parts: np.ndarray
+  first_example: int
+  repeat: int
+  in_lanes: bool
+
+  @property
+  def rows_per_epoch(self) -> int:
+    """N."""
+    return int(self.rows_of_parts.sum())
+
+  def stretches(self, epoch, place):
+    """(epoch, part, places in the part) of rows that stand next to each other in a batch and in a
+    part: neither decreases along it.
+    """
+    for e in np.unique(epoch).tolist():
+      mine, visited = place[epoch == e], self._visited(e)
+      ends = np.cumsum(self.rows_of_parts[visited])
+      slot = ends.searchsorted(mine, 'right')
+      for s in dict.fromkeys(slot.tolist()):
+        yield e, int(visited[s]), mine[slot == s] - (ends[s] - self.rows_of_parts[visited[s]])
+
+  def rows(self, epoch, part, places, shuffled):
+    """(row list, numbers of its rows, key) of places of a part. `shuffled`: of the epoch's order,
+    else of the list's; the next list is then begun in time.
+    """
+    listed = self._listed(epoch)
+    rows = self.lists.get(listed, part)
+    if not len(rows):
+      raise errors.UserError(
+        f'Part {part} of the split {self.split!r} gives no row of this format in epoch {epoch}: '
+        'bring more text, or another --config.format.'
+      )
+    numbers = places % len(rows)
+    if shuffled:
+      key = self.lists.key(epoch, part, hashing.SHUFFLE)
+      numbers = hashing.permute(key, len(rows), numbers)
+      if places[-1] * 2 > self.rows_of_parts[part]:
+        self.lists.prepare(*self._after(epoch, part))
+    return rows, numbers, self.lists.key(listed, part)
+
+  def _visited(self, epoch):
+    """The parts in the order in which an epoch visits them."""
+    count = len(self.rows_of_parts)
+    if count == 1:
+      return np.zeros(1, np.int64)
+    return hashing.permute(
+      self.lists.key(epoch, hashing.PARTS, hashing.SHUFFLE), count, np.arange(count)
+    )
+
+  def _after(self, epoch, part):
+    """(epoch, part) of the list that comes after that of a part in an epoch."""
+    visited = self._visited(epoch).tolist()
+    at = visited.index(part) + 1
+    if at < len(visited):
+      return self._listed(epoch), visited[at]
+    return self._listed(epoch + 1), int(self._visited(epoch + 1)[0])
+
+  def _listed(self, epoch):
+    return epoch % self.repeat if self.repeat else epoch

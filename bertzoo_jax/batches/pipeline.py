@@ -8,6 +8,7 @@ no row out and repeats none, also if their batches differ in size. A very large 
 part by part (splits.Split). B rows of the global batch, b of this host, L length, P predictions.
 """
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -65,21 +66,7 @@ def build(
       for the format, a masking of words (phrases, entities) over a corpus where none has two
       tokens.
   """
-  index, count = host
-  if batch_size < 1 or batch_size % count:
-    raise errors.UserError(
-      f'config.batch_size is {batch_size}: a positive multiple of the {count} host processes is '
-      'needed.'
-    )
-  if split not in corpus.splits:
-    raise errors.UserError(
-      f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}'
-    )
-  if not corpus.splits[split].num_tokens:
-    raise errors.UserError(
-      f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
-      + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.')
-    )
+  _check_split(corpus, split, batch_size, host[1])
 
   def form_of(part):
     text = rows_lib.text_of(part)
@@ -87,19 +74,7 @@ def build(
     return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
   form = form_of(corpus.splits[split].part(0))
-  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
-    raise errors.UserError(
-      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: '
-      'prepare it with --config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), or take '
-      'format=full_sentences.'
-    )
-  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
-    raise errors.UserError(
-      f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
-      f'{masking["block"]}: the reused part '
-      'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
-    )
+  _check_fit(corpus, form, format, masking)
   mask = named.build(masking, maskings.BY_NAME, 'masking', length, corpus)
   if not isinstance(mask, maskings.Masking):
     raise errors.UserError(
@@ -114,19 +89,17 @@ def build(
     seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  pipeline = Pipeline(
-    corpus,
-    split,
-    form,
-    form_of,
-    mask,
-    key,
-    length,
-    batch_size,
-    (index, count),
-    notes,
-    first_example,
-  )
+  order = _order(corpus.splits[split], split, form, form_of, key, batch_size, first_example, mask)
+  notes = [*form.warnings, *notes]
+  if order.rows_per_epoch < batch_size:
+    notes.append(
+      f'there are {order.rows_per_epoch} rows, less than a batch of {batch_size}: rows repeat in a '
+      'batch.'
+    )
+  notes = tuple(f'Split {split!r}: {sentence}' for sentence in notes)
+  for sentence in notes:
+    warnings.warn(sentence, stacklevel=2)
+  pipeline = Pipeline(corpus, form, mask, order, Place(batch_size, length, *host), notes)
   if named.is_outside(masking['name']):  # those of the package are tested
     pipeline.check(masking['name'])
   return pipeline
@@ -148,6 +121,71 @@ def of_phase(corpus, phase, **options):
   )
 
 
+def _check_split(corpus, split, batch_size, hosts):
+  if batch_size < 1 or batch_size % hosts:
+    raise errors.UserError(
+      f'config.batch_size is {batch_size}: a positive multiple of the {hosts} host processes is '
+      'needed.'
+    )
+  if split not in corpus.splits:
+    raise errors.UserError(
+      f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}'
+    )
+  if not corpus.splits[split].num_tokens:
+    raise errors.UserError(
+      f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
+      + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.')
+    )
+
+
+def _check_fit(corpus, form, format, masking):
+  """Raises UserError where format, masking and corpus do not go together."""
+  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
+    raise errors.UserError(
+      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
+      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
+      'regex:PATTERN), or take format=full_sentences.'
+    )
+  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
+    raise errors.UserError(
+      f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
+      f'{masking["block"]}: the reused part '
+      'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
+    )
+
+
+def _order(text, split, form, form_of, key, batch_size, first_example, mask) -> epochs.Order:
+  lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
+  rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
+  order = epochs.Order(split, lists, rows, first_example, mask.repeat, in_lanes)
+  if not order.rows_per_epoch:
+    raise errors.UserError(
+      f'The split {split!r} gives no row of this format: bring more text, or another '
+      '--config.format.'
+    )
+  return order
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """The global batch, batch_size rows of `length` tokens, and which host this is of how many."""
+
+  batch_size: int
+  length: int
+  host: int
+  hosts: int
+
+  @property
+  def rows(self) -> int:
+    """Rows of this host."""
+    return self.batch_size // self.hosts
+
+  @property
+  def first(self) -> int:
+    """The first of them."""
+    return self.host * self.rows
+
+
 class Pipeline:
   """The batches of one phase.
 
@@ -158,41 +196,13 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(
-    self, corpus, split, form, form_of, mask, key, length, batch_size, host, notes, first_example
-  ):
-    self._split, self._split_name, self._format, self._masking = (
-      corpus.splits[split],
-      split,
-      form,
-      mask,
-    )
-    self._vocab_size, self._special, self._key = corpus.vocab_size, corpus.special, key
-    self._has_marks, self._word_starts = corpus.has_marks, corpus.word_starts
-    self._length, self._batch_size = length, batch_size
-    self._in_order = form.assemble is not None  # lanes go on from step to step
-    self._rows_here = batch_size // host[1]
-    self._first_row = host[0] * self._rows_here
-    self._first_example = first_example
-    self._parts = epochs.Parts(self._split, form, form_of)
-    self._lists = epochs.Lists(self._parts, self._epoch_key)
-    self.num_predictions = mask.num_predictions
-    self._rows_of_parts = self._parts.rows(
-      len(self._lists.get(0)), batch_size if self._in_order else 1
-    )
-    self.rows_per_epoch = int(self._rows_of_parts.sum())
-    if not self.rows_per_epoch:
-      raise errors.UserError(
-        f'The split {split!r} gives no row of this format: bring more text, or another '
-        '--config.format.'
-      )
+  def __init__(self, corpus, form, mask, order: epochs.Order, place: Place, warnings=()):
+    """form: over the first part of the split; mask: masking.Masking."""
+    self._corpus, self._format, self._masking = corpus, form, mask
+    self._order, self._place, self.warnings = order, place, warnings
+    self.rows_per_epoch, self.num_predictions = order.rows_per_epoch, mask.num_predictions
     self.features = self._describe()
     self._mask = tf.function(mask.apply, input_signature=self._signature())
-    self.warnings = tuple(
-      f'Split {split!r}: {sentence}' for sentence in (*form.warnings, *notes, *self._small())
-    )
-    for sentence in self.warnings:
-      warnings.warn(sentence, stacklevel=3)
 
   def check(self, name: str) -> None:
     """Raises UserError if the masking of this name writes other features than it declares."""
@@ -233,7 +243,7 @@ class Pipeline:
       arrays = tf.numpy_function(gather, [step], kinds, stateful=False)
       for array, (shape, _) in zip(arrays, unmasked.values()):
         array.set_shape(shape)
-      arrays[-1].set_shape([self._rows_here, 2])
+      arrays[-1].set_shape([self._place.rows, 2])
       return self._mask(dict(zip(names, arrays[:-1])), arrays[-1])
 
     options = tf.data.Options()
@@ -261,13 +271,14 @@ class Pipeline:
     fill the last batch are padding throughout (pack_ids 0) and predict nothing; pair labels have no
     weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
     """
-    total, size = self.rows_per_epoch, self._batch_size
+    total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
     whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
     rows = np.arange(whole * size)
     if whole > n:
-      rows = np.arange(n * size) if self._in_order else np.arange(n * size) * total // (n * size)
+      rows = np.arange(n * size)
+      rows = rows if self._order.in_lanes else rows * total // (n * size)
     for first in range(0, len(rows), size):
-      here = rows[first : first + size][self._first_row : self._first_row + self._rows_here]
+      here = rows[first : first + size][place.first : place.first + place.rows]
       batch = self._finish(*self._rows(0, here % total, shuffled=False))
       for name in ('masked_weights', 'pack_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
@@ -282,117 +293,56 @@ class Pipeline:
     """Features before masking and the row keys of this host's part of a step."""
     if step < 0:
       raise ValueError(f'step {step}: steps count from 0')
-    first = self._first_example + step * self._batch_size + self._first_row
-    example = first + np.arange(self._rows_here, dtype=np.int64)
+    first = self._order.first_example + step * self._place.batch_size + self._place.first
+    example = first + np.arange(self._place.rows, dtype=np.int64)
     epoch, place = np.divmod(example, self.rows_per_epoch)
-    return self._rows(epoch, place, shuffled=not self._in_order)
+    return self._rows(epoch, place, shuffled=not self._order.in_lanes)
 
   def _rows(self, epoch, place, shuffled):
     """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
     of the order of its lists.
     """
-    stretches = []
-    for e, part, here in self._stretches(np.broadcast_to(epoch, place.shape), place):
-      e_repeated = self._repeated(e)
-      rows, split, form = (
-        self._lists.get(e_repeated, part),
-        self._parts.split(part),
-        self._parts.form(part),
-      )
-      if not len(rows):
-        raise errors.UserError(
-          f'Part {part} of the split {self._split_name!r} gives no row of this format in epoch '
-          f'{e}: bring more text, or another '
-          '--config.format.'
-        )
-      numbers = here % len(rows)
-      if shuffled:
-        numbers = hashing.permute(
-          self._part_key(hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), e), part),
-          len(rows),
-          numbers,
-        )
-      key = self._epoch_key(e_repeated, part)
+    stretches, of_split = [], self._order.lists.parts
+    for e, part, here in self._order.stretches(np.broadcast_to(epoch, place.shape), place):
+      rows, numbers, key = self._order.rows(e, part, here, shuffled)
+      split, form = of_split.split(part), of_split.form(part)
       gather = functools.partial(self._gather, split)
       units = functools.partial(self._units, split) if self._masking.reads_units else None
       if form.assemble:
-        features = form.assemble(key, rows, numbers, gather, self._special, units)
+        features = form.assemble(key, rows, numbers, gather, self._corpus.special, units)
       else:
         features = rows_lib.assemble(
           form.spans(key, rows, numbers),
           len(numbers),
-          self._length,
+          self._place.length,
           gather,
-          self._special,
+          self._corpus.special,
           form.packed,
           units,
         )
       row_keys = hashing.fold(hashing.fold(key, hashing.ROW), numbers)
       stretches.append((features, np.stack(row_keys, axis=-1)))
-      if shuffled and here[-1] * 2 > self._rows_of_parts[part]:
-        self._lists.prepare(*self._after(e, part))
     if len(stretches) == 1:
       return stretches[0]
-    return {
-      name: np.concatenate([p[0][name] for p in stretches]) for name in stretches[0][0]
-    }, np.concatenate([p[1] for p in stretches])
-
-  def _stretches(self, epoch, place):
-    """(epoch, part, places in the part) of rows that stand next to each other in a batch and in a
-    part: neither decreases along it.
-    """
-    for e in np.unique(epoch).tolist():
-      mine, order = place[epoch == e], self._order(e)
-      ends = np.cumsum(self._rows_of_parts[order])
-      slot = ends.searchsorted(mine, 'right')
-      for s in dict.fromkeys(slot.tolist()):
-        yield e, int(order[s]), mine[slot == s] - (ends[s] - self._rows_of_parts[order[s]])
-
-  def _order(self, epoch):
-    """The order in which an epoch visits the parts."""
-    count = len(self._rows_of_parts)
-    key = hashing.fold(hashing.fold(self._key, hashing.SHUFFLE), epoch)
-    return (
-      hashing.permute(hashing.fold(key, hashing.PARTS), count, np.arange(count))
-      if count > 1
-      else np.zeros(1, np.int64)
-    )
-
-  def _after(self, epoch, part):
-    """The list that comes after that of a part in an epoch: (epoch, part)."""
-    order = self._order(epoch).tolist()
-    at = order.index(part) + 1
-    return (
-      (self._repeated(epoch), order[at])
-      if at < len(order)
-      else (self._repeated(epoch + 1), int(self._order(epoch + 1)[0]))
-    )
-
-  def _repeated(self, epoch):
-    return epoch % self._masking.repeat if self._masking.repeat else epoch
-
-  def _epoch_key(self, epoch, part=0):
-    return self._part_key(hashing.fold(hashing.fold(self._key, hashing.EPOCH), epoch), part)
-
-  def _part_key(self, key, part):
-    return hashing.fold(key, part) if self._split.num_parts > 1 else key
+    features, keys = zip(*stretches)
+    return {n: np.concatenate([f[n] for f in features]) for n in features[0]}, np.concatenate(keys)
 
   def _gather(self, split, positions):
     tokens = split.gather(positions)
-    if tokens.max() >= self._vocab_size:
+    if tokens.max() >= self._corpus.vocab_size:
       where = int(positions.reshape(-1)[tokens.argmax()])
       raise errors.UserError(
-        f'Token {where} of the split {self._split_name!r} is {int(tokens.max())}, in a vocabulary '
-        f'of {self._vocab_size}: the '
-        'corpus is damaged or not of this tokenizer; prepare it again into a new folder.'
+        f'Token {where} of the split {self._order.split!r} is {int(tokens.max())}, in a vocabulary '
+        f'of {self._corpus.vocab_size}: the corpus is damaged or not of this tokenizer; prepare it '
+        'again into a new folder.'
       )
     return tokens
 
   def _units(self, split, positions, tokens):
     """The marks of tokens: from the corpus, or word starts as the pieces tell them."""
-    if self._has_marks:
+    if self._corpus.has_marks:
       return split.gather_units(positions)
-    return np.where(self._word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
+    return np.where(self._corpus.word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
 
   # --- shapes ---
 
@@ -403,16 +353,12 @@ class Pipeline:
       + ['units'] * self._masking.reads_units
       + ['position_ids'] * self._format.packed
     )
-    out = {name: ((self._rows_here, self._length), np.int32) for name in names}
+    rows = self._place.rows
+    out = {name: ((rows, self._place.length), np.int32) for name in names}
     if self._format.has_pairs:
-      out['pair_labels'] = ((self._rows_here,), np.int32)
-    return {
-      **out,
-      **{
-        name: ((self._rows_here, *shape), dtype)
-        for name, (shape, dtype) in self._format.features.items()
-      },
-    }
+      out['pair_labels'] = ((rows,), np.int32)
+    more = self._format.features.items()
+    return {**out, **{name: ((rows, *shape), dtype) for name, (shape, dtype) in more}}
 
   def _signature(self):
     features = {
@@ -422,29 +368,14 @@ class Pipeline:
     return features, tf.TensorSpec([None, 2], tf.uint32)
 
   def _describe(self):
-    out = {
-      name: ((self._batch_size, *shape[1:]), dtype)
-      for name, (shape, dtype) in self._unmasked().items()
-      if name != 'units'
-    }
-    for name, dtype in (
-      ('masked_positions', np.int32),
-      ('masked_targets', np.int32),
-      ('masked_weights', np.float32),
-    ):
-      out[name] = ((self._batch_size, self.num_predictions), dtype)
-    out.update(
-      {
-        name: ((self._batch_size, *shape), dtype)
-        for name, (shape, dtype) in self._masking.features.items()
-      }
+    predictions = (self.num_predictions,)
+    features = {name: (shape[1:], dtype) for name, (shape, dtype) in self._unmasked().items()}
+    features.pop('units', None)
+    features |= dict(
+      masked_positions=(predictions, np.int32),
+      masked_targets=(predictions, np.int32),
+      masked_weights=(predictions, np.float32),
     )
-    return out
-
-  def _small(self):
-    if self.rows_per_epoch < self._batch_size:
-      return (
-        f'there are {self.rows_per_epoch} rows, less than a batch of {self._batch_size}: rows '
-        'repeat in a batch.',
-      )
-    return ()
+    features |= self._masking.features
+    size = self._place.batch_size
+    return {name: ((size, *shape), dtype) for name, (shape, dtype) in features.items()}

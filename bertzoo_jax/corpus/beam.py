@@ -17,25 +17,9 @@ from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 
 
-def run(
-  text: texts.Text,
-  chunk_bytes: int,
-  out,
-  splitter: str,
-  held_out: float,
-  marker,
-  options: list[str],
-  say,
-):
-  """Makes all shards.
-
-  Args:
-    text: of the plan; its repeats are known.
-    chunk_bytes: of text a shard, at least.
-    out: CORPUS, reachable from every worker; its tokenizer is there.
-    splitter, held_out, marker: see shards.write.
-    options: Beam's own, such as ['--runner=DataflowRunner', …].
-    say: takes a line of text.
+def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[str], say):
+  """Makes all shards, of at least chunk_bytes of text each, in the corpus `out`; its tokenizer is
+  there, and every worker reaches it. options: Beam's own, such as ['--runner=DataflowRunner', …].
 
   Returns:
     (the reader of the launching machine, which knows what was dropped; the records in the order of
@@ -57,9 +41,7 @@ def run(
     for chunk in text.chunks(reader, chunk_bytes):
       begins.append(chunk.begin)
       meter.update(chunk.end)
-  make = functools.partial(
-    _make, trust.given(), text.for_workers(), chunk_bytes, str(out), splitter, held_out, marker
-  )
+  make = functools.partial(_make, trust.given(), text.for_workers(), chunk_bytes, str(out), how)
   groups = _by_file(begins)
   say(
     f'{len(begins):,} shards of {len(groups):,} files, made by Beam '
@@ -79,8 +61,7 @@ def run(
   if None in records:
     raise errors.UserError(
       f'Shard {records.index(None)} is not at {out} after the Beam pipeline: can its workers write '
-      'there? '
-      'Where they are other machines, an object store is needed.'
+      'there? Where they are other machines, an object store is needed.'
     )
   return reader, records
 
@@ -114,7 +95,7 @@ def _by_file(begins):
   return groups
 
 
-def _make(trusted, text, chunk_bytes, out, splitter, held_out, marker, group):
+def _make(trusted, text, chunk_bytes, out, how, group):
   """Makes the shards of a group, but for those that are finished and right; yields their
   numbers.
   """
@@ -125,7 +106,7 @@ def _make(trusted, text, chunk_bytes, out, splitter, held_out, marker, group):
     record = shards.finished(out, chunk.index)
     if record is None or not shards.intact(out, record, chunk):
       tokenizer = tokenizer or tokenizers.load(f'{out}/tokenizer')
-      shards.write(out, chunk, tokenizer, splitter, held_out, marker)
+      shards.write(out, chunk, tokenizer, how)
     yield chunk.index
     count -= 1
     if not count:

@@ -74,11 +74,9 @@ class Corpus:
   ):
     self.path, self.manifest, self.unigrams, self.splits = path, manifest, unigrams, splits
     self.word_starts, self.has_marks, self._similar = word_starts, has_marks, similar
-    self.vocab_size, self.special, self.hash = (
-      manifest['vocab_size'],
-      manifest['special'],
-      manifest['hash'],
-    )
+    self.vocab_size = manifest['vocab_size']
+    self.special = manifest['special']
+    self.hash = manifest['hash']
 
   @property
   def similar(self):
@@ -186,8 +184,7 @@ def read_manifest(path) -> dict:
   if not intact:
     raise errors.UserError(
       f'{path}/manifest.json was changed (its hash is not that of what it says): copy the corpus '
-      'again, or prepare it into '
-      'a new folder.'
+      'again, or prepare it into a new folder.'
     )
   if not fits:
     raise errors.UserError(
@@ -298,10 +295,8 @@ def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
   """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about
   `length` tokens together: enough to build a pipeline in no time."""
   size = 4 * documents
-  tokens, starts = (
-    np.full(size * (length // 4 + 1), corpus.special['unk']),
-    np.arange(size + 1) * (length // 4 + 1),
-  )
+  tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
+  starts = np.arange(size + 1) * (length // 4 + 1)
   made = in_memory(
     tokens,
     starts,

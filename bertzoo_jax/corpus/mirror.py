@@ -85,15 +85,12 @@ def _check_inside(name: str, where: str):
 
 def _check_space(address, folder, names):
   folder.mkdir(parents=True, exist_ok=True)
-  needed, free = (
-    sum((address / name).stat().length for name in names),
-    shutil.disk_usage(os.fspath(folder)).free,
-  )
+  needed = sum((address / name).stat().length for name in names)
+  free = shutil.disk_usage(os.fspath(folder)).free
   if needed > free:
     raise errors.UserError(
       f'The corpus {address} needs {needed / 1e9:.1f} GB below {folder}, which has '
-      f'{free / 1e9:.1f} GB free: '
-      'give a --cache_dir with more space.'
+      f'{free / 1e9:.1f} GB free: give a --cache_dir with more space.'
     )
 
 

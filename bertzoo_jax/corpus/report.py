@@ -111,10 +111,9 @@ def describe(manifest: dict, where: str) -> str:
       for name, s in splits.items()
     ),
     f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
-    'tokens per word; '
-    f'{report["duplicate_documents"]:,} exact duplicate documents, '
-    f'{report["duplicate_paragraphs"]:,} paragraphs; '
-    f'held out {100 * report["held_out_share"]:.2f} % of documents',
+    f'tokens per word; {report["duplicate_documents"]:,} exact duplicate documents, '
+    f'{report["duplicate_paragraphs"]:,} paragraphs; held out {100 * report["held_out_share"]:.2f} '
+    '% of documents',
   ]
   if manifest['units']:
     shares = ', '.join(
@@ -140,9 +139,8 @@ def describe(manifest: dict, where: str) -> str:
   if report['pieces_per_word'] > _LONG_WORDS:
     lines.append(
       f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '
-      'blanks between its words, and is '
-      f'config.corpus.words={manifest["corpus"]["words"]} meant? Whole words would hardly fit into '
-      'what a row may mask.'
+      f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
+      'Whole words would hardly fit into what a row may mask.'
     )
   lines += _lost_characters(manifest)
   if not splits['held_out']['documents']:

@@ -64,6 +64,16 @@ class Chunk(NamedTuple):
     return digest.hexdigest()
 
 
+class How(NamedTuple):
+  """How documents become tokens: the splitter's name, the share that is held out, the marker of
+  units.
+  """
+
+  splitter: str
+  held_out: float
+  marker: word_marks.Marker | None = None
+
+
 def content_hash(document: bytes) -> tuple[int, int]:
   """Two independent 64-bit hashes of a document's text, blind to its blanks and line breaks and to
   Unicode composition.
@@ -97,14 +107,7 @@ def intact(out, record: dict, chunk: Chunk) -> bool:
   )
 
 
-def write(
-  out,
-  chunk: Chunk,
-  tokenizer: tokenizers.Tokenizer,
-  splitter: str,
-  held_out: float,
-  marker: word_marks.Marker | None = None,
-) -> dict:
+def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
   """Writes the shard of a chunk and returns its record.
 
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences,
@@ -113,7 +116,7 @@ def write(
   which a unit's border fell inside a token), and the counts of `_characters`.
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
-  splits, lost = _tokenise(chunk, tokenizer, splitter, held_out, marker)
+  splits, lost = _tokenise(chunk, tokenizer, how)
   record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
   counts = np.zeros(tokenizer.vocab_size, np.int64)
   for split, (tokens, sentence_lengths, document_sizes, size, marks) in splits.items():
@@ -146,11 +149,11 @@ def write(
   return record
 
 
-def _tokenise(chunk, tokenizer, splitter, held_out, marker):
+def _tokenise(chunk, tokenizer, how):
   """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)},
   what was lost).
   """
-  split, joiner = sentences.splitter(splitter)[:2]
+  split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
     hashes[d] = content_hash(document)[0]
@@ -159,39 +162,26 @@ def _tokenise(chunk, tokenizer, splitter, held_out, marker):
     found = [part for i, s in enumerate(found) for part in parts(s if i == 0 else joiner + s)]
     texts += found
     owners += [d] * len(found)
-  ids, marks, misaligned = _encode(texts, tokenizer, marker)
+  ids, marks, misaligned = _encode(texts, tokenizer, how.marker)
   lengths = np.array([len(row) for row in ids], np.int64)
-  owners, sizes = (
-    np.asarray(owners, np.int64),
-    np.asarray([len(t.encode('utf-8')) for t in texts], np.int64),
-  )
+  owners = np.asarray(owners, np.int64)
+  sizes = np.asarray([len(t.encode('utf-8')) for t in texts], np.int64)
   # sentences that have a token
   per_document = np.bincount(owners[lengths > 0], minlength=len(chunk.documents))
-  held = np.array([below(int(h), held_out) for h in hashes])
+  held = np.array([below(int(h), how.held_out) for h in hashes])
   splits = {}
   for name, chosen in zip(corpus.SPLITS, (~held, held)):
     mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
-    tokens = np.concatenate([ids[i] for i in mine]) if len(mine) else np.zeros(0, np.int32)
-    mine_marks = (
-      None
-      if marker is None
-      else np.concatenate([marks[i] for i in mine])
-      if len(mine)
-      else np.zeros(0, np.uint8)
-    )
-    splits[name] = (
-      tokens,
-      lengths[mine],
-      per_document[chosen & (per_document > 0)],
-      int(sizes[mine].sum()),
-      mine_marks,
-    )
+    tokens = np.concatenate([np.zeros(0, np.int32), *(ids[i] for i in mine)])
+    units = how.marker and np.concatenate([np.zeros(0, np.uint8), *(marks[i] for i in mine)])
+    documents = per_document[chosen & (per_document > 0)]
+    splits[name] = tokens, lengths[mine], documents, int(sizes[mine].sum()), units
   lost = dict(
     empty=int((per_document == 0).sum()),
     cut=int((lengths == 0).sum()),
     long=long,
     misaligned=misaligned,
-    **_characters(texts, ids, tokenizer, marker),
+    **_characters(texts, ids, tokenizer, how.marker),
   )
   return splits, lost
 
@@ -269,15 +259,7 @@ def _offsets(sizes):
 # --- workers ---
 
 
-def run(
-  chunks,
-  out,
-  tokenizer_folder,
-  splitter: str,
-  held_out: float,
-  workers: int,
-  marker: word_marks.Marker | None = None,
-):
+def run(chunks, out, tokenizer_folder, how: How, workers: int):
   """Makes the shards of chunks that come one by one; at most two chunks per worker are in memory.
 
   Workers are spawned when there is something for them to do. Each has a pipe of its own: when this
@@ -305,10 +287,7 @@ def run(
         continue
       idle = next((w for w in pool.values() if w.chunk is None), None)
       if idle is None and len(pool) < workers:
-        idle = _Worker(
-          context,
-          (trust.given(), str(out), str(tokenizer_folder), splitter, held_out, marker),
-        )
+        idle = _Worker(context, (trust.given(), str(out), str(tokenizer_folder), how))
         pool[idle.pipe] = idle
       if idle is not None:
         idle.give(chunk)
@@ -376,7 +355,7 @@ class _Worker:
     self.process.join()
 
 
-def _serve(pipe, trusted, out, tokenizer_folder, splitter, held_out, marker):
+def _serve(pipe, trusted, out, tokenizer_folder, how):
   trust.take(trusted)
   tokenizer = None
   try:
@@ -384,7 +363,7 @@ def _serve(pipe, trusted, out, tokenizer_folder, splitter, held_out, marker):
       chunk = pipe.recv()
       try:
         tokenizer = tokenizer or tokenizers.load(tokenizer_folder)
-        answer = (None, write(out, chunk, tokenizer, splitter, held_out, marker))
+        answer = (None, write(out, chunk, tokenizer, how))
       except errors.UserError as e:
         answer = (e, None)
       except Exception as e:  # whatever it is, the parent must name the chunk, but for a disk

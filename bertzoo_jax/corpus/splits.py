@@ -54,11 +54,9 @@ class StoredShard:
     """Checks that each file is there with the bytes that the manifest's `entry` tells, UserError
     where not; `in_ram`: reads tokens and units.
     """
-    self._stem, self._dtype, self._has_units = (
-      os.path.join(os.fspath(folder), entry['name']),
-      np.dtype(dtype),
-      has_units,
-    )
+    self._stem = os.path.join(os.fspath(folder), entry['name'])
+    self._dtype = np.dtype(dtype)
+    self._has_units = has_units
     self.sizes = entry['tokens'], entry['sentences'], entry['documents']
     self._kept = {}
     for array in ('tokens', 'sentences', 'documents', *['units'] * has_units):
@@ -183,10 +181,8 @@ class Split:
   def _gather_run(self, name, positions_L) -> np.ndarray:
     """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
     shard_L = self._starts.searchsorted(positions_L, 'right') - 1
-    local_L, out_L = (
-      positions_L - self._starts[shard_L],
-      np.empty(len(positions_L), self._array(name, shard_L[0]).dtype),
-    )
+    local_L = positions_L - self._starts[shard_L]
+    out_L = np.empty(len(positions_L), self._array(name, shard_L[0]).dtype)
     edges = [0, *(np.flatnonzero(np.diff(shard_L)) + 1).tolist(), len(positions_L)]
     for a, b in zip(edges[:-1], edges[1:]):
       self._array(name, int(shard_L[a])).take(local_L[a:b], out=out_L[a:b], mode='clip')
@@ -239,8 +235,7 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
   if array.dtype != dtype or array.shape != (length,):
     raise errors.UserError(
       f'{path} holds {array.size} numbers of {array.dtype}, the manifest says {length} of '
-      f'{np.dtype(dtype)}: '
-      'copy the corpus again, or prepare it into a new folder.'
+      f'{np.dtype(dtype)}: copy the corpus again, or prepare it into a new folder.'
     )
   if mapped:
     _MAPPED[path] = os.stat(path).st_size

@@ -39,14 +39,12 @@ class Text:
     """Args: found, excluded: of finding.find. where: of `conditions`. section: config.corpus. out:
     CORPUS. say: takes a line.
     """
-    self._found, self._where, self._excluded, self._section, self._out, self._say = (
-      found,
-      where,
-      excluded,
-      section,
-      out,
-      say,
-    )
+    self._found = found
+    self._where = where
+    self._excluded = excluded
+    self._section = section
+    self._out = out
+    self._say = say
     self._repeated = None
     self.bytes = sum(s.bytes for s in found)
 

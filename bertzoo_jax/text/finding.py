@@ -245,9 +245,8 @@ def tfds_builder(pattern):
     ):
       raise errors.UserError(
         f'{pattern} is nowhere to be had prepared, and TensorFlow Datasets would build it with '
-        'Beam for days: build it on a cluster '
-        '(tensorflow.org/datasets/beam_datasets) and set $TFDS_DATA_DIR, or bring its text as JSON '
-        'lines or parquet.'
+        'Beam for days: build it on a cluster (tensorflow.org/datasets/beam_datasets) and set '
+        '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
     builder.download_and_prepare()
     size = int(builder.info.splits['train'].num_bytes)
@@ -273,16 +272,13 @@ def _refuse_common_crawl(pattern):
   elif config in ('realnewslike', 'en.noclean', 'en.noblocklist'):
     files, note = f'{config}/c4-train.*.json.gz', ''
   else:
-    files, note = (
-      'en/c4-train.*.json.gz',
-      ', which has no webtextlike' if config.startswith('webtext') else '',
-    )
+    files = 'en/c4-train.*.json.gz'
+    note = ', which has no webtextlike' if config.startswith('webtext') else ''
   raise errors.UserError(
     f'{pattern} would start a Beam job over terabytes of Common Crawl. Download its result '
-    'instead, which Hugging Face has as JSON lines: '
-    f"hf download allenai/c4 --repo-type dataset --local-dir c4 --include '{files}'{note}; then "
-    f"take --source 'c4/{files}'. "
-    '(Data that are prepared already are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.)'
+    'instead, which Hugging Face has as JSON lines: hf download allenai/c4 --repo-type dataset '
+    f"--local-dir c4 --include '{files}'{note}; then take --source 'c4/{files}'. (Data that are "
+    'prepared already are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.)'
   )
 
 

@@ -123,14 +123,12 @@ def _pattern(text):
   except re.error as e:
     raise errors.UserError(
       f'--config.corpus.splitter=regex:{text} is no regular expression ({e}): it marks the end of '
-      'a sentence, '
-      'as in regex:[.!?]+ or regex:(?<=[。！？]).'
+      'a sentence, as in regex:[.!?]+ or regex:(?<=[。！？]).'
     ) from e
   if not text or pattern.fullmatch(''):
     raise errors.UserError(
       f'--config.corpus.splitter=regex:{text} matches where nothing is, so every character would '
-      'be a sentence: '
-      'it marks the end of a sentence, as in regex:[.!?]+.'
+      'be a sentence: it marks the end of a sentence, as in regex:[.!?]+.'
     )
   return pattern
 

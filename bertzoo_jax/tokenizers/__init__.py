@@ -49,8 +49,7 @@ class Tokenizer:
     if missing:
       raise errors.UserError(
         f'The vocabulary lacks the special tokens {", ".join(dict.fromkeys(missing))}: add them, '
-        'or take the vocabulary files '
-        f'made for {self.section["name"]}.'
+        f'or take the vocabulary files made for {self.section["name"]}.'
       )
     if len(ids) < len(self.pieces):
       twice = [p for p, n in collections.Counter(self.pieces).items() if n > 1]

@@ -35,17 +35,8 @@ def byte_bpe(
 
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
-    return dress(
-      hf.Tokenizer(
-        models.BPE(
-          ids,
-          vocabulary.merges,
-          continuing_subword_prefix='',
-          end_of_word_suffix='',
-          fuse_unk=False,
-        )
-      )
-    )
+    none = dict(continuing_subword_prefix='', end_of_word_suffix='', fuse_unk=False)
+    return dress(hf.Tokenizer(models.BPE(ids, vocabulary.merges, **none)))
 
   def train(texts):
     built = dress(hf.Tokenizer(models.BPE()))
@@ -63,39 +54,6 @@ def byte_bpe(
       [*kinds.by_id(built.get_vocab(with_added_tokens=True)), '<mask>'], merges
     )
 
-  def read(files):
-    if 'tokenizer.json' in files and 'dict.txt' not in files:
-      model = kinds.read_model(files['tokenizer.json'])
-      if (
-        model.get('type', 'BPE') != 'BPE'
-        or not isinstance(model.get('vocab'), dict)
-        or not isinstance(model.get('merges'), list)
-      ):
-        return None
-      pieces = kinds.by_id(vocabulary_files.of_files(files))
-      merges = _merges(model['merges'], pieces, files['tokenizer.json'])
-      return kinds.Vocabulary(_with_specials(pieces), merges)
-    ids = files.get('vocab.json') or files.get('encoder.json')
-    merges = files.get('merges.txt') or files.get('vocab.bpe')
-    if ids is None or merges is None:
-      return None
-    lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
-    own = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
-    pieces = kinds.by_id(vocabulary_files.of_files(own))
-    merges = _merges(
-      [line for line in lines if line and not line.startswith('#version')], pieces, merges
-    )
-    if 'dict.txt' in files:
-      return kinds.Vocabulary(_fairseq_order(pieces, kinds.read_text(files['dict.txt'])), merges)
-    return kinds.Vocabulary(_with_specials(pieces), merges)
-
-  def files(vocabulary):
-    ids = {p: i for i, p in enumerate(vocabulary.pieces)}
-    return {
-      'vocab.json': json.dumps(ids, ensure_ascii=False) + '\n',
-      'merges.txt': '#version: 0.2\n' + ''.join(f'{a} {b}\n' for a, b in vocabulary.merges),
-    }
-
   def wrap(ids):
     return processors.RobertaProcessing(
       ('</s>', ids['sep']),
@@ -107,9 +65,9 @@ def byte_bpe(
   return kinds.Kind(
     special,
     train,
-    read,
+    _read,
     lambda pieces: None,
-    files,
+    _files,
     engine,
     wrap,
     lambda p: p[0] in 'ĠĊĉč',
@@ -117,6 +75,41 @@ def byte_bpe(
     reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
     'tokenizer.json (of a BPE)',
   )
+
+
+def _read(files) -> kinds.Vocabulary | None:
+  if 'tokenizer.json' in files and 'dict.txt' not in files:
+    model = kinds.read_model(files['tokenizer.json'])
+    if (
+      model.get('type', 'BPE') != 'BPE'
+      or not isinstance(model.get('vocab'), dict)
+      or not isinstance(model.get('merges'), list)
+    ):
+      return None
+    pieces = kinds.by_id(vocabulary_files.of_files(files))
+    merges = _merges(model['merges'], pieces, files['tokenizer.json'])
+    return kinds.Vocabulary(_with_specials(pieces), merges)
+  ids = files.get('vocab.json') or files.get('encoder.json')
+  merges = files.get('merges.txt') or files.get('vocab.bpe')
+  if ids is None or merges is None:
+    return None
+  lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
+  own = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
+  pieces = kinds.by_id(vocabulary_files.of_files(own))
+  merges = _merges(
+    [line for line in lines if line and not line.startswith('#version')], pieces, merges
+  )
+  if 'dict.txt' in files:
+    return kinds.Vocabulary(_fairseq_order(pieces, kinds.read_text(files['dict.txt'])), merges)
+  return kinds.Vocabulary(_with_specials(pieces), merges)
+
+
+def _files(vocabulary) -> dict[str, str]:
+  ids = {p: i for i, p in enumerate(vocabulary.pieces)}
+  return {
+    'vocab.json': json.dumps(ids, ensure_ascii=False) + '\n',
+    'merges.txt': '#version: 0.2\n' + ''.join(f'{a} {b}\n' for a, b in vocabulary.merges),
+  }
 
 
 def _with_specials(pieces) -> list[str]:

@@ -88,8 +88,7 @@ def check_case(pieces, lowercase):
   if lowercase and upper > 0.05 * len(words):
     raise errors.UserError(
       f'The vocabulary is cased ({upper} pieces with capitals): set '
-      '--config.tokenizer.lowercase=False '
-      '--config.tokenizer.strip_accents=False.'
+      '--config.tokenizer.lowercase=False --config.tokenizer.strip_accents=False.'
     )
   if not lowercase and upper == 0 and any(p.isascii() for p in words):
     raise errors.UserError(

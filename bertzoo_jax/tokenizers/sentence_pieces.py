@@ -430,8 +430,7 @@ def _refusal(message, vocab_size, extra) -> errors.UserError:
     most = int(most[1]) + extra
     return kinds.OtherSize(
       f'The text yields at most {most} pieces, the config wishes {vocab_size}: set '
-      f'--config.tokenizer.vocab_size={most}, '
-      'or give more text.',
+      f'--config.tokenizer.vocab_size={most}, or give more text.',
       most,
     )
   if required := re.search(r'required_chars\. \d+ vs (\d+)', message):

@@ -32,9 +32,8 @@ def wordpiece(
 ) -> kinds.Kind:
   """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
 
-  Equal to transformers' BertTokenizer where
-  normalization is 'none', max_word_chars 100 and strip_accents equal to lowercase
-  (tests/tokenizers/test_tokenizers.py).
+  Equal to transformers' BertTokenizer where normalization is 'none', max_word_chars 100 and
+  strip_accents equal to lowercase.
   """
   special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
   clean = kinds.normalizer(
@@ -47,21 +46,13 @@ def wordpiece(
     ),
   )
 
+  limits = dict(unk_token='[UNK]', max_input_chars_per_word=max_word_chars)
+
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
-    built = hf.Tokenizer(
-      models.WordPiece(
-        ids,
-        unk_token='[UNK]',
-        max_input_chars_per_word=max_word_chars,
-        continuing_subword_prefix='##',
-      )
-    )
-    built.normalizer, built.pre_tokenizer, built.decoder = (
-      clean,
-      pre_tokenizers.BertPreTokenizer(),
-      decoders.WordPiece(prefix='##'),
-    )
+    built = hf.Tokenizer(models.WordPiece(ids, continuing_subword_prefix='##', **limits))
+    built.normalizer, built.pre_tokenizer = clean, pre_tokenizers.BertPreTokenizer()
+    built.decoder = decoders.WordPiece(prefix='##')
     return built
 
   def train(texts):
@@ -71,13 +62,11 @@ def wordpiece(
     # between merges by number: only letters that it is given as special tokens have the same number
     # in every run.
     known = [*special.values(), *letters, *inside]
-    built = hf.Tokenizer(
-      models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=max_word_chars)
-    )
+    built = hf.Tokenizer(models.WordPiece(**limits))
     # A word over the limit is unknown whatever is learnt.
-    built.normalizer, built.pre_tokenizer = (
-      clean,
-      kinds.without_long_words(pre_tokenizers.BertPreTokenizer(), max_word_chars),
+    built.normalizer = clean
+    built.pre_tokenizer = kinds.without_long_words(
+      pre_tokenizers.BertPreTokenizer(), max_word_chars
     )
     trainer = trainers.WordPieceTrainer(
       vocab_size=vocab_size,
@@ -90,39 +79,35 @@ def wordpiece(
     built.train_from_iterator(kinds.once(texts), trainer)
     return kinds.Vocabulary(kinds.by_id(built.get_vocab(with_added_tokens=True)))
 
-  def read(files):
-    if 'tokenizer.json' in files:
-      model = kinds.read_model(files['tokenizer.json'])
-      if model.get('type', 'WordPiece') != 'WordPiece' or not isinstance(model.get('vocab'), dict):
-        return None
-    elif 'vocab.txt' not in files:
-      return None
-    return kinds.Vocabulary(kinds.by_id(vocabulary_files.of_files(files)))
-
-  def check(pieces):
-    kinds.check_case(pieces, lowercase)
-
-  def wrap(ids):
-    return processors.TemplateProcessing(
-      single='[CLS]:0 $A:0 [SEP]:0',
-      pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
-      special_tokens=[('[CLS]', ids['cls']), ('[SEP]', ids['sep'])],
-    )
-
-  def files(vocabulary):
-    return {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'}
-
   return kinds.Kind(
     special,
     train,
-    read,
-    check,
-    files,
-    engine,
-    wrap,
-    lambda p: not p.startswith('##'),
-    False,
+    _read,
+    check=lambda pieces: kinds.check_case(pieces, lowercase),
+    files=lambda vocabulary: {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'},
+    engine=engine,
+    wrap=_wrap,
+    starts_word=lambda piece: not piece.startswith('##'),
+    mask_eats_blank=False,
     reads='vocab.txt or tokenizer.json (of a WordPiece)',
+  )
+
+
+def _read(files) -> kinds.Vocabulary | None:
+  if 'tokenizer.json' in files:
+    model = kinds.read_model(files['tokenizer.json'])
+    if model.get('type', 'WordPiece') != 'WordPiece' or not isinstance(model.get('vocab'), dict):
+      return None
+  elif 'vocab.txt' not in files:
+    return None
+  return kinds.Vocabulary(kinds.by_id(vocabulary_files.of_files(files)))
+
+
+def _wrap(ids):
+  return processors.TemplateProcessing(
+    single='[CLS]:0 $A:0 [SEP]:0',
+    pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
+    special_tokens=[('[CLS]', ids['cls']), ('[SEP]', ids['sep'])],
   )
 
 

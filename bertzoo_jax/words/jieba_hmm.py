@@ -2,8 +2,9 @@
 sums and ties as there.
 
 Both take a stretch of characters and return [(begin, end, tag)], tag None without parts of speech.
-They read jieba's tables of logarithms and not its code, which takes a hundred times as long for
-characters that its tables do not know.
+They read jieba's tables of logarithms and not its code, which takes fifty times as long for
+characters that its tables do not know (23 ms each). rjieba's words are others: of 100,000 lines of
+Chinese text 16,000 differ.
 """
 
 import functools
@@ -20,53 +21,26 @@ def plain():
   """
   from jieba import finalseg
 
-  emit = [finalseg.emit_P[s] for s in 'BEMS']
-  b0, e0, m0, s0 = (finalseg.start_P[s] for s in 'BEMS')
-  eb, sb, me, be, mm, bm, ss, es = (
-    finalseg.trans_P[a][b] for a, b in ('EB', 'SB', 'ME', 'BE', 'MM', 'BM', 'SS', 'ES')
-  )
+  emit, start, trans = finalseg.emit_P, finalseg.start_P, finalseg.trans_P
+  # (state, its emissions, the two states before it); of equal sums the second one wins
+  steps = [
+    (state, emit[state], first, trans[first][state], second, trans[second][state])
+    for state, first, second in ('BES', 'EBM', 'MBM', 'SES')
+  ]
 
   def cut_han(text, at):
-    emit_b, emit_e, emit_m, emit_s = emit
-    c = text[0]
-    b, e, m, s = (
-      b0 + emit_b.get(c, _NEVER),
-      e0 + emit_e.get(c, _NEVER),
-      m0 + emit_m.get(c, _NEVER),
-      s0 + emit_s.get(c, _NEVER),
-    )
-    back = []
+    sums, trail = {s: start[s] + emit[s].get(text[0], _NEVER) for s in 'BEMS'}, []
     for c in text[1:]:
-      p = emit_b.get(c, _NEVER)
-      from_e, from_s = e + eb + p, s + sb + p
-      b_e = from_e > from_s
-      new_b = from_e if b_e else from_s
-      p = emit_e.get(c, _NEVER)
-      from_b, from_m = b + be + p, m + me + p
-      e_b = from_b > from_m
-      new_e = from_b if e_b else from_m
-      p = emit_m.get(c, _NEVER)
-      from_b, from_m = b + bm + p, m + mm + p
-      m_b = from_b > from_m
-      new_m = from_b if m_b else from_m
-      p = emit_s.get(c, _NEVER)
-      from_e, from_s = e + es + p, s + ss + p
-      s_e = from_e > from_s
-      s = from_e if s_e else from_s
-      b, e, m = new_b, new_e, new_m
-      back.append((b_e, e_b, m_b, s_e))
-    state = 'E' if e > s else 'S'
-    states = [state]
-    for b_e, e_b, m_b, s_e in reversed(back):
-      if state == 'B':
-        state = 'E' if b_e else 'S'
-      elif state == 'S':
-        state = 'E' if s_e else 'S'
-      elif state == 'E':
-        state = 'B' if e_b else 'M'
-      else:
-        state = 'B' if m_b else 'M'
-      states.append(state)
+      best, before = {}, {}
+      for state, emitted, first, to_first, second, to_second in steps:
+        p = emitted.get(c, _NEVER)
+        one, other = sums[first] + to_first + p, sums[second] + to_second + p
+        best[state], before[state] = (one, first) if one > other else (other, second)
+      sums = best
+      trail.append(before)
+    states = ['E' if sums['E'] > sums['S'] else 'S']
+    for before in reversed(trail):
+      states.append(before[states[-1]])
     return _words([(s, None) for s in reversed(states)], at)
 
   return functools.partial(_cut, cut_han, finalseg.re_han, finalseg.re_skip, lambda part: None)
@@ -77,78 +51,72 @@ def tagged():
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # its strings are of another age
     from jieba import posseg
-  # of equal sums the greatest name wins there: here the first
-  names = sorted(posseg.emit_P, reverse=True)
-  number = {name: i for i, name in enumerate(names)}
-  start_S = np.array([posseg.start_P[name] for name in names])
-  step_SS = np.array([[posseg.trans_P[a].get(b, -np.inf) for b in names] for a in names])
-  every = np.arange(len(names))
-  # steps there are, by target, a fraction of all pairs
-  target_E, origin_E = np.nonzero(step_SS.T > -np.inf)
-  weight_E = step_SS[origin_E, target_E]
-  targets, group = np.unique(target_E, return_index=True)
-  goes_on_S = (step_SS > -np.inf).any(axis=1)
-
-  @functools.lru_cache(1 << 14)
-  def seen(c):
-    return (
-      np.array([posseg.emit_P[name].get(c, _NEVER) for name in names]),
-      np.array(sorted(number[name] for name in posseg.char_state_tab_P[c]))
-      if c in posseg.char_state_tab_P
-      else every,
-    )
-
-  @functools.lru_cache(1 << 14)
-  def follow(states):
-    """(which of the states lead on, where they lead), of the bytes of an array of states."""
-    goes_on = goes_on_S[np.frombuffer(states, np.int64)]
-    return goes_on, (step_SS[np.frombuffer(states, np.int64)[goes_on]] > -np.inf).any(axis=0)
-
-  def few(before, sums, obs, emit_S):
-    """(the best sum into each of `obs`, which of `before` it comes from), over all pairs."""
-    all_SS = sums[:, None] + step_SS[before[:, None], obs] + emit_S[obs]
-    best = all_SS.argmax(axis=0)
-    return all_SS[best, np.arange(len(obs))], best
-
-  def many(before, sums, obs, emit_S):
-    """The same, over the steps there are."""
-    sum_S, best_S = np.full((2, len(names)), -np.inf)
-    place_S, from_S = np.zeros((2, len(names)), np.int64)
-    sum_S[before], place_S[before] = sums, np.arange(len(before))
-    all_E = sum_S[origin_E] + weight_E + emit_S[target_E]
-    best_S[targets] = np.maximum.reduceat(all_E, group)
-    hits = np.flatnonzero(all_E == best_S[target_E])[::-1]
-    from_S[target_E[hits]] = origin_E[hits]  # of a target's hits the first is written last
-    return best_S[obs], place_S[from_S[obs]]
+  model = _Tagged(posseg)
 
   def cut_han(text, at):
-    emit_S, states = seen(text[0])
-    sums, trail = start_S[states] + emit_S[states], []
-    for c in text[1:]:
-      goes_on, next_S = follow(states.tobytes())
-      before = states[goes_on]
-      if not len(before):
-        # jieba stops with an error here
-        return [(at + i, at + i + 1, 'x') for i in range(len(text))]
-      emit_S, possible = seen(c)
-      obs = possible[next_S[possible]]
-      obs = obs if len(obs) else np.flatnonzero(next_S)
-      best, origin = (few if len(before) * len(obs) < len(target_E) else many)(
-        before, sums[goes_on], obs, emit_S
-      )
-      trail.append((states, np.flatnonzero(goes_on)[origin]))
-      sums, states = best, obs
-    i = int(sums.argmax())
-    path = [names[states[i]]]
-    for earlier, back in reversed(trail):
-      i = int(back[i])
-      path.append(names[earlier[i]])
-    return _words(path[::-1], at)
+    path = model.path(text)
+    if path is None:
+      return [(at + i, at + i + 1, 'x') for i in range(len(text))]
+    return _words(path, at)
 
   def kind(part):
     return 'm' if posseg.re_num.match(part) else 'eng' if posseg.re_eng.match(part) else 'x'
 
   return functools.partial(_cut, cut_han, posseg.re_han_detail, posseg.re_skip_detail, kind)
+
+
+class _Tagged:
+  """jieba.posseg's tables as arrays over its S states, and their Viterbi path.
+
+  Of equal sums the greatest state wins there: here the first, for they are sorted downwards.
+  """
+
+  def __init__(self, posseg):
+    self.names = sorted(posseg.emit_P, reverse=True)
+    self.start_S = np.array([posseg.start_P[name] for name in self.names])
+    self.step_SS = np.array(
+      [[posseg.trans_P[a].get(b, -np.inf) for b in self.names] for a in self.names]
+    )
+    self._emit, self._known = posseg.emit_P, posseg.char_state_tab_P
+    self.seen = functools.lru_cache(1 << 14)(self._seen)
+    self.follow = functools.lru_cache(1 << 14)(self._follow)
+
+  def _seen(self, c):
+    """(what each state emits of a character [S], the states it can be in, ascending)."""
+    emit_S = np.array([self._emit[name].get(c, _NEVER) for name in self.names])
+    known = self._known.get(c)
+    return emit_S, np.flatnonzero([known is None or name in known for name in self.names])
+
+  def _follow(self, states: bytes):
+    """(places of those of the states that lead on, where they lead [S])."""
+    steps = self.step_SS[np.frombuffer(states, np.int64)] > -np.inf
+    return np.flatnonzero(steps.any(axis=1)), steps.any(axis=0)
+
+  def path(self, text):
+    """The most probable (B | M | E | S, tag) of each character; None where jieba stops with an
+    error, since no state leads on.
+    """
+    emit_S, states = self.seen(text[0])
+    sums, trail = self.start_S[states] + emit_S[states], []
+    for c in text[1:]:
+      on, next_S = self.follow(states.tobytes())
+      if not len(on):
+        return None
+      emit_S, known = self.seen(c)
+      possible = known[next_S[known]]
+      if not len(possible):
+        possible = np.flatnonzero(next_S)
+      steps_BP = self.step_SS[states[on][:, None], possible]
+      sums_BP = sums[on][:, None] + steps_BP + emit_S[possible]
+      best_P = sums_BP.argmax(axis=0)
+      trail.append((states, on[best_P]))
+      sums, states = sums_BP[best_P, np.arange(len(possible))], possible
+    i = int(sums.argmax())
+    path = [self.names[states[i]]]
+    for earlier, back in reversed(trail):
+      i = int(back[i])
+      path.append(self.names[earlier[i]])
+    return path[::-1]
 
 
 def _cut(cut_han, han, skip, kind, text):

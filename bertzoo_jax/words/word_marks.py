@@ -66,12 +66,10 @@ class Marker:
   """
 
   def __init__(self, words, phrases, entities, word_starts, files):
-    self._words, self._choices, self._word_starts, self._files = (
-      words,
-      {'phrase': phrases, 'entity': entities},
-      word_starts,
-      files,
-    )
+    self._words = words
+    self._choices = {'phrase': phrases, 'entity': entities}
+    self._word_starts = word_starts
+    self._files = files
     tagged = 'jieba' in (phrases, entities)
     self._segmenter = chinese.Segmenter(tagged) if words == 'jieba' or tagged else None
     self._lexicons = {
@@ -387,8 +385,7 @@ def check(corpus, section) -> tuple[str, ...]:
   if level and report.get(f'multi_piece_{level}', 1) == 0:
     raise errors.UserError(
       f'The corpus has no {_ONE[level]} of two or more tokens, so the masking {fields["name"]!r} '
-      'would only mask single tokens: '
-      f'{_REMEDIES[level]}, or take masking=token.'
+      f'would only mask single tokens: {_REMEDIES[level]}, or take masking=token.'
     )
   share = report.get(f'multi_piece_{level}', 1) / max(report.get(level, 1), 1)
   if share < _FEW:

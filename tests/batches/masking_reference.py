@@ -94,10 +94,8 @@ def independent(row, rate):
 
 
 def shuffled(row, rate, weights):
-  thresholds, starts = (
-    contract.cumulative(weights, ''),
-    {a: w for w, (a, _) in enumerate(row.words)},
-  )
+  thresholds = contract.cumulative(weights, '')
+  starts = {a: w for w, (a, _) in enumerate(row.words)}
   runs = [
     (starts[c], row.draw_length(thresholds, c, row.room(starts[c])))
     for c in row.ranked(list(starts))

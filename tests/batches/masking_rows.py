@@ -28,10 +28,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
     unknown: share of unknown tokens.
   """
   draw = np.random.default_rng(seed)
-  ids, pack = (
-    np.full((len(rows), length), SPECIAL['pad'], np.int32),
-    np.zeros((len(rows), length), np.int32),
-  )
+  ids = np.full((len(rows), length), SPECIAL['pad'], np.int32)
+  pack = np.zeros((len(rows), length), np.int32)
   for r, segments in enumerate(rows):
     at = 0
     for p, runs in enumerate(segments):

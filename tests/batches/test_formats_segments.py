@@ -18,13 +18,11 @@ from configs import parts
 from tests.batches import test_formats
 
 CLS, SEP, KEY, SPECIAL = test_formats.CLS, test_formats.SEP, test_formats.KEY, test_formats.SPECIAL
-documents_of_lengths, some, _batch, _documents, _tokens = (
-  test_formats.documents_of_lengths,
-  test_formats.some,
-  test_formats._batch,
-  test_formats._documents,
-  test_formats._tokens,
-)
+documents_of_lengths = test_formats.documents_of_lengths
+some = test_formats.some
+_batch = test_formats._batch
+_documents = test_formats._documents
+_tokens = test_formats._tokens
 
 
 def _halves(row):

@@ -113,10 +113,8 @@ def test_borders_are_those_of_the_merged_span_and_only_inside_a_run_of_text():
   for r in range(400):
     text = set(reference.Row(features, keys, r).text)
     for slot in range(out['masked_positions'].shape[1]):
-      position, given = (
-        out['masked_positions'][r, slot],
-        tuple(int(out[f'span_{k}'][r, slot]) for k in ('left', 'right', 'offset')),
-      )
+      position = out['masked_positions'][r, slot]
+      given = tuple(int(out[f'span_{k}'][r, slot]) for k in ('left', 'right', 'offset'))
       left = right = position
       while found[r, left] and left >= 0:
         left -= 1

@@ -28,10 +28,8 @@ def _predicted(section, rows):
   mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
   parts_of = []
   for first in range(0, ROWS, 512):
-    features, keys = (
-      {k: v[first : first + 512] for k, v in rows[0].items()},
-      rows[1][first : first + 512],
-    )
+    features = {k: v[first : first + 512] for k, v in rows[0].items()}
+    keys = rows[1][first : first + 512]
     parts_of.append(masking_rows.chosen(masking_rows.run(mask, features, keys, graph=True)))
   return np.concatenate(parts_of), mask.num_predictions
 

@@ -101,10 +101,8 @@ def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
 @settings(max_examples=200, deadline=None)
 def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   shards = [np.arange(n, dtype=np.uint16) + 100 * i for i, n in enumerate(sizes)]
-  joined, split = (
-    np.concatenate(shards),
-    splits.Split([splits.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards]),
-  )
+  joined = np.concatenate(shards)
+  split = splits.Split([splits.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards])
   shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
   size = int(np.prod(shape))
   positions = np.array(

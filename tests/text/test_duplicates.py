@@ -27,13 +27,11 @@ class Reader:
   """Documents of several sources, of which each is read as often as its weight says."""
 
   def __init__(self, sources_of, weights):
-    self._sources, self._weights, self.dropped, self.bytes_read, self.place = (
-      sources_of,
-      weights,
-      sources.Dropped(),
-      0,
-      'here:1',
-    )
+    self._sources = sources_of
+    self._weights = weights
+    self.dropped = sources.Dropped()
+    self.bytes_read = 0
+    self.place = 'here:1'
 
   position = (0, 0, 0)
 

@@ -66,10 +66,8 @@ _PEAK = """if True:
 @pytest.mark.parametrize('kind', ['txt', 'zst', 'jsonl', 'parquet', 'xml'])
 def test_ten_times_the_text_takes_the_same_memory(tmp_path, kind):
   # 6 MB
-  peaks, documents = (
-    [],
-    ['\n'.join(os.urandom(100).hex() for _ in range(20)) for _ in range(1500)],
-  )
+  peaks = []
+  documents = ['\n'.join(os.urandom(100).hex() for _ in range(20)) for _ in range(1500)]
   for times in (1, 10):
     file = tmp_path / f'{times}.{kind}'
     if kind == 'parquet':  # one row group

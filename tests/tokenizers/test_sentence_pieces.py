@@ -111,10 +111,8 @@ def differing(tokenizer, texts, spelling=(), ties=False):
 
   ties: the same pieces in another order, which have the same score, count as equal.
   """
-  section, model = (
-    tokenizer.section,
-    library.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model),
-  )
+  section = tokenizer.section
+  model = library.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model)
   texts = [t for t in texts if not any(p in unicodedata.normalize('NFKC', t) for p in spelling)]
   split = section['digit_commas'] == 'split'
   pairs = (
@@ -140,10 +138,8 @@ def test_every_character_has_the_ids_of_the_library():
   assert [t for t in differing(ours, [f'a{c}b' for c in letters]) if t != 'a\u0344b'] == []
   # Also where all of them are unknown. Of U+0344 the parts are composed with the letter before it,
   # or not.
-  model, normal = (
-    library.SentencePieceProcessor(model_proto=ours.vocabulary.model),
-    ours.parsing_engine().normalizer.normalize_str,
-  )
+  model = library.SentencePieceProcessor(model_proto=ours.vocabulary.model)
+  normal = ours.parsing_engine().normalizer.normalize_str
   wrong = [
     c for c in letters if '▁' + normal(f'a{c}b').replace(' ', '▁') != model.normalize(f'a{c}b')
   ]

@@ -163,9 +163,8 @@ def test_trained_vectors_put_words_of_like_neighbours_first_and_are_the_same_byt
   digests = similar.save(tmp_path / 'similar', table)
   code = (
     'import sys; sys.path.insert(0, sys.argv[2]); import pathlib, test_similar as t; p = '
-    'pathlib.Path(sys.argv[1]); '
-    'print(t.similar.save(p / "again", t.similar.build(t.parts.corpus(similar="trained"), p, '
-    't.TOKENIZER)))'
+    'pathlib.Path(sys.argv[1]); print(t.similar.save(p / "again", '
+    't.similar.build(t.parts.corpus(similar="trained"), p, t.TOKENIZER)))'
   )
   out = subprocess.run(
     [sys.executable, '-c', code, str(tmp_path), os.path.dirname(__file__)],

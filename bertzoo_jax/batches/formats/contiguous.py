@@ -50,21 +50,17 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
       trailing = 1 + (ends_document & ~final & document_separator)
       begin, end = starts[sentence], starts[sentence + 1]
     elif document_separator:
-      first_document, last_document = (
-        documents.searchsorted(first, 'right') - 1,
-        documents.searchsorted(last, 'left'),
-      )
+      first_document = documents.searchsorted(first, 'right') - 1
+      last_document = documents.searchsorted(last, 'left')
       row, document = rows_lib.ragged(first_document, last_document - first_document)
       begin = starts[np.maximum(documents[document], first[row])]
       end = starts[np.minimum(documents[document + 1], last[row])]
       trailing = np.ones(len(row), np.int64)
     else:
-      row, begin, end, trailing = (
-        np.arange(len(first)),
-        starts[first],
-        starts[last],
-        np.ones(len(first), np.int64),
-      )
+      row = np.arange(len(first))
+      begin = starts[first]
+      end = starts[last]
+      trailing = np.ones(len(first), np.int64)
     leading = np.append(True, row[1:] != row[:-1]).astype(np.int64)
     zeros = np.zeros(len(row), np.int64)
     return rows_lib.Spans(row, begin, end - begin, leading, trailing, zeros, zeros + 1, None)
@@ -151,12 +147,10 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     first, last = rows.borders[segment].astype(np.int64), rows.borders[segment + 1].astype(np.int64)
     if sentence_separators:
       of_segment, sentence = rows_lib.ragged(first, last - first)
-      row, pack, begin, end = (
-        row[of_segment],
-        pack[of_segment],
-        starts[sentence],
-        starts[sentence + 1],
-      )
+      row = row[of_segment]
+      pack = pack[of_segment]
+      begin = starts[sentence]
+      end = starts[sentence + 1]
       leading = sentence == first[of_segment]
     else:
       begin, end, leading = starts[first], starts[last], np.ones(len(row), bool)

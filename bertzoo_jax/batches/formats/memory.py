@@ -71,11 +71,9 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
       )
       reused = np.full_like(begin, reuse_length)
       runs = ((begin, reused, 0 * begin), (*a, reused), (*b, reuse_length + 1 + a[1]))
-      positions, ends, firsts = (
-        np.repeat(stream.tokens(begin, mirrored)[:, None], length, axis=1),
-        [],
-        [],
-      )
+      positions = np.repeat(stream.tokens(begin, mirrored)[:, None], length, axis=1)
+      ends = []
+      firsts = []
       for start, size, column in runs:
         stream.lay(
           positions, ends, firsts, start, size, column + length * np.arange(len(numbers)), mirrored

@@ -2,6 +2,8 @@
 other, or for none.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bertzoo_jax.batches import rows as rows_lib
@@ -12,9 +14,8 @@ from bertzoo_jax.common import hashing
 _MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
 _SAMPLE = 1_000_000  # sentences looked at for a remark
 _POOL = 1000  # rows of a pool, as in ERNIE 1.0's reader/pretraining.py
-_TRIES = (
-  10  # draws for a random document that is not one's own, as in Google's create_pretraining_data.py
-)
+# draws for a random document that is not one's own, as in Google's create_pretraining_data.py
+_TRIES = 10
 
 
 def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, lone_sentences):
@@ -50,61 +51,16 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     )
   if pairs == 'none':
     lone_sentences = 'skip'  # no label would say that a random partner does not follow
-  starts, documents, limit = text.sentence_starts, text.document_starts, length - 3
+  starts, limit = text.sentence_starts, length - 3
+  chunks = _Chunks(text, length, short_rate, negative_rate)
   # the next row takes the sentences that a false B displaced
   returns = pairs == 'nsp' and negatives != 'pool'
-
-  def targets(key, document):
-    short = hashing.bits(hashing.fold(key, hashing.SHORT), document) < hashing.threshold(short_rate)
-    return np.where(
-      short,
-      2 + hashing.below(hashing.bits(hashing.fold(key, hashing.TARGET), document), limit - 1),
-      limit,
-    )
-
-  def chunks(key, first, document_end, target, starts, origin):
-    """Of chunks that start at the sentences `first`: sentences, sentences of A, whether the coin
-    fell. `starts` begins at `origin`.
-    """
-    local = first - origin
-    reach = np.searchsorted(starts, starts[local] + target, 'left') + origin
-    count = np.minimum(reach, document_end) - first
-    cut = 1 + hashing.below(
-      hashing.bits(hashing.fold(key, hashing.CUT), first), np.maximum(count - 1, 1)
-    )
-    return (
-      count,
-      cut,
-      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(negative_rate),
-    )
-
-  def window(key, first, last):
-    """`chunks` of each of the sentences first … last − 1."""
-    document = rows_lib.documents_of(documents, first, last)
-    visited = np.arange(document[0], document[-1] + 1)
-    target = targets(key, visited)[document - document[0]]
-    return chunks(
-      key,
-      np.arange(first, last),
-      documents[document + 1],
-      target,
-      starts[first : last + length],
-      first,
-    )
-
-  def halves_up_to(first, count, cut, most):
-    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
-    than `most` tokens and there is a second.
-    """
-    middle = first + cut
-    later = (starts[middle] - starts[first] > most) & (count > 1)
-    return np.where(later, middle, first), np.where(later, first + count, middle)
 
   def rows(key):
     lone = np.zeros(text.num_sentences if lone_sentences == 'skip' else 0, bool)
 
     def successors(first, last):
-      count, cut, coin = window(key, first, last)
+      count, cut, coin = chunks.window(key, first, last)
       if lone_sentences == 'skip':
         lone[first:last] = count == 1
       return np.arange(first, last) + np.where(coin & returns & (count > 1), cut, count)
@@ -112,25 +68,20 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     places = rows_lib.walk(text.num_sentences, successors)
     return places[~lone[places]] if lone_sentences == 'skip' else places
 
-  def chunks_at(key, first):
-    document = documents.searchsorted(first, 'right') - 1
-    target = targets(key, document)
-    return document, target, *chunks(key, first, documents[document + 1], target, starts, 0)
-
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
-    document, target, count, cut, coin = chunks_at(key, first)
+    document, target, count, cut, coin = chunks.at(key, first)
     alone = count == 1  # under 'skip' there is none
     begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
     false = alone | (coin & (pairs == 'nsp'))
     if pairs == 'nsp' and negatives == 'pool':
       other = _next_in_pool(key, numbers, len(rows))
       false &= alone | (other != numbers)
-      begin, end = halves_up_to(first, count, cut, limit // 2)
+      begin, end = chunks.halves_up_to(first, count, cut, limit // 2)
       begin_a, end_a = np.where(false, begin, begin_a), np.where(false, end, end_a)
       near = rows[other].astype(np.int64)
-      _, _, near_count, near_cut, _ = chunks_at(key, near)
-      random = halves_up_to(near, near_count, near_cut, limit - (starts[end_a] - starts[begin_a]))
+      _, _, count, cut, _ = chunks.at(key, near)
+      random = chunks.halves_up_to(near, count, cut, limit - (starts[end_a] - starts[begin_a]))
     else:
       wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
       random = _random_run(key, text, first, document, wanted)
@@ -138,18 +89,12 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
         random = _run_elsewhere(key, text, first, count, document, wanted, random)
     begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
     swapped = coin & ~alone & (pairs == 'sop')
-    (begin_a, begin_b), (end_a, end_b) = (
-      _swap(swapped, *p) for p in ((begin_a, begin_b), (end_a, end_b))
-    )
+    begin_a, begin_b = _swap(swapped, begin_a, begin_b)
+    end_a, end_b = _swap(swapped, end_a, end_b)
+    start_a, start_b = starts[begin_a], starts[begin_b]
+    label = None if pairs == 'none' else false | swapped
     return _pair(
-      key,
-      first,
-      limit,
-      starts[begin_a],
-      starts[end_a] - starts[begin_a],
-      starts[begin_b],
-      starts[end_b] - starts[begin_b],
-      None if pairs == 'none' else false | swapped,
+      key, first, limit, start_a, starts[end_a] - start_a, start_b, starts[end_b] - start_b, label
     )
 
   return formats.Format(
@@ -161,6 +106,58 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     warnings=_pair_warnings(text, lone_sentences, limit),
     needs_sentences=True,
   )
+
+
+class _Chunks(NamedTuple):
+  """The chunks of segment_pairs: whole sentences from a first one up to a target length, of which
+  the first `cut` are A, and a coin that falls with negative_rate.
+  """
+
+  text: rows_lib.Text
+  length: int
+  short_rate: float
+  negative_rate: float
+
+  def at(self, key, first):
+    """(document, target, sentences, cut, coin) of chunks that start at the sentences `first`."""
+    documents = self.text.document_starts
+    document = documents.searchsorted(first, 'right') - 1
+    target = self._targets(key, document)
+    ends = documents[document + 1]
+    return document, target, *self._chunks(key, first, ends, target, self.text.sentence_starts, 0)
+
+  def window(self, key, first, last):
+    """(sentences, cut, coin) of the chunks of each of the sentences first … last − 1."""
+    documents = self.text.document_starts
+    document = rows_lib.documents_of(documents, first, last)
+    visited = np.arange(document[0], document[-1] + 1)
+    target = self._targets(key, visited)[document - document[0]]
+    starts = self.text.sentence_starts[first : last + self.length]
+    return self._chunks(key, np.arange(first, last), documents[document + 1], target, starts, first)
+
+  def halves_up_to(self, first, count, cut, most):
+    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
+    than `most` tokens and there is a second.
+    """
+    starts, middle = self.text.sentence_starts, first + cut
+    later = (starts[middle] - starts[first] > most) & (count > 1)
+    return np.where(later, middle, first), np.where(later, first + count, middle)
+
+  def _targets(self, key, document):
+    limit, bits = self.length - 3, hashing.bits(hashing.fold(key, hashing.TARGET), document)
+    short = hashing.bits(hashing.fold(key, hashing.SHORT), document) < hashing.threshold(
+      self.short_rate
+    )
+    return np.where(short, 2 + hashing.below(bits, limit - 1), limit)
+
+  def _chunks(self, key, first, document_end, target, starts, origin):
+    """`starts` begins at the sentence `origin`."""
+    reach = np.searchsorted(starts, starts[first - origin] + target, 'left') + origin
+    count = np.minimum(reach, document_end) - first
+    bits = hashing.bits(hashing.fold(key, hashing.CUT), first)
+    coin = hashing.bits(hashing.fold(key, hashing.COIN), first)
+    cut = 1 + hashing.below(bits, np.maximum(count - 1, 1))
+    return count, cut, coin < hashing.threshold(self.negative_rate)
 
 
 def _swap(where, a, b):
@@ -197,16 +194,8 @@ def sentence_pairs(text, length, *, negative_rate):
     random = is_random(key, first, documents[document + 1])
     partner, _ = _random_run(key, text, first, document, np.ones_like(first))
     partner = np.where(random, partner, first + 1)
-    return _pair(
-      key,
-      first,
-      length - 3,
-      starts[first],
-      starts[first + 1] - starts[first],
-      starts[partner],
-      starts[partner + 1] - starts[partner],
-      random,
-    )
+    size_a, size_b = (starts[i + 1] - starts[i] for i in (first, partner))
+    return _pair(key, first, length - 3, starts[first], size_a, starts[partner], size_b, random)
 
   return formats.Format(
     rows,

@@ -72,11 +72,9 @@ def corrupter(corpus, shares, random_tokens):
     group share the draw of what becomes of them.
   """
   draw_token = random_token(corpus, random_tokens)
-  as_mask, as_random, mask_id = (
-    hashing.threshold(shares[0]),
-    hashing.threshold(shares[0] + shares[1]),
-    corpus.special['mask'],
-  )
+  as_mask = hashing.threshold(shares[0])
+  as_random = hashing.threshold(shares[0] + shares[1])
+  mask_id = corpus.special['mask']
 
   def corrupt(key, positions_BP, targets_BP, groups_BP):
     what_BP = tf.cast(draw(key, hashing.CORRUPT, groups_BP), tf.int64)

@@ -52,11 +52,9 @@ def ngram(
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL, ids_BL = (
-      words_lib.marks(features),
-      features['pack_ids'],
-      features['input_ids'],
-    )
+    marks_BL = words_lib.marks(features)
+    pack_BL = features['pack_ids']
+    ids_BL = features['input_ids']
     words = words_lib.find(
       words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word')
     )

@@ -42,14 +42,12 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
   if not by_unit:
     raise errors.UserError(
       "config.masking.substitute is 'similar' and config.masking.corrupted is 'pieces': a word is "
-      'replaced as a whole, take '
-      'corrupted=units.'
+      'replaced as a whole, take corrupted=units.'
     )
   if corpus.similar is None:
     raise errors.UserError(
       "config.masking.substitute is 'similar' and the corpus has no table of similar words: "
-      'prepare it with '
-      'config.corpus.similar=trained, or with a file of them.'
+      'prepare it with config.corpus.similar=trained, or with a file of them.'
     )
   draw_token = corruptions.random_token(corpus, random_tokens)
   as_similar, as_random = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1])

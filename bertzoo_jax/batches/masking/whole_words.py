@@ -44,11 +44,9 @@ def whole_word(
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL, ids_BL = (
-      words_lib.marks(features),
-      features['pack_ids'],
-      features['input_ids'],
-    )
+    marks_BL = words_lib.marks(features)
+    pack_BL = features['pack_ids']
+    ids_BL = features['input_ids']
     text_BL = words_lib.text(features, corpus.special)
     units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, level))
     words = (

@@ -99,11 +99,9 @@ class _Sentences:
   def __init__(self, stream, words_NM):
     hashes = words_lib.hashes(words_NM)
     self._order = np.argsort(hashes)
-    self._stream, self._hashes, self._names = (
-      stream,
-      hashes[self._order],
-      [str(i) for i in self._order.tolist()],
-    )
+    self._stream = stream
+    self._hashes = hashes[self._order]
+    self._names = [str(i) for i in self._order.tolist()]
 
   def __iter__(self):
     for block in self._stream:
@@ -178,8 +176,7 @@ def _cilin(file):
     if code and code[-1] not in '=#@':
       raise errors.UserError(
         f'Line {number} of the thesaurus {file} begins with {code[:20]!r}: each line is a code '
-        'that ends in =, # or @, then the '
-        'words of a group (Aa01A02= 人类 生人).'
+        'that ends in =, # or @, then the words of a group (Aa01A02= 人类 生人).'
       )
     groups += [(code[-1], words)] if code else []
   return groups

@@ -43,11 +43,9 @@ class Stream:
   """Blocks of a corpus, the same ones in every iteration."""
 
   def __init__(self, out, word_starts, special):
-    self._folder, self._word_starts, self._special = (
-      storage.path(out) / 'train',
-      word_starts,
-      special,
-    )
+    self._folder = storage.path(out) / 'train'
+    self._word_starts = word_starts
+    self._special = special
     self._names = sorted(
       f.name.removesuffix('.tokens.npy')
       for f in self._folder.iterdir()
@@ -112,12 +110,10 @@ def hashes(words_KM) -> np.ndarray:
 
 def count(stream) -> Counted:
   """The most frequent words of a stream; equally frequent ones by their hashes."""
-  known, words, counts, sentences = (
-    np.zeros(0, np.int64),
-    np.zeros((0, PIECES), np.int32),
-    np.zeros(0, np.int64),
-    0,
-  )
+  known = np.zeros(0, np.int64)
+  words = np.zeros((0, PIECES), np.int32)
+  counts = np.zeros(0, np.int64)
+  sentences = 0
   for block in stream:
     sentences += block.sentences
     there = block.words[block.words[:, 0] >= 0]

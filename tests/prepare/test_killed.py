@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = ROOT / 'data' / 'sample'
 
 # prepare.prepare with small chunks. The process kills itself before a step: the opening of a

@@ -1,0 +1,20 @@
+"""The text of these tests, and its corpus."""
+
+import pytest
+
+from tests.prepare import made
+
+
+@pytest.fixture(scope='session')
+def text(tmp_path_factory):
+  return made.write_text(tmp_path_factory.mktemp('text') / 'text.txt')
+
+
+@pytest.fixture(scope='session')
+def clean(text, tmp_path_factory):
+  """A corpus made without disturbance by one worker, and what it said."""
+  out = tmp_path_factory.mktemp('clean') / 'corpus'
+  run = made.drive(text, out, workers=1)
+  said = run.communicate()[0]
+  assert run.returncode == 0, said
+  return out, said

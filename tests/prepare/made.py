@@ -1,0 +1,129 @@
+"""What tests of prepare share: a text, a small config, and runs in processes of their own."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from bertzoo_jax import prepare
+from configs import bert
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
+
+
+WORDS = (
+  'the of and a to in he was that it his her with as had for she not at but on be they all you '
+  'said from have which so this by were one'
+).split()
+
+
+DRIVER = """
+import sys
+from absl import flags
+from bertzoo_jax import prepare
+from configs import bert
+prepare.CHUNK_BYTES = 4_000, 4_000
+config = bert.get_config('tiny')
+config.tokenizer.vocab_size, config.corpus.held_out = 100, 0.1
+prepare.prepare(config, [sys.argv[1]], sys.argv[2], workers=int(sys.argv[3]))
+"""
+
+
+def write_text(path, documents=120, seed=0):
+  draw = random.Random(seed)
+  with open(path, 'w', encoding='utf-8') as f:
+    for _ in range(documents):
+      for _ in range(draw.randint(1, 8)):
+        f.write(
+          ' '.join(
+            ' '.join(draw.choices(WORDS, k=draw.randint(3, 15))).capitalize() + '.'
+            for _ in range(draw.randint(1, 4))
+          )
+          + '\n'
+        )
+      f.write('\n')
+  return str(path)
+
+
+def tiny(vocab_size=100, held_out=0.1, config=bert):
+  config = config.get_config('tiny')
+  config.tokenizer.vocab_size, config.corpus.held_out = vocab_size, held_out
+  return config
+
+
+def contents(folder):
+  """Files and their bytes, but for the marker of who opened the corpus."""
+  return {
+    str(p.relative_to(folder)): p.read_bytes()
+    for p in sorted(folder.rglob('*'))
+    if p.is_file() and p.name != 'verified.json'
+  }
+
+
+def drive(source, out, workers=2):
+  return subprocess.Popen(
+    [sys.executable, '-c', DRIVER, source, str(out), str(workers)],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': ROOT},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def kill_at(run, out, phase_run):
+  """Kills a run once a file is there, or so many shards are."""
+
+  def reached():
+    return (
+      (out / phase_run).exists()
+      if isinstance(phase_run, str)
+      else len(list(out.glob('parts/*.json'))) >= phase_run
+    )
+
+  while run.poll() is None and not reached():
+    time.sleep(0.001)
+  assert run.poll() is None, f'ended before {phase_run}: {run.communicate()[0]}'
+  run.send_signal(signal.SIGKILL)
+  run.wait()
+
+
+def command(*flags, before=None):
+  """A run of the command line with a small vocabulary."""
+  line = [
+    '-m',
+    'bertzoo_jax.prepare',
+    '--config=configs/bert.py:tiny',
+    '--config.tokenizer.vocab_size=100',
+    '--config.corpus.held_out=0',
+    '--workers=1',
+  ]
+  return subprocess.run(
+    [sys.executable, *line, *flags],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': ROOT, 'PYTHONIOENCODING': 'utf-8:strict'},
+    capture_output=True,
+    preexec_fn=before,
+  )
+
+
+def make(
+  config,
+  source,
+  out,
+  tokenizer=None,
+  *,
+  workers=1,
+  say=lambda line: None,
+  where=(),
+  exclude=(),
+  **more,
+):
+  """prepare.prepare in this process; `source` may be one name."""
+  source = source if isinstance(source, list) else [str(source)]
+  filters = prepare.Filters(where, exclude)
+  return prepare.prepare(
+    config, source, out, tokenizer and str(tokenizer), workers, say, filters=filters, **more
+  )

@@ -1,0 +1,176 @@
+"""prepare: the tokenizer of a corpus, trained or given."""
+
+import gzip
+import os
+
+import pytest
+
+from bertzoo_jax import prepare as prepare_lib
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import shards
+from bertzoo_jax.tokenizers import kinds
+from configs import parts
+from tests.prepare import made
+
+
+def test_held_out_text_does_not_shape_the_tokenizer(tmp_path):
+  """Words of held-out documents alone have no piece."""
+  documents = [
+    f'{"zebra " * 300 if shards.below(shards.content_hash(d.encode())[0], 0.3) else ""}{d}'
+    for d in (f'{made.WORDS[i % 30]} {i} {" ".join(made.WORDS)}' for i in range(200))
+  ]
+  documents = [
+    d for d in documents if ('zebra' in d) == shards.below(shards.content_hash(d.encode())[0], 0.3)
+  ]
+  assert sum('zebra' in d for d in documents) > 9
+  (tmp_path / 'a.txt').write_text('\n\n'.join(documents))
+  made.make(made.tiny(vocab_size=120, held_out=0.3), tmp_path / 'a.txt', tmp_path / 'c')
+  pieces = corpus.open(tmp_path / 'c').tokenizer().pieces
+  assert 'you' in pieces and not any('zeb' in p or 'bra' in p for p in pieces)
+
+
+def test_a_given_tokenizer_is_used_and_wrong_ones_are_refused(text, clean, tmp_path):
+  given = clean[0] / 'tokenizer'
+  manifest = made.make(made.tiny(), text, tmp_path / 'c', tokenizer=str(given))
+  assert manifest['tokenizer_hash'] == tokenizers.load(given).hash
+  with pytest.raises(errors.UserError, match='vocab_size 100 there, 101 in the config'):
+    made.make(made.tiny(vocab_size=101), text, tmp_path / 'd', tokenizer=str(given))
+  assert not (tmp_path / 'd').exists()
+
+
+def test_a_cased_tokenizer_of_text_without_capitals_makes_a_corpus(tmp_path):
+  (tmp_path / 'a.txt').write_text(f'{" ".join(made.WORDS)}\n\n' * 30)
+  config = made.tiny(vocab_size=60, held_out=0.0)
+  config.tokenizer.lowercase = config.tokenizer.strip_accents = False
+  config.corpus.duplicates = 'keep'
+  assert made.make(config, tmp_path / 'a.txt', tmp_path / 'c')['report']['documents'] == 30
+
+
+def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
+  text, tmp_path, monkeypatch
+):
+  seen = []
+  monkeypatch.setattr(
+    prepare_lib.tokenizers,
+    'train',
+    lambda section, texts, _: (
+      seen.append(list(texts()))
+      or tokenizers.Tokenizer(
+        section,
+        kinds.Vocabulary(
+          ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(chr, range(0x3041, 0x3041 + 95))]
+        ),
+      )
+    ),
+  )
+  for most in (1 << 30, os.path.getsize(text) // 3, os.path.getsize(text) // 3):
+    monkeypatch.setattr(prepare_lib, 'TOKENIZER_BYTES', most)
+    monkeypatch.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+      made.make(made.tiny(held_out=0.0), text, tmp_path / str(len(seen)))
+  everything, sample, again = seen
+  assert (
+    len(everything) == 120
+    and 20 < len(sample) < 60
+    and sample == again == [t for t in everything if t in sample]
+  )
+
+
+def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.extend(get()) or 1 / 0
+  )
+  monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
+  with pytest.raises(ZeroDivisionError):
+    made.make(made.tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c')
+  assert max(map(len, seen)) <= 64 and ''.join(seen) == ' '.join(
+    line for line in open(text).read().split('\n') if line
+  )
+
+
+def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_files_are_packed(
+  text, tmp_path, monkeypatch
+):
+  with gzip.open(tmp_path / 'a.txt.gz', 'wb') as f:
+    f.write(open(text, 'rb').read())
+  said, seen = [], []
+  monkeypatch.setattr(
+    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.append(len(list(get()))) or 1 / 0
+  )
+  for i, (name, memory) in enumerate(
+    (('wordpiece', 8 << 30), ('wordpiece', 60_000), ('sentencepiece', 60_000))
+  ):
+    monkeypatch.setattr(prepare_lib, 'TOKENIZER_MEMORY', memory)
+    config = made.tiny(held_out=0.0)
+    if name == 'sentencepiece':
+      config.tokenizer = parts.sentencepiece(vocab_size=config.tokenizer.vocab_size)
+    for source in (text, tmp_path / 'a.txt.gz'):
+      with pytest.raises(ZeroDivisionError):
+        made.make(
+          config,
+          [str(source)],
+          tmp_path / f'c{i}',
+          say=lambda line: said.append(line.split('pieces')[1]),
+        )
+  assert seen[::2] == seen[1::2] and said[::2] == said[1::2]
+  assert seen[0] == 120 and 25 < seen[2] < 100 and 0 < seen[4] < 15, seen
+
+
+MY_LANGUAGE = """
+from configs import bert
+
+
+def get_config(argument='base,steps=100000'):
+  config = bert.get_config(argument)
+  config.tokenizer.update(vocab_size='auto', lowercase=False, strip_accents=False)
+  config.corpus.splitter = 'rules:generic'
+  return config
+"""
+
+
+def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amount_of_text(
+  text, tmp_path
+):
+  words = str.maketrans(dict(zip('aeio', 'äõöü')))
+  (tmp_path / 'a.txt').write_text(open(text).read().translate(words))
+  exec(MY_LANGUAGE, namespace := {})
+  for size in ('tiny,steps=300', 'base,steps=100000'):
+    config = namespace['get_config'](size)
+    config.corpus.held_out, said = 0.1, []
+    out = tmp_path / size.partition(',')[0]
+    manifest = made.make(config, tmp_path / 'a.txt', out, say=said.append)
+    assert 'vocab_size=auto: 1,024 pieces for 0.1 MB of text' in said[0], said
+    assert 100 < manifest['vocab_size'] == manifest['tokenizer']['vocab_size'] < 1024
+    assert manifest['splitter'] == 'rules:generic' and 'WARNING' not in said[-1]
+    # again, and as pretrain, show and evaluate do
+    made.make(config, tmp_path / 'a.txt', out, say=said.append)
+    assert 'finished already' in said[-1]
+    opened = corpus.open(out)
+    corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+    assert any('õ' in piece for piece in opened.tokenizer().pieces)
+    config.tokenizer.vocab_size = 1024
+    with pytest.raises(errors.UserError, match='the config one of 1024'):
+      corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+
+
+def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):
+  flags = (f'--source={text}', '--config.tokenizer.vocab_size=auto')
+  run = made.command(*flags, f'--out={tmp_path}/c')
+  assert run.returncode == 0 and b'vocab_size=auto: 1,024 pieces' in run.stdout, run
+  run = made.command(f'--source={text}', f'--out={tmp_path}/d', '--config.tokenizer.vocab_size=few')
+  assert run.returncode == 2 and b"'few'" in run.stderr and b"or 'auto'" in run.stderr, run
+
+
+def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):
+  said, out = [], tmp_path / 'tokenizer'
+  prepare_lib.tokenizer_alone(made.tiny(), [text], out, say=said.append)
+  assert 'GiB of memory' in said[0] and not (out / 'plan.json').exists()
+  assert tokenizers.load(out).hash == tokenizers.load(clean[0] / 'tokenizer').hash
+  with pytest.raises(errors.UserError, match='not empty'):
+    prepare_lib.tokenizer_alone(made.tiny(), [text], out)
+  run = made.command(f'--source={text}', f'--out={tmp_path}/c', '--only=tokenizer')
+  assert run.returncode == 0 and (tmp_path / 'c/bertzoo.json').exists(), run
+  assert not (tmp_path / 'c/manifest.json').exists()
