@@ -163,9 +163,8 @@ def _builder(dataset, task_dir):
     raise
   except Exception as e:  # tfds raises many kinds: an unknown name, no network
     raise errors.UserError(
-      f'{dataset}: TensorFlow Datasets cannot bring it ({type(e).__name__}: '
-      f'{errors.words(e, 200)}); prepared data are looked for in --task_dir, or in '
-      '$TFDS_DATA_DIR.'
+      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
+      'prepared data are looked for in --task_dir, or in $TFDS_DATA_DIR.'
     ) from e
   return builder
 
