@@ -90,10 +90,10 @@ REFUSED = [
   ('train.tsv', ANNEX, 'git-annex pointer'),
   ('train.csv', PAGE, 'web page'),
   ('train.json', '\ufeff\n<!-- x -->\n<html lang="en">', 'web page'),
-  ('train.tsv', SERVER, 'error of a server'),
-  ('train.parquet', 'text,label\na,x\n', 'is called .parquet and is no such file'),
-  ('train.parquet', b'', 'is called .parquet and is no such file'),
-  ('train.parquet', b'PK\x03\x04', 'is called .parquet and is no such file'),
+  ('train.tsv', SERVER, "a server's refusal"),
+  ('train.parquet', 'text,label\na,x\n', 'is not what its name says'),
+  ('train.parquet', b'', 'is not what its name says'),
+  ('train.parquet', b'PK\x03\x04', 'a zip archive'),
 ]
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
   [
     ('train.jsonl.gz', POINTER, 'LFS pointer'),
     ('train.jsonl.gz', gzip.compress(PAGE.encode()), 'web page'),
-    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is called .gz and is no such file'),
+    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
     ('train.json', gzip.compress(POINTER.encode()), 'LFS pointer'),
     ('train.json', PAGE, 'web page'),
   ],
