@@ -14,6 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import columns
 from bertzoo_jax.tasks import datasets
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import questions
@@ -25,25 +26,25 @@ from bertzoo_jax.tasks.examples import Source
 
 def table(task_dir, fields) -> Source:
   """Files of rows. Raises UserError if a file, column or encoding is not as the config says."""
-  columns, known = tables.Columns.of_fields(fields), {}
+  wanted, known = columns.Columns.of_fields(fields), {}
 
   def read(path, split, digest):
     data = files.bytes_of(path, digest, split)
-    got = tables.read(data, path, lambda names: columns.of(names, path, split), fields)
+    got = tables.read(data, path, lambda names: wanted.of(names, path, split), fields)
     if not got:
       raise errors.UserError(f'{path} has no examples: copy the file again.')
     known.update(dict.fromkeys(got.known))
-    return columns.examples(got), got.notes(split)
+    return wanted.examples(got), got.notes(split)
 
   found = files.source(
     task_dir,
     fields,
     read,
     labels=tuple(fields.labels),
-    label_columns=tables.label_names(fields.label),
+    label_columns=columns.label_names(fields.label),
     leave_out=tuple(fields.leave_out),
   )
-  columns.check(known, task_dir or '.')
+  wanted.check(known, task_dir or '.')
   return found
 
 
