@@ -5,12 +5,10 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 are written; `labels.py` numbers them.
 """
 
-import functools
-import inspect
 import os
-import types
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import choices
@@ -86,23 +84,8 @@ def _train_of(config, folder):
     return None, str(e)
 
 
-def _part(name, read):
-  """A source that is called with (task_dir, *, the fields of its definition)."""
-  own = inspect.signature(getattr(definitions, name)).parameters.values()
-  task_dir = inspect.Parameter('task_dir', inspect.Parameter.POSITIONAL_OR_KEYWORD)
-  signature = inspect.Signature([task_dir, *(p.replace(default=p.empty) for p in own)])
-
-  @functools.wraps(read)
-  def part(task_dir, **fields) -> Source:
-    signature.bind(task_dir, **fields)
-    return read(task_dir, types.SimpleNamespace(**fields))
-
-  part.__signature__ = signature
-  return part
-
-
 BY_NAME = {
-  name: _part(name, read)
+  name: parts.of_fields(read, getattr(definitions, name))
   for name, read in {
     'table': table,
     'tfds': datasets.tfds,
