@@ -83,7 +83,16 @@ REFUSED = [
   ('train.tsv', 'text,label\na,0\nb,1\n', "separator=','"),
   ('train.csv', 'sep=,\ntext,label\na,0\nb,1\n', "Excel's line sep=,"),
   ('train.csv', '"sep=;"\r\ntext;label\na;0\nb;1\n', "Excel's line sep=;"),
+  # encodings
+  ('train.tsv', 'text\tlabel\nétait\tx\n'.encode('latin1'), 'line 2, is not UTF-8.*LATIN1'),
+  ('train.tsv', f'{HEAD}\n很好的电影\tx\n'.encode('gb18030'), 'line 2, is not UTF-8.*GB18030'),
+  ('train.tsv', lines(HEAD, A, B).encode('utf-16'), 'UTF-16: convert'),
+  ('train.tsv', lines(HEAD, A, B).encode('utf-16-le'), 'UTF-16 without'),
   # files that are not what they seem
+  ('train.tsv', gzip.compress(b'0' * 99), 'gzip'),
+  ('train.tsv', b'PK\x03\x04' + b'0' * 99, 'zip'),
+  ('train.tsv', b'', 'no examples'),
+  ('train.tsv', b'text\tlabel\n', 'no examples'),
   *((f'train.{end}', POINTER, 'LFS pointer.*git lfs pull') for end in ('tsv', 'csv', 'jsonl')),
   ('train.parquet', POINTER.replace('\n', '\r\n'), 'LFS pointer'),
   ('train.tsv', POINTER.replace('git-lfs', 'hawser'), 'LFS pointer'),
@@ -92,6 +101,7 @@ REFUSED = [
   ('train.json', '\ufeff\n<!-- x -->\n<html lang="en">', 'web page'),
   ('train.tsv', SERVER, "a server's refusal"),
   ('train.parquet', 'text,label\na,x\n', 'is not what its name says'),
+  ('train.parquet', of_parquet(text=['a'] * 99, label=['x'] * 99)[:-20], 'no whole parquet'),
   ('train.parquet', b'', 'is not what its name says'),
   ('train.parquet', b'PK\x03\x04', 'a zip archive'),
 ]

@@ -20,11 +20,11 @@ def of(objective: str):
 BY_NAME = {
   kind.name: kind
   for kind in (
-    rows.Rows('classification', rows.Classes),
-    rows.Rows('regression', rows.Score),
-    rows.Rows('multilabel', rows.Marks),
-    questions.Questions('span', questions.Places),
-    questions.Questions('span_conditional', questions.Beams),
+    rows.Rows('classification', rows.Classes()),
+    rows.Rows('regression', rows.Score()),
+    rows.Rows('multilabel', rows.Marks()),
+    questions.Questions('span', questions.Places()),
+    questions.Questions('span_conditional', questions.Beams()),
     tags.Tags(),
     choices.Choices(),
   )

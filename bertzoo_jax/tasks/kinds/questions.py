@@ -19,19 +19,16 @@ class Places:
 
   outputs = {'start': 'tokens', 'end': 'tokens'}
 
-  @staticmethod
-  def spans(split, outputs):
+  def spans(self, split, outputs):
     return answers.of_places(split.detail, split.offsets, outputs['start'], outputs['end'])
 
-  @staticmethod
-  def nothing(split):
+  def nothing(self, split):
     """Scores of which the special token's are the highest."""
     scores = np.zeros(len(split.ids), np.float32)
     scores[split.offsets[:-1] + split.detail.cls] = 1e6
     return {'start': scores, 'end': scores}
 
-  @staticmethod
-  def check(config, source):
+  def check(self, config, source):
     """Every question fits."""
 
 
@@ -42,12 +39,10 @@ class Beams:
     ('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'
   )
 
-  @staticmethod
-  def spans(split, outputs):
+  def spans(self, split, outputs):
     return answers.of_beams(split.detail, outputs)
 
-  @staticmethod
-  def nothing(split):
+  def nothing(self, split):
     place = split.detail.place.astype(np.float32)
     return {
       'start_share': np.ones((len(split), 1), np.float32),
@@ -57,8 +52,7 @@ class Beams:
       'impossible': np.full(len(split), 1e6, np.float32),
     }
 
-  @staticmethod
-  def check(config, source):
+  def check(self, config, source):
     """Raises UserError for questions without an answer, if nothing scores that there is none."""
     none = sum(not right for right in source.splits[TRAIN].answers or ())
     if none and not config.objective.answerable_weight:
@@ -75,7 +69,7 @@ class Questions:
   metrics, of_label = question_metrics.BY_NAME, {}
 
   def __init__(self, name, of):
-    """of: Places or Beams."""
+    """of: Places() or Beams()."""
     self.name, self._of, self.outputs = name, of, of.outputs
 
   def labels_of(self, names):

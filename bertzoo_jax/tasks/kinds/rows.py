@@ -14,12 +14,10 @@ from bertzoo_jax.tasks.kinds.kind import ranks
 class Classes:
   """One of several classes."""
 
-  @staticmethod
-  def label_form(names):
+  def label_form(self, names):
     return (), np.int32
 
-  @staticmethod
-  def lines(task):
+  def lines(self, task):
     counts = {
       name: (np.bincount(s.labels, minlength=len(task.labels)), len(s))
       for name, s in _labelled(task).items()
@@ -32,18 +30,15 @@ class Classes:
       f'Majority baseline (always {task.labels[common]!r}), accuracy: {", ".join(shares)}',
     ]
 
-  @staticmethod
-  def constant(train, names):
+  def constant(self, train, names):
     return np.bincount(train, minlength=len(names))
 
-  @staticmethod
-  def answer(names, logits):
+  def answer(self, names, logits):
     shares = np.exp(logits - logits.max())
     named = {label: round(float(p), 6) for label, p in zip(names, shares / shares.sum())}
     return {'label': names[int(np.argmax(logits))], 'probabilities': named}
 
-  @staticmethod
-  def shown(names, logits):
+  def shown(self, names, logits):
     """The label as the train file spells it."""
     return names[int(np.argmax(logits))]
 
@@ -51,12 +46,10 @@ class Classes:
 class Score:
   """A number."""
 
-  @staticmethod
-  def label_form(names):
+  def label_form(self, names):
     return (), np.float32
 
-  @staticmethod
-  def lines(task):
+  def lines(self, task):
     mean = task.splits[TRAIN].labels.mean()
     return ['a score'] + [
       f'{name}: scores {s.labels.min():g} to {s.labels.max():g}, mean {s.labels.mean():.3f}; '
@@ -64,28 +57,23 @@ class Score:
       for name, s in _labelled(task).items()
     ]
 
-  @staticmethod
-  def constant(train, names):
+  def constant(self, train, names):
     return np.mean(train)
 
-  @staticmethod
-  def answer(names, logits):
+  def answer(self, names, logits):
     return {'score': round(logits.item(), 6)}
 
-  @staticmethod
-  def shown(names, logits):
+  def shown(self, names, logits):
     return f'{logits.item():.3f}'
 
 
 class Marks:
   """Several labels, each true or false."""
 
-  @staticmethod
-  def label_form(names):
+  def label_form(self, names):
     return (len(names),), np.float32
 
-  @staticmethod
-  def lines(task):
+  def lines(self, task):
     counts = {name: (s.labels.sum(axis=0), len(s)) for name, s in _labelled(task).items()}
     usual = task.splits[TRAIN].labels.mean(axis=0) > 0.5
     shares = (
@@ -97,20 +85,17 @@ class Marks:
       f'Baseline (each label as most of train has it), all right: {", ".join(shares)}',
     ]
 
-  @staticmethod
-  def constant(train, names):
+  def constant(self, train, names):
     return np.mean(train, axis=0) - 0.5
 
-  @staticmethod
-  def answer(names, logits):
+  def answer(self, names, logits):
     shares = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
     return {
       'labels': [label for label, x in zip(names, logits) if x > 0],
       'probabilities': {label: round(float(p), 6) for label, p in zip(names, shares)},
     }
 
-  @staticmethod
-  def shown(names, logits):
+  def shown(self, names, logits):
     return ','.join(label for label, x in zip(names, logits) if x > 0)
 
 
@@ -121,10 +106,10 @@ class Rows:
   takes, features = Examples, ('texts',)
 
   def __init__(self, name, of):
-    """of: Classes, Score or Marks."""
+    """of: Classes(), Score() or Marks()."""
     self.name, self._of = name, of
     self.label_form, self.metrics = of.label_form, metrics.BY_KIND[name]
-    self.of_label = {} if of is Score else metrics.OF_LABEL
+    self.of_label = {} if name == 'regression' else metrics.OF_LABEL
 
   def labels_of(self, names):
     return {name: {'number': number} for number, name in enumerate(names)}
@@ -134,7 +119,7 @@ class Rows:
 
   def check(self, config, source, names):
     of_two = [name for name in config.metrics if name in metrics.OF_TWO]
-    if of_two and self._of is Classes and len(names) != 2:
+    if of_two and self.name == 'classification' and len(names) != 2:
       raise errors.UserError(
         f'config.metrics has {of_two[0]!r}, which is of two classes, and there are {len(names)}: '
         f'take macro_f1{f", or {of_two[0]}/LABEL" if of_two[0] in self.of_label else ""}.'
