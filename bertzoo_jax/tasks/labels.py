@@ -171,8 +171,8 @@ def _check_spellings(found, train):
   for label in sorted(found):
     if _LIST.fullmatch(label):
       raise errors.UserError(
-        f'{place(label)} has the label {label!r}, a list: write one label per row, or a column of 0 '
-        'and 1 for each label (configs/tasks/own.py:multilabel).'
+        f'{place(label)} has the label {label!r}, a list: write one label per row, or a column of '
+        '0 and 1 for each label (configs/tasks/own.py:multilabel).'
       )
     value = label.lower() if label.lower() in ('true', 'false') else _number(label)
     other = seen.setdefault(label if value is None else value, label)

@@ -36,22 +36,15 @@ class Choices:
     labelled = {s.name: s for s in task.splits.values() if s.labels is not None}
     most = max(s.group for s in task.splits.values())
     counts = {n: (np.bincount(s.labels, minlength=most), len(s)) for n, s in labelled.items()}
-    usual = _usual(task)
-    shares = (f'{n} {np.mean(s.labels == usual):.1%}' for n, s in labelled.items() if n != TRAIN)
     lines = [
       f'one of {most} options',
-      *report.label_lines([f'option {_letter(i)}' for i in range(most)], counts),
-      f'Majority baseline (always option {_letter(usual)}), accuracy: {", ".join(shares)}',
+      *report.class_lines([f'option {_letter(i)}' for i in range(most)], counts, str),
       *report.length_lines(task),
     ]
-    learned = set(task.splits[TRAIN].source.keys)
     for s in task.splits.values():
-      fewer = sum(len(options) < s.group for options in s.source.options)
-      if fewer:
+      if fewer := sum(len(options) < s.group for options in s.source.options):
         lines.append(f'{s.name}: {fewer:,} questions have fewer than {s.group} options')
-      if s.name != TRAIN and (known := sum(key in learned for key in s.source.keys)):
-        lines.append(f'{s.name}: the texts of {known:,} of {len(s):,} questions are in train, too')
-    return lines
+    return lines + report.known_lines(task, 'the texts of {known:,} of {of:,} questions')
 
   def given(self, task, split, outputs):
     return split.labels, np.asarray(outputs['choice'], np.float64)

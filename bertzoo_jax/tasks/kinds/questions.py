@@ -99,11 +99,11 @@ class Questions:
         line += f'; {there.mean():.1%} of the rows have the answer'
         line += f', {none / len(s.source):.1%} of the questions have none' if none else ''
       lines.append(line)
-    lines += report.window_lines(task)
-    learned = set(task.splits[TRAIN].source.contexts)
-    for s in task.splits.values():
-      if s.name != TRAIN and (known := sum(c in learned for c in s.source.contexts)):
-        lines.append(f'{s.name}: the passages of {known:,} questions are in train, too')
+    lines += [
+      f'{s.name}: tokens per row median {int(np.median(s.sizes))}, longest {s.sizes.max()}'
+      for s in task.splits.values()
+    ]
+    lines += report.known_lines(task, 'the passages of {known:,} questions')
     if _may_have_none(task):
       shares = (
         f'{s.name} {np.mean([not right for right in s.source.answers]):.1%}'

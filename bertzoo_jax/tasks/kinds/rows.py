@@ -22,13 +22,7 @@ class Classes:
       name: (np.bincount(s.labels, minlength=len(task.labels)), len(s))
       for name, s in _labelled(task).items()
     }
-    common = int(np.argmax(counts[TRAIN][0]))
-    shares = (f'{s.name} {np.mean(s.labels == common):.1%}' for s in _others(task))
-    return [
-      f'{len(task.labels)} classes',
-      *report.label_lines(task.labels, counts),
-      f'Majority baseline (always {task.labels[common]!r}), accuracy: {", ".join(shares)}',
-    ]
+    return [f'{len(task.labels)} classes', *report.class_lines(task.labels, counts)]
 
   def constant(self, train, names):
     return np.bincount(train, minlength=len(names))

@@ -83,22 +83,12 @@ class Tags:
       name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
       for name, s in labelled.items()
     }
-    usual = _usual(task)
-    shares = (
-      f'{name} {counts[name][0][usual] / max(counts[name][1], 1):.1%}'
-      for name in labelled
-      if name != TRAIN
-    )
     scheme = splits[TRAIN].source.scheme
     heading = f'{len(task.labels)} tags of words'
     if scheme != 'none':
       types = len(self.labels_of(task.labels))
       heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
-    lines = [
-      heading,
-      *report.label_lines(task.labels, counts),
-      f'Majority baseline (always {task.labels[usual]!r}), accuracy: {", ".join(shares)}',
-    ]
+    lines = [heading, *report.class_lines(task.labels, counts)]
     for name, s in splits.items():
       at = s.detail
       many = at.windows > 1
