@@ -28,7 +28,7 @@ def label_lines(labels, counts) -> list[str]:
 
 
 def class_lines(names, counts, shown=repr) -> list[str]:
-  """`label_lines`, and the score of always saying train's most frequent label, as `shown` has it."""
+  """`label_lines`, and the score of always saying train's most frequent label, `shown` so."""
   usual = int(np.argmax(counts[TRAIN][0]))
   shares = ', '.join(
     f'{name} {many[usual] / max(of, 1):.1%}' for name, (many, of) in counts.items() if name != TRAIN

@@ -9,7 +9,6 @@ import made
 import numpy as np
 import pytest
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import choice_rows
@@ -272,14 +271,7 @@ def test_predictions_name_the_option_and_its_letter(tmp_path):
 
 @real
 def test_mc500_has_its_published_sizes():
-  task = tasks.open(
-    choice_configs.get_config('mctest'),
-    str(pathlib.Path(DATA) / 'mc_en'),
-    made.Characters(),
-    made.SHAPE,
-    segments=2,
-    max_length=512,
-  )
+  task = made.task(choice_configs.get_config('mctest'), pathlib.Path(DATA) / 'mc_en', 512)
   assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
   assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
   assert all(s.group == 4 for s in task.splits.values())

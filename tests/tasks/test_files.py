@@ -232,7 +232,7 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
   tfds = pytest.importorskip('tensorflow_datasets')
   config = glue.get_config('mrpc,source=tfds')
   with tfds.testing.mock_data(num_examples=7):
-    task = tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=64)
+    task = made.task(config, '', 64)
   assert {name: len(s) for name, s in task.splits.items()} == dict(train=7, dev=7, test=7)
   assert task.labels == ('0', '1') and task.splits['train'].labels.max() < 2
   assert task.splits['dev'].source.b is not None
@@ -257,14 +257,7 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
   ids=lambda value: value.name if hasattr(value, 'source') else None,
 )
 def test_public_files_have_their_published_sizes(config, folder, sizes):
-  task = tasks.open(
-    config,
-    str(pathlib.Path(DATA) / folder),
-    made.Characters(),
-    made.SHAPE,
-    segments=2,
-    max_length=99,
-  )
+  task = made.task(config, pathlib.Path(DATA) / folder, 99)
   assert {name: len(split) for name, split in task.splits.items()} == sizes
   assert not [note for note in task.notes if 'left out' in note]
   assert task.labels == ('0', '1')
@@ -276,9 +269,7 @@ def test_metrics_of_ranks_need_the_column_of_the_question(tmp_path):
   made.write(tmp_path, train_tsv='\n'.join(lines), dev_tsv='\n'.join(lines))
   config = chinese.get_config('dbqa')
   config.source.files = {'train': 'train.tsv', 'dev': 'dev.tsv'}
-  opened = lambda: tasks.open(
-    config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=32
-  )
+  opened = lambda: made.task(config, tmp_path, 32)
   task = opened()
   dev = task.splits['dev']
   assert 'metrics mrr' in task.report()

@@ -11,7 +11,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from configs.tasks import own
 
@@ -43,7 +42,7 @@ def opened(folder, name, content, argument='classify', **source):
   if argument == 'qa':
     config = own.get_config('qa')
     config.source.files = files
-    return tasks.open(config, str(folder), made.Characters(), made.SHAPE, segments=2, max_length=64)
+    return made.task(config, folder, 64)
   return made.opened(folder, argument, files, **source)
 
 
