@@ -112,5 +112,5 @@ BY_NAME = {
   'texts': texts,
   'question_windows': parts.of_fields(windows.question_windows, definitions.question_windows),
   'words': words.words,
-  'choice_rows': choice_rows.choice_rows,
+  'choice_rows': parts.of_fields(choice_rows.choice_rows, definitions.choice_rows),
 }

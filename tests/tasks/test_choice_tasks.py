@@ -11,8 +11,8 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
@@ -212,9 +212,10 @@ def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, 
   count = len(given)
   most = max(map(len, options))
   examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
-  form = dict(options=0, order='text_first', option_tokens=128, option_cut='start', blank='_')
+  section = {**parts.choice_rows(), **fields}
+  part = features.BY_NAME[section.pop('name')]
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
-  return choice_rows.choice_rows(examples, None, made.Characters(), frame, **{**form, **fields})
+  return part(examples, None, made.Characters(), frame, **section)
 
 
 def shown(rows):
