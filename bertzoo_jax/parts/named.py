@@ -4,8 +4,10 @@ A part is a function or class that a config's section names. The other fields of
 keyword arguments.
 """
 
+import functools
 import inspect
 import traceback
+import types
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -76,6 +78,23 @@ def build(section, table: dict, what: str, *args, **handed_over):
       value = configuration.flatten({key: fields[key]}).get(key)
       definitions.check(f'{what}.{key}', value, known[key].annotation)
   return part(*args, **handed_over, **fields)
+
+
+def of_fields(function, definition):
+  """A part that is called with the fields of its definition by name, of a function that takes them
+  together, as its last argument.
+  """
+  *given, _ = inspect.signature(function).parameters.values()
+  own = inspect.signature(definition).parameters.values()
+  signature = inspect.Signature([*given, *(p.replace(default=p.empty) for p in own)])
+
+  @functools.wraps(function)
+  def part(*args, **fields):
+    signature.bind(*args, **fields)
+    return function(*args, types.SimpleNamespace(**fields))
+
+  part.__signature__ = signature
+  return part
 
 
 def field(section, key: str, table: dict, what: str):

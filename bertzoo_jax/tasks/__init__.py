@@ -41,7 +41,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
   check_parts(kind, config, source)
   names, numbered, notes = kind.numbered(source)
-  check_metrics(kind, config.metrics, names)
+  check_metrics(kind, config, source, names)
   frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
   split = functools.partial(_split, config, tokenizer, frame, kind.label_form(names))
   splits = {name: split(name, *numbered[name]) for name in sorted(numbered, key=_order)}

@@ -9,18 +9,7 @@ from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.frames import encoded
 
 
-def choice_rows(
-  examples: Choices,
-  numbers,
-  tokenizer,
-  frame: Frame,
-  *,
-  options,
-  order,
-  option_tokens,
-  option_cut,
-  blank,
-) -> Rows:
+def choice_rows(examples: Choices, numbers, tokenizer, frame: Frame, fields) -> Rows:
   """A unit of C rows for each question: its text beside the question with one of the options.
 
   The question and its option are one text: the option in place of the question's blank, else
@@ -33,11 +22,12 @@ def choice_rows(
     numbers: labels, int32 [N]; None without.
     tokenizer: has encode_as_transformers.
     frame: of the rows.
+    fields: of config.features.
 
   Raises:
     UserError: more options than fit; no room.
   """
-  many = options or examples.most
+  many = fields.options or examples.most
   for own, place in zip(examples.options, examples.places):
     if len(own) > many:
       raise errors.UserError(
@@ -45,32 +35,27 @@ def choice_rows(
         f'--config.features.options={max(map(len, examples.options))}.'
       )
   template = frame.words(True)
-  room = frame.max_length - sum(role not in 'AB' for role, _ in template)
+  alone = sum(role not in 'AB' for role, _ in template)
+  room = frame.max_length - alone
   if room < 2:
     raise errors.UserError(
       f'config.length={frame.max_length} leaves no room for two texts beside the special tokens: '
-      f'set --config.length={frame.max_length - room + 2} or more.'
+      f'set --config.length={alone + 2} or more.'
     )
-  texts, asked = _texts(examples, blank)
+  texts, asked = _texts(examples, fields.blank)
   text_ids, asked_ids = _ids(tokenizer, texts), _ids(tokenizer, [a for own in asked for a in own])
-  most = min(option_tokens, max(room // 2, 1))
+  most = min(fields.option_tokens, max(room // 2, 1))
   fixed = {r: np.array([frame.special[r]], np.int32) for r, _ in template if r not in 'AB'}
-  first, second = ('text', 'asked') if order == 'text_first' else ('asked', 'text')
-  alone = sum(role not in 'AB' for role, _ in template)
   pieces, sizes, uncut, at, nothing = [], [], [], 0, np.zeros(0, np.int32)
   for i, own in enumerate(asked):
     for c in range(many):
-      text = whole = nothing
-      if c < len(own):
-        text, whole = text_ids[i], asked_ids[at + c]
+      text, whole = (text_ids[i], asked_ids[at + c]) if c < len(own) else (nothing, nothing)
       uncut.append(len(text) + len(whole) + alone)
-      whole = whole[max(len(whole) - most, 0) :] if option_cut == 'start' else whole[:most]
-      text = text[: room - len(whole)]
-      said = {'text': text, 'asked': whole}
-      row = [
-        said[first] if role == 'A' else said[second] if role == 'B' else fixed[role]
-        for role, _ in template
-      ]
+      begin = max(len(whole) - most, 0) if fields.option_cut == 'start' else 0
+      whole = whole[begin : begin + most]
+      both = [text[: room - len(whole)], whole]
+      first, second = both if fields.order == 'text_first' else both[::-1]
+      row = [{**fixed, 'A': first, 'B': second}[role] for role, _ in template]
       pieces += row
       sizes.append([len(x) for x in row])
     at += len(own)

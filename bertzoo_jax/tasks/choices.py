@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.tasks import columns
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import UNLABELLED
@@ -306,14 +307,14 @@ def _table(data, path, split, fields):
     out = {}
     for field in ('text', 'question', 'label', 'example'):
       names = getattr(fields, field) if field != 'label' or split != UNLABELLED else ''
-      needed = not tables.is_optional(names) and (field != 'label' or not split.startswith('test'))
-      out[field] = tables.choose(field, names, known, path, needed)
+      needed = not columns.is_optional(names) and (field != 'label' or not split.startswith('test'))
+      out[field] = columns.choose(field, names, known, path, needed)
     if not named:
       raise errors.UserError(
         'config.source.options is empty: name the columns of the options, '
         '--config.source.options=NAME,NAME, or the one that has a list of them.'
       )
-    out |= {('option', n): tables.choose('options', n, known, path) for n in named}
+    out |= {('option', n): columns.choose('options', n, known, path) for n in named}
     return {key: name for key, name in out.items() if name}
 
   got = tables.read(data, path, choose, fields)

@@ -7,6 +7,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
+from bertzoo_jax.tasks import columns
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks import tagged
@@ -25,12 +26,12 @@ def tfds(task_dir, fields) -> Source:
   Raises:
     UserError: no such dataset, split or feature; no TensorFlow.
   """
-  columns, known = tables.Columns.of_fields(fields), {}
+  wanted, known = columns.Columns.of_fields(fields), {}
 
   def read(builder, part, split):
     features, where = builder.info.features, _where(builder, part)
     known.update(dict.fromkeys(features))
-    found = columns.of(list(features), where, split)
+    found = wanted.of(list(features), where, split)
     values = {name: [] for name in found.values()}
     labels = {name for key, name in found.items() if key[0] == 'label'}
     for record in _records(builder, part):
@@ -41,20 +42,20 @@ def tfds(task_dir, fields) -> Source:
     table = tables.Table(
       where, where, list(features), found, values, numbers, numbers, 'row', column_word='feature'
     )
-    return columns.examples(table)
+    return wanted.examples(table)
 
   def read_file(path):
     path = storage.path(path)
     data = files.bytes_of(path, hashlib.sha256(), UNLABELLED)
-    choose = lambda names: columns.of(names, path, UNLABELLED)
-    return columns.examples(tables.read(data, path, choose))
+    choose = lambda names: wanted.of(names, path, UNLABELLED)
+    return wanted.examples(tables.read(data, path, choose))
 
   splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
-  columns.check(known, fields.dataset)
+  wanted.check(known, fields.dataset)
   return Source(
     splits,
     tuple(fields.labels),
-    tables.label_names(fields.label),
+    columns.label_names(fields.label),
     tuple(fields.leave_out),
     fields.dev_share,
     digest,

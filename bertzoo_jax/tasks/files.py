@@ -23,20 +23,6 @@ from bertzoo_jax.text import binaries
 OPTIONAL = '?'  # behind a name of what may be absent
 _GZIP = b'\x1f\x8b'
 _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
-_POINTERS = (  # first bytes (regex) of what stands for a file that was not fetched
-  (
-    rb'version https://(git-lfs|hawser)\.github\.com/',
-    'a Git LFS pointer, not the file',
-    'git lfs pull',
-  ),
-  (rb'(\.\./)*(\.git/annex|/annex)/objects/', 'a git-annex pointer, not the file', 'git annex get'),
-  (
-    rb'(?i)(<!--.*?-->\s*)*(<!doctype\s+html|<html[\s>])',
-    'a web page (HTML), not the file',
-    'download the file itself',
-  ),
-  (rb'(?i)<\?xml[^>]*>\s*<error>', 'an error of a server (XML)', 'download the file itself'),
-)
 
 
 def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=False, **more):
@@ -124,33 +110,22 @@ def bytes_of(path, digest, name='') -> bytes:
       data = path.read_bytes()
     except (FileNotFoundError, IsADirectoryError) as e:
       raise errors.UserError(f'There is no file {path}: give the path of a file.') from e
-  _refuse_other(data, path)
+  if not data.startswith(begin := _MAGIC.get(pathlib.PurePath(str(path)).suffix.lower(), b'')):
+    binaries.refuse(data[: binaries.HEAD], path)
+    raise errors.UserError(
+      f'{path} is not what its name says, since it does not begin with {begin}: copy it again, or '
+      'rename it.'
+    )
   digest.update((f'{name} {len(data)} ' if name else '').encode() + data)
   return data
 
 
-def _refuse_other(data, path):
-  head = data[:4096].removeprefix(b'\xef\xbb\xbf').lstrip()
-  for start, what, remedy in _POINTERS:
-    if re.match(start, head, re.DOTALL):
-      raise errors.UserError(f'{path} is {what}: {remedy}.')
-  suffix = pathlib.PurePath(str(path)).suffix.lower()
-  if not data.startswith(_MAGIC.get(suffix, b'')):
-    raise errors.UserError(
-      f'{path} is called {suffix} and is no such file: copy it again, or rename it.'
-    )
-
-
 def unpacked(data, path) -> bytes:
   """The bytes inside a file packed with gzip; those of another file as they are."""
-  if not data.startswith(_GZIP):
-    return data
   try:
-    data = gzip.decompress(data)
+    return gzip.decompress(data) if data.startswith(_GZIP) else data
   except (OSError, EOFError, zlib.error) as e:
     raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
-  _refuse_other(data, path.with_suffix(''))
-  return data
 
 
 # --- text ---

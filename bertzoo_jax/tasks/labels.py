@@ -20,7 +20,7 @@ def numbered(source: Source, kind: str):
   """The labels of all splits as numbers.
 
   Args:
-    source: of files.BY_NAME.
+    source: of sources.BY_NAME.
     kind: classification | regression | multilabel.
 
   Returns:
@@ -57,6 +57,8 @@ def numbered(source: Source, kind: str):
     return (), {n: (e, _scores(e, n)) for n, e in splits.items()}, notes
   if kind == 'multilabel':
     names = source.label_columns
+    empty = {n: sum(own.count('') for own in e.labels or ()) for n, e in splits.items()}
+    notes += [f'{n}: {many:,} empty labels are read as 0.' for n, many in empty.items() if many]
     return names, {n: (e, _marks(e, n, names)) for n, e in splits.items()}, notes
   names, spellings = _classes(splits[TRAIN], source.labels)
   out = {}
@@ -165,20 +167,19 @@ def _classes(train, given):
 
 def _check_spellings(found, train):
   """Raises UserError for a label in two spellings, as 1 and 1.0, and for the text of a list."""
-  seen = {}
+  seen, place = {}, lambda label: train.places[train.labels.index((label,))]
   for label in sorted(found):
-    place = train.places[train.labels.index((label,))]
     if _LIST.fullmatch(label):
       raise errors.UserError(
-        f'{place} has the label {label!r}, a list: write one label per row, or a column of 0 and 1 '
-        'for each label (configs/tasks/own.py:multilabel).'
+        f'{place(label)} has the label {label!r}, a list: write one label per row, or a column of '
+        '0 and 1 for each label (configs/tasks/own.py:multilabel).'
       )
     value = label.lower() if label.lower() in ('true', 'false') else _number(label)
     other = seen.setdefault(label if value is None else value, label)
     if other != label:
       raise errors.UserError(
-        f'{place} has the label {label!r}, and other rows have {other!r}: spell both alike, or '
-        f'give all labels, --config.source.labels="(…, \'{other}|{label}\', …)".'
+        f'{place(label)} has the label {label!r}, and other rows have {other!r}: spell both alike, '
+        f'or give all labels, --config.source.labels="(…, \'{other}|{label}\', …)".'
       )
 
 

@@ -1,63 +1,93 @@
-"""Scores of predictions. A metric is a function (labels, logits) → float in BY_NAME.
+"""Scores of predictions, by scikit-learn, scipy and seqeval; what they leave undefined is 0.
 
-labels: int [N] classes, float [N] scores or float [N, C] of 0 and 1; logits: [N, C], of scores
-[N, 1]. The definitions are those of scikit-learn and scipy. What they leave undefined is 0 here: a
-correlation with a constant, F1 without a positive example. A metric that has an argument `groups`
-gets the names of the examples: rows of one name are ranked among one another.
+A metric of rows is a function (labels, logits) → float. labels: int [N] classes, float [N] scores
+or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has an argument `groups`
+gets the names of the examples: rows of one name are ranked among one another. A metric of tags is a
+function (true, said, scheme) → float; both are lists of sentences of tags. Those in OF_LABEL and
+OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
 """
 
+import functools
+import importlib
+import threading
+import warnings
+
 import numpy as np
+
+from bertzoo_jax.tasks import schemes
+
+# Better where they are lower, or no score at all: the first metric chooses the best run.
+NO_CHOICE = ('rmse', 'best_threshold')
+_ALONE = threading.Lock()  # filters of warnings are one for all threads
+
+
+def _library(name, *args, module='sklearn.metrics', **options):
+  """The value of a function of a library, which is imported here so that start-up stays quick."""
+  function = getattr(importlib.import_module(module), name)
+  with _ALONE, warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return function(*args, **options)
+
+
+def _told(labels, logits):
+  """(labels, predictions), of one class or of several labels per row."""
+  if labels.ndim == 2:
+    return labels > 0.5, logits > 0
+  return labels, np.argmax(logits, axis=-1)
 
 
 def accuracy(labels, logits):
   """Share of the rows that are right; of several labels, those with every label right."""
-  if labels.ndim == 2:
-    return np.mean(np.all(_marks(logits) == (labels > 0.5), axis=1))
-  return np.mean(_classes(logits) == labels)
-
-
-def f1(labels, logits):
-  """F1 of class 1 of two."""
-  return _f1(labels == 1, _classes(logits) == 1)
-
-
-def macro_f1(labels, logits):
-  """Mean F1 of the classes that occur in labels or predictions; of several labels, of all."""
-  if labels.ndim == 2:
-    marks = _marks(logits)
-    return np.mean([_f1(labels[:, c] > 0.5, marks[:, c]) for c in range(labels.shape[1])])
-  predicted = _classes(logits)
-  there = np.union1d(labels, predicted)
-  return np.mean([_f1(labels == c, predicted == c) for c in there])
-
-
-def micro_f1(labels, logits):
-  """F1 over all labels of all rows; of one class per row, the accuracy."""
-  if labels.ndim == 2:
-    return _f1(labels > 0.5, _marks(logits))
-  return accuracy(labels, logits)
+  return _library('accuracy_score', *_told(labels, logits))
 
 
 def matthews(labels, logits):
   """Matthews' correlation (Gorodkin 2004 for more than two classes); 0 if either is constant."""
-  predicted = _classes(logits)
-  count = int(max(labels.max(), predicted.max())) + 1
-  true = np.bincount(labels, minlength=count).astype(np.float64)
-  guessed = np.bincount(predicted, minlength=count).astype(np.float64)
-  n = len(labels)
-  covariance = np.sum(labels == predicted) * n - true @ guessed
-  spread = (n * n - guessed @ guessed) * (n * n - true @ true)
-  return covariance / np.sqrt(spread) if spread else 0.0
+  return _library('matthews_corrcoef', *_told(labels, logits))
 
 
-def pearson(labels, logits):
-  """Pearson's correlation of scores; 0 if either is constant."""
-  return _correlation(np.asarray(labels, np.float64), _scores(logits))
+def _averaged(name, average, labels, logits):
+  """Precision, recall or F1, averaged over the classes that occur in labels or predictions, or
+  over all of several labels.
+  """
+  return _library(name, *_told(labels, logits), average=average, zero_division=0)
 
 
-def spearman(labels, logits):
-  """Spearman's correlation of scores: Pearson's of their ranks, equal ones sharing a rank."""
-  return _correlation(_ranks(labels), _ranks(_scores(logits)))
+def _of_label(name, labels, logits, number=1):
+  """Precision, recall or F1 of one class."""
+  true, said = _told(labels, logits)
+  if labels.ndim == 2:
+    return _library(name, true[:, number], said[:, number], zero_division=0)
+  return _library(name, true == number, said == number, zero_division=0)
+
+
+def roc_auc(labels, logits):
+  """Area under the ROC curve; of several labels or classes (one against the rest, by probability)
+  the mean of those that some rows have and others lack.
+  """
+  if labels.ndim == 1:
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    scores = logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else shares
+    first = logits.shape[1] - scores.shape[1]
+    labels = labels[:, None] == np.arange(first, logits.shape[1])
+  else:
+    scores, labels = logits, labels > 0.5
+  each = [_library('roc_auc_score', t, s) for t, s in zip(labels.T, scores.T) if 0 < t.mean() < 1]
+  return np.mean(each) if each else 0.0
+
+
+def _correlation(name, labels, logits):
+  if len(labels) < 2:
+    return 0.0
+  x, y = np.asarray(labels, np.float64), logits.reshape(len(logits))
+  return np.nan_to_num(_library(name, x, y, module='scipy.stats').statistic)
+
+
+def rmse(labels, logits):
+  """Root of the mean squared error of scores."""
+  x, y = np.asarray(labels, np.float64), logits.reshape(len(logits))
+  return _library('root_mean_squared_error', x, y)
 
 
 def mrr(labels, logits, groups):
@@ -89,57 +119,69 @@ def _ranked(labels, logits, groups):
     yield labels[np.array(own)[np.argsort(-scores[own], kind='stable')]] == 1
 
 
-def _classes(logits):
-  return np.argmax(logits, axis=-1)
+# --- tags ---
 
 
-def _marks(logits):
-  return logits > 0
+def tag_accuracy(true, said, scheme):
+  """Share of the words whose tag is right."""
+  del scheme
+  right = sum(a == b for t, s in zip(true, said) for a, b in zip(t, s))
+  return right / max(sum(map(len, true)), 1)
 
 
-def _scores(logits):
-  return logits.reshape(len(logits))
+def _entities(name, strict, true, said, scheme, type_=''):
+  """A score over all entities, or over those of one type, as seqeval has it.
+
+  strict: by the scheme (IOB2, BIOES and BILOU), so that tags that it does not allow belong to no
+  entity.
+  """
+  import seqeval.scheme
+
+  given, allowed = {'zero_division': 0}, set('BIES')
+  if strict := strict and scheme in ('iob2', 'bioes', 'bilou'):
+    allowed = set('BI' if scheme == 'iob2' else 'BIES')
+    own = seqeval.scheme.IOB2 if scheme == 'iob2' else seqeval.scheme.IOBES
+    given |= {'mode': 'strict', 'scheme': own}
+
+  def shown(tag):
+    prefix, own = schemes.parts(tag)
+    counts = prefix in allowed if strict else prefix != schemes.OUTSIDE
+    return f'{prefix}-{own}' if counts and type_ in ('', own) else schemes.OUTSIDE
+
+  told = [[[shown(tag) for tag in tags] for tags in x] for x in (true, said)]
+  return _library(name, *told, module='seqeval.metrics', **given)
 
 
-def _f1(true, guessed):
-  both, either = np.sum(true & guessed), np.sum(true) + np.sum(guessed)
-  return 2 * both / either if either else 0.0
+# --- by name ---
 
-
-def _correlation(x, y):
-  if len(x) < 2 or np.all(x == x[0]) or np.all(y == y[0]):
-    return 0.0
-  # to the length 1 in two steps, so that squares of very small numbers do not vanish
-  x, y = x - x.mean(), y - y.mean()
-  x, y = x / np.abs(x).max(), y / np.abs(y).max()
-  return np.clip(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)), -1, 1)
-
-
-def _ranks(x):
-  _, place, many = np.unique(x, return_inverse=True, return_counts=True)
-  return (np.cumsum(many) - (many - 1) / 2)[place]
-
-
-BY_NAME = {
-  'accuracy': accuracy,
-  'f1': f1,
-  'macro_f1': macro_f1,
-  'micro_f1': micro_f1,
-  'matthews': matthews,
-  'pearson': pearson,
-  'spearman': spearman,
-  'mrr': mrr,
-  'map': mean_average_precision,
+_MEASURES = {'precision': 'precision_score', 'recall': 'recall_score', 'f1': 'f1_score'}
+OF_LABEL = {n: functools.partial(_of_label, measure) for n, measure in _MEASURES.items()}
+OF_TYPE = {
+  f'{mode}_{n}': functools.partial(_entities, measure, mode == 'strict')
+  for mode in ('entity', 'strict')
+  for n, measure in _MEASURES.items()
 }
-_CLASSES = ('classification',)
-FITS = {
-  'accuracy': ('classification', 'multilabel'),
-  'f1': _CLASSES,
-  'macro_f1': ('classification', 'multilabel'),
-  'micro_f1': ('classification', 'multilabel'),
-  'matthews': _CLASSES,
-  'pearson': ('regression',),
-  'spearman': ('regression',),
-  'mrr': _CLASSES,
-  'map': _CLASSES,
+TAGS = {**OF_TYPE, 'accuracy': tag_accuracy}
+_AVERAGED = {
+  f'{average}_{n}': functools.partial(_averaged, measure, average)
+  for average in ('macro', 'micro', 'weighted')
+  for n, measure in _MEASURES.items()
+}
+OF_TWO = (*OF_LABEL, 'mrr', 'map')  # they are of class 1 of two
+BY_KIND = {
+  'classification': {
+    'accuracy': accuracy,
+    **OF_LABEL,
+    **_AVERAGED,
+    'matthews': matthews,
+    'roc_auc': roc_auc,
+    'mrr': mrr,
+    'map': mean_average_precision,
+  },
+  'regression': {
+    'pearson': functools.partial(_correlation, 'pearsonr'),
+    'spearman': functools.partial(_correlation, 'spearmanr'),
+    'rmse': rmse,
+  },
+  'multilabel': {'accuracy': accuracy, **_AVERAGED, 'roc_auc': roc_auc},
 }

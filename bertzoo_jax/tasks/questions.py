@@ -11,6 +11,7 @@ import dataclasses
 import json
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import columns
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks import tables
@@ -96,8 +97,8 @@ def table(task_dir, fields) -> Source:
       out = {}
       for field in _COLUMNS:
         names = getattr(fields, field)
-        needed = field in ('question', 'context') or not (unlabelled or tables.is_optional(names))
-        out[field] = tables.choose(field, names, known, path, needed)
+        needed = field in ('question', 'context') or not (unlabelled or columns.is_optional(names))
+        out[field] = columns.choose(field, names, known, path, needed)
       return {field: name for field, name in out.items() if name}
 
     got = tables.read(files.bytes_of(path, digest, split), path, choose, fields)

@@ -27,6 +27,16 @@ def label_lines(labels, counts) -> list[str]:
   return lines
 
 
+def class_lines(names, counts, shown=repr) -> list[str]:
+  """`label_lines`, and the score of always saying train's most frequent label, `shown` so."""
+  usual = int(np.argmax(counts[TRAIN][0]))
+  shares = ', '.join(
+    f'{name} {many[usual] / max(of, 1):.1%}' for name, (many, of) in counts.items() if name != TRAIN
+  )
+  always = f'Majority baseline (always {shown(names[usual])}), accuracy: {shares}'
+  return [*label_lines(names, counts), always]
+
+
 def length_lines(task) -> list[str]:
   """Tokens per row of each split, and how many rows were cut."""
   return [
@@ -37,21 +47,20 @@ def length_lines(task) -> list[str]:
   ]
 
 
-def window_lines(task) -> list[str]:
-  """Tokens per row of each split whose long texts are windows."""
-  return [
-    f'{s.name}: tokens per row median {int(np.median(s.sizes))}, longest {s.sizes.max()}'
-    for s in task.splits.values()
-  ]
-
-
 def repeat_lines(task) -> list[str]:
   """Examples that are repeated, and examples of other splits that train has, too."""
-  lines, train = [], task.splits[TRAIN].source
-  learned = set(train.keys)
-  if len(learned) < len(train):
-    lines.append(f'train: {len(train) - len(learned):,} examples are repeated')
+  train = task.splits[TRAIN].source
+  repeated = len(train) - len(set(train.keys))
+  lines = [f'train: {repeated:,} examples are repeated'] if repeated else []
+  return lines + known_lines(task, '{known:,} of {of:,} examples')
+
+
+def known_lines(task, what: str) -> list[str]:
+  """How many examples of other splits have a key that train has, too. what: they, with `known` and
+  `of`.
+  """
+  lines, learned = [], set(task.splits[TRAIN].source.keys)
   for s in task.splits.values():
     if s.name != TRAIN and (known := sum(key in learned for key in s.source.keys)):
-      lines.append(f'{s.name}: {known:,} of {len(s.source):,} examples are in train, too')
+      lines.append(f'{s.name}: {what.format(known=known, of=len(s.source))} are in train, too')
   return lines

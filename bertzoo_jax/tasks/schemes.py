@@ -59,58 +59,6 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
   return out
 
 
-def strict_entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
-  """The entities of a sentence that its scheme allows; other tags belong to none.
-
-  IOB2: B and the I of its type behind it. BIOES: S; B, any I and E of one type. IOB1 and IO have
-  the entities of `entities`.
-  """
-  if scheme in ('bioes', 'bilou'):
-    return _closed([parts(tag) for tag in tags])
-  return _opened([parts(tag) for tag in tags]) if scheme == 'iob2' else entities(tags)
-
-
-def _opened(found):
-  out, i = [], 0
-  while i < len(found):
-    begin, (prefix, type_) = i, found[i]
-    i += 1
-    if prefix == 'B':
-      while i < len(found) and found[i] == ('I', type_):
-        i += 1
-      out.append((type_, begin, i - 1))
-  return out
-
-
-def _closed(found):
-  out, i = [], 0
-  while i < len(found):
-    begin, (prefix, type_) = i, found[i]
-    i += 1
-    if prefix == 'S':
-      out.append((type_, begin, begin))
-    elif prefix == 'B':
-      while i < len(found) and found[i] == ('I', type_):
-        i += 1
-      if i < len(found) and found[i] == ('E', type_):
-        out.append((type_, begin, i))
-        i += 1
-  return out
-
-
-def scores(true, said) -> tuple[float, float, float]:
-  """(precision, recall, F1) over all entities of all sentences; 0 where undefined.
-
-  true, said: a list of entities per sentence.
-  """
-  right = sum(len(set(a) & set(b)) for a, b in zip(true, said))
-  many_true, many_said = sum(map(len, true)), sum(map(len, said))
-  precision = right / many_said if many_said else 0.0
-  recall = right / many_true if many_true else 0.0
-  f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-  return precision, recall, f1
-
-
 def detect(sentences) -> str:
   """The scheme of sentences of tags: the one that the prefixes allow and the fewest tags break."""
   tags = {tag for sentence in sentences for tag in sentence}

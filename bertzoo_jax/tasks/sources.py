@@ -5,15 +5,13 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 are written; `labels.py` numbers them.
 """
 
-import functools
-import inspect
 import os
-import types
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import columns
 from bertzoo_jax.tasks import datasets
 from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import questions
@@ -25,25 +23,25 @@ from bertzoo_jax.tasks.examples import Source
 
 def table(task_dir, fields) -> Source:
   """Files of rows. Raises UserError if a file, column or encoding is not as the config says."""
-  columns, known = tables.Columns.of_fields(fields), {}
+  wanted, known = columns.Columns.of_fields(fields), {}
 
   def read(path, split, digest):
     data = files.bytes_of(path, digest, split)
-    got = tables.read(data, path, lambda names: columns.of(names, path, split), fields)
+    got = tables.read(data, path, lambda names: wanted.of(names, path, split), fields)
     if not got:
       raise errors.UserError(f'{path} has no examples: copy the file again.')
     known.update(dict.fromkeys(got.known))
-    return columns.examples(got), got.notes(split)
+    return wanted.examples(got), got.notes(split)
 
   found = files.source(
     task_dir,
     fields,
     read,
     labels=tuple(fields.labels),
-    label_columns=tables.label_names(fields.label),
+    label_columns=columns.label_names(fields.label),
     leave_out=tuple(fields.leave_out),
   )
-  columns.check(known, task_dir or '.')
+  wanted.check(known, task_dir or '.')
   return found
 
 
@@ -85,23 +83,8 @@ def _train_of(config, folder):
     return None, str(e)
 
 
-def _part(name, read):
-  """A source that is called with (task_dir, *, the fields of its definition)."""
-  own = inspect.signature(getattr(definitions, name)).parameters.values()
-  task_dir = inspect.Parameter('task_dir', inspect.Parameter.POSITIONAL_OR_KEYWORD)
-  signature = inspect.Signature([task_dir, *(p.replace(default=p.empty) for p in own)])
-
-  @functools.wraps(read)
-  def part(task_dir, **fields) -> Source:
-    signature.bind(task_dir, **fields)
-    return read(task_dir, types.SimpleNamespace(**fields))
-
-  part.__signature__ = signature
-  return part
-
-
 BY_NAME = {
-  name: _part(name, read)
+  name: parts.of_fields(read, getattr(definitions, name))
   for name, read in {
     'table': table,
     'tfds': datasets.tfds,

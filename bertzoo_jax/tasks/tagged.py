@@ -17,7 +17,7 @@ from bertzoo_jax.tasks.examples import taken
 
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
-_INVISIBLE = '\u200b\u2060\ufeff'  # of no width: a line of them alone is empty
+_INVISIBLE = '\u200b\u2060\ufeff'  # of no width: beside columns, a line of them alone is empty
 _LISTS = {  # columns of JSON and parquet
   'words': ('tokens', 'words'),
   'tags': ('ner_tags', 'tags', 'labels', 'pos_tags', 'upos', 'chunk_tags'),
@@ -258,7 +258,8 @@ def _columns(data, path, separator) -> Iterator[list[_Word]]:
         fields = [line[0], *fields]
     else:
       fields = line.split(separator)
-    if not line.strip(_INVISIBLE).strip() or fields[0].strip().startswith(_DOCUMENT):
+    empty = not (line.strip(_INVISIBLE) if width > 1 else line).strip()
+    if empty or fields[0].strip().startswith(_DOCUMENT):
       if group:
         yield group
       group = []

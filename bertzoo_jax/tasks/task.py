@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bertzoo_jax.tasks.kinds.kind import Kind
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -80,7 +78,7 @@ class Task:
 
   Attributes:
     name: config.name.
-    kind: Kind.
+    kind: of kinds.BY_NAME.
     labels: in the order of their classes; () where there are none.
     metrics: names; the first is the dev score.
     splits: {name: Split}: train, then dev…, then test….
@@ -92,7 +90,7 @@ class Task:
   """
 
   name: str
-  kind: Kind
+  kind: Any
   labels: tuple[str, ...]
   metrics: tuple[str, ...]
   splits: dict[str, Split]
@@ -106,10 +104,11 @@ class Task:
   def report(self) -> str:
     """Labels, baseline, lengths and what is odd about the files, as lines of text."""
     name = self.name or '(without a name)'
+    heading, *lines = self.kind.report(self)
     lines = [
-      f'Task {name}: {self.kind.heading(self)}; metrics {", ".join(self.metrics)}',
+      f'Task {name}: {heading}; metrics {", ".join(self.metrics)}',
       ' · '.join(f'{s.name} {len(s.source):,}' for s in self.splits.values()),
-      *self.kind.report(self),
+      *lines,
       *self.notes,
     ]
     return '\n  '.join(lines)

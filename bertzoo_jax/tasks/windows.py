@@ -85,20 +85,7 @@ class Windows:
     return out
 
 
-def question_windows(
-  examples,
-  numbers,
-  tokenizer,
-  frame: Frame,
-  *,
-  doc_stride,
-  max_question,
-  order,
-  n_best,
-  max_answer,
-  beam,
-  no_answer_threshold,
-) -> Rows:
+def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows:
   """A row for each window of each question's passage.
 
   Args:
@@ -106,6 +93,7 @@ def question_windows(
     numbers: not used.
     tokenizer: has encode_with_offsets.
     frame: of the rows.
+    fields: of config.features.
 
   Returns:
     Rows of W windows. labels: int32 [W, 2], places of the answer's first and last token, or twice
@@ -118,60 +106,50 @@ def question_windows(
   """
   del numbers
   words = frame.words(True)
-  of_question, of_passage = _roles(words, order)
+  named = [role for role, _ in words]
+  of_question, of_passage = _roles(words, fields.order)
+  encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
   questions, of_q = _distinct(examples.questions)
   passages, of_p = _distinct(examples.contexts)
-  encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
   q = _flat([ids for ids, _, _ in encoded(encode, questions)])
   of_texts = encoded(encode, passages)
   p, starts, ends = (_flat([text[i] for text in of_texts]) for i in range(3))
-  longest = np.minimum(np.diff(q.offsets), max_question)[of_q]
-  fixed = sum(role not in 'AB' for role, _ in words)
-  room = frame.max_length - fixed - longest
+  asked = np.minimum(np.diff(q.offsets), fields.max_question)[of_q]
+  fixed = sum(role not in 'AB' for role in named)
+  room = frame.max_length - fixed - asked
   if len(room) and room.min() < 1:
     raise errors.UserError(
       f'config.length={frame.max_length} leaves no room for the passage beside a question of '
-      f'{longest.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, '
+      f'{asked.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, '
       'or a lower --config.features.max_question.'
     )
   sizes = np.diff(p.offsets)[of_p]
-  stride = np.minimum(doc_stride, room)
+  stride = np.minimum(fields.doc_stride, room)
   many = 1 + np.maximum(0, -(-(sizes - room) // stride))
   window = np.repeat(np.arange(len(many)), many)  # the question of each
   first = _within(many) * stride[window]
   size = np.minimum(room[window], sizes[window] - first)
-  # every row is made of the same words: special tokens, the question, a part of the passage
-  roles = sorted({role for role, _ in words} - {'A', 'B'})
-  pool = np.concatenate([[frame.special[r] for r in roles], q.values, p.values]).astype(np.int32)
-  begin, length = np.zeros((2, len(window), len(words)), np.int64)
-  for j, (role, _) in enumerate(words):
-    if role == of_question:
-      begin[:, j] = len(roles) + q.offsets[of_q[window]]
-      length[:, j] = longest[window]
-    elif role == of_passage:
-      begin[:, j] = len(roles) + len(q.values) + p.offsets[of_p[window]] + first
-      length[:, j] = size
-    else:
-      begin[:, j], length[:, j] = roles.index(role), 1
-  offsets = np.concatenate([[0], np.cumsum(length.sum(axis=1))]).astype(np.int64)
-  within = np.cumsum(length, axis=1) - length  # where each word begins in its row
-  at = np.repeat((begin - offsets[:-1, None] - within).reshape(-1), length.reshape(-1))
-  ids = pool[at + np.arange(offsets[-1])]
-  named = [role for role, _ in words]
-  place, cls = within[:, named.index(of_passage)], within[:, named.index('cls')]
-  segments = np.tile(np.array([segment for _, segment in words], np.int32), len(window))
-  answerable = np.array([role in (of_passage, 'cls') for role in named], np.int32)
+  parts = {  # of the rows: (tokens, where each row's begin, how many they are)
+    of_question: (q.values, q.offsets[of_q[window]], asked[window]),
+    of_passage: (p.values, p.offsets[of_p[window]] + first, size),
+  }
+  ids, lengths = _laid_out(named, parts, frame.special)
+  within = np.cumsum(lengths, axis=1) - lengths  # where each word begins in its row
+  repeated = lambda values, dtype: np.repeat(
+    np.tile(np.array(values, dtype), len(window)), lengths.reshape(-1)
+  )
+  cls = within[:, named.index('cls')]
   detail = Windows(
-    window.astype(np.int32),
-    of_p[window].astype(np.int32),
-    first,
-    size,
-    place,
-    cls,
-    starts.values,
-    ends.values,
-    p.offsets,
-    Decoding(n_best, max_answer, beam, no_answer_threshold),
+    question=window.astype(np.int32),
+    passage=of_p[window].astype(np.int32),
+    first=first,
+    size=size,
+    place=within[:, named.index(of_passage)],
+    cls=cls,
+    starts=starts.values,
+    ends=ends.values,
+    texts=p.offsets,
+    decoding=Decoding(fields.n_best, fields.max_answer, fields.beam, fields.no_answer_threshold),
   )
   labels = None
   if examples.answers is not None:
@@ -179,15 +157,38 @@ def question_windows(
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
   return Rows(
     ids=ids,
-    segments=np.repeat(segments, length.reshape(-1)),
-    offsets=offsets,
-    uncut=(fixed + longest + sizes)[window],
+    segments=repeated([segment for _, segment in words], np.int32),
+    offsets=np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64),
+    uncut=(fixed + asked + sizes)[window],
     labels=labels,
     label_axis='places',
     features={'impossible': impossible.astype(np.float32)},
-    token_features={'answer_mask': np.repeat(np.tile(answerable, len(window)), length.reshape(-1))},
+    token_features={
+      'answer_mask': repeated([role in (of_passage, 'cls') for role in named], np.int32)
+    },
     detail=detail,
   )
+
+
+def _laid_out(named, parts, special):
+  """(ids of all rows, int64 [W, words] tokens of each word). Every row is made of the same words:
+  special tokens, the question, a part of the passage.
+
+  named: roles of the words. parts: {role: (tokens, where those of each row begin, how many)}.
+  """
+  roles = sorted(set(named) - set(parts))
+  pool, begins = [np.array([special[r] for r in roles], np.int32)], {}
+  for role, (tokens, begin, _) in parts.items():
+    begins[role] = sum(map(len, pool)) + begin
+    pool.append(tokens)
+  count = len(next(iter(begins.values())))
+  begin, length = np.zeros((2, count, len(named)), np.int64)
+  for j, role in enumerate(named):
+    begin[:, j] = begins[role] if role in parts else roles.index(role)
+    length[:, j] = parts[role][2] if role in parts else 1
+  behind = np.cumsum(length.reshape(-1))
+  at = np.repeat(begin.reshape(-1) - behind + length.reshape(-1), length.reshape(-1))
+  return np.concatenate(pool).astype(np.int32)[at + np.arange(len(at))], length
 
 
 def _roles(words, order):

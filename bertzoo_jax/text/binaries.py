@@ -44,7 +44,11 @@ _WORDS = (  # the same, of what also begins a text: with control characters only
   (rb'ORC', 'an ORC file', _BRING),
 )
 _STAND_INS = (  # the same, of text files in place of the file that was meant, or with markup
-  (rb'version https://git-lfs', 'a Git LFS pointer', 'fetch the file itself (git lfs pull)'),
+  (
+    rb'version https://(?:git-lfs|hawser)',
+    'a Git LFS pointer',
+    'fetch the file itself (git lfs pull)',
+  ),
   (
     rb'(?:\.\./)*/?(?:\.git/)?annex/objects/',
     'a git-annex pointer',
@@ -52,7 +56,8 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
   ),
   (rb'outs:\s*- (?:md5|hash|etag|path):', 'a DVC pointer', 'fetch the file itself (dvc pull)'),
   (
-    rb'(?:Entry|Repository) not found\s*\Z|Invalid username or password\.\s*\Z',
+    rb'(?i)(?:Entry|Repository) not found\s*\Z|Invalid username or password\.\s*\Z'
+    rb'|<\?xml[^>]*>\s*<error>',
     "a server's refusal",
     _AGAIN,
   ),

@@ -61,12 +61,10 @@ def source(folder, section):
   return sources.BY_NAME[fields.pop('name')](str(folder), **fields)
 
 
-def opened(folder, argument='classify', files=None, shape=SHAPE, length=16, segments=2, **source):
-  return tasks.open(
-    config(argument, files, **source),
-    str(folder),
-    Characters(),
-    shape,
-    segments=segments,
-    max_length=length,
-  )
+def task(section, folder, length=64, shape=SHAPE):
+  """The task of a config."""
+  return tasks.open(section, str(folder), Characters(), shape, segments=2, max_length=length)
+
+
+def opened(folder, argument='classify', files=None, shape=SHAPE, length=16, **source):
+  return task(config(argument, files, **source), folder, length, shape)

@@ -9,11 +9,10 @@ import made
 import numpy as np
 import pytest
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
@@ -55,20 +54,16 @@ def test_race_is_read_from_folders_in_the_order_of_its_numbers(tmp_path):
   assert train.ids[:3] == ['high2-0', 'high2-1', 'high10-0']
   assert train.labels == [1, 0] * 4 and train.options[0] == ['a', 'b']
   assert len(source.splits['dev']) == 4
-  with pytest.raises(errors.UserError, match="has no 'options'"):
-    read(tmp_path, json.dumps(dict(article='', questions=[])), 'one.txt')
-  with pytest.raises(errors.UserError, match='2 questions, 2 lists of options and 1 answers'):
-    read(tmp_path, race(answers=['A']), 'one.txt')
+
+
+def dream(**changes):
+  question = dict(question='Q?', choice=['x', 'A', 'z'], answer='A')
+  return json.dumps([[['M: Hi.', 'W: Bye.'], [{**question, **changes}], '4-1']])
 
 
 def test_dream_s_answers_are_the_texts_of_options(tmp_path):
-  record = [['M: Hi.', 'W: Bye.'], [dict(question='Q?', choice=['x', 'A', 'z'], answer='A')], '4-1']
-  source = read(tmp_path, json.dumps([record]))
-  (train,) = source.splits.values()
+  (train,) = read(tmp_path, dream()).splits.values()
   assert train.texts == ['M: Hi.\nW: Bye.'] and train.labels == [1] and train.ids == ['4-1-0']
-  record[1][0]['answer'] = 'y'
-  with pytest.raises(errors.UserError, match="has the label 'y', which is none of its 3 options"):
-    read(tmp_path, json.dumps([record]))
 
 
 MCTEST = """
@@ -153,34 +148,59 @@ def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, label, li
     read(tmp_path, text, 'train.tsv', options='p,q,r,s')
 
 
-def test_labels_that_could_be_two_things_or_none_are_refused(tmp_path):
-  line = lambda label, options=('x', 'y', 'z'): json.dumps(
-    dict(text='t', question='q', options=list(options), label=label)
-  )
-  with pytest.raises(errors.UserError, match='from_0 or from_1: set --config.source.label_form'):
-    read(tmp_path, line(1) + '\n' + line(2), 'train.jsonl')
-  source = read(tmp_path, line(1) + '\n' + line(2), 'train.jsonl', label_form='from_1')
+def line(label, options=('x', 'y', 'z')):
+  """A JSON line with a question."""
+  return json.dumps(dict(text='t', question='q', options=list(options), label=label)) + '\n'
+
+
+CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
+
+
+@pytest.mark.parametrize(
+  'name, content, fields, problem',
+  [
+    ('train.jsonl', line(1) + line(2), {}, 'from_0 or from_1: set --config.source.label_form'),
+    ('train.jsonl', line('w'), {}, 'no option of their questions'),
+    (
+      'train.jsonl',
+      line(3),
+      dict(label_form='from_0'),
+      "label '3', which is none of its 3 options",
+    ),
+    ('train.jsonl', line(0, ['x', ' ']), dict(label_form='from_0'), 'has 1 options'),
+    ('train.jsonl', line(''), {}, 'line 1 has no label'),
+    ('train.jsonl', line(float('nan')), {}, 'line 1 has no label'),
+    ('train.jsonl', line(['x']), {}, 'line 1, .*a list, no label'),
+    ('train.csv', CSV, dict(options='p'), "'p' has no list of options"),
+    ('train.csv', CSV, dict(options='p,w'), "source.options names the column 'w'"),
+    ('train.csv', CSV, dict(options='p,q', question='questoin'), "source.question .*'questoin'"),
+    ('one.txt', json.dumps(dict(article='', questions=[])), {}, "has no 'options'"),
+    ('one.txt', race(answers=['A']), {}, '2 questions, 2 lists of options and 1 answers'),
+    ('train.json', dream(answer='y'), {}, "has the label 'y', which is none of its 3 options"),
+    ('train.json', '5', dict(layout='race'), 'holds no JSON object'),
+    ('train.json', '"article questions options"', dict(layout='race'), 'holds no JSON object'),
+    ('train.json', race(questions=None), dict(layout='race'), "no 'questions', a list"),
+    ('train.json', race(options=['ab', 'ef']), dict(layout='race'), "1 has the options 'ab'"),
+    ('train.json', race(options=[3, 4]), dict(layout='race'), 'question 1 has the options 3'),
+    ('train.json', '{"a": 1}', dict(layout='dream'), 'dialogue 1 has not the shape'),
+    ('train.json', '[[["Hi."], [{"question": "Who?"}], "1"]]', {}, 'dialogue 1 has not the shape'),
+    ('train.json', dream(choice='ab'), {}, "the options 'ab'"),
+    ('train.json', '[' * 100_000, dict(layout='dream'), 'holds no JSON'),
+  ],
+)
+def test_what_does_not_fit_is_told_in_a_sentence(tmp_path, name, content, fields, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    read(tmp_path, content, name, **fields)
+
+
+def test_numbers_count_from_1_where_the_config_says_so(tmp_path):
+  source = read(tmp_path, line(1) + line(2), 'train.jsonl', label_form='from_1')
   assert source.splits['train'].labels == [0, 1]
-  with pytest.raises(errors.UserError, match='no option of their questions'):
-    read(tmp_path, line('w'), 'train.jsonl')
-  with pytest.raises(errors.UserError, match="label '3', which is none of its 3 options"):
-    read(tmp_path, line(3), 'train.jsonl', label_form='from_0')
-  with pytest.raises(errors.UserError, match='has 1 options'):
-    read(tmp_path, line(0, ['x', ' ']), 'train.jsonl', label_form='from_0')
-  with pytest.raises(errors.UserError, match='line 1 has no label'):
-    read(tmp_path, line(''), 'train.jsonl')
 
 
 def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
-  text = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
-  train = read(tmp_path, text, 'train.csv', options='p,q,r').splits['train']
+  train = read(tmp_path, CSV, 'train.csv', options='p,q,r').splits['train']
   assert train.options == [['b', 'c'], ['a', 'b']] and train.labels == [1, 0] and train.most == 3
-  with pytest.raises(errors.UserError, match="'p' has no list of options"):
-    read(tmp_path, text, 'train.csv', options='p')
-  with pytest.raises(errors.UserError, match="source.options names the column 'w'"):
-    read(tmp_path, text, 'train.csv', options='p,w')
-  with pytest.raises(errors.UserError, match="source.question names the column 'questoin'"):
-    read(tmp_path, text, 'train.csv', options='p,q', question='questoin')
 
 
 # --- rows ---
@@ -192,9 +212,10 @@ def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, 
   count = len(given)
   most = max(map(len, options))
   examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
-  form = dict(options=0, order='text_first', option_tokens=128, option_cut='start', blank='_')
+  section = {**parts.choice_rows(), **fields}
+  part = features.BY_NAME[section.pop('name')]
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
-  return choice_rows.choice_rows(examples, None, made.Characters(), frame, **{**form, **fields})
+  return part(examples, None, made.Characters(), frame, **section)
 
 
 def shown(rows):
@@ -272,36 +293,10 @@ def test_predictions_name_the_option_and_its_letter(tmp_path):
 
 @real
 def test_mc500_has_its_published_sizes():
-  task = tasks.open(
-    choice_configs.get_config('mctest'),
-    str(pathlib.Path(DATA) / 'mc_en'),
-    made.Characters(),
-    made.SHAPE,
-    segments=2,
-    max_length=512,
-  )
+  task = made.task(choice_configs.get_config('mctest'), pathlib.Path(DATA) / 'mc_en', 512)
   assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
   assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
   assert all(s.group == 4 for s in task.splits.values())
-
-
-@pytest.mark.parametrize(
-  'layout, content, problem',
-  [
-    ('race', '5', 'holds no JSON object'),
-    ('race', '"article questions options"', 'holds no JSON object'),
-    ('race', race(questions=None), "no 'questions', a list"),
-    ('race', race(options=['abcd', 'efgh']), "question 1 has the options 'abcd'"),
-    ('race', race(options=[3, 4]), 'question 1 has the options 3'),
-    ('dream', '{"a": 1}', 'dialogue 1 has not the shape'),
-    ('dream', '[[["Hi."], [{"question": "Who?"}], "1"]]', 'dialogue 1 has not the shape'),
-    ('dream', '[[["Hi."], [{"question": "?", "choice": "ab"}], "1"]]', "the options 'ab'"),
-    ('dream', '[' * 100_000, 'holds no JSON'),
-  ],
-)
-def test_json_of_another_shape_is_refused_in_a_sentence(tmp_path, layout, content, problem):
-  with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, content, layout=layout)
 
 
 @pytest.mark.parametrize(

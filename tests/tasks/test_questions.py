@@ -7,7 +7,6 @@ import pathlib
 
 import pytest
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import questions
@@ -30,6 +29,11 @@ def squad(*qas, context=CONTEXT):
       qa['answers'] = [{'text': text, 'answer_start': start} for text, start in answers]
     made_qas.append(qa)
   return json.dumps({'data': [{'paragraphs': [{'context': context, 'qas': made_qas}]}]})
+
+
+def one(**fields):
+  """JSON of one question with these fields."""
+  return json.dumps([{'context': CONTEXT, 'qas': [{'id': 'x', 'question': 'Who?', **fields}]}])
 
 
 def read(folder, leave_out=(), **contents):
@@ -167,6 +171,10 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
     (squad(('a', [('cat', 'four')])), 'number of the character'),
     (squad(('a', [('cat', 4)]), ('b', None)), 'has no answers'),
     (squad(('a', [('dog', 4)])), 'None of the 1 train questions has its answer'),
+    ('[' * 100_000, 'holds no JSON'),
+    (one(answers=3), 'has not the shape of SQuAD'),
+    (one(answers={'text': ['cat'], 'answer_start': [4, 5]}), 'has not the shape of SQuAD'),
+    (one(detected_answers=[{'char_spans': [[2]]}]), 'has not the shape of SQuAD'),
   ],
 )
 def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
@@ -186,7 +194,7 @@ def test_the_source_of_another_kind_of_task_is_refused(tmp_path):
   config = own.get_config('qa,objective=classification')
   config.source.files.train = 'train.json'
   with pytest.raises(errors.UserError, match='reads questions'):
-    tasks.open(config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=64)
+    made.task(config, tmp_path, 64)
   assert kinds.of('my.module:my_span').name == 'span'
 
 
@@ -207,9 +215,7 @@ def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_,
   config = configs.get_config(task)
   for split in config.source.files:
     config.source.files[split] = files_.get(split, '')
-  opened = tasks.open(
-    config, str(pathlib.Path(DATA)), made.Characters(), made.SHAPE, segments=2, max_length=512
-  )
+  opened = made.task(config, pathlib.Path(DATA), 512)
   assert tuple(len(s.source) for s in opened.splits.values()) == counts
   said = [n for n in opened.notes if 'wrong answer_start' in n]
   assert sum(int(n.split()[1]) for n in said) == mended
@@ -230,35 +236,17 @@ def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_,
   ],
 )
 def test_an_answer_may_be_a_text_or_lists_and_an_empty_one_is_none(tmp_path, fields, answers):
-  qa = {'id': 'x', 'question': 'Who?', **fields}
-  whole = json.dumps([{'context': CONTEXT, 'qas': [qa]}])
-  train = read(tmp_path, train=whole).splits['train']
+  train = read(tmp_path, train=one(**fields)).splits['train']
   assert train.answers == [answers]
   assert train.spans == [(4, 7) if answers else questions.NOWHERE]
 
 
-@pytest.mark.parametrize(
-  'qa',
-  [
-    dict(answers=3),
-    dict(answers={'text': ['cat'], 'answer_start': [4, 5]}),
-    dict(detected_answers=[{'char_spans': [[2]]}]),
-  ],
-)
-def test_answers_of_another_shape_are_refused_in_a_sentence(tmp_path, qa):
-  whole = json.dumps([{'context': CONTEXT, 'qas': [{'id': 'x', 'question': 'Who?', **qa}]}])
-  with pytest.raises(errors.UserError, match='has not the shape of SQuAD'):
-    read(tmp_path, train=whole)
-
-
-def test_damaged_gzip_and_json_without_end_are_refused_in_a_sentence(tmp_path):
+def test_damaged_gzip_is_refused_in_a_sentence(tmp_path):
   packed = bytearray(gzip.compress(b'x' * 1000))
   packed[15] ^= 255
   (tmp_path / 'train.json').write_bytes(packed)
   with pytest.raises(errors.UserError, match='no whole gzip file'):
     made.source(tmp_path, parts.squad(files={'train': 'train.json'}))
-  with pytest.raises(errors.UserError, match='holds no JSON'):
-    read(tmp_path, train='[' * 100_000)
 
 
 def test_questions_that_are_all_left_out_and_a_single_passage_are_told_apart(tmp_path):
@@ -291,9 +279,7 @@ def test_questions_without_an_answer_need_a_score_for_none(tmp_path, weight, non
   config = own.get_config('qa,objective=span_conditional')
   config.source.files.train = config.source.files.dev = 'q.json'
   config.objective.answerable_weight = weight
-  opened = lambda: tasks.open(
-    config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=64
-  )
+  opened = lambda: made.task(config, tmp_path, 64)
   if not refused:
     assert len(opened().splits['train']) == 2
     return

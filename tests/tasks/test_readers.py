@@ -11,7 +11,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from configs.tasks import own
 
@@ -43,7 +42,7 @@ def opened(folder, name, content, argument='classify', **source):
   if argument == 'qa':
     config = own.get_config('qa')
     config.source.files = files
-    return tasks.open(config, str(folder), made.Characters(), made.SHAPE, segments=2, max_length=64)
+    return made.task(config, folder, 64)
   return made.opened(folder, argument, files, **source)
 
 
@@ -83,17 +82,27 @@ REFUSED = [
   ('train.tsv', 'text,label\na,0\nb,1\n', "separator=','"),
   ('train.csv', 'sep=,\ntext,label\na,0\nb,1\n', "Excel's line sep=,"),
   ('train.csv', '"sep=;"\r\ntext;label\na;0\nb;1\n', "Excel's line sep=;"),
+  # encodings
+  ('train.tsv', 'text\tlabel\nétait\tx\n'.encode('latin1'), 'line 2, is not UTF-8.*LATIN1'),
+  ('train.tsv', f'{HEAD}\n很好的电影\tx\n'.encode('gb18030'), 'line 2, is not UTF-8.*GB18030'),
+  ('train.tsv', lines(HEAD, A, B).encode('utf-16'), 'UTF-16: convert'),
+  ('train.tsv', lines(HEAD, A, B).encode('utf-16-le'), 'UTF-16 without'),
   # files that are not what they seem
+  ('train.tsv', gzip.compress(b'0' * 99), 'gzip'),
+  ('train.tsv', b'PK\x03\x04' + b'0' * 99, 'zip'),
+  ('train.tsv', b'', 'no examples'),
+  ('train.tsv', b'text\tlabel\n', 'no examples'),
   *((f'train.{end}', POINTER, 'LFS pointer.*git lfs pull') for end in ('tsv', 'csv', 'jsonl')),
   ('train.parquet', POINTER.replace('\n', '\r\n'), 'LFS pointer'),
   ('train.tsv', POINTER.replace('git-lfs', 'hawser'), 'LFS pointer'),
   ('train.tsv', ANNEX, 'git-annex pointer'),
   ('train.csv', PAGE, 'web page'),
   ('train.json', '\ufeff\n<!-- x -->\n<html lang="en">', 'web page'),
-  ('train.tsv', SERVER, 'error of a server'),
-  ('train.parquet', 'text,label\na,x\n', 'is called .parquet and is no such file'),
-  ('train.parquet', b'', 'is called .parquet and is no such file'),
-  ('train.parquet', b'PK\x03\x04', 'is called .parquet and is no such file'),
+  ('train.tsv', SERVER, "a server's refusal"),
+  ('train.parquet', 'text,label\na,x\n', 'is not what its name says'),
+  ('train.parquet', of_parquet(text=['a'] * 99, label=['x'] * 99)[:-20], 'no whole parquet'),
+  ('train.parquet', b'', 'is not what its name says'),
+  ('train.parquet', b'PK\x03\x04', 'a zip archive'),
 ]
 
 
@@ -110,7 +119,7 @@ def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
   [
     ('train.jsonl.gz', POINTER, 'LFS pointer'),
     ('train.jsonl.gz', gzip.compress(PAGE.encode()), 'web page'),
-    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is called .gz and is no such file'),
+    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
     ('train.json', gzip.compress(POINTER.encode()), 'LFS pointer'),
     ('train.json', PAGE, 'web page'),
   ],

@@ -1,11 +1,17 @@
-"""Tags, schemes and entities. Where seqeval is installed, scores are compared with its own."""
+"""Tags, schemes and entities."""
 
 import random
-import warnings
 
 import pytest
+from seqeval import metrics as seqeval
+from seqeval import scheme as seqeval_scheme
 
+from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import schemes
+from bertzoo_jax.tasks.kinds import kind
+
+pytestmark = pytest.mark.filterwarnings('ignore')  # of seqeval, about tags
 
 TYPES = ('PER', 'LOC', 'ORG')
 
@@ -45,56 +51,52 @@ def test_entities_of_known_sentences():
   ]
   assert schemes.entities(['B-A', 'L-A', 'U-A', 'O']) == [('A', 0, 1), ('A', 2, 2)]
   assert schemes.entities([]) == schemes.entities(['O']) == []
-  assert schemes.strict_entities(['I-PER', 'B-PER', 'I-LOC', 'B-X', 'I-X'], 'iob2') == [
-    ('PER', 1, 1),
-    ('X', 3, 4),
-  ]
-  assert schemes.strict_entities(
-    ['B-A', 'I-A', 'O', 'B-A', 'I-A', 'E-A', 'S-B', 'E-B'], 'bioes'
-  ) == [
-    ('A', 3, 5),
-    ('B', 6, 6),
-  ]
 
 
-@pytest.mark.parametrize('prefixes', ['BI', 'BIES', 'I'])
-@pytest.mark.parametrize('case', range(20))
-def test_entity_scores_equal_seqeval_s(case, prefixes):
-  seqeval = pytest.importorskip('seqeval.metrics', reason='the comparison needs seqeval')
+def drawn(case, prefixes):
+  """(true tags, predicted ones) of sentences, possible or not."""
   rng = random.Random(case)
-  true = sentences(rng, prefixes)
-  said = [[rng.choice([tag, *tags]) for tag in tags] for tags in true]
-  ours = schemes.scores(*([schemes.entities(tags) for tags in x] for x in (true, said)))
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    assert ours == pytest.approx(
-      [f(true, said) for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)],
-      abs=1e-12,
-    )
+  true = sentences(rng, prefixes) if case else [['O', 'O']]
+  return true, [[rng.choice([tag, *tags]) for tag in tags] for tags in true]
+
+
+@pytest.mark.parametrize('prefixes', ['BI', 'BIES', 'I', 'BILU'])
+@pytest.mark.parametrize('case', range(9))
+def test_entity_scores_equal_seqeval_s(case, prefixes):
+  """And those of a plain count; seqeval does not know L and U."""
+  true, said = drawn(case, prefixes)
+  ours = [metrics.TAGS[f'entity_{n}'](true, said, 'iob1') for n in ('precision', 'recall', 'f1')]
+  for type_ in ('', 'LOC'):
+    found = [
+      {(i, *e) for i, tags in enumerate(x) for e in schemes.entities(tags) if type_ in ('', e[0])}
+      for x in (true, said)
+    ]
+    right, (n_true, n_said) = len(found[0] & found[1]), map(len, found)
+    wanted = [right / max(n, 1) for n in (n_said, n_true)] + [2 * right / max(n_said + n_true, 1)]
+    name = f'entity_{{}}/{type_}' if type_ else 'entity_{}'
+    kind_ = kinds.BY_NAME['tagging']
+    names = [name.format(n) for n in ('precision', 'recall', 'f1')]
+    of = [kind.metric(kind_, n, ['O', *(f'B-{t}' for t in TYPES)]) for n in names]
+    assert [f(true, said, 'iob1') for f in of] == pytest.approx(wanted, abs=1e-12)
+  if prefixes != 'BILU':
+    theirs = (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
+    assert ours == pytest.approx([f(true, said, zero_division=0) for f in theirs], abs=1e-12)
 
 
 @pytest.mark.parametrize('name', ['IOB2', 'IOBES', 'BILOU'])
-@pytest.mark.parametrize('case', range(20))
+@pytest.mark.parametrize('case', range(9))
 def test_strict_entity_scores_equal_seqeval_s(case, name):
-  seqeval = pytest.importorskip('seqeval.metrics', reason='the comparison needs seqeval')
-  from seqeval import scheme
-
-  rng = random.Random(case)
-  prefixes = dict(IOB2='BI', IOBES='BIES', BILOU='BILU')[name]
-  true = sentences(rng, prefixes)
-  said = [[rng.choice([tag, *tags]) for tag in tags] for tags in true]
+  true, said = drawn(case, dict(IOB2='BI', IOBES='BIES', BILOU='BILU')[name])
   own = dict(IOB2='iob2', IOBES='bioes', BILOU='bilou')[name]
-  ours = schemes.scores(*([schemes.strict_entities(t, own) for t in x] for x in (true, said)))
-  more = dict(mode='strict', scheme=getattr(scheme, name))
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    assert ours == pytest.approx(
-      [
-        f(true, said, **more)
-        for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
-      ],
-      abs=1e-12,
-    )
+  ours = [metrics.TAGS[f'strict_{n}'](true, said, own) for n in ('precision', 'recall', 'f1')]
+  more = dict(mode='strict', scheme=getattr(seqeval_scheme, name), zero_division=0)
+  theirs = (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
+  assert ours == pytest.approx([f(true, said, **more) for f in theirs], abs=1e-12)
+
+
+def test_tags_that_the_scheme_lacks_are_no_entities_in_strict_scores():
+  true, said = [['B-A', 'I-A', 'E-A', 'O']], [['B-A', 'I-A', 'O', 'S-A']]
+  assert metrics.TAGS['strict_f1'](true, said, 'iob2') == 1
 
 
 @pytest.mark.parametrize('scheme', ['iob1', 'iob2', 'bioes', 'bilou'])
@@ -126,7 +128,6 @@ def test_conversion_keeps_the_entities_and_is_possible(to):
   for tags in lawful(random.Random(2), 'iob1') + sentences(random.Random(3), 'BIES'):
     new = schemes.converted(tags, to)
     assert schemes.entities(new) == schemes.entities(tags)
-    assert schemes.strict_entities(new, to) == schemes.entities(tags)
     assert not schemes.broken(new, to)
 
 

@@ -6,7 +6,6 @@ import made
 import numpy as np
 import pytest
 
-from bertzoo_jax import tasks
 from bertzoo_jax.tasks import submission
 from configs.tasks import arguments
 from configs.tasks import glue
@@ -21,9 +20,7 @@ def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
     dev_tsv='index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n',
     test_tsv='index\tsentence1\tsentence2\n0\ta\tb\n1\t"c\td\n',
   )
-  task = tasks.open(
-    glue.get_config('rte'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
-  )
+  task = made.task(glue.get_config('rte'), tmp_path, 9)
   path = tmp_path / 'RTE.tsv'
   submission.benchmark(path, task, task.splits['test'], {'row': np.array([[0, 1.0], [2, 1]])})
   assert path.read_text() == 'index\tprediction\n0\tnot_entailment\n1\tentailment\n'
@@ -53,9 +50,7 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
     folder.mkdir()
   lines = 'gj04\t1\t\tOne.\ngj04\t0\t*\tTwo "one.\n'
   made.write(cola, train_tsv=lines, dev_tsv=lines, test_tsv='index\tsentence\n5\tThree.\n')
-  task = tasks.open(
-    glue.get_config('cola'), str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9
-  )
+  task = made.task(glue.get_config('cola'), tmp_path, 9)
   assert task.splits['train'].source.a == ['One.', 'Two "one.']
   assert task.splits['train'].labels.tolist() == [1, 0]
   assert task.splits['test'].source.a == ['Three.'] and task.splits['test'].examples == ['5']
@@ -66,12 +61,12 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   )
   made.write(ax, diagnostic_tsv='index\tsentence1\tsentence2\n0\ta\tb\n')
   config = glue.get_config('mnli')
-  task = tasks.open(config, str(tmp_path), made.Characters(), made.SHAPE, segments=2, max_length=9)
+  task = made.task(config, tmp_path, 9)
   assert list(task.splits) == ['train', 'dev', 'dev_mismatched', 'test_ax']
   assert task.labels == ('entailment', 'neutral') and len(task.splits['dev_mismatched']) == 2
   assert "dev: 1 examples with the label '-' left out." in task.report()
   # the folder of the task alone will do, too
-  again = tasks.open(config, str(mnli), made.Characters(), made.SHAPE, segments=2, max_length=9)
+  again = made.task(config, mnli, 9)
   assert again.splits['train'].ids.tolist() == task.splits['train'].ids.tolist()
 
 

@@ -4,7 +4,6 @@ import made
 import numpy as np
 import pytest
 
-from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import frames
@@ -165,10 +164,10 @@ def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
     return tf.data.Dataset.from_tensor_slices(own)
 
   with tfds.testing.mock_data(num_examples=9, as_dataset_fn=records):
-    task = tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=128)
+    task = made.task(config, '', 128)
     with pytest.raises(errors.UserError, match="source.tags names the feature 'tag'"):
       config.source.tags = 'tag'
-      tasks.open(config, '', made.Characters(), made.SHAPE, segments=2, max_length=128)
+      made.task(config, '', 128)
   assert {n: len(s.source) for n, s in task.splits.items()} == dict(train=9, dev=9, test=9)
   assert ('B-PER' in task.labels) == (name != 'ud_pos')
   assert task.splits['dev'].source.words[1] == ['w1', 'Zürich', '!']

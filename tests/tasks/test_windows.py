@@ -11,9 +11,9 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import verify
 from bertzoo_jax.tasks import answers
+from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import questions
-from bertzoo_jax.tasks import windows
 from configs.tasks import parts
 from tests.tasks import made
 from tests.tokenizers import test_of_folder
@@ -51,8 +51,8 @@ def asked(contexts, question='Who was there?', spans=None):
 def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, length)
   section = {**parts.question_windows(doc_stride=STRIDE), **fields}
-  section.pop('name')
-  return windows.question_windows(examples, None, tokenizer, frame, **section)
+  part = features.BY_NAME[section.pop('name')]
+  return part(examples, None, tokenizer, frame, **section)
 
 
 def shape_of(tokenizer):

@@ -4,10 +4,9 @@ from bertzoo_jax.tasks.kinds import choices
 from bertzoo_jax.tasks.kinds import questions
 from bertzoo_jax.tasks.kinds import rows
 from bertzoo_jax.tasks.kinds import tags
-from bertzoo_jax.tasks.kinds.kind import Kind
 
 
-def of(objective: str) -> Kind:
+def of(objective: str):
   """The kind of an objective.
 
   An objective `package.module:NAME` of your own has the kind with which NAME ends (my_tagging:
@@ -21,12 +20,12 @@ def of(objective: str) -> Kind:
 BY_NAME = {
   kind.name: kind
   for kind in (
-    rows.CLASSIFICATION,
-    rows.REGRESSION,
-    rows.MULTILABEL,
-    questions.SPAN,
-    questions.SPAN_CONDITIONAL,
-    tags.TAGGING,
-    choices.CHOICE,
+    rows.Rows('classification', rows.Classes()),
+    rows.Rows('regression', rows.Score()),
+    rows.Rows('multilabel', rows.Marks()),
+    questions.Questions('span', questions.Places()),
+    questions.Questions('span_conditional', questions.Beams()),
+    tags.Tags(),
+    choices.Choices(),
   )
 }

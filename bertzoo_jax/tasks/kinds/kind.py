@@ -1,64 +1,41 @@
-"""What one kind of fine-tuning task does that others do not."""
+"""What is the same for every kind of task: its metrics by name, its parts.
 
+A kind is a class of one of the files beside this one; `kinds.BY_NAME` has them. Legend: N units of
+a split, T tokens of all its rows, C labels. Outputs of a network are {name: float32 array} in the
+order of a split: [N, …] if the kind calls them 'rows', [T, …] beside `split.ids` if 'tokens'.
+A kind has
+
+    name, head            names of its objective, and of its head among the parameters
+    outputs               {name of an output: 'rows' | 'tokens'}
+    takes, features       class of its examples; names of the parts that make rows of them
+    metrics, of_label     {name: function(*given) → float}; those with a label as one more argument
+    labels_of(names)      {name of a label: what such a metric is given}
+    numbered(source)      (names of the labels, {split: (examples, labels or None)}, notes)
+    label_form(names)     (shape of the labels of one unit, dtype)
+    check(config, source, names)    raises UserError if a metric or an example does not fit
+    report(task)          lines for the user: '2 classes', then labels, baseline, lengths, oddities
+    given(task, split, outputs)     arguments of a metric
+    constant(task, split)           outputs that are the same for all; None if there are none
+    answers(task, split, outputs)   [dict], one line of predictions per example
+    submission(task, split, outputs, file)    {name of a file: its text}
+"""
+
+import functools
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
-
-
-class Kind(NamedTuple):
-  """A kind of task. Legend: N units of a split, T tokens of all its rows, C labels.
-
-  Outputs of a network are {name: float32 array} in the order of a split: [N, …] if the kind calls
-  them 'rows', [T, …] beside `split.ids` if it calls them 'tokens'.
-
-  Attributes:
-    name: name of its objective.
-    head: name of its head among the parameters.
-    outputs: {name of an output: 'rows' | 'tokens'}.
-    takes: class of the examples that it learns from.
-    features: names of the parts of config.features that make rows of such examples.
-    numbered: Source → (names of the labels, {split: (examples, labels or None)}, notes).
-    label_form: names of the labels → (shape of the labels of one unit, dtype).
-    heading: Task → the first line of the report, such as '2 classes'.
-    report: Task → lines for the user: labels, baseline, lengths, what is odd about the texts.
-    metrics: {name: function(*given) → float}.
-    given: (Task, Split, outputs) → arguments of a metric.
-    check: (names of metrics, names of the labels) → raises UserError if a metric does not fit.
-    constant: (Task, Split) → outputs of a prediction that is the same for all; None if there is
-      none.
-    answers: (Task, Split, outputs) → [dict], one line of predictions per example.
-    submission: (Task, Split, outputs, name of the file) → {name of a file: its text}.
-    fits: (config, Source) → raises UserError if the objective cannot learn what was read.
-  """
-
-  name: str
-  head: str
-  outputs: dict[str, str]
-  takes: type
-  features: tuple[str, ...]
-  numbered: Callable
-  label_form: Callable
-  heading: Callable
-  report: Callable
-  metrics: dict[str, Callable]
-  given: Callable
-  check: Callable
-  constant: Callable
-  answers: Callable
-  submission: Callable
-  fits: Callable = lambda config, source: None
+from bertzoo_jax.tasks import metrics
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
   """{metric: value}; all are nan if an output is not finite (a run that diverged).
 
   Args:
-    names: metrics of the task's kind, or package.module:name.
+    names: metrics of the task's kind, NAME/LABEL, or package.module:name.
     task: Task.
     split: Split with labels.
     outputs: of the network.
@@ -66,9 +43,18 @@ def score(names, task, split, outputs) -> dict[str, float]:
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
   given = task.kind.given(task, split, outputs)
-  found = {n: named.resolve(n, task.kind.metrics, 'metrics') for n in names}
+  found = {n: metric(task.kind, n, task.labels) for n in names}
   groups = lambda f: {'groups': split.examples} if ranks(f) else {}
   return {n: float(f(*given, **groups(f))) for n, f in found.items()}
+
+
+def metric(kind, name: str, names) -> Callable:
+  """A metric by name. names: of the labels. Raises UserError if there is none."""
+  of, mark, label = name.partition('/')
+  if not mark or of not in kind.of_label:
+    return named.resolve(name, kind.metrics, 'metrics')
+  own = errors.choose(label, kind.labels_of(names), 'label')
+  return functools.partial(kind.of_label[of], **own)
 
 
 def ranks(metric: Callable) -> bool:
@@ -79,24 +65,26 @@ def ranks(metric: Callable) -> bool:
     return False
 
 
-def check_metrics(kind: Kind, names, labels) -> None:
+def check_metrics(kind, config, source, labels) -> None:
   """Raises UserError if there is no metric, or one does not exist or does not fit.
 
-  Args:
-    names: config.metrics.
-    labels: names of the labels.
+  labels: names of the labels.
   """
+  names = config.metrics
   if not names:
     raise errors.UserError("config.metrics is empty: name at least one, as in ('accuracy',).")
   for name in names:
-    named.resolve(name, kind.metrics, 'metrics')
-  kind.check(names, labels)
+    metric(kind, name, labels)
+  if names[0] in metrics.NO_CHOICE:
+    raise errors.UserError(
+      f'config.metrics begins with {names[0]!r}, which is no score that is better where it is '
+      'higher: the first metric chooses the best run, so name another one first.'
+    )
+  kind.check(config, source, labels)
 
 
-def check_parts(kind: Kind, config, source) -> None:
-  """Raises UserError if config.source or config.features is of another kind of task, or the
-  objective cannot learn what was read.
-  """
+def check_parts(kind, config, source) -> None:
+  """Raises UserError if config.source or config.features is of another kind of task."""
   for split, examples in source.splits.items():
     if not isinstance(examples, kind.takes):
       raise errors.UserError(
@@ -110,4 +98,3 @@ def check_parts(kind: Kind, config, source) -> None:
       f'config.features={name} does not fit config.objective={config.objective.name}: take '
       f'{" or ".join(kind.features)}.'
     )
-  kind.fits(config, source)

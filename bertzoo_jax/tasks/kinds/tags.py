@@ -4,69 +4,128 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import labels as labels_lib
+from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Source
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.tagged import Tagged
 
 
-def numbered(source: Source):
-  """The tags of all splits as numbers.
+class Tags:
+  """See kind.py."""
 
-  Returns:
-    (names, splits, notes). names: the tags of train, or of config.source.labels; of a scheme all
-    prefixes of each type. splits: {name: (Tagged, int32 [W] of all words, or None)}, −1 for a word
-    whose tag is no label. `dev` is part of train where the source has no dev split.
+  name, head, outputs = 'tagging', 'tag_head', {'tag': 'tokens'}
+  takes, features = tagged.Tagged, ('words',)
+  metrics, of_label = metrics.TAGS, metrics.OF_TYPE
 
-  Raises:
-    UserError: train or dev has no tags; only one tag.
-  """
-  splits, notes = dict(source.splits), []
-  for name, examples in splits.items():
-    if examples.tags is None and not name.startswith('test'):
-      raise errors.UserError(f'{examples.places[0]}: {name} has no tags: write one for each word.')
-  notes += labels_lib.take_dev(splits, source.dev_share, 'sentences')
-  train = splits[TRAIN]
-  found = {tag for tags in train.tags for tag in tags}
-  names = tuple(source.labels) or schemes.completed(found, train.scheme)
-  if len(names) < 2:
-    raise errors.UserError(
-      f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
-      'another column with --config.source.tag.'
-    )
-  ids, out = {name: i for i, name in enumerate(names)}, {}
-  for name, examples in splits.items():
-    out[name] = (examples, None)
-    if examples.tags is None:
-      continue
-    numbers = [ids.get(tag, -1) for tags in examples.tags for tag in tags]
-    out[name] = (examples, np.array(numbers, np.int32))
-    unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
-    if unknown and name == TRAIN:
+  def labels_of(self, names):
+    types = sorted({schemes.parts(name)[1] for name in names} - {''})
+    return {type_: {'type_': type_} for type_ in types}
+
+  def numbered(self, source):
+    """The names are the tags of train, or config.source.labels; of a scheme all prefixes of each
+    type. The labels are int32 [W] of all words, −1 for a word whose tag is no label.
+    """
+    splits, notes = dict(source.splits), []
+    for name, examples in splits.items():
+      if examples.tags is None and not name.startswith('test'):
+        raise errors.UserError(
+          f'{examples.places[0]}: {name} has no tags: write one for each word.'
+        )
+    notes += labels_lib.take_dev(splits, source.dev_share, 'sentences')
+    train = splits[TRAIN]
+    found = {tag for tags in train.tags for tag in tags}
+    names = tuple(source.labels) or schemes.completed(found, train.scheme)
+    if len(names) < 2:
       raise errors.UserError(
-        f'train has the tag {unknown[0]!r}, and config.source.labels has not: give all tags, or '
-        '() for those of train.'
-        if source.labels
-        else f'train has the tag {unknown[0]!r}, which is none of the scheme {train.scheme}: set '
-        '--config.source.scheme=auto, or mend the file.'
+        f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
+        'another column with --config.source.tag.'
       )
-    if unknown:
-      notes.append(
-        f'{name}: {numbers.count(-1):,} words have a tag that train lacks '
-        f'({", ".join(map(repr, unknown[:10]))}): they count as wrong.'
+    ids, out = {name: i for i, name in enumerate(names)}, {}
+    for name, examples in splits.items():
+      out[name] = (examples, None)
+      if examples.tags is None:
+        continue
+      numbers = [ids.get(tag, -1) for tags in examples.tags for tag in tags]
+      out[name] = (examples, np.array(numbers, np.int32))
+      unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
+      if unknown and name == TRAIN:
+        raise errors.UserError(
+          f'train has the tag {unknown[0]!r}, and config.source.labels has not: give all tags, or '
+          '() for those of train.'
+          if source.labels
+          else f'train has the tag {unknown[0]!r}, which is none of the scheme {train.scheme}: set '
+          '--config.source.scheme=auto, or mend the file.'
+        )
+      if unknown:
+        notes.append(
+          f'{name}: {numbers.count(-1):,} words have a tag that train lacks '
+          f'({", ".join(map(repr, unknown[:10]))}): they count as wrong.'
+        )
+    return names, out, notes
+
+  def label_form(self, names):
+    return (), np.int32
+
+  def check(self, config, source, names):
+    wanted = [n for n in config.metrics if n.partition('/')[0] in metrics.OF_TYPE]
+    odd = [label for label in names if label != schemes.OUTSIDE and '-' not in label]
+    if wanted and odd:
+      raise errors.UserError(
+        f'config.metrics has {wanted[0]!r}, which is of entities (B-…, I-…), and there is the tag '
+        f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)".'
       )
-  return names, out, notes
 
+  def report(self, task):
+    splits = {s.name: s for s in task.splits.values()}
+    labelled = {n: s for n, s in splits.items() if s.labels is not None}
+    counts = {
+      name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
+      for name, s in labelled.items()
+    }
+    scheme = splits[TRAIN].source.scheme
+    heading = f'{len(task.labels)} tags of words'
+    if scheme != 'none':
+      types = len(self.labels_of(task.labels))
+      heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
+    lines = [heading, *report.class_lines(task.labels, counts)]
+    for name, s in splits.items():
+      at = s.detail
+      many = at.windows > 1
+      lines.append(
+        f'{name}: {len(at.first):,} words; tokens per row median {int(np.median(s.sizes))}, 95 % '
+        f'at most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(many.sum()):,} '
+        f'sentence{"" if many.sum() == 1 else "s"} longer than {task.max_length} tokens are '
+        f'{int(at.windows[many].sum()):,} rows'
+      )
+      if silent := int((at.first < 0).sum()):
+        example = _silent_word(s)
+        lines.append(
+          f'{name}: {silent:,} words have no token, the first is {example}; they are predicted as '
+          f'{_fallback(task)!r}.'
+        )
+    return lines + report.repeat_lines(task)
 
-def _heading(task):
-  scheme = task.splits[TRAIN].source.scheme
-  if scheme == 'none':
-    return f'{len(task.labels)} tags of words'
-  types = {schemes.parts(label)[1] for label in task.labels} - {''}
-  return f'{len(types)} types of entities ({scheme}, {len(task.labels)} tags)'
+  def given(self, task, split, outputs):
+    return split.source.tags, said(task, split, outputs), split.source.scheme
+
+  def constant(self, task, split):
+    out = np.zeros((len(split.ids), len(task.labels)), np.float32)
+    out[:, _usual(task)] = 1
+    return {'tag': out}
+
+  def answers(self, task, split, outputs):
+    found = said(task, split, outputs)
+    return [
+      {'example': name, 'words': words, 'tags': tags}
+      for name, words, tags in zip(split.examples, split.source.words, found)
+    ]
+
+  def submission(self, task, split, outputs, file):
+    """Word, its tag where the file has one, and the predicted tag, with tabs between."""
+    own = split.source
+    columns = ([] if own.tags is None else [own.tags]) + [said(task, split, outputs)]
+    return {file: tagged.written(own.words, *columns)}
 
 
 def _usual(task) -> int:
@@ -78,41 +137,6 @@ def _usual(task) -> int:
 def _numbers(split):
   """The labels of words that have a token and a label."""
   return split.labels[split.labels >= 0]
-
-
-def _report(task):
-  splits = {s.name: s for s in task.splits.values()}
-  labelled = {n: s for n, s in splits.items() if s.labels is not None}
-  counts = {
-    name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
-    for name, s in labelled.items()
-  }
-  usual = _usual(task)
-  shares = (
-    f'{name} {counts[name][0][usual] / max(counts[name][1], 1):.1%}'
-    for name in labelled
-    if name != TRAIN
-  )
-  lines = [
-    *report.label_lines(task.labels, counts),
-    f'Majority baseline (always {task.labels[usual]!r}), accuracy: {", ".join(shares)}',
-  ]
-  for name, s in splits.items():
-    at = s.detail
-    many = at.windows > 1
-    lines.append(
-      f'{name}: {len(at.first):,} words; tokens per row median {int(np.median(s.sizes))}, 95 % at '
-      f'most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(many.sum()):,} '
-      f'sentence{"" if many.sum() == 1 else "s"} longer than {task.max_length} tokens are '
-      f'{int(at.windows[many].sum()):,} rows'
-    )
-    if silent := int((at.first < 0).sum()):
-      example = _silent_word(s)
-      lines.append(
-        f'{name}: {silent:,} words have no token, the first is {example}; they are predicted as '
-        f'{_fallback(task)!r}.'
-      )
-  return lines + report.repeat_lines(task)
 
 
 def _silent_word(split):
@@ -135,94 +159,3 @@ def said(task, split, outputs) -> list[list[str]]:
     task.labels[best[place]] if place >= 0 else _fallback(task) for place in at.first.tolist()
   ]
   return [tags[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]
-
-
-def _given(task, split, outputs):
-  return split.source.tags, said(task, split, outputs), split.source.scheme
-
-
-def _constant(task, split):
-  out = np.zeros((len(split.ids), len(task.labels)), np.float32)
-  out[:, _usual(task)] = 1
-  return {'tag': out}
-
-
-def _answers(task, split, outputs):
-  found = said(task, split, outputs)
-  return [
-    {'example': name, 'words': words, 'tags': tags}
-    for name, words, tags in zip(split.examples, split.source.words, found)
-  ]
-
-
-def _submission(task, split, outputs, name):
-  """Word, its tag where the file has one, and the predicted tag, with tabs between."""
-  own = split.source
-  columns = ([] if own.tags is None else [own.tags]) + [said(task, split, outputs)]
-  return {name: tagged.written(own.words, *columns)}
-
-
-def _check(names, labels):
-  wanted = [n for n in names if n in METRICS and n != 'accuracy']
-  odd = [label for label in labels if label != schemes.OUTSIDE and '-' not in label]
-  if wanted and odd:
-    raise errors.UserError(
-      f'config.metrics has {wanted[0]!r}, which is of entities (B-…, I-…), and there is the tag '
-      f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)".'
-    )
-
-
-# --- metrics ---
-
-
-def _entities(number):
-  def metric(true, said, scheme):
-    del scheme
-    return schemes.scores(*([schemes.entities(tags) for tags in x] for x in (true, said)))[number]
-
-  return metric
-
-
-def _strict(number):
-  def metric(true, said, scheme):
-    read = lambda tags: schemes.strict_entities(tags, scheme)
-    return schemes.scores(*([read(tags) for tags in x] for x in (true, said)))[number]
-
-  return metric
-
-
-def accuracy(true, said, scheme):
-  """Share of the words whose tag is right."""
-  del scheme
-  right = sum(a == b for t, s in zip(true, said) for a, b in zip(t, s))
-  return right / max(sum(map(len, true)), 1)
-
-
-# Of entities: as seqeval has them, in its default and its strict mode.
-METRICS = {
-  'entity_f1': _entities(2),
-  'entity_precision': _entities(0),
-  'entity_recall': _entities(1),
-  'strict_f1': _strict(2),
-  'strict_precision': _strict(0),
-  'strict_recall': _strict(1),
-  'accuracy': accuracy,
-}
-
-TAGGING = Kind(
-  name='tagging',
-  head='tag_head',
-  outputs={'tag': 'tokens'},
-  takes=Tagged,
-  features=('words',),
-  numbered=numbered,
-  label_form=lambda labels: ((), np.int32),
-  heading=_heading,
-  report=_report,
-  metrics=METRICS,
-  given=_given,
-  check=_check,
-  constant=_constant,
-  answers=_answers,
-  submission=_submission,
-)
