@@ -17,7 +17,6 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import __main__ as command
-from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import networks
@@ -320,10 +319,6 @@ def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatc
   monkeypatch.setattr(held_out.pretrained, 'open_run', lambda _: fine_tuned)
   with pytest.raises(errors.UserError, match='fills no masks: give a run of pretraining'):
     held_out.opened('F', 'C')
-
-
-def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():
-  assert plan._warmup(0.1, 57) == 5 and plan._warmup(20, 57) == 20
 
 
 def test_a_fine_tuned_run_and_one_from_a_directory_are_exported_with_equal_predictions(

@@ -21,6 +21,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import jobs as running
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
@@ -201,7 +202,7 @@ def test_a_recipe_names_the_column_that_a_task_begins_with():
 
 
 def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
-  monkeypatch.setattr(command, '_WAIT', 0.01)
+  monkeypatch.setattr(running, '_WAIT', 0.01)
   tries, said = iter([errors.TryAgain('in use by 1')] * 3 + [errors.TryAgain('in use by 2')]), []
 
   @contextlib.contextmanager
@@ -210,8 +211,8 @@ def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
       raise refused
     yield
 
-  monkeypatch.setattr(command.lock, 'hold', hold)
-  with command._held(tmp_path / 'text', said.append):
+  monkeypatch.setattr(running.lock, 'hold', hold)
+  with running.holding(tmp_path / 'text', said.append):
     assert said == ['in use by 1', 'in use by 2']
 
 
@@ -446,7 +447,7 @@ def test_a_mistake_names_the_field_of_the_table(tmp_path, key, value, remedy):
 @pytest.mark.parametrize('kind', [errors.UserError, errors.TryAgain, errors.Diverged])
 def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
   with pytest.raises(errors.UserError) as raised:
-    with plan.naming({'length': 4}, 'rows.whole.experiment'):
+    with plan.naming({'length': 4}, 'whole'):
       raise kind('--config.length=4 is not that of config.json: set config.lengths.')
   assert raised.type is kind
   assert str(raised.value) == (

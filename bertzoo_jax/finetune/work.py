@@ -6,10 +6,8 @@ runs of a task only the best keeps its checkpoint. A run that diverges is finish
 and ranks below all others.
 """
 
-import concurrent.futures
 import io
 import math
-import queue
 import shutil
 import threading
 import time
@@ -25,6 +23,8 @@ from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import jobs
+from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
@@ -34,7 +34,6 @@ from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import workdir as workdirs
 
-RESULT = 'result.json'
 PREDICTIONS = 'predictions.npz'
 _SCORED_ROWS = 64  # that go through a network together
 # compiled once for equal encoders: runs and splits whose rows have one length share it
@@ -60,7 +59,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
   Args:
-    runs: plan.Run of one task.
+    runs: jobs of one task.
     task: tasks.Task.
     weights: {address: Pretrained}.
     notice: a Preemption that listens.
@@ -71,59 +70,46 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     UserError: see `run.train`; no further run is begun, and those under way save and end.
     Stopped: all runs diverged.
   """
-  results, free, lock = {}, queue.Queue(), threading.Lock()
-  for own in [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]:
-    free.put(own)
-  alone = len(runs) == 1
+  results, finishing, alone = {}, threading.Lock(), len(runs) == 1
+  slots = [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]
   if not alone:
-    say(f'{runs[0].task}: {len(runs)} runs, {free.qsize()} at a time; a line for each that ends')
+    say(f'{runs[0].name}: {len(runs)} runs, {len(slots)} at a time; a line for each that ends')
 
-  def work(number):
-    own = free.get()
+  def do(run, own):
+    if notice.name:
+      return False
+    began = time.monotonic()
     try:
-      if notice.name:
-        return
-      began = time.monotonic()
       with jax.default_device(own[0]):
-        found = _one(runs[number], task, weights[runs[number].init], notice, own, alone)
-      if found is None:
-        return
-      with lock:
-        results[number] = found
-        _keep_best(runs, results)
-        if not alone:
-          say(_line(len(results), runs, runs[number], found, time.monotonic() - began))
-    finally:
-      free.put(own)
+        found = _one(run, task, weights[run.init], notice, own, alone)
+    except Exception:
+      notice.name = notice.name or 'the failure of another run'
+      raise
+    if found is None:
+      return False
+    with finishing:
+      results[run.folder] = found
+      _keep_best([run for run in runs if run.folder in results], results)
+      if not alone:
+        say(_line(len(results), runs, run, found, time.monotonic() - began))
+    return True
 
-  pool = concurrent.futures.ThreadPoolExecutor(free.qsize())
-  begun = [pool.submit(work, number) for number in range(len(runs))]
-  try:
-    for each in concurrent.futures.as_completed(begun):
-      each.result()
-  except Exception:
-    notice.name = notice.name or 'the failure of another run'
-    pool.shutdown(cancel_futures=True)
-    raise
-  except BaseException:  # the second Ctrl-C waits for nothing
-    pool.shutdown(wait=False, cancel_futures=True)
-    raise
-  pool.shutdown()
-  if len(results) < len(runs):
+  if not jobs.run(runs, do, slots):
     return None
-  chosen = best([results[n] for n in range(len(runs))])
-  if len(runs) > 1 and results[chosen]['diverged']:
+  chosen = runs[best([results[run.folder] for run in runs])]
+  if not alone and (why := results[chosen.folder]['diverged']):
     raise errors.Stopped(
-      f'All {len(runs)} runs of {runs[chosen].task} diverged ({results[chosen]["diverged"]}): take '
-      'lower rates and another --workdir.'
+      f'All {len(runs)} runs of {chosen.name} diverged ({why}): take lower rates and another '
+      '--workdir.'
     )
-  if not step_folders.steps(runs[chosen].folder):
+  if not step_folders.steps(chosen.folder):
     # it was not the best of the runs that this workdir was for before
-    say(f'{runs[chosen].folder} has no checkpoint any more: it is trained again')
-    (runs[chosen].folder / RESULT).unlink()
-    del results[chosen]
-    work(chosen)
-  return [results[n] for n in range(len(runs))] if len(results) == len(runs) else None
+    say(f'{chosen.folder} has no checkpoint any more: it is trained again')
+    (chosen.folder / chosen.record).unlink()
+    del results[chosen.folder]
+    if not do(chosen, slots[0]):
+      return None
+  return [results[run.folder] for run in runs]
 
 
 def at_once(runs, devices: int) -> int:
@@ -178,7 +164,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
   its lines are shown, and it raises Diverged.
   """
-  file = run.folder / RESULT
+  file = run.folder / run.record
   if file.exists():
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
   try:
@@ -243,7 +229,7 @@ def _write(run, step, scored, diverged='') -> dict:
   if scored and score is None and not diverged:
     diverged = 'its scores are no numbers'
   result = {
-    'task': run.task,
+    'task': run.name,
     'point': [list(p) for p in run.point],
     'seed': run.seed,
     'init': run.init,
@@ -252,8 +238,8 @@ def _write(run, step, scored, diverged='') -> dict:
     'scores': scored,
     'diverged': diverged,
   }
-  storage.write_json(run.folder / RESULT, result)
-  return storage.read_json(run.folder / RESULT)
+  storage.write_json(run.folder / run.record, result)
+  return storage.read_json(run.folder / run.record)
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
@@ -269,8 +255,8 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
         out.setdefault(split, {})[name or 'row'] = found[key]
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
     raise errors.UserError(
-      f'{file} cannot be read ({type(e).__name__}): delete {RESULT} beside it, and the same line '
-      'writes both again.'
+      f'{file} cannot be read ({type(e).__name__}): delete {plan.RESULT} beside it, and the same '
+      'line writes both again.'
     ) from e
   return out
 
@@ -368,13 +354,12 @@ def scoring(task):
   return of
 
 
-def _keep_best(runs, results):
-  """Deletes the checkpoints of finished runs that are not the best. results: {number: result}."""
-  numbers = sorted(results)
-  kept = numbers[best([results[n] for n in numbers])]
-  for number in numbers:
-    folder = runs[number].folder / step_folders.FOLDER
-    if number != kept and folder.exists():
+def _keep_best(finished, results):
+  """Deletes the checkpoints of runs that are not the best. results: {folder: result}."""
+  kept = finished[best([results[run.folder] for run in finished])]
+  for run in finished:
+    folder = run.folder / step_folders.FOLDER
+    if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
 
 
@@ -388,5 +373,5 @@ def _line(done, runs, run, result, seconds) -> str:
   if result['diverged']:
     score = f'– (it diverged: {result["diverged"]})'
   return (
-    f'{run.task} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
+    f'{run.name} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
   )

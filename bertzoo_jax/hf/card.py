@@ -306,7 +306,7 @@ def _usage(run) -> str:
 
 
 def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:
-  """What fills answers.txt. usual: whether rows begin with the passage if the config says nothing."""
+  """What fills answers.txt. usual: whether rows begin with the passage where the order is auto."""
   order = features.get('order', 'auto')
   passage_first = usual if order == 'auto' else order == 'passage_first'
   threshold = features.get('no_answer_threshold', 0.0)

@@ -40,8 +40,8 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
     say: prints a line.
   """
   known, out = {}, []
-  for row in dict.fromkeys(job.row for job in jobs):
-    own = [job for job in jobs if job.row == row]
+  for row in dict.fromkeys(job.name for job in jobs):
+    own = [job for job in jobs if job.name == row]
     program = _programs(own[0].experiment)
     if program not in known:
       say(f'{row}: compiling for {tpu}')

@@ -27,11 +27,11 @@ def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   for job in plan.jobs(config, workdir):
     if not storage.path(job.pretraining).exists():
       continue
-    whole = flops[job.row] if flops.get(job.row) else math.nan
+    whole = flops[job.name] if flops.get(job.name) else math.nan
     points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
     spent = _spent(job.experiment)
     if line := [(step, loss, whole * spent(step)) for step, loss in points if loss is not None]:
-      found.setdefault(config.rows[job.row].title, []).append(line)
+      found.setdefault(config.rows[job.name].title, []).append(line)
   return found
 
 

@@ -13,6 +13,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
+from bertzoo_jax.finetune import jobs
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.training import checkpoint
@@ -37,7 +38,7 @@ _EVALUATED = {  # measure of a column: rows and measure of `evaluate`
 }
 
 
-def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
+def run(job: jobs.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
   """The scores of a job, which are written to its folder; None if the user asked to stop.
 
   What is finished is not run again. A pretraining that diverges, or whose first weights are of a
@@ -53,15 +54,14 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   Raises:
     UserError, TryAgain, Stopped: see pretrain and finetune.
   """
-  title = f'{config.rows[job.row].title}, seed {job.seed}'
   if why := _never_begins(job, config):
-    say(f'{title} is not run: {why}')
+    say(f'{job.title} is not run: {why}')
     return _written(job, config, dict.fromkeys(config.table.columns, _nothing(why)), _NOTHING)
-  say(f'\n== {title}: pretraining in {job.pretraining}')
+  say(f'\n== {job.title}: pretraining in {job.pretraining}')
   try:
     trained = _pretrained(job, corpus)
   except errors.Diverged as e:
-    say(f'{title} diverged. {e}')
+    say(f'{job.title} diverged. {e}')
     jax.clear_caches()
     columns = dict.fromkeys(config.table.columns, _nothing(f'diverged: {e}'))
     return _written(job, config, columns, {**_NOTHING, 'devices': _devices()})
@@ -70,7 +70,8 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   evaluated = _evaluated(job, config, corpus)
   cosines = _cosines(job, config)
   columns, tasks_done = {}, {}
-  for name in sorted(config.table.columns, key=lambda name: 'begins' in config.columns[name]):
+  begins = {name: config.columns[name].get('begins') for name in config.table.columns}
+  for name in jobs.in_order(begins, 'The columns '):
     column = config.columns[name]
     if column.kind == 'task':
       found = _fine_tuned(job, name, config, task_dir, say)
@@ -86,10 +87,10 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
 
 def _never_begins(job, config) -> str:
   """Why a job has no weights to begin with; '' if it has."""
-  if not job.after:
+  if not job.needs:
     return ''
-  before = storage.read_json(job.folder.parent.parent / job.after / job.folder.name / plan.SCORES)
-  return f'diverged: {config.rows[job.after].title}' if before['steps'] is None else ''
+  before = storage.read_json(job.folder.parent.parent / job.needs / job.folder.name / job.record)
+  return f'diverged: {config.rows[job.needs].title}' if before['steps'] is None else ''
 
 
 def _written(job, config, columns, trained) -> dict:
@@ -98,7 +99,7 @@ def _written(job, config, columns, trained) -> dict:
     if config.columns[name].kind == 'not_supported':
       columns[name] = _cell(config.columns[name], trained, {}, {}, None)
   result = {
-    'row': job.row,
+    'row': job.name,
     'seed': job.seed,
     'columns': columns,
     'steps': trained['step'],
@@ -106,8 +107,8 @@ def _written(job, config, columns, trained) -> dict:
     'devices': trained['devices'],
     'commit': workdirs.commit(),
   }
-  storage.write_json(job.folder / plan.SCORES, result)
-  return storage.read_json(job.folder / plan.SCORES)
+  storage.write_json(job.folder / job.record, result)
+  return storage.read_json(job.folder / job.record)
 
 
 def _devices() -> str:
@@ -119,7 +120,7 @@ def _pretrained(job, corpus) -> dict | None:
   file = job.folder / PRETRAINED
   if file.exists():
     return storage.read_json(file)
-  with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+  with plan.naming(job.experiment, job.name):
     found = pretrain.pretrain(
       job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
     )
@@ -212,9 +213,9 @@ def absent(config, task_dir) -> list[str]:
   return [f'{title} is not run. {why}' for title, why in found if why]
 
 
-def late(job: plan.Job, config, task_dir) -> list[str]:
+def late(job: jobs.Job, config, task_dir) -> list[str]:
   """Titles of the tasks that a finished job left out for want of files, which are there now."""
-  done = storage.read_json(job.folder / plan.SCORES)['columns']
+  done = storage.read_json(job.folder / job.record)['columns']
   left_out = [name for name in config.table.columns if done[name]['why'] == _NO_FILES]
   columns = [config.columns[name] for name in left_out]
   return [column.title for column in columns if not _located(column, config, task_dir)[1]]
