@@ -41,17 +41,11 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import google
 from bertzoo_jax.hf.architectures import released
 
-_CONFIG, _WEIGHTS, _GENERATOR = (
-  'config.json',
-  'pytorch_model.bin',
-  'pytorch_model.generator.bin',
-)
+_CONFIG, _WEIGHTS = 'config.json', 'pytorch_model.bin'
+_GENERATOR = 'pytorch_model.generator.bin'
 # Google's names of TensorFlow checkpoints, and of what lies beside them.
-_CHECKPOINTS = (
-  'bert_model.ckpt',
-  'model.ckpt-best',
-  *(f'electra_{size}' for size in ('small', 'base', 'large')),
-)
+_CHECKPOINTS = ('bert_model.ckpt', 'model.ckpt-best')
+_CHECKPOINTS += ('electra_small', 'electra_base', 'electra_large')
 _BESIDE = ('bert_config.json', 'albert_config.json', '30k-clean.model')
 _TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin', '30k-clean.model')
 
@@ -96,12 +90,11 @@ def convert(model: str, out) -> list[str]:
 
 def _pickled(source, files):
   """Yields (name of the network, '' for a single one; its tensors; its config.json)."""
-  content = weights.read_json(source / _CONFIG)
-  both = (source / _GENERATOR).exists()
+  content, both = weights.read_json(source / _CONFIG), (source / _GENERATOR).exists()
   for name, of in (('discriminator', files), ('generator', [source / _GENERATOR]))[: 1 + both]:
     tensors = {key: x for file in of for key, x in _read(file).items()}
     own = released.config(content, name)
-    own = {**own, 'model_type': own.get('model_type') or released.model_type(tensors)}
+    own['model_type'] = own.get('model_type') or released.model_type(tensors)
     own['architectures'] = released.classes(own, tensors)
     yield name if both else '', tensors, own
 
@@ -178,9 +171,8 @@ def _read(path) -> dict:
     raise errors.UserError(
       f'{path} is damaged, or torch.save did not write it: download it again.'
     ) from e
-  strange = [] if isinstance(state, dict) else [('an object', state)]
-  strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
-  for key, x in strange[:1]:
+  named = state.items() if isinstance(state, dict) else [('an object', state)]
+  for key, x in ((key, x) for key, x in named if not isinstance(x, torch.Tensor)):
     raise errors.UserError(
       f'{path} holds {key!r} of type {type(x).__name__}, not only named tensors: save nothing but '
       'the state_dict() of the network.'

@@ -152,8 +152,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
   """The Top of the masked tokens that their rows hide."""
 
   def likelier(params, batch, memory):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
+    logits_BPV = _logits(encoder, params, batch)
     truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
     return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
 
@@ -181,12 +180,15 @@ def _first_weights(run):
 
 def _fill(encoder, params, batch):
   """The network's likeliest token at the first masked position of each row."""
-
-  def read(params, batch, memory):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
-
+  first = lambda params, batch: _logits(encoder, params, batch, first=1)[:, 0]
+  read = lambda params, batch, memory: (first(params, batch).argmax(-1), memory)
   return scores.through(read, encoder, params, [batch]).tolist()
+
+
+def _logits(encoder, params, batch, first=None):
+  """logits_BPV of the first predictions of each row."""
+  states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+  return networks.vocabulary_logits(encoder, params, states_BPD[:, :first])
 
 
 def screen(found: Found) -> str:

@@ -178,13 +178,8 @@ def _say(text):
 
 
 def main(_):
-  finetune(
-    _CONFIG.value,
-    _WORKDIR.value,
-    init=_INIT.value,
-    task_dir=_TASK_DIR.value,
-    predict=_PREDICT.value,
-  )
+  asked = dict(init=_INIT.value, task_dir=_TASK_DIR.value, predict=_PREDICT.value)
+  finetune(_CONFIG.value, _WORKDIR.value, **asked)
 
 
 if __name__ == '__main__':

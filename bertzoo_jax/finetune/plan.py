@@ -196,7 +196,9 @@ def _check(config):
         f'config.grid has {line!r}: each of its lines is a field and a tuple of values, '
         '--config.grid="((\'schedule.learning_rate\', (1e-5, 3e-5)),)".'
       )
-    key, values = line
+  if twice := _twice([key for key, _ in config.grid]):
+    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
+  for key, values in config.grid:
     if twice := _twice(values):
       raise errors.UserError(f'config.grid has {key}={twice[0]!r} twice: name each value once.')
     if key not in known:
@@ -209,8 +211,6 @@ def _check(config):
         f'config.grid varies {key!r}, which is one for all runs'
         + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
       )
-  if twice := _twice([key for key, _ in config.grid]):
-    raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
   if twice := _twice(config.seeds):
     raise errors.UserError(f'config.seeds has {twice[0]!r} twice: name each once.')
   if wrong := [seed for seed in config.seeds if not isinstance(seed, int)]:

@@ -59,8 +59,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
   Args:
-    runs: jobs of one task.
-    task: tasks.Task.
+    runs: jobs of one task, a tasks.Task.
     weights: {address: Pretrained}.
     notice: a Preemption that listens.
     devices: one run at a time on all of them, or as many runs as devices, each on its own.
@@ -130,12 +129,8 @@ def outputs(run, params, split, task, task_batches) -> dict[str, np.ndarray]:
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind.Kind
   names them.
 
-  Args:
-    run: an assembly.Run.
-    params: nested arrays.
-    split: tasks.Split.
-    task: tasks.Task.
-    task_batches: split → iterator of (numbers of units, batch).
+  run: an assembly.Run. params: nested arrays. split, task: of `tasks`. task_batches: split →
+  iterator of (numbers of units, batch).
   """
   encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
   params, out = jax.device_put(params), {}
@@ -270,11 +265,15 @@ def majority(task, metric: str) -> float:
   """The dev score of a prediction that is the same for all: the most frequent class of the train
   split, its mean score, or for each label what most rows have. nan without such a one.
   """
-  dev = next((s for n, s in task.splits.items() if n.startswith('dev')), None)
-  if dev is None or dev.labels is None:
-    return float('nan')
-  said = task.kind.constant(task, dev)
-  return float('nan') if said is None else kind.score((metric,), task, dev, said)[metric]
+  dev = _dev(task)
+  said = None if dev is None else task.kind.constant(task, dev)
+  return math.nan if said is None else kind.score((metric,), task, dev, said)[metric]
+
+
+def _dev(task):
+  """The split by which runs are compared; None if it has no labels."""
+  dev = next((split for name, split in task.splits.items() if name.startswith('dev')), None)
+  return None if dev is None or dev.labels is None else dev
 
 
 def data_of(experiment, task, weights) -> training_data.Data:
@@ -283,45 +282,27 @@ def data_of(experiment, task, weights) -> training_data.Data:
   lengths = batches.buckets(experiment.length)
   padding = dict(padding=task.padding, pad=task.pad)
 
-  def make(step):
-    return batches.train_batch(
-      train,
-      step,
-      batch_size=size,
-      seed=experiment.seed,
-      length_buckets=lengths,
-      **padding,
-    )
+  def make(first, end):
+    known = dict(batch_size=size, seed=experiment.seed, length_buckets=lengths, **padding)
+    return (batches.train_batch(train, step, **known) for step in range(first, end))
 
   def held_out():
-    name = next((n for n in task.splits if n.startswith('dev')), None)
-    if name is None or task.splits[name].labels is None:
-      return
-    for _, batch in batches.ordered_batches(
-      task.splits[name], size, length_buckets=lengths, **padding
-    ):
-      yield batch
+    if (dev := _dev(task)) is not None:
+      for _, batch in batches.ordered_batches(dev, size, length_buckets=lengths, **padding):
+        yield batch
 
   whole = np.zeros(size, np.int64)  # any units, as long as rows may be
-  features = {
-    name: (x.shape, x.dtype)
-    for name, x in batches.gathered(train, whole, length=experiment.length, **padding).items()
-  }
-
-  def phase(phase):
-    del phase
-    return training_data.PhaseData(
-      features, lambda a, b: (make(step) for step in range(a, b)), held_out, len(train)
-    )
+  longest = batches.gathered(train, whole, length=experiment.length, **padding)
+  features = {name: (x.shape, x.dtype) for name, x in longest.items()}
+  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train))
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
     source = storage.path(weights.tokenizer_folder)
-    files = (
-      {p.name: p.read_bytes() for p in source.iterdir()}
-      if hf_tokenizer.made_here(source)
-      else hf_tokenizer.published(source)
-    )
+    if hf_tokenizer.made_here(source):
+      files = {p.name: p.read_bytes() for p in source.iterdir()}
+    else:
+      files = hf_tokenizer.published(source)
     for name, content in files.items():
       storage.write_bytes(folder / name, content)
 

@@ -113,15 +113,8 @@ def reproduce(
 def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> str:
   """What the pretraining of all rows would cost on a slice, as text; nothing is run.
 
-  Args:
-    config: of a table.
-    workdir: of the table; it need not exist.
-    rows: titles or names of rows; () for all.
-    tpu: accelerator type; None for that of the config.
-    price: dollars per chip and hour; None for that of preflight.
-    say: prints a line.
-
-  Raises UserError for anything that does not fit.
+  Arguments and errors: see `reproduce`. The workdir need not exist. tpu: None for that of the
+  config. price: dollars per chip and hour; None for that of preflight.
   """
   plan.check(config)
   tpu = tpu or config.table.topology
@@ -206,20 +199,12 @@ def _texts(asked, config, workdir, source, say) -> dict[str, str]:
 
 
 def main(_):
+  asked = dict(rows=_ROWS.value, tpu=_TPU.value)
   if _PREFLIGHT.value:
-    print(
-      preflight(_CONFIG.value, _WORKDIR.value, rows=_ROWS.value, tpu=_TPU.value, price=_PRICE.value)
-    )
+    print(preflight(_CONFIG.value, _WORKDIR.value, price=_PRICE.value, **asked))
     return
-  reproduce(
-    _CONFIG.value,
-    _WORKDIR.value,
-    source=_SOURCE.value,
-    task_dir=_TASK_DIR.value,
-    rows=_ROWS.value,
-    hours=_HOURS.value,
-    tpu=_TPU.value,
-  )
+  asked |= dict(source=_SOURCE.value, task_dir=_TASK_DIR.value, hours=_HOURS.value)
+  reproduce(_CONFIG.value, _WORKDIR.value, **asked)
 
 
 if __name__ == '__main__':

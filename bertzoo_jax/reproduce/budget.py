@@ -62,11 +62,7 @@ def work(experiment) -> float:
 def warmed_up(jobs, texts, workdir, say=print) -> float:
   """Seconds of all jobs on this machine at k = 1, from some steps of each unlike experiment.
 
-  Args:
-    jobs: of the table, undivided.
-    texts: {plan.text_of: folder of the corpus}.
-    workdir: of the table, for a folder that is removed again.
-    say: prints a line.
+  texts: {plan.text_of: folder of the corpus}. In workdir a folder is made, and removed again.
   """
   known, total = {}, 0.0
   for job in jobs:

@@ -18,10 +18,7 @@ _STYLE = {'svg.hashsalt': 'bertzoo_jax', 'svg.fonttype': 'none', 'font.size': 9}
 def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   """{title of a row: for each seed [(step, loss in nats, train FLOPs)]}, of rows that have begun.
 
-  Args:
-    config: the table.
-    workdir: of reproduce.
-    flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
+  flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
   """
   found = {}
   for job in plan.jobs(config, workdir):
