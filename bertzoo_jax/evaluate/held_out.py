@@ -78,14 +78,8 @@ def segment_pairs(pairs: str) -> dict:
   """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
   labels are equally likely.
   """
-  return dict(
-    name='segment_pairs',
-    pairs=pairs,
-    short_rate=0.1,
-    negative_rate=0.5,
-    negatives='documents',
-    lone_sentences='skip',
-  )
+  rates = dict(short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
+  return dict(name='segment_pairs', pairs=pairs, **rates)
 
 
 def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
@@ -93,14 +87,8 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   has fewer rows.
 
   'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
-  first ones of an epoch, at most what a probe is fitted on.
-
-  Args:
-    corpus: an open corpus.
-    config: of the phase; its masking, length, batch_size and seed are used.
-    format: section.
-    split: 'train' or 'held_out'.
-    batches: n.
+  first ones of an epoch, at most what a probe is fitted on. config: of the phase; its masking,
+  length, batch_size and seed are used. format: section.
 
   Raises:
     UserError: the split has no row of the format, or what pipeline.build refuses.
@@ -128,12 +116,10 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
 
 def _check_vocabulary(workdir, corpus):
   """Rows of other words are refused: every id would be another word's."""
-  theirs, ours = (
-    vocabulary.of_folder(storage.path(workdir) / 'tokenizer'),
-    vocabulary.of_folder(corpus.path / 'tokenizer'),
-  )
+  folders = storage.path(workdir) / 'tokenizer', corpus.path / 'tokenizer'
+  theirs, ours = map(vocabulary.of_folder, folders)
   if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):
     raise errors.UserError(
       f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
-      f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'
+      f'Prepare the text with --tokenizer {folders[0]}.'
     )
