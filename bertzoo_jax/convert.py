@@ -171,8 +171,9 @@ def _read(path) -> dict:
     raise errors.UserError(
       f'{path} is damaged, or torch.save did not write it: download it again.'
     ) from e
-  named = state.items() if isinstance(state, dict) else [('an object', state)]
-  for key, x in ((key, x) for key, x in named if not isinstance(x, torch.Tensor)):
+  strange = [] if isinstance(state, dict) else [('an object', state)]
+  strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
+  for key, x in strange[:1]:
     raise errors.UserError(
       f'{path} holds {key!r} of type {type(x).__name__}, not only named tensors: save nothing but '
       'the state_dict() of the network.'
