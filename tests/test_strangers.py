@@ -41,7 +41,6 @@ from bertzoo_jax.reproduce import plan as tables
 from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.tasks import datasets
 from bertzoo_jax.text import finding
-from bertzoo_jax.tokenizers import compare
 from configs import bert
 from configs import parts as config_parts
 from configs.tables import albert_table5
@@ -156,13 +155,12 @@ def test_a_run_that_names_code_of_its_own_is_refused(place, poison, command):
   assert '\n' not in str(e.value)
 
 
-@pytest.mark.parametrize('command', [*READERS, 'prepare --tokenizer', 'show --tokenizers'])
+@pytest.mark.parametrize('command', [*READERS, 'prepare --tokenizer'])
 def test_a_hugging_face_directory_with_a_tokenizer_of_its_own_is_refused(place, command):
   section(pathlib.Path('hf/bertzoo.json'))
   readers = {
     **{name: lambda read=read: read('hf:hf') for name, read in READERS.items()},
     'prepare --tokenizer': lambda: tokenizers.load('hf'),
-    'show --tokenizers': lambda: compare.read('hf'),
   }
   with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
     readers[command]()
