@@ -1,8 +1,6 @@
 """The text that a run is scored on: the run beside a corpus, and rows of it."""
 
 import warnings
-from typing import Any
-from typing import NamedTuple
 
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.batches import pipeline
@@ -17,26 +15,10 @@ from bertzoo_jax.training import workdir as workdirs
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 
 
-class Opened(NamedTuple):
-  """A run beside a corpus.
-
-  Attributes:
-    params: of the checkpoint; step: its step.
-    workdir: of the run; config: of the phase that took that step.
-    corpus: open, with the run's vocabulary and held-out text.
-    networks: that the run's objective trains.
+def opened(address: str, path: str, cache_dir: str | None = None):
+  """(A pretrained.Run, an open corpus with its vocabulary and held-out text); arguments and errors:
+  see `scores.evaluate`.
   """
-
-  params: dict
-  step: int
-  workdir: str
-  config: Any
-  corpus: corpora.Corpus
-  networks: tuple
-
-
-def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
-  """A run and held-out text for it; arguments and errors: see `scores.evaluate`."""
   run = pretrained.open_run(address)
   workdir, config = run.workdir, run.config
   if 'corpus' not in config:
@@ -53,7 +35,7 @@ def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
       f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
       '--config.corpus.held_out.'
     )
-  return Opened(run.params, run.step, workdir, config, corpus, run.networks)
+  return run, corpus
 
 
 def masked_as(config, workdir: str):

@@ -158,7 +158,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.outputs(chosen.resolved, params, split, task, work.scoring(task))
+  said = work.outputs(chosen.resolved, params, split, task)
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
   _say(f'{len(split.source):,} predictions are in {out}')

@@ -125,17 +125,18 @@ def best(results: list[dict]) -> int:
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
-def outputs(run, params, split, task, task_batches) -> dict[str, np.ndarray]:
+def outputs(run, params, split, task) -> dict[str, np.ndarray]:
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind.Kind
   names them.
 
-  run: an assembly.Run. params: nested arrays. split, task: of `tasks`. task_batches: split →
-  iterator of (numbers of units, batch).
+  run: an assembly.Run. params: nested arrays. split, task: of `tasks`.
   """
+  lengths = batches.buckets(int(max(split.lengths, default=1)))
+  padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
   encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
-    for numbers, batch in task_batches(split):
+    for numbers, batch in batches.ordered_batches(split, _SCORED_ROWS, **padded):
       found = _read(encoder, params, batch)
       for name, axis in task.kind.outputs.items():
         # the last batch is filled up with copies; their outputs are dropped
@@ -182,7 +183,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return None
   params, step, _ = checkpoint.load_params(str(run.folder))
   said = {
-    name: outputs(run.resolved, params, split, task, scoring(task))
+    name: outputs(run.resolved, params, split, task)
     for name, split in task.splits.items()
     if name != 'train'
   }
@@ -317,22 +318,6 @@ def data_of(experiment, task, weights) -> training_data.Data:
     save_tokenizer=save_tokenizer,
     tokenizer=weights.tokenizer_folder,
   )
-
-
-def scoring(task):
-  """split → iterator of (row numbers, batch) for `logits`."""
-
-  def of(split):
-    longest = int(max(split.lengths, default=1))
-    return batches.ordered_batches(
-      split,
-      _SCORED_ROWS,
-      length_buckets=batches.buckets(longest),
-      padding=task.padding,
-      pad=task.pad,
-    )
-
-  return of
 
 
 def _keep_best(finished, results):
