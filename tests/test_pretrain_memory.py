@@ -104,7 +104,9 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
   values = {(s.how, s.measure): s.value for s in measured}
   for how in ('memory', 'no memory'):
     said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]
-    np.testing.assert_allclose(said, directly(opened, text.vocab_size, rows, how == 'memory'), rtol=1e-5)
+    np.testing.assert_allclose(
+      said, directly(opened, text.vocab_size, rows, how == 'memory'), rtol=1e-5
+    )
   assert abs(values['head, memory', 'loss'] - values['head, no memory', 'loss']) > 1e-5
 
 
