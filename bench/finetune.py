@@ -82,7 +82,7 @@ def make(args, folder):
 
 
 def opened(args, folder):
-  """(plan.Run, tasks.Task, Pretrained) of our side."""
+  """(Job, tasks.Task, Pretrained) of our side."""
   from bertzoo_jax import tokenizers
   from bertzoo_jax.assembly import pretrained
   from bertzoo_jax.finetune import plan

@@ -33,12 +33,12 @@ def segments(batches, special):
 
 
 def main(workdir, path):
-  run = held_out.opened(workdir, path)
+  run, corpus = held_out.opened(workdir, path)
   pairs = {
-    split: held_out.rows_of(run.corpus, run.config, held_out.segment_pairs('nsp'), split, n)
+    split: held_out.rows_of(corpus, run.config, held_out.segment_pairs('nsp'), split, n)
     for split, n in BATCHES.items()
   }
-  special = list(run.corpus.special.values())
+  special = list(corpus.special.values())
   text = {split: segments(batches, special) for split, batches in pairs.items()}
   vectors = feature_extraction.text.TfidfVectorizer(analyzer=lambda ids: ids)
   vectors.fit(text['train'][0] + text['train'][1])

@@ -34,10 +34,10 @@ def lines(name: str) -> list[str]:
   """Lines of the section for one table. Raises SystemExit for a row that does not fit."""
   config = importlib.import_module(f'configs.tables.{name}').get_config('paper').lock()
   kind, jobs = config.table.topology, plan.jobs(config, '/nowhere')
-  ordered = sorted({job.row: job for job in jobs}.values(), key=_by_work)
+  ordered = sorted({job.name: job for job in jobs}.values(), key=_by_work)
   out = []
-  for job in dict.fromkeys((ordered[-1].row, ordered[0].row)):
-    experiment = next(j.experiment for j in jobs if j.row == job)
+  for job in dict.fromkeys((ordered[-1].name, ordered[0].name)):
+    experiment = next(j.experiment for j in jobs if j.name == job)
     title = config.rows[job].title
     print(f'{name}: {title} on {kind}', file=sys.stderr, flush=True)
     found = verdict.preflight(experiment, tpu=kind, largest=False)

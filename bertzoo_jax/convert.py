@@ -41,17 +41,11 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import google
 from bertzoo_jax.hf.architectures import released
 
-_CONFIG, _WEIGHTS, _GENERATOR = (
-  'config.json',
-  'pytorch_model.bin',
-  'pytorch_model.generator.bin',
-)
+_CONFIG, _WEIGHTS = 'config.json', 'pytorch_model.bin'
+_GENERATOR = 'pytorch_model.generator.bin'
 # Google's names of TensorFlow checkpoints, and of what lies beside them.
-_CHECKPOINTS = (
-  'bert_model.ckpt',
-  'model.ckpt-best',
-  *(f'electra_{size}' for size in ('small', 'base', 'large')),
-)
+_CHECKPOINTS = ('bert_model.ckpt', 'model.ckpt-best')
+_CHECKPOINTS += ('electra_small', 'electra_base', 'electra_large')
 _BESIDE = ('bert_config.json', 'albert_config.json', '30k-clean.model')
 _TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin', '30k-clean.model')
 
@@ -96,12 +90,11 @@ def convert(model: str, out) -> list[str]:
 
 def _pickled(source, files):
   """Yields (name of the network, '' for a single one; its tensors; its config.json)."""
-  content = weights.read_json(source / _CONFIG)
-  both = (source / _GENERATOR).exists()
+  content, both = weights.read_json(source / _CONFIG), (source / _GENERATOR).exists()
   for name, of in (('discriminator', files), ('generator', [source / _GENERATOR]))[: 1 + both]:
     tensors = {key: x for file in of for key, x in _read(file).items()}
     own = released.config(content, name)
-    own = {**own, 'model_type': own.get('model_type') or released.model_type(tensors)}
+    own['model_type'] = own.get('model_type') or released.model_type(tensors)
     own['architectures'] = released.classes(own, tensors)
     yield name if both else '', tensors, own
 

@@ -71,11 +71,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
-      wished = (
-        architecture
-        if architecture and i == 0
-        else _architecture(config.hf, network, params, aloud=i == 0)
-      )
+      wished = architecture if i == 0 else None
+      wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors, aside = _write_network(
         directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
       )
@@ -184,11 +181,10 @@ def _tokenizer(folder, config, a, encoder):
     # words were read with a blank before each, and transformers refuses words without
     own = tokenizers.Tokenizer({**own.section, 'add_prefix_space': True}, own.vocabulary)
     content = json.loads(own.parsing_engine().to_str())
-  shape = a.tokens or hf_tokenizer.Shape()
   files = hf_tokenizer.files(
     content,
     special,
-    shape=shape._replace(padding=encoder.padding_side),
+    shape=(a.tokens or hf_tokenizer.Shape())._replace(padding=encoder.padding_side),
     max_length=length,
     segments=encoder.type_vocab_size or a.segments,
     model=hf_tokenizer.sentencepiece_model(folder),
@@ -206,13 +202,8 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
       '"bertzoo_jax[hf]", and export again.'
     )
     return None
-  batch = verify.random_batch(
-    weights.vocabulary_size(params),
-    length,
-    encoder.type_vocab_size,
-    special['pad'],
-    padding=encoder.padding_side,
-  )
+  sizes = weights.vocabulary_size(params), length, encoder.type_vocab_size, special['pad']
+  batch = verify.random_batch(*sizes, padding=encoder.padding_side)
   if row_heads.HEAD in params:
     batch = verify.with_single_texts(batch)
   if task_heads.CHOICE in params:
@@ -229,13 +220,13 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   rows += uncompared(params)
   print(verify.table(rows))
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
+    reader = 'transformers' if a.logits is None else f'The reference of {a.name}'
+    remedy = 'mend its file or the encoder.'
+    if a.name in architectures.ARCHITECTURES:
+      remedy = 'please report it with the versions of torch and transformers.'
     raise errors.UserError(
-      f'{_reader(a)} reads the export differently ({"; ".join(failed)}), so nothing was written: '
-      + (
-        'please report it with the versions of torch and transformers.'
-        if a.name in architectures.ARCHITECTURES
-        else 'mend its file or the encoder.'
-      )
+      f'{reader} reads the export differently ({"; ".join(failed)}), so nothing was written: '
+      f'{remedy}'
     )
   return rows
 
@@ -263,11 +254,6 @@ def _with_placed_heads(network, architecture):
   """The network without those heads of its objective's own that the class has no place for."""
   own = dict(network.reads)
   return network._replace(of=lambda p: architectures.placed(architecture, network.of(p), own))
-
-
-def _reader(a) -> str:
-  """Who reloads an export."""
-  return 'transformers' if a.logits is None else f'The reference of {a.name}'
 
 
 def _said(rows, a) -> str:
@@ -298,17 +284,13 @@ def _metrics(workdir, step: int, also=()) -> dict:
   measured of the machine is left out. also: names of metrics of a task.
   """
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
-  newest = {}
-  for row in metrics.read(workdir):
-    if row['step'] <= step:
-      newest.update(
-        {
-          name: value
-          for name, value in row.items()
-          if value is not None and re.search(wanted, name)
-        }
-      )
-  return newest
+  return {
+    name: value
+    for row in metrics.read(workdir)
+    if row['step'] <= step
+    for name, value in row.items()
+    if value is not None and re.search(wanted, name)
+  }
 
 
 @contextlib.contextmanager

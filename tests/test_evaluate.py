@@ -31,27 +31,33 @@ SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, ma
 
 
 def config(**changes):
-  made = parts.experiment(
-    **{
-      **dict(
-        tokenizer=parts.wordpiece(vocab_size=VOCAB),
-        corpus=parts.corpus(held_out=0.25),
-        format=parts.segment_pairs(pairs='sop', lone_sentences='skip'),
-        masking=parts.token(),
-        encoder=parts.transformer(**SIZES),
-        objective=parts.mlm_pair(),
-        optimizer=parts.adamw_uncorrected(),
-        schedule=parts.linear_from_start(warmup=3),
-        length=LENGTH,
-        batch_size=BATCH,
-        phases=((100, {}),),
-        hf='BertForPreTraining',
-        run=parts.run(),
-      ),
-      **changes,
-    }
+  made = dict(
+    tokenizer=parts.wordpiece(vocab_size=VOCAB),
+    corpus=parts.corpus(held_out=0.25),
+    format=parts.segment_pairs(pairs='sop', lone_sentences='skip'),
+    masking=parts.token(),
+    encoder=parts.transformer(**SIZES),
+    objective=parts.mlm_pair(),
+    optimizer=parts.adamw_uncorrected(),
+    schedule=parts.linear_from_start(warmup=3),
+    length=LENGTH,
+    batch_size=BATCH,
+    phases=((100, {}),),
+    hf='BertForPreTraining',
+    run=parts.run(),
   )
-  return ml_collections.ConfigDict(made).lock()
+  return ml_collections.ConfigDict(parts.experiment(**{**made, **changes})).lock()
+
+
+def rows(corpus, pairs='', batches=BATCHES, made=None, split='held_out'):
+  """Batches of `pairs`, or of the config's own format."""
+  made = made or config()
+  form = held_out.segment_pairs(pairs) if pairs else made.format
+  return held_out.rows_of(corpora.open(corpus), made, form, split, batches)
+
+
+def encoder_of(**changes):
+  return small.encoder(vocab_size=VOCAB, **SIZES, **changes)
 
 
 def make_corpus(folder, made, start=1000):
@@ -79,14 +85,7 @@ def make_workdir(path, made, corpus):
 
 def pair_head(params, corpus):
   """A head that says 0 of some rows and 1 of others."""
-  first = np.concatenate(
-    [
-      hidden(params, b)[:, 0]
-      for b in held_out.rows_of(
-        corpora.open(corpus), config(), config().format, 'held_out', BATCHES
-      )
-    ]
-  )
+  first = np.concatenate([hidden(params, b)[:, 0] for b in rows(corpus)])
   kernel = np.eye(first.shape[1], dtype=np.float32) / first.std()
   classes = np.random.default_rng(0).normal(size=(first.shape[1], 2)).astype(np.float32)
   return {
@@ -118,7 +117,7 @@ def by_rows(evaluation):
 
 @jax.jit
 def encoded(params, batch):
-  return small.encoder(vocab_size=VOCAB, **SIZES).apply({'params': params['encoder']}, batch)
+  return encoder_of().apply({'params': params['encoder']}, batch)
 
 
 def hidden(params, batch):
@@ -131,53 +130,36 @@ def dense(params, x):
 
 
 def test_a_pair_head_scores_what_numpy_computes_over_the_same_rows(run, corpus, found):
-  opened = corpora.open(corpus)
+  head = run[1]['pair_head']
   for pairs in ('nsp', 'sop'):
-    batches = held_out.rows_of(opened, config(), held_out.segment_pairs(pairs), 'held_out', BATCHES)
+    batches = rows(corpus, pairs)
     labels = np.concatenate([b['pair_labels'] for b in batches])
-    pooled = [
-      np.tanh(dense(run[1]['pair_head']['pooler'], hidden(run[1], b)[:, 0])) for b in batches
-    ]
-    said = np.argmax(dense(run[1]['pair_head']['classifier'], np.concatenate(pooled)), axis=1)
-    right = said == labels
+    pooled = [np.tanh(dense(head['pooler'], hidden(run[1], b)[:, 0])) for b in batches]
+    said = np.argmax(dense(head['classifier'], np.concatenate(pooled)), axis=1)
+    right = np.mean(said == labels)
     score = by_rows(found)['network', pairs, 'accuracy']
-    assert (
-      score.value == right.mean()
-      and score.count == len(labels) == BATCHES * BATCH
-      and score.how == 'head'
-    )
-    assert (
-      score.base_rate == labels.mean() and 0.2 < score.base_rate < 0.8 and 0.2 < said.mean() < 0.8
-    )
-    np.testing.assert_allclose(
-      score.standard_error, np.sqrt(right.mean() * (1 - right.mean()) / len(labels))
-    )
+    assert (score.value, score.count, score.how) == (right, BATCHES * BATCH, 'head')
+    assert len(labels) == BATCHES * BATCH and score.base_rate == labels.mean()
+    assert 0.2 < score.base_rate < 0.8 and 0.2 < said.mean() < 0.8
+    np.testing.assert_allclose(score.standard_error, np.sqrt(right * (1 - right) / len(labels)))
 
 
 def test_masked_tokens_score_what_numpy_computes_over_the_same_rows(run, corpus, found):
   losses, right = [], []
-  for b in held_out.rows_of(corpora.open(corpus), config(), config().format, 'held_out', BATCHES):
-    encoder = small.encoder(vocab_size=VOCAB, **SIZES)
-    logits = np.asarray(
-      scores.networks.vocabulary_logits(encoder, run[1], hidden(run[1], b).astype(np.float32)),
-      np.float64,
-    )
+  for b in rows(corpus):
+    states = hidden(run[1], b).astype(np.float32)
+    logits = scores.networks.vocabulary_logits(encoder_of(), run[1], states)
+    logits = np.asarray(logits, np.float64)
     for row, positions in enumerate(b['masked_positions']):
       for at, target, weight in zip(positions, b['masked_targets'][row], b['masked_weights'][row]):
         if weight:
           losses.append(np.log(np.exp(logits[row, at]).sum()) - logits[row, at, target])
           right.append(logits[row, at].argmax() == target)
   accuracy, loss = (by_rows(found)['network', 'mlm', m] for m in ('accuracy', 'loss'))
-  assert (
-    accuracy.value == np.mean(right)
-    and accuracy.count == len(right)
-    and accuracy.num_rows == BATCHES * BATCH
-  )
-  np.testing.assert_allclose(
-    [loss.value, loss.standard_error],
-    [np.mean(losses), np.std(losses) / np.sqrt(len(losses))],
-    rtol=1e-4,
-  )
+  assert (accuracy.value, accuracy.count) == (np.mean(right), len(right))
+  assert accuracy.num_rows == BATCHES * BATCH
+  error = np.std(losses) / np.sqrt(len(losses))
+  np.testing.assert_allclose([loss.value, loss.standard_error], [np.mean(losses), error], rtol=1e-4)
 
 
 def test_masked_tokens_of_another_run_s_masking_are_scored_on_its_rows(
@@ -187,8 +169,7 @@ def test_masked_tokens_of_another_run_s_masking_are_scored_on_its_rows(
   make_workdir(tmp_path, other, corpus)
   under_it = scores.evaluate(str(run[0]), str(corpus), batches=BATCHES, masking_of=str(tmp_path))
   own, theirs = by_rows(found), by_rows(under_it)
-  rows = held_out.rows_of(corpora.open(corpus), other, other.format, 'held_out', BATCHES)
-  count = sum(int(b['masked_weights'].sum()) for b in rows)
+  count = sum(int(b['masked_weights'].sum()) for b in rows(corpus, made=other))
   score = theirs['network', 'mlm', 'accuracy']
   assert score.count == count > 2 * own['network', 'mlm', 'accuracy'].count
   assert theirs['network', 'nsp', 'accuracy'] == own['network', 'nsp', 'accuracy']
@@ -205,19 +186,16 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
     objective=parts.mlm(),
   )
   opened = corpora.open(corpus)
-  batches = held_out.rows_of(opened, made, made.format, 'held_out', 1000)
+  batches = rows(corpus, made=made, batches=1000)
   objective = small.objective('mlm', vocab_size=VOCAB, **SIZES)
   # says <cls> and <sep> everywhere, and all other tokens alike
   params = jax.tree.map(np.zeros_like, small.parameters(objective))
   frame = [opened.special['cls'], opened.special['sep']]
   params['mlm_head']['bias'][frame] = 3.0
-  accuracy, loss = scores.masked_scores(
-    'network', small.encoder(vocab_size=VOCAB, **SIZES), params, batches
-  )
+  accuracy, loss = scores.masked_scores('network', encoder_of(), params, batches)
   nats = np.log(VOCAB - 2 + 2 * np.exp(3.0))
-  assert accuracy.value == 0.0 and accuracy.count == sum(
-    (~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches
-  )
+  others = sum((~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches)
+  assert (accuracy.value, accuracy.count) == (0.0, others)
   assert abs(loss.value - nats) < 1e-5
   split = opened.manifest['splits']['held_out']
   total = phase_run.bits_per_byte(loss.value, split['tokens'] / split['bytes'])
@@ -227,43 +205,36 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
 
 
 def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
-  few = held_out.rows_of(
-    corpora.open(corpus), config(batch_size=4096), held_out.segment_pairs('sop'), 'held_out', 1
-  )
-  rows = np.concatenate([b['input_ids'] for b in few])
-  assert len(few) == 1 and 16 < len(rows) < 4096 and len(np.unique(rows, axis=0)) == len(rows)
-  train = [
-    len(held_out.rows_of(corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'train', n))
-    for n in (2, 1000)
-  ]
+  few = rows(corpus, 'sop', 1, config(batch_size=4096))
+  ids = np.concatenate([b['input_ids'] for b in few])
+  assert len(few) == 1 and 16 < len(ids) < 4096 and len(np.unique(ids, axis=0)) == len(ids)
+  train = [len(rows(corpus, 'sop', n, split='train')) for n in (2, 1000)]
   assert train[0] == 2 and 10 < train[1] < 100  # an epoch, and no row twice
+
+
+def set_flags(monkeypatch, **values):
+  """Flags of the command; those that are not named are as without them."""
+  none = 'CORPUS MINIMAL_PAIRS GAPS REQUIRE CACHE_DIR JSON MASKING_OF'.split()
+  for name, value in {
+    **dict.fromkeys(none),
+    **dict(DRAW=0, TOP=0, GROUP_BY='', BATCHES=BATCHES),
+    **values,
+  }.items():
+    value = str(value) if isinstance(value, pathlib.Path) else value
+    monkeypatch.setattr(command, f'_{name}', types.SimpleNamespace(value=value), raising=False)
 
 
 def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   run, corpus, found, tmp_path, monkeypatch, capsys
 ):
-  flags = {
-    '_WORKDIR': f'{run[0]}@7',
-    '_CORPUS': str(corpus),
-    '_MINIMAL_PAIRS': None,
-    '_BATCHES': BATCHES,
-    '_CACHE_DIR': None,
-    '_MASKING_OF': None,
-    **dict.fromkeys(('_GAPS', '_DRAW', '_TOP', '_REQUIRE')),
-    '_JSON': str(tmp_path / 'scores.json'),
-  }
-  for name, value in flags.items():
-    monkeypatch.setattr(command, name, types.SimpleNamespace(value=value), raising=False)
+  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=corpus, JSON=tmp_path / 'scores.json')
   command.main(None)
   said = capsys.readouterr().out
   assert scores.table(found) in said and 'at step 7' in said
   lines = said.splitlines()[1:]
   assert len(lines) == 6 and lines[5].startswith("note: Split 'held_out': 12.6% of the tokens")
-  assert (
-    lines[1].startswith('network  mlm 24')
-    and lines[3].startswith('network  nsp 24')
-    and lines[3].endswith('head')
-  )
+  assert lines[1].startswith('network  mlm 24')
+  assert lines[3].startswith('network  nsp 24') and lines[3].endswith('head')
   assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(scores.to_json(found))
   with pytest.raises(errors.UserError, match='not overwritten'):
     command.main(None)
@@ -273,85 +244,57 @@ def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
   made = config(objective=parts.replaced_token(), format=parts.full_sentences())
   make_workdir(tmp_path, made, corpus)  # two networks, of which one has a vocabulary head
   found = scores.evaluate(str(tmp_path), str(corpus), batches=BATCHES)
-  assert [(s.network, s.rows) for s in found.scores] == [
-    ('discriminator', 'nsp'),
-    ('discriminator', 'sop'),
-    ('generator', 'mlm'),
-    ('generator', 'mlm'),
-    ('generator', 'nsp'),
-    ('generator', 'sop'),
+  assert [f'{s.network} {s.rows}' for s in found.scores] == [
+    *('discriminator nsp', 'discriminator sop'),
+    *('generator mlm', 'generator mlm', 'generator nsp', 'generator sop'),
   ]
   for s in found.scores:
-    assert (s.how, s.fitted_rows) == (
-      ('head', None) if s.rows == 'mlm' else ('linear probe', BATCHES * BATCH)
-    )
+    how = ('head', None) if s.rows == 'mlm' else ('linear probe', BATCHES * BATCH)
+    assert (s.how, s.fitted_rows) == how
   assert scores.table(found).count('linear probe on 24 train rows') == 4
 
 
 def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
-  batches = held_out.rows_of(
-    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
-  )
-  mask = corpora.open(corpus).special['mask']
-  assert (batches[0]['input_ids'] == mask).any()
-  own = {'encoder': run[1]['encoder']}
-  encoder = small.encoder(vocab_size=VOCAB, **SIZES)
-  masked = hidden(own, batches[0])[:, 0]
-  original = batches[0]['input_ids'].copy()
-  for row, positions in enumerate(batches[0]['masked_positions']):
-    for at, target, weight in zip(
-      positions, batches[0]['masked_targets'][row], batches[0]['masked_weights'][row]
-    ):
-      original[row, at] = target if weight else original[row, at]
-  np.testing.assert_allclose(
-    scores.row_vectors(encoder, own, batches),
-    hidden(own, {**batches[0], 'input_ids': original})[:, 0],
-    atol=1e-5,
-  )
-  np.testing.assert_allclose(
-    scores.row_vectors(encoder, {**own, 'mlm_head': {}}, batches), masked, atol=1e-5
-  )
-  assert np.abs(masked - scores.row_vectors(encoder, own, batches)).max() > 1e-3
+  [batch] = batches = rows(corpus, 'sop', 1)
+  assert (batch['input_ids'] == corpora.open(corpus).special['mask']).any()
+  own, encoder = {'encoder': run[1]['encoder']}, encoder_of()
+  masked, original = hidden(own, batch)[:, 0], batch['input_ids'].copy()
+  row, slot = np.nonzero(batch['masked_weights'])
+  original[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
+  plain = hidden(own, {**batch, 'input_ids': original})[:, 0]
+  for params, expected in ((own, plain), ({**own, 'mlm_head': {}}, masked)):
+    np.testing.assert_allclose(scores.row_vectors(encoder, params, batches), expected, atol=1e-5)
+  assert np.abs(masked - plain).max() > 1e-3
 
 
 def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
-  rows = held_out.rows_of(
-    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
-  )
-  special, before = corpora.open(corpus).special, rows[0]
+  [before] = batches = rows(corpus, 'sop', 1)
+  special = corpora.open(corpus).special
   after = scores._classifier_last({**before, 'order': before['input_ids']})
   for r, real in enumerate((before['pack_ids'] > 0).sum(axis=1)):
     row = before['input_ids'][r]
     assert row[0] == special['cls'] and after['segment_ids'][r, real - 1] == 2
     expected = np.concatenate([row[1:real], row[:1], row[real:]])
     np.testing.assert_array_equal(after['input_ids'][r], expected)
-    np.testing.assert_array_equal(
-      after['segment_ids'][r, : real - 1], before['segment_ids'][r, 1:real]
-    )
+    segments = after['segment_ids'][r, : real - 1]
+    np.testing.assert_array_equal(segments, before['segment_ids'][r, 1:real])
     chosen = before['masked_weights'][r] > 0
-    np.testing.assert_array_equal(
-      expected[after['masked_positions'][r, chosen]], row[before['masked_positions'][r, chosen]]
-    )
+    now, once = (x['masked_positions'][r, chosen] for x in (after, before))
+    np.testing.assert_array_equal(expected[now], row[once])
   assert 'order' not in after and len(np.unique((before['pack_ids'] > 0).sum(axis=1))) > 1
   objective = small.objective('memory_mlm', vocab_size=VOCAB)
   encoder, params = objective.networks[0].encoder, small.parameters(objective)
-  found = scores.row_vectors(encoder, params, rows)
+  found = scores.row_vectors(encoder, params, batches)
   hidden_BLD = np.asarray(encoder.apply({'params': params['encoder']}, after))
   last = (before['pack_ids'] > 0).sum(axis=1) - 1
   np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
 
 
 def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
-  batches = held_out.rows_of(
-    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 2
-  )
-  whole = scores.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches)
+  batches = rows(corpus, 'sop', 2)
+  whole = scores.row_vectors(encoder_of(), run[1], batches)
   monkeypatch.setattr(scores, '_ROWS', 3)
-  np.testing.assert_allclose(
-    scores.row_vectors(small.encoder(vocab_size=VOCAB, **SIZES), run[1], batches),
-    whole,
-    atol=1e-5,
-  )
+  np.testing.assert_allclose(scores.row_vectors(encoder_of(), run[1], batches), whole, atol=1e-5)
   assert len(whole) == 2 * BATCH
 
 
@@ -383,14 +326,9 @@ def test_a_probe_is_where_its_penalised_loss_is_least():
 
 
 def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
-  batches = held_out.rows_of(
-    corpora.open(corpus), config(), held_out.segment_pairs('sop'), 'held_out', 1
-  )
-  encoder = small.encoder(vocab_size=VOCAB, **SIZES, type_vocab_size=1)
-  params = {
-    'encoder': jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))['params']
-  }
-  assert np.isfinite(scores.row_vectors(encoder, params, batches)).all()
+  batches, encoder = rows(corpus, 'sop', 1), encoder_of(type_vocab_size=1)
+  fresh = jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))
+  assert np.isfinite(scores.row_vectors(encoder, {'encoder': fresh['params']}, batches)).all()
 
 
 def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
@@ -404,9 +342,8 @@ def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
   found = scores.evaluate(str(tmp_path / 'run'), str(corpus), batches=1)
   assert {s.rows for s in found.scores} == {'mlm'}
   said = scores.table(found)
-  assert (
-    'note: nsp rows are left out. The corpus was not split' in said and 'note: sop rows' in said
-  )
+  assert 'note: nsp rows are left out. The corpus was not split' in said
+  assert 'note: sop rows' in said
 
 
 def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, found, tmp_path):
@@ -414,11 +351,8 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   shutil.copytree(run[0], other)
   (other / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
   again = scores.evaluate(str(other), str(corpus), batches=BATCHES)
-  assert (
-    again.scores == found.scores
-    and again.notes[1:] == found.notes
-    and 'trained on the corpus c0ffee' in again.notes[0]
-  )
+  assert again.scores == found.scores and again.notes[1:] == found.notes
+  assert 'trained on the corpus c0ffee' in again.notes[0]
   tokenizer = other / 'tokenizer' / 'tokenizer.json'
   content = json.loads(tokenizer.read_text())
   vocab = content['model']['vocab']
@@ -446,13 +380,8 @@ def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
 
 def test_the_config_is_that_of_the_phase_that_took_the_last_step():
   made = config(phases=((3, {'length': 16}), (4, {})))
-  assert [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)] == [
-    16,
-    16,
-    64,
-    64,
-    64,
-  ]
+  lengths = [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)]
+  assert lengths == [16, 16, 64, 64, 64]
 
 
 def test_the_pairs_have_all_fields_of_their_constructor():

@@ -48,19 +48,11 @@ def make_workdir(path, config, sizes=SIZES):
   tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
   tokenizer.save(path / 'tokenizer')
   (path / 'config.json').write_text(configuration.to_json(config))
-  (path / 'corpus.json').write_text(
-    json.dumps({'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']})
-  )
-  (path / 'attempts.jsonl').write_text(
-    ''.join(
-      json.dumps({'start_step': s, 'commit': c, 'init': i}) + '\n'
-      for s, c, i in (
-        (0, 'aa11', 'hf:/home/me/checkpoint'),
-        (3, 'aa11', None),
-        (9, 'bb22', None),
-      )
-    )
-  )
+  corpus = {'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']}
+  (path / 'corpus.json').write_text(json.dumps(corpus))
+  attempts = (0, 'aa11', 'hf:/home/me/checkpoint'), (3, 'aa11', None), (9, 'bb22', None)
+  lines = [json.dumps(dict(zip(('start_step', 'commit', 'init'), x))) for x in attempts]
+  (path / 'attempts.jsonl').write_text('\n'.join([*lines, '']))
   record = metrics.Record(path, 0, 1)
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
@@ -68,9 +60,8 @@ def make_workdir(path, config, sizes=SIZES):
   encoder = part_table.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
   )
-  params = small.parameters(
-    part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
-  )
+  objective = part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  params = small.parameters(objective)
   small.save(path, params, step=7)
   return params
 
@@ -94,11 +85,8 @@ def run(request, tmp_path_factory):
   """(workdir, config, weights)"""
   config = RUNS[request.param]()
   config.phases = ((1000, {}),)
-  config.tokenizer = (
-    parts.byte_bpe(vocab_size=600)
-    if request.param == 'roberta'
-    else parts.wordpiece(vocab_size=600)
-  )
+  made = parts.byte_bpe if request.param == 'roberta' else parts.wordpiece
+  config.tokenizer = made(vocab_size=600)
   path = tmp_path_factory.mktemp('run')
   return path, config, make_workdir(path, config)
 
@@ -110,17 +98,10 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   assert all(r.holds for r in rows) and len(rows) >= 5
   assert 'mlm logits' in capsys.readouterr().out
   files = {p.name for p in out.iterdir()}
-  assert {
-    'config.json',
-    'model.safetensors',
-    'tokenizer.json',
-    'tokenizer_config.json',
-    'special_tokens_map.json',
-    'README.md',
-  } <= files
-  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece') and [
-    p.name for p in out.parent.iterdir()
-  ] == ['hf']
+  assert {'config.json', 'model.safetensors', 'tokenizer.json', 'README.md'} <= files
+  assert {'tokenizer_config.json', 'special_tokens_map.json'} <= files
+  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece')
+  assert [p.name for p in out.parent.iterdir()] == ['hf']
   card = (out / 'README.md').read_text()
   for fact in (
     'c0ffee',
@@ -174,14 +155,9 @@ export.export(workdir, out)
 
 
 def drive(workdir, out, marker=''):
-  return subprocess.Popen(
-    [sys.executable, '-c', DRIVER, str(workdir), str(out), str(marker)],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  line = [sys.executable, '-c', DRIVER, str(workdir), str(out), str(marker)]
+  how = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  return subprocess.Popen(line, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, **how)
 
 
 def hidden(folder):
@@ -285,9 +261,8 @@ def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
   assert not list(tmp_path.iterdir())
   if config.hf == 'RobertaForMaskedLM':
     assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
-    assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [
-      'BertForMaskedLM'
-    ]
+    written = json.loads((tmp_path / 'hf/config.json').read_text())
+    assert written['architectures'] == ['BertForMaskedLM']
 
 
 @pytest.fixture
@@ -317,10 +292,8 @@ def test_a_workdir_without_its_config_is_refused_in_a_sentence(swapped, tmp_path
 
 
 def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, capsys):
-  assert (
-    fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
-    == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
-  )
+  said = fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
+  assert said == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
   for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
     monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
   with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
@@ -333,10 +306,8 @@ def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_p
 
   def swapped(*args):
     tensors, config = honest(*args)
-    a, b = (
-      next(k for k in tensors if k.endswith(f'layer.0.attention.self.{x}.bias'))
-      for x in ('query', 'value')
-    )
+    named = lambda x: f'layer.0.attention.self.{x}.bias'
+    a, b = (next(k for k in tensors if k.endswith(named(x))) for x in ('query', 'value'))
     return {**tensors, a: tensors[b], b: tensors[a]}, config
 
   monkeypatch.setattr(export, 'convert', swapped)
@@ -352,10 +323,8 @@ def test_without_torch_it_is_written_and_said_not_to_be_verified(
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
   assert export.export(str(run[0]), tmp_path / 'hf') is None
-  assert (
-    'Not verified' in capsys.readouterr().out
-    and 'Not compared' in (tmp_path / 'hf/README.md').read_text()
-  )
+  assert 'Not verified' in capsys.readouterr().out
+  assert 'Not compared' in (tmp_path / 'hf/README.md').read_text()
   tensors = weights.load(tmp_path / 'hf')[0]
   assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_evaluate as evaluated
 import test_export as exports
 
 from bertzoo_jax import export
@@ -210,22 +211,14 @@ def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run
 def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, capsys):
   pairs = [(SENTENCES[0], SENTENCES[1], 'one'), (SENTENCES[2], SENTENCES[2], 'two')]
   file = write_pairs(tmp_path / 'pairs.jsonl', pairs)
-  flags = dict(
-    _WORKDIR=run[0],
-    _CORPUS=None,
-    _MINIMAL_PAIRS=file,
-    _GROUP_BY='',
-    **dict.fromkeys(('_GAPS', '_DRAW', '_TOP', '_REQUIRE')),
-    _JSON=str(tmp_path / 'out.json'),
-  )
-  for name, value in flags.items():
-    monkeypatch.setattr(command, name, types.SimpleNamespace(value=value), raising=False)
+  written = tmp_path / 'out.json'
+  evaluated.set_flags(monkeypatch, WORKDIR=run[0], MINIMAL_PAIRS=file, JSON=written)
   command.main(None)
   lines = capsys.readouterr().out.splitlines()
   assert lines[0].endswith('at step 7 on ' + file + ', tokens: masked')
   assert [line.split()[0] for line in lines[2:5]] == ['one', 'two', 'all']
   assert lines[5] == 'note: 1 ties are counted as wrong.'
-  written = json.loads((tmp_path / 'out.json').read_text())
+  written = json.loads(written.read_text())
   assert [g['group'] for g in written['groups']] == ['one', 'two']
   assert written['total']['pairs'] == 2 and written['how'] == 'masked'
   with pytest.raises(errors.UserError, match='not overwritten'):

@@ -59,9 +59,9 @@ def world(tmp_path_factory):
   return folder
 
 
-def directly(opened, rows, remembers):
+def directly(opened, vocab_size, rows, remembers):
   """(loss, accuracy) at the masked tokens of rows, by the objective itself."""
-  objective = objectives.of(opened.config, opened.corpus.vocab_size)
+  objective = objectives.of(opened.config, vocab_size)
   assert len(rows) > 2 and not any(b['resets'].any() for b in rows[1:])
   loss = jax.jit(objective.loss, static_argnums=(4, 5))
   carry, sums, total = objective.carry(BATCH), np.zeros(2), 0
@@ -97,14 +97,16 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
     assert runs.state_of(run, STEPS) == runs.state_of(whole, STEPS)
     assert runs.curve(run) == runs.curve(whole)
   monkeypatch.setattr(scores, '_ROWS', 6)  # lanes that go through in parts keep their memory
-  opened = held_out.opened(str(whole), str(corpus))
-  rows = held_out.rows_of(opened.corpus, opened.config, opened.config.format, 'held_out', 50)
+  opened, text = held_out.opened(str(whole), str(corpus))
+  rows = held_out.rows_of(text, opened.config, opened.config.format, 'held_out', 50)
   [network] = opened.networks
   measured = scores.masked_scores('', network.encoder, network.of(opened.params), rows)
   values = {(s.how, s.measure): s.value for s in measured}
   for how in ('memory', 'no memory'):
     said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]
-    np.testing.assert_allclose(said, directly(opened, rows, how == 'memory'), rtol=1e-5)
+    np.testing.assert_allclose(
+      said, directly(opened, text.vocab_size, rows, how == 'memory'), rtol=1e-5
+    )
   assert abs(values['head, memory', 'loss'] - values['head, no memory', 'loss']) > 1e-5
 
 

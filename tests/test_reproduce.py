@@ -21,6 +21,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import jobs as running
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
@@ -140,23 +141,6 @@ def test_seeds_may_be_added_to_a_workdir(tmp_path):
     plan.check_same(config.lock(), str(tmp_path))
 
 
-@pytest.mark.parametrize(
-  'seeds, words',
-  [
-    ((0, 1, 0), 'has 0 twice'),
-    ((), 'names no seed'),
-    (('a',), "has 'a', which is no seed"),
-    ((0, -1), 'has -1, which is no seed'),
-  ],
-)
-def test_seeds_that_are_none_are_refused(tmp_path, seeds, words):
-  config = small_table.get_config()
-  config.seeds = seeds
-  with pytest.raises(errors.UserError, match=words):
-    run(tmp_path / 'R', config.lock())
-  assert not (tmp_path / 'R').exists()
-
-
 def test_a_row_that_diverges_has_no_scores_and_the_others_go_on(tmp_path):
   workdir, config = tmp_path / 'R', small_table.get_config()
   with config.rows.whole.experiment.unlocked() as one:
@@ -201,7 +185,7 @@ def test_a_recipe_names_the_column_that_a_task_begins_with():
 
 
 def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
-  monkeypatch.setattr(command, '_WAIT', 0.01)
+  monkeypatch.setattr(running, '_WAIT', 0.01)
   tries, said = iter([errors.TryAgain('in use by 1')] * 3 + [errors.TryAgain('in use by 2')]), []
 
   @contextlib.contextmanager
@@ -210,8 +194,8 @@ def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
       raise refused
     yield
 
-  monkeypatch.setattr(command.lock, 'hold', hold)
-  with command._held(tmp_path / 'text', said.append):
+  monkeypatch.setattr(running.lock, 'hold', hold)
+  with running.holding(tmp_path / 'text', said.append):
     assert said == ['in use by 1', 'in use by 2']
 
 
@@ -416,59 +400,45 @@ def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):
   assert found[1].cells[0].deltas == []  # a number from memory is compared with nothing
 
 
-@pytest.mark.parametrize(
-  'change, words',
-  [
-    (dict(rows=['wholee']), "Did you mean 'whole'"),
-    (dict(hours=1.0), '--hours is for the scale budget'),
-  ],
-)
-def test_a_mistake_is_one_sentence(tmp_path, change, words):
-  with pytest.raises(errors.UserError, match=words):
-    run(tmp_path / 'R', **change)
+LENGTH, WORDS = (f'rows.whole.experiment.{x}' for x in ('length', 'tokenizer.vocab_size'))
 
 
 @pytest.mark.parametrize(
-  'key, value, remedy',
+  'scale, changes, asked, words',
   [
-    ('tokenizer.vocab_size', 400_000, '--config.rows.whole.experiment.tokenizer.vocab_size='),
-    ('length', 4, 'config.rows.whole.experiment.length'),
+    ('tiny', {'seeds': (0, 1, 0)}, {}, 'has 0 twice'),
+    ('tiny', {'seeds': ()}, {}, 'names no seed'),
+    ('tiny', {'seeds': ('a',)}, {}, "has 'a', which is no seed"),
+    ('tiny', {'seeds': (0, -1)}, {}, 'has -1, which is no seed'),
+    ('tiny', {'rows.whole.init': 'deeper'}, {}, 'The rows .* begin with the weights of each other'),
+    ('tiny', {}, dict(rows=['wholee']), "Did you mean 'whole'"),
+    ('tiny', {}, dict(hours=1.0), '--hours is for the scale budget'),
+    ('budget,k=2', {}, dict(hours=1.0), 'without k and steps'),
+    ('budget', {}, {}, 'needs --hours'),
+    # a mistake names the field of the table
+    ('tiny', {WORDS: 400_000}, dict(rows=['whole']), f'--config.{WORDS}='),
+    ('tiny', {LENGTH: 4}, dict(rows=['whole']), f'config.{LENGTH}'),
   ],
 )
-def test_a_mistake_names_the_field_of_the_table(tmp_path, key, value, remedy):
-  config = small_table.get_config()
-  with config.rows.whole.experiment.unlocked() as one:
-    parts._set(one, key, value)
-  with pytest.raises(errors.UserError, match=re.escape(remedy)):
-    run(tmp_path / 'R', config.lock(), rows=['whole'])
+def test_a_mistake_is_one_sentence(tmp_path, scale, changes, asked, words):
+  config = small_table.get_config(scale)
+  for key, value in changes.items():
+    parts._set(config.unlock(), key, value)
+  with pytest.raises(errors.UserError, match=words) as e:
+    run(tmp_path / 'R', config.lock(), **asked)
+  assert '\n' not in str(e.value)
+  assert not (tmp_path / 'R').exists() or LENGTH in changes or WORDS in changes
 
 
 @pytest.mark.parametrize('kind', [errors.UserError, errors.TryAgain, errors.Diverged])
 def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
   with pytest.raises(errors.UserError) as raised:
-    with plan.naming({'length': 4}, 'rows.whole.experiment'):
+    with plan.naming({'length': 4}, 'whole'):
       raise kind('--config.length=4 is not that of config.json: set config.lengths.')
   assert raised.type is kind
   assert str(raised.value) == (
     '--config.rows.whole.experiment.length=4 is not that of config.json: set config.lengths.'
   )
-
-
-def test_rows_that_begin_with_each_other_are_refused(tmp_path):
-  config = small_table.get_config()
-  config.rows.whole.init = 'deeper'
-  with pytest.raises(errors.UserError, match='begin with the weights of each other'):
-    plan.jobs(config.lock(), str(tmp_path))
-
-
-@pytest.mark.parametrize(
-  'scale, hours, words',
-  [('budget,k=2', 1.0, 'without k and steps'), ('budget', None, 'needs --hours')],
-)
-def test_a_budget_says_its_k_once(tmp_path, scale, hours, words):
-  with pytest.raises(errors.UserError, match=words):
-    run(tmp_path / 'R', small_table.get_config(scale).lock(), hours=hours)
-  assert not (tmp_path / 'R').exists()
 
 
 def test_the_price_of_a_budget_without_k_is_not_known(tmp_path):

@@ -22,13 +22,11 @@ class Bigrams(NamedTuple):
     share: float64 [V], of the tokens; what has none is never guessed.
     after: the tokens that follow each token, and how often.
     before: the tokens that precede each token, and how often.
-    num_tokens: that were counted.
   """
 
   share: np.ndarray
   after: 'Counts'
   before: 'Counts'
-  num_tokens: int
 
 
 class Counts(NamedTuple):
@@ -58,12 +56,8 @@ def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
   ]
   singles = np.bincount(np.concatenate(tokens), minlength=vocab_size)
   left, right = (np.concatenate([t[side] for t in tokens]) for side in (slice(-1), slice(1, None)))
-  return Bigrams(
-    singles / singles.sum(),
-    _counts(left, right, vocab_size),
-    _counts(right, left, vocab_size),
-    int(singles.sum()),
-  )
+  pairs = _counts(left, right, vocab_size), _counts(right, left, vocab_size)
+  return Bigrams(singles / singles.sum(), *pairs)
 
 
 def guesses(bigrams: Bigrams, left, right) -> np.ndarray:

@@ -95,7 +95,7 @@ def find(
   Raises:
     UserError: what evaluate raises; an objective that fills no masks.
   """
-  run = held_out.opened(address, path, cache_dir)
+  run, corpus = held_out.opened(address, path, cache_dir)
   network = next((n for n in run.networks if 'mlm_head' in n.of(run.params)), None)
   if network is None:
     raise errors.UserError(
@@ -104,18 +104,18 @@ def find(
     )
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # pretrain has said them
-    rows = held_out.rows_of(run.corpus, run.config, run.config.format, 'held_out', batches)
+    rows = held_out.rows_of(corpus, run.config, run.config.format, 'held_out', batches)
 
   # host: the text and its counts
-  text, tokenizer = masked.Masked(rows, run.corpus.special), run.corpus.tokenizer()
-  counted = bigrams.count(run.corpus.splits['train'], run.corpus.vocab_size)
+  text, tokenizer = masked.Masked(rows, corpus.special), corpus.tokenizer()
+  counted = bigrams.count(corpus.splits['train'], corpus.vocab_size)
   by_bigrams_N = bigrams.guesses(counted, *text.neighbours(text.rows['input_ids']))
   frequent = int(counted.share.argmax())
   drawn_G = masked.drawn(text, tokenizer, gaps, draw)
   beside_G = [tokens[drawn_G] for tokens in text.neighbours(text.originals)]
 
   # device: the network before and after
-  before, after = (network.of(p) for p in (_first_weights(run), run.params))
+  before, after = (network.of(p) for p in (_first_weights(run, corpus), run.params))
   _, first_loss = scores.masked_scores(NETWORK, network.encoder, before, rows)[:2]
   accuracy, loss = scores.masked_scores(NETWORK, network.encoder, after, rows)[:2]
   filled = [_fill(network.encoder, params, text.alone(drawn_G)) for params in (before, after)]
@@ -126,7 +126,7 @@ def find(
   return Found(
     run.step,
     [(0, first_loss.value), *_curve(run)],
-    training_data.entropy(run.corpus.unigrams),
+    training_data.entropy(corpus.unigrams),
     loss,
     [
       accuracy,
@@ -152,8 +152,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
   """The Top of the masked tokens that their rows hide."""
 
   def likelier(params, batch, memory):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
+    logits_BPV = _logits(encoder, params, batch)
     truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
     return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
 
@@ -168,9 +167,9 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
   return Top(count, int(hidden_N.sum()), share, float(np.mean(among_N)))
 
 
-def _first_weights(run):
+def _first_weights(run, corpus):
   """The parameters that the run began with."""
-  objective = objectives.of(run.config, run.corpus.vocab_size)
+  objective = objectives.of(run.config, corpus.vocab_size)
   fresh = jax.jit(objective.init)(jax.random.key(run.config.seed))
   init = workdirs.first_weights(run.workdir)
   if init is None:
@@ -181,12 +180,15 @@ def _first_weights(run):
 
 def _fill(encoder, params, batch):
   """The network's likeliest token at the first masked position of each row."""
-
-  def read(params, batch, memory):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
-
+  first = lambda params, batch: _logits(encoder, params, batch, first=1)[:, 0]
+  read = lambda params, batch, memory: (first(params, batch).argmax(-1), memory)
   return scores.through(read, encoder, params, [batch]).tolist()
+
+
+def _logits(encoder, params, batch, first=None):
+  """logits_BPV of the first predictions of each row."""
+  states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+  return networks.vocabulary_logits(encoder, params, states_BPD[:, :first])
 
 
 def screen(found: Found) -> str:

@@ -1,8 +1,6 @@
 """The text that a run is scored on: the run beside a corpus, and rows of it."""
 
 import warnings
-from typing import Any
-from typing import NamedTuple
 
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.batches import pipeline
@@ -17,26 +15,10 @@ from bertzoo_jax.runs import workdir as workdirs
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 
 
-class Opened(NamedTuple):
-  """A run beside a corpus.
-
-  Attributes:
-    params: of the checkpoint; step: its step.
-    workdir: of the run; config: of the phase that took that step.
-    corpus: open, with the run's vocabulary and held-out text.
-    networks: that the run's objective trains.
+def opened(address: str, path: str, cache_dir: str | None = None):
+  """(A pretrained.Run, an open corpus with its vocabulary and held-out text); arguments and errors:
+  see `scores.evaluate`.
   """
-
-  params: dict
-  step: int
-  workdir: str
-  config: Any
-  corpus: corpora.Corpus
-  networks: tuple
-
-
-def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
-  """A run and held-out text for it; arguments and errors: see `scores.evaluate`."""
   run = pretrained.open_run(address)
   workdir, config = run.workdir, run.config
   if 'corpus' not in config:
@@ -53,7 +35,7 @@ def opened(address: str, path: str, cache_dir: str | None = None) -> Opened:
       f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
       '--config.corpus.held_out.'
     )
-  return Opened(run.params, run.step, workdir, config, corpus, run.networks)
+  return run, corpus
 
 
 def masked_as(config, workdir: str):
@@ -78,14 +60,8 @@ def segment_pairs(pairs: str) -> dict:
   """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
   labels are equally likely.
   """
-  return dict(
-    name='segment_pairs',
-    pairs=pairs,
-    short_rate=0.1,
-    negative_rate=0.5,
-    negatives='documents',
-    lone_sentences='skip',
-  )
+  rates = dict(short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
+  return dict(name='segment_pairs', pairs=pairs, **rates)
 
 
 def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
@@ -93,14 +69,8 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   has fewer rows.
 
   'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
-  first ones of an epoch, at most what a probe is fitted on.
-
-  Args:
-    corpus: an open corpus.
-    config: of the phase; its masking, length, batch_size and seed are used.
-    format: section.
-    split: 'train' or 'held_out'.
-    batches: n.
+  first ones of an epoch, at most what a probe is fitted on. config: of the phase; its masking,
+  length, batch_size and seed are used. format: section.
 
   Raises:
     UserError: the split has no row of the format, or what pipeline.build refuses.
@@ -128,12 +98,10 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
 
 def _check_vocabulary(workdir, corpus):
   """Rows of other words are refused: every id would be another word's."""
-  theirs, ours = (
-    vocabulary.of_folder(storage.path(workdir) / 'tokenizer'),
-    vocabulary.of_folder(corpus.path / 'tokenizer'),
-  )
+  folders = storage.path(workdir) / 'tokenizer', corpus.path / 'tokenizer'
+  theirs, ours = map(vocabulary.of_folder, folders)
   if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):
     raise errors.UserError(
       f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
-      f'Prepare the text with --tokenizer {storage.path(workdir) / "tokenizer"}.'
+      f'Prepare the text with --tokenizer {folders[0]}.'
     )

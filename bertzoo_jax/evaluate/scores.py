@@ -91,7 +91,8 @@ def evaluate(
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
-  params, step, workdir, config, corpus, trained = held_out.opened(address, path, cache_dir)
+  run, corpus = held_out.opened(address, path, cache_dir)
+  params, step, workdir, config, trained = run
   if any('next_head' in network.of(params) for network in trained):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '

@@ -158,8 +158,8 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.outputs(chosen.resolved, params, split, task, work.scoring(task))
-  out = storage.path(workdir) / chosen.task / f'{storage.path(file).name}.predictions.jsonl'
+  said = work.outputs(chosen.resolved, params, split, task)
+  out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
   _say(f'{len(split.source):,} predictions are in {out}')
 
@@ -178,13 +178,8 @@ def _say(text):
 
 
 def main(_):
-  finetune(
-    _CONFIG.value,
-    _WORKDIR.value,
-    init=_INIT.value,
-    task_dir=_TASK_DIR.value,
-    predict=_PREDICT.value,
-  )
+  asked = dict(init=_INIT.value, task_dir=_TASK_DIR.value, predict=_PREDICT.value)
+  finetune(_CONFIG.value, _WORKDIR.value, **asked)
 
 
 if __name__ == '__main__':

@@ -2,8 +2,6 @@
 
 import itertools
 import math
-from typing import Any
-from typing import NamedTuple
 
 import ml_collections
 
@@ -14,65 +12,22 @@ from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import table
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import layer_decay
 
+RESULT = 'result.json'  # of a finished run
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
-_PLANS = (
-  'epochs',
-  'steps',
-  'warmup',
-  'layer_decay',
-  'layer_decay_form',
-  'seeds',
-  'grid',
-  'encoder',
-  'submission',
-)
+_PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid')
+_PLANS += ('encoder', 'submission')
 _ALL = '@all'
 # Sections and fields whose values a grid may not vary: rows are read once, and others say which
 # runs there are.
-_FIXED = (
-  'name',
-  'source',
-  'features',
-  'length',
-  'metrics',
-  'grid',
-  'seed',
-  'seeds',
-  'init',
-  'submission',
-  'objective.name',
-)
-
-
-class Run(NamedTuple):
-  """One run of a task.
-
-  Attributes:
-    task: its name.
-    point: ((key, value), …) of the grid; () without a grid.
-    seed: of the run.
-    init: address of the weights, with the step.
-    resolved: its complete config, resolved.
-    folder: of the run, in --workdir.
-  """
-
-  task: str
-  point: tuple
-  seed: int
-  init: str
-  resolved: assembly.Run
-  folder: Any
-
-  @property
-  def experiment(self) -> ml_collections.ConfigDict:
-    """Its complete config, locked."""
-    return self.resolved.config
+_FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
+_FIXED += ('submission', 'objective.name')
 
 
 def is_fine_tuning(config) -> bool:
@@ -97,15 +52,8 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
         'configs/tasks/parts.py from get_config().'
       )
-  ordered = {}
-  while rest := [name for name in suite if name not in ordered]:
-    ready = [n for n in rest if suite[n].init not in rest]
-    if not ready:
-      raise errors.UserError(
-        f'{" and ".join(rest)} begin with the weights of each other (config.init): set one to "".'
-      )
-    ordered |= {name: suite[name] for name in ready}
-  return ordered
+  needs = {name: one.init for name, one in suite.items()}
+  return {name: suite[name] for name in jobs.in_order(needs)}
 
 
 def weights(init: str) -> list[pretrained.Pretrained]:
@@ -148,7 +96,7 @@ def check(config, weights, prefix: str = 'config') -> None:
     )
 
 
-def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
+def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
   Args:
@@ -170,17 +118,10 @@ def runs(name: str, config, task, weights: list, workdir) -> list[Run]:
   for one in weights:
     place = folder if len(weights) == 1 else folder / f'step={one.step}'
     for point, seed in itertools.product(points, seeds):
-      resolved = resolve(_at(config, point, seed), task, one)
-      alone = len(points) == 1 and len(seeds) == 1
+      title = 'run' if len(points) == len(seeds) == 1 else _title(point, seed)
+      experiment = resolve(_at(config, point, seed), task, one).config
       out.append(
-        Run(
-          name,
-          point,
-          seed,
-          one.address,
-          resolved,
-          place / ('run' if alone else _name(point, seed)),
-        )
+        jobs.Job(name, title, seed, experiment, place / title, RESULT, one.address, point=point)
       )
   return out
 
@@ -202,16 +143,14 @@ def resolve(config, task, weights) -> assembly.Run:
     raise errors.UserError(
       f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
     )
-  resolved = {k: v for k, v in config.items() if k not in _PLANS}
-  encoder = {**weights.section, **_fields(config.encoder, weights.section)}
   architecture, head = hf.task_class_of(weights.hf, task.kind.head)
   objective = dict(config.objective)
   if 'head' in objective and objective['head'] == 'auto':
     objective['head'] = head
   if task.labels:
     objective['labels'] = tuple(task.labels)
-  schedule = {**config.schedule, 'warmup': _warmup(config.warmup, steps)}
-  if schedule['warmup'] >= steps:
+  warmup = int(config.warmup * steps) if config.warmup < 1 else int(config.warmup)
+  if warmup >= steps:
     raise errors.UserError(
       f'config.warmup={config.warmup:g} steps of {steps:,} leave none to train: lower it, or train '
       'longer; below 1 it is a share of the steps.'
@@ -219,16 +158,18 @@ def resolve(config, task, weights) -> assembly.Run:
   run = dict(config.run)
   if not run['eval_every']:
     run['eval_every'] = max(1, min(steps, math.ceil(rows / config.batch_size)))
+  # stands for the tokenizer of a Hugging Face directory, whose files are its own
+  of_weights = {'name': 'of_weights', 'vocab_size': weights.vocab_size}
   experiment = ml_collections.ConfigDict(
     {
-      **resolved,
+      **{k: v for k, v in config.items() if k not in _PLANS},
       'batch_tokens': 0,
       'init': weights.address,
       'phases': ((steps, {}),),
-      'tokenizer': weights.tokenizer_section or _tokenizer(weights),
-      'encoder': encoder,
+      'tokenizer': weights.tokenizer_section or of_weights,
+      'encoder': {**weights.section, **_fields(config.encoder, weights.section)},
       'objective': objective,
-      'schedule': schedule,
+      'schedule': {**config.schedule, 'warmup': warmup},
       'hf': architecture,
       'run': run,
     }
@@ -247,25 +188,19 @@ def resolve(config, task, weights) -> assembly.Run:
 def _check(config):
   """Raises UserError for a number out of its range, or a grid or seeds of another form."""
   _check_numbers(config)
+  known = configuration.flatten(config)
   for line in config.grid:
-    if not (
-      isinstance(line, (tuple, list))
-      and len(line) == 2
-      and isinstance(line[0], str)
-      and isinstance(line[1], (tuple, list))
-      and line[1]
-    ):
+    pair = _is_list(line) and len(line) == 2 and isinstance(line[0], str)
+    if not (pair and _is_list(line[1]) and line[1]):
       raise errors.UserError(
         f'config.grid has {line!r}: each of its lines is a field and a tuple of values, '
         '--config.grid="((\'schedule.learning_rate\', (1e-5, 3e-5)),)".'
       )
-  for key, values in config.grid:
-    if twice := [value for value in values if list(values).count(value) > 1]:
-      raise errors.UserError(f'config.grid has {key}={twice[0]!r} twice: name each value once.')
-  keys, known = [key for key, _ in config.grid], configuration.flatten(config)
-  if twice := [key for key in keys if keys.count(key) > 1]:
+  if twice := _twice([key for key, _ in config.grid]):
     raise errors.UserError(f'config.grid has {twice[0]!r} twice: write its values in one line.')
-  for key in keys:
+  for key, values in config.grid:
+    if twice := _twice(values):
+      raise errors.UserError(f'config.grid has {key}={twice[0]!r} twice: name each value once.')
     if key not in known:
       raise errors.UserError(
         f'config.grid names {key!r}, which is no field of the config.'
@@ -276,12 +211,20 @@ def _check(config):
         f'config.grid varies {key!r}, which is one for all runs'
         + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
       )
-  if len(set(config.seeds)) < len(config.seeds):
-    raise errors.UserError(f'config.seeds={config.seeds} has one twice: name each once.')
+  if twice := _twice(config.seeds):
+    raise errors.UserError(f'config.seeds has {twice[0]!r} twice: name each once.')
   if wrong := [seed for seed in config.seeds if not isinstance(seed, int)]:
     raise errors.UserError(
       f'config.seeds has {wrong[0]!r}: seeds are whole numbers, as in --config.seeds=0,1,2.'
     )
+
+
+def _is_list(x) -> bool:
+  return isinstance(x, (tuple, list))
+
+
+def _twice(values) -> list:
+  return [value for value in values if list(values).count(value) > 1]
 
 
 def _check_numbers(config):
@@ -304,11 +247,6 @@ def _rates(config, experiment, paths):
     config.layer_decay_form,
     experiment.encoder.inner_group_num if 'inner_group_num' in experiment.encoder else 1,
   )
-
-
-def _tokenizer(weights) -> dict:
-  """Stands for the tokenizer of a Hugging Face directory, whose files are its own."""
-  return {'name': 'of_weights', 'vocab_size': weights.vocab_size}
 
 
 def _at(config, point, seed):
@@ -340,12 +278,7 @@ def _fields(wished, section) -> dict:
   return dict(wished)
 
 
-def _warmup(warmup: float, steps: int) -> int:
-  """Steps of warmup. warmup: below 1 a share of the steps."""
-  return int(warmup * steps) if warmup < 1 else int(warmup)
-
-
-def _name(point, seed) -> str:
+def _title(point, seed) -> str:
   """Of a run's folder. Without a comma, which would part two addresses of --init."""
   names = table.short([key for key, _ in point])
   parts = [f'{name}={value}' for name, (_, value) in zip(names, point)]

@@ -7,6 +7,8 @@ import math
 import statistics
 from typing import NamedTuple
 
+from bertzoo_jax.common import tables
+
 
 class Line(NamedTuple):
   """The runs of one point of a grid.
@@ -43,9 +45,8 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
     groups.setdefault(key, []).append(result)
   found = []
   for (init, point), own in groups.items():
-    split = next(iter(own[0]['scores']), '')
-    scores = [r['score'] for r in own]
-    found_scores = [s for s in scores if s is not None]
+    split, scores = next(iter(own[0]['scores']), ''), [r['score'] for r in own]
+    known = [s for s in scores if s is not None]
     others = {
       f'{s} {m}': _median([r['scores'][s][m] for r in own])
       for s, values in own[0]['scores'].items()
@@ -54,21 +55,10 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
     }
     names = short([key for key, _ in point])
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
-    found.append(
-      Line(
-        task,
-        named,
-        init,
-        metrics[0],
-        split,
-        len(own),
-        _median(scores),
-        max(found_scores, default=math.nan),
-        min(found_scores) if len(found_scores) == len(scores) else math.nan,
-        others,
-        False,
-      )
-    )
+    best, lowest = max(known, default=math.nan), min(known, default=math.nan)
+    lowest = lowest if len(known) == len(scores) else math.nan
+    ends = _median(scores), best, lowest
+    found.append(Line(task, named, init, metrics[0], split, len(own), *ends, others, False))
   number = max(range(len(found)), key=lambda n: (_known(found[n].median), -n))
   found[number] = found[number]._replace(chosen=True)
   return found
@@ -86,30 +76,27 @@ def markdown(found: list[Line], majority: dict[str, float]) -> str:
 
   majority: {task: score of always saying the most frequent class}.
   """
-  head = ('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')
-  inits = {task: {x.init for x in found if x.task == task} for task in (y.task for y in found)}
-  rows = [head]
+  rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')]
   for line in found:
-    point = (
-      ' · '.join(filter(None, [line.init if len(inits[line.task]) > 1 else '', line.point])) or '–'
-    )
+    own = [other for other in found if other.task == line.task]
+    init = line.init if len({other.init for other in own}) > 1 else ''
+    point = ' · '.join(filter(None, [init, line.point])) or '–'
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
+    scores = line.median, line.best, line.lowest, majority[line.task]
     rows.append(
       (
         line.task,
-        point + (' ←' if line.chosen and [x.task for x in found].count(line.task) > 1 else ''),
+        f'{point} ←' if line.chosen and len(own) > 1 else point,
         f'{line.split} {line.metric}',
         str(line.seeds),
-        *map(_shown, (line.median, line.best, line.lowest, majority[line.task])),
+        *map(_shown, scores),
         others or '–',
       )
     )
   empty = {1} if all(row[1] == '–' for row in rows[1:]) else set()
   empty |= {5, 6} if all(line.seeds == 1 for line in found) else set()
   rows = [[cell for i, cell in enumerate(row) if i not in empty] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  text = ['| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths)) + ' |' for row in rows]
-  return '\n'.join([text[0], '|' + '|'.join('-' * (w + 2) for w in widths) + '|', *text[1:]]) + '\n'
+  return tables.aligned(rows, markdown=True) + '\n'
 
 
 def _median(scores) -> float:

@@ -6,10 +6,8 @@ runs of a task only the best keeps its checkpoint. A run that diverges is finish
 and ranks below all others.
 """
 
-import concurrent.futures
 import io
 import math
-import queue
 import shutil
 import threading
 import time
@@ -25,6 +23,8 @@ from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import jobs
+from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.runs import checkpoint
@@ -34,7 +34,6 @@ from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks.kinds import kind
 from bertzoo_jax.training import data as training_data
 
-RESULT = 'result.json'
 PREDICTIONS = 'predictions.npz'
 _SCORED_ROWS = 64  # that go through a network together
 # compiled once for equal encoders: runs and splits whose rows have one length share it
@@ -60,8 +59,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
   Args:
-    runs: plan.Run of one task.
-    task: tasks.Task.
+    runs: jobs of one task, a tasks.Task.
     weights: {address: Pretrained}.
     notice: a Preemption that listens.
     devices: one run at a time on all of them, or as many runs as devices, each on its own.
@@ -71,59 +69,46 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     UserError: see `run.train`; no further run is begun, and those under way save and end.
     Stopped: all runs diverged.
   """
-  results, free, lock = {}, queue.Queue(), threading.Lock()
-  for own in [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]:
-    free.put(own)
-  alone = len(runs) == 1
+  results, finishing, alone = {}, threading.Lock(), len(runs) == 1
+  slots = [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]
   if not alone:
-    say(f'{runs[0].task}: {len(runs)} runs, {free.qsize()} at a time; a line for each that ends')
+    say(f'{runs[0].name}: {len(runs)} runs, {len(slots)} at a time; a line for each that ends')
 
-  def work(number):
-    own = free.get()
+  def do(run, own):
+    if notice.name:
+      return False
+    began = time.monotonic()
     try:
-      if notice.name:
-        return
-      began = time.monotonic()
       with jax.default_device(own[0]):
-        found = _one(runs[number], task, weights[runs[number].init], notice, own, alone)
-      if found is None:
-        return
-      with lock:
-        results[number] = found
-        _keep_best(runs, results)
-        if not alone:
-          say(_line(len(results), runs, runs[number], found, time.monotonic() - began))
-    finally:
-      free.put(own)
+        found = _one(run, task, weights[run.init], notice, own, alone)
+    except Exception:
+      notice.name = notice.name or 'the failure of another run'
+      raise
+    if found is None:
+      return False
+    with finishing:
+      results[run.folder] = found
+      _keep_best([run for run in runs if run.folder in results], results)
+      if not alone:
+        say(_line(len(results), runs, run, found, time.monotonic() - began))
+    return True
 
-  pool = concurrent.futures.ThreadPoolExecutor(free.qsize())
-  begun = [pool.submit(work, number) for number in range(len(runs))]
-  try:
-    for each in concurrent.futures.as_completed(begun):
-      each.result()
-  except Exception:
-    notice.name = notice.name or 'the failure of another run'
-    pool.shutdown(cancel_futures=True)
-    raise
-  except BaseException:  # the second Ctrl-C waits for nothing
-    pool.shutdown(wait=False, cancel_futures=True)
-    raise
-  pool.shutdown()
-  if len(results) < len(runs):
+  if not jobs.run(runs, do, slots):
     return None
-  chosen = best([results[n] for n in range(len(runs))])
-  if len(runs) > 1 and results[chosen]['diverged']:
+  chosen = runs[best([results[run.folder] for run in runs])]
+  if not alone and (why := results[chosen.folder]['diverged']):
     raise errors.Stopped(
-      f'All {len(runs)} runs of {runs[chosen].task} diverged ({results[chosen]["diverged"]}): take '
-      'lower rates and another --workdir.'
+      f'All {len(runs)} runs of {chosen.name} diverged ({why}): take lower rates and another '
+      '--workdir.'
     )
-  if not step_folders.steps(runs[chosen].folder):
+  if not step_folders.steps(chosen.folder):
     # it was not the best of the runs that this workdir was for before
-    say(f'{runs[chosen].folder} has no checkpoint any more: it is trained again')
-    (runs[chosen].folder / RESULT).unlink()
-    del results[chosen]
-    work(chosen)
-  return [results[n] for n in range(len(runs))] if len(results) == len(runs) else None
+    say(f'{chosen.folder} has no checkpoint any more: it is trained again')
+    (chosen.folder / chosen.record).unlink()
+    del results[chosen.folder]
+    if not do(chosen, slots[0]):
+      return None
+  return [results[run.folder] for run in runs]
 
 
 def at_once(runs, devices: int) -> int:
@@ -140,21 +125,18 @@ def best(results: list[dict]) -> int:
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
-def outputs(run, params, split, task, task_batches) -> dict[str, np.ndarray]:
+def outputs(run, params, split, task) -> dict[str, np.ndarray]:
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
   names them.
 
-  Args:
-    run: an assembly.Run.
-    params: nested arrays.
-    split: tasks.Split.
-    task: tasks.Task.
-    task_batches: split → iterator of (numbers of units, batch).
+  run: an assembly.Run. params: nested arrays. split, task: of `tasks`.
   """
+  lengths = batches.buckets(int(max(split.lengths, default=1)))
+  padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
   encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
-    for numbers, batch in task_batches(split):
+    for numbers, batch in batches.ordered_batches(split, _SCORED_ROWS, **padded):
       found = _read(encoder, params, batch)
       for name, axis in task.kind.outputs.items():
         # the last batch is filled up with copies; their outputs are dropped
@@ -178,7 +160,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
   its lines are shown, and it raises Diverged.
   """
-  file = run.folder / RESULT
+  file = run.folder / run.record
   if file.exists():
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
   try:
@@ -201,7 +183,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return None
   params, step, _ = checkpoint.load_params(str(run.folder))
   said = {
-    name: outputs(run.resolved, params, split, task, scoring(task))
+    name: outputs(run.resolved, params, split, task)
     for name, split in task.splits.items()
     if name != 'train'
   }
@@ -243,7 +225,7 @@ def _write(run, step, scored, diverged='') -> dict:
   if scored and score is None and not diverged:
     diverged = 'its scores are no numbers'
   result = {
-    'task': run.task,
+    'task': run.name,
     'point': [list(p) for p in run.point],
     'seed': run.seed,
     'init': run.init,
@@ -252,8 +234,8 @@ def _write(run, step, scored, diverged='') -> dict:
     'scores': scored,
     'diverged': diverged,
   }
-  storage.write_json(run.folder / RESULT, result)
-  return storage.read_json(run.folder / RESULT)
+  storage.write_json(run.folder / run.record, result)
+  return storage.read_json(run.folder / run.record)
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
@@ -269,8 +251,8 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
         out.setdefault(split, {})[name or 'row'] = found[key]
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
     raise errors.UserError(
-      f'{file} cannot be read ({type(e).__name__}): delete {RESULT} beside it, and the same line '
-      'writes both again.'
+      f'{file} cannot be read ({type(e).__name__}): delete {plan.RESULT} beside it, and the same '
+      'line writes both again.'
     ) from e
   return out
 
@@ -284,11 +266,15 @@ def majority(task, metric: str) -> float:
   """The dev score of a prediction that is the same for all: the most frequent class of the train
   split, its mean score, or for each label what most rows have. nan without such a one.
   """
-  dev = next((s for n, s in task.splits.items() if n.startswith('dev')), None)
-  if dev is None or dev.labels is None:
-    return float('nan')
-  said = task.kind.constant(task, dev)
-  return float('nan') if said is None else kind.score((metric,), task, dev, said)[metric]
+  dev = _dev(task)
+  said = None if dev is None else task.kind.constant(task, dev)
+  return math.nan if said is None else kind.score((metric,), task, dev, said)[metric]
+
+
+def _dev(task):
+  """The split by which runs are compared; None if it has no labels."""
+  dev = next((split for name, split in task.splits.items() if name.startswith('dev')), None)
+  return None if dev is None or dev.labels is None else dev
 
 
 def data_of(experiment, task, weights) -> training_data.Data:
@@ -297,45 +283,27 @@ def data_of(experiment, task, weights) -> training_data.Data:
   lengths = batches.buckets(experiment.length)
   padding = dict(padding=task.padding, pad=task.pad)
 
-  def make(step):
-    return batches.train_batch(
-      train,
-      step,
-      batch_size=size,
-      seed=experiment.seed,
-      length_buckets=lengths,
-      **padding,
-    )
+  def make(first, end):
+    known = dict(batch_size=size, seed=experiment.seed, length_buckets=lengths, **padding)
+    return (batches.train_batch(train, step, **known) for step in range(first, end))
 
   def held_out():
-    name = next((n for n in task.splits if n.startswith('dev')), None)
-    if name is None or task.splits[name].labels is None:
-      return
-    for _, batch in batches.ordered_batches(
-      task.splits[name], size, length_buckets=lengths, **padding
-    ):
-      yield batch
+    if (dev := _dev(task)) is not None:
+      for _, batch in batches.ordered_batches(dev, size, length_buckets=lengths, **padding):
+        yield batch
 
   whole = np.zeros(size, np.int64)  # any units, as long as rows may be
-  features = {
-    name: (x.shape, x.dtype)
-    for name, x in batches.gathered(train, whole, length=experiment.length, **padding).items()
-  }
-
-  def phase(phase):
-    del phase
-    return training_data.PhaseData(
-      features, lambda a, b: (make(step) for step in range(a, b)), held_out, len(train)
-    )
+  longest = batches.gathered(train, whole, length=experiment.length, **padding)
+  features = {name: (x.shape, x.dtype) for name, x in longest.items()}
+  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train))
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
     source = storage.path(weights.tokenizer_folder)
-    files = (
-      {p.name: p.read_bytes() for p in source.iterdir()}
-      if hf_tokenizer.made_here(source)
-      else hf_tokenizer.published(source)
-    )
+    if hf_tokenizer.made_here(source):
+      files = {p.name: p.read_bytes() for p in source.iterdir()}
+    else:
+      files = hf_tokenizer.published(source)
     for name, content in files.items():
       storage.write_bytes(folder / name, content)
 
@@ -352,29 +320,12 @@ def data_of(experiment, task, weights) -> training_data.Data:
   )
 
 
-def scoring(task):
-  """split → iterator of (row numbers, batch) for `logits`."""
-
-  def of(split):
-    longest = int(max(split.lengths, default=1))
-    return batches.ordered_batches(
-      split,
-      _SCORED_ROWS,
-      length_buckets=batches.buckets(longest),
-      padding=task.padding,
-      pad=task.pad,
-    )
-
-  return of
-
-
-def _keep_best(runs, results):
-  """Deletes the checkpoints of finished runs that are not the best. results: {number: result}."""
-  numbers = sorted(results)
-  kept = numbers[best([results[n] for n in numbers])]
-  for number in numbers:
-    folder = runs[number].folder / step_folders.FOLDER
-    if number != kept and folder.exists():
+def _keep_best(finished, results):
+  """Deletes the checkpoints of runs that are not the best. results: {folder: result}."""
+  kept = finished[best([results[run.folder] for run in finished])]
+  for run in finished:
+    folder = run.folder / step_folders.FOLDER
+    if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
 
 
@@ -388,5 +339,5 @@ def _line(done, runs, run, result, seconds) -> str:
   if result['diverged']:
     score = f'– (it diverged: {result["diverged"]})'
   return (
-    f'{run.task} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
+    f'{run.name} {done}/{len(runs)} · {run.folder.name} · dev {metric} {score} · {seconds:.0f} s'
   )

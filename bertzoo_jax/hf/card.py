@@ -21,33 +21,7 @@ from bertzoo_jax.hf.architecture import Architecture
 _FOLDER = pathlib.Path(__file__).parent / 'cards'
 # Sections that only some configs have, and their names in the table.
 _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
-_NOT_RECORDED = 'not recorded'
-_CUTS = ' Its tokenizer cuts texts at the length of fine-tuning if called with `truncation=True`.'
-_LAST_PHASE = (
-  'The run had several phases. The table has the fields of the last one that was trained, and all '
-  'lengths that were trained.\n\n'
-)
-_BITS = (
-  'Bits per byte count the guesses at masked tokens only: they compare with other masked models at '
-  'the same masking rate, not with models that predict every token.\n\n'
-)
-_UNUSED = (
-  'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.\n\n'
-)
-_OUTPUTS = {
-  'regression': 'The output is a number. No function is applied to it.',
-  'multi_label_classification': 'Each output is the logit that its label is true (sigmoid). Labels '
-  'may be true together.',
-  'single_label_classification': 'One label is right (softmax over the outputs).',
-}
-_PAIRS = {
-  'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
-  'sop': 'label 0: the two texts are in their order, 1: they are swapped',
-  'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
-  'same document',
-  'pool': 'label 0: the second text follows the first, 1: it belongs to another row',
-}
-_ALONE = '; a text of a single sentence got a random one behind it, and label 1'
+_SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
 class Run(NamedTuple):
@@ -109,6 +83,7 @@ def facts(run: Run) -> dict[str, str]:
   lengths = _trained(config, run.step, 'length')
   licence, language, sources = (run.corpus.get(k) for k in ('license', 'language', 'sources'))
   layers = run.sizes.num_layers
+  aside = string.Template(_SAID['aside']).substitute(file=weights.HEADS, heads=', '.join(run.aside))
   return {
     **{name: _fields(config[name]) for name in ('objective', 'optimizer', 'schedule', 'tokenizer')},
     'pipeline': _lines(
@@ -123,7 +98,7 @@ def facts(run: Run) -> dict[str, str]:
     'num_heads': run.sizes.num_heads,
     'parameters': f'{sum(x.size for x in run.tensors.values()):,}',
     'longest': _longest(run, lengths),
-    'cuts': _CUTS * run.fine_tuned,
+    'cuts': _SAID['cuts'] * run.fine_tuned,
     'usage': _usage(run),
     'outputs': _outputs(config) * run.fine_tuned,
     'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}',
@@ -133,21 +108,21 @@ def facts(run: Run) -> dict[str, str]:
     'sections': _sections(config),
     'seed': config['seed'],
     'program': _lines(f'| program | bertzoo_jax at commit {commit} |' for commit in run.commits),
-    'language': _value(language or _NOT_RECORDED),
-    'licence': _value(licence or _NOT_RECORDED),
-    'sources': _public(sources) if sources else _NOT_RECORDED,
+    'language': _value(language or _SAID['not_recorded']),
+    'licence': _value(licence or _SAID['not_recorded']),
+    'sources': _public(sources) if sources else _SAID['not_recorded'],
     'corpus': _lines(
       f'| corpus {key} | {_value(value)} |'
       for key, value in run.corpus.items()
       if key not in ('license', 'language', 'sources')
     ),
-    'phases': _LAST_PHASE * any(overrides for _, overrides in config['phases']),
+    'phases': _SAID['phases'] * any(overrides for _, overrides in config['phases']),
     'measured': _measured(run),
     'heads': run.architecture.heads,
     'said': _lines([said] * bool(said)),
     'labels': _labels(config['format']) if _has_pair_head(run.architecture) else '',
-    'aside': _aside(run.aside),
-    'unused': _UNUSED * (bool(run.task) and not run.fine_tuned),
+    'aside': aside if run.aside else '',
+    'unused': _SAID['unused'] * (bool(run.task) and not run.fine_tuned),
     'checked': run.checked,
   }
 
@@ -248,19 +223,18 @@ def _measured(run) -> str:
   """The section of the newest metrics; '' without any."""
   if not run.metrics:
     return ''
-  of_text = 'Losses in nats; `held_out` on text kept out of training.'
-  about = 'Metrics of the dev set; losses in nats.' if 'metrics' in run.config else of_text
+  about = _SAID['of_task' if 'metrics' in run.config else 'of_text']
   rows = _lines(f'| {key} | {_value(value)} |' for key, value in run.metrics.items())
-  bits = _BITS * any('bits_per_byte' in key for key in run.metrics)
+  bits = _SAID['bits'] * any('bits_per_byte' in key for key in run.metrics)
   return f'## Last measured\n\n{about}\n\n| metric | value |\n|---|---|\n{rows}\n{bits}'
 
 
 def _outputs(config: dict[str, Any]) -> str:
   """What the outputs of a task's head are."""
   task = row_heads.task_of(config['objective'])
-  said = [_OUTPUTS[task.problem]] if task.problem in _OUTPUTS else []
+  said = [_SAID['outputs'][task.problem]] if task.problem in _SAID['outputs'] else []
   if config['objective']['name'] == 'tagging':
-    said = ['A word has one tag (softmax over the outputs of its first token).']
+    said = [_SAID['tagging']]
   if task.labels and task.problem != 'regression':
     said.append(f'Labels: {", ".join(f"{i} `{label}`" for i, label in enumerate(task.labels))}.')
   if 'metrics' in config:
@@ -274,20 +248,11 @@ def _has_pair_head(a: Architecture) -> bool:
 
 def _labels(format: dict[str, Any]) -> str:
   """The labels of pairs, as the format made them."""
-  kind = format.get('pairs', 'nsp')
-  if kind == 'nsp' and format.get('negatives') in _PAIRS:
+  kind, known = format.get('pairs', 'nsp'), _SAID['pairs']
+  if kind == 'nsp' and format.get('negatives') in known:
     kind = format['negatives']
-  alone = _ALONE * (kind == 'sop' and format.get('lone_sentences') == 'random')
-  return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{alone}.\n'
-
-
-def _aside(heads) -> str:
-  if not heads:
-    return ''
-  return (
-    f'`{weights.HEADS}` holds heads that transformers has no class for and does not read: '
-    f'{", ".join(heads)}. `--init hf:` of bertzoo_jax reads them.\n'
-  )
+  alone = _SAID['alone'] * (kind == 'sop' and format.get('lone_sentences') == 'random')
+  return f'Its labels in training: {known.get(kind, "those of the input above")}{alone}.\n'
 
 
 def _usage(run) -> str:
@@ -306,7 +271,7 @@ def _usage(run) -> str:
 
 
 def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:
-  """What fills answers.txt. usual: whether rows begin with the passage by default."""
+  """What fills answers.txt. usual: whether rows begin with the passage where the order is auto."""
   order = features.get('order', 'auto')
   passage_first = usual if order == 'auto' else order == 'passage_first'
   threshold = features.get('no_answer_threshold', 0.0)

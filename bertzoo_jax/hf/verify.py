@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 
+from bertzoo_jax.common import tables
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
@@ -321,5 +322,4 @@ def table(rows: list[Comparison]) -> str:
     ('compared', 'difference', 'allowed', ''),
     *((r.what, r.difference, r.allowed, 'ok' if r.holds else 'DIFFERS') for r in rows),
   ]
-  widths = [max(len(row[i]) for row in cells) for i in range(4)]
-  return '\n'.join('  '.join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)
+  return tables.aligned(cells)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from bertzoo_jax import loading
 from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import work
 from bertzoo_jax.preflight import readiness
@@ -23,7 +24,7 @@ class Runs(NamedTuple):
   rows: int
 
 
-def runs(findings, config, init: str, task_dir: str) -> tuple[list[plan.Run], readiness.Text]:
+def runs(findings, config, init: str, task_dir: str) -> tuple[list[jobs.Job], readiness.Text]:
   """The runs of a fine-tuning, and the text of the one with the largest batch, which is the first.
 
   ([], None) with a finding, if something does not fit (P01: the config, P06: weights or files).
@@ -57,7 +58,7 @@ def runs(findings, config, init: str, task_dir: str) -> tuple[list[plan.Run], re
   return [], None
 
 
-def placed(found: list[plan.Run], slice_) -> Runs:
+def placed(found: list[jobs.Job], slice_) -> Runs:
   """How the runs go on a slice. Raises UserError if it has several hosts."""
   if slice_.hosts > 1:
     raise errors.UserError(

@@ -18,9 +18,7 @@ the same table: each row is held by a lock, and the row of a process that was ki
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
-import contextlib
 import pathlib
-import time
 
 from absl import flags
 
@@ -32,6 +30,7 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax import prepare  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.finetune import jobs  # noqa: E402
 from bertzoo_jax.preflight.tpu import chips  # noqa: E402
 from bertzoo_jax.reproduce import budget  # noqa: E402
 from bertzoo_jax.reproduce import cost  # noqa: E402
@@ -43,7 +42,6 @@ from bertzoo_jax.runs import lock  # noqa: E402
 from bertzoo_jax.runs import workdir as workdirs  # noqa: E402
 
 _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
-_WAIT = 5.0  # seconds between two looks at rows that others hold
 
 
 def reproduce(
@@ -69,54 +67,44 @@ def reproduce(
   plan.check(config)
   _check_hours(config, hours, workdir)
   workdirs.check_unlike(workdir, ('manifest.json', 'a corpus'), ('config.json', 'a run'))
-  jobs = plan.jobs(config, workdir, rows)
-  left_out = plan.alike(jobs)
+  asked = plan.jobs(config, workdir, rows)
+  left_out = plan.alike(asked)
   for row, earlier in left_out.items():
     say(
       f'{config.rows[row].title} has the config of {config.rows[earlier].title}, and the paper '
       f'another text: it is left out. Run it with --rows {row}, its --source and another --workdir.'
     )
-  jobs = [job for job in jobs if job.row not in left_out]
-  texts = _texts(jobs, config, workdir, source, say)
-  config = _divided(config, jobs, texts, workdir, hours, tpu, say)
-  jobs = [job for job in plan.jobs(config, workdir, rows) if job.row not in left_out]
+  asked = [job for job in asked if job.name not in left_out]
+  texts = _texts(asked, config, workdir, source, say)
+  config = _divided(config, asked, texts, workdir, hours, tpu, say)
+  asked = [job for job in plan.jobs(config, workdir, rows) if job.name not in left_out]
   shown = plan.check_same(config, workdir)
   for sentence in work.absent(config, task_dir):
     say(sentence)
-  for job in jobs:
-    if job.finished and (late := work.late(job, config, task_dir)):
-      say(f'{config.rows[job.row].title}, seed {job.seed}: the files of {", ".join(late)} are new')
-      with _held(job.folder, say):
-        if job.finished and work.late(job, config, task_dir):  # no other process has run them
-          (job.folder / plan.SCORES).unlink()
-  finished = sum(job.finished for job in jobs)
-  say(f'{len(jobs)} {"run" if len(jobs) == 1 else "runs"}, {finished} finished')
+  for job in asked:
+    if job.done and (late := work.late(job, config, task_dir)):
+      say(f'{job.title}: the files of {", ".join(late)} are new')
+      with jobs.holding(job.folder, say):
+        if job.done and work.late(job, config, task_dir):  # no other process has run them
+          (job.folder / job.record).unlink()
+  left = [job for job in asked if not job.done]
+  say(f'{len(asked)} {"run" if len(asked) == 1 else "runs"}, {len(asked) - len(left)} finished')
   page.write(shown, workdir)
-  met = set()  # owners that were named
-  while left := [job for job in jobs if not job.finished]:
-    taken = False
-    for job in left:
-      if job.finished or (job.after and not _before(jobs, job).finished):
-        continue
-      job.folder.mkdir(parents=True, exist_ok=True)
-      try:
-        with lock.hold(job.folder):
-          taken = True
-          if not job.finished:
-            if work.run(job, config, texts[plan.text_of(job.experiment)], task_dir, say) is None:
-              say('stopped: run the same line to resume')
-              return False
-      except errors.TryAgain as e:
-        if taken:
-          raise
-        if str(e) not in met:
-          say(f'{config.rows[job.row].title}, seed {job.seed}: {e}')
-        met.add(str(e))
-        continue
+
+  def held(job):
+    job.folder.mkdir(parents=True, exist_ok=True)
+    return lock.hold(job.folder)
+
+  def do(job, _):
+    if not job.done:  # no other process has run it
+      if work.run(job, config, texts[plan.text_of(job.experiment)], task_dir, say) is None:
+        say('stopped: run the same line to resume')
+        return False
       page.write(shown, workdir)
-      break
-    if not taken:
-      time.sleep(_WAIT)
+    return True
+
+  if not jobs.run(left, do, held=held, say=say):
+    return False
   text = page.markdown(page.write(shown, workdir))
   say(f'\n{text}\n{storage.path(workdir) / page.HTML} has curves, too')
   return True
@@ -125,15 +113,8 @@ def reproduce(
 def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> str:
   """What the pretraining of all rows would cost on a slice, as text; nothing is run.
 
-  Args:
-    config: of a table.
-    workdir: of the table; it need not exist.
-    rows: titles or names of rows; () for all.
-    tpu: accelerator type; None for that of the config.
-    price: dollars per chip and hour; None for that of preflight.
-    say: prints a line.
-
-  Raises UserError for anything that does not fit.
+  Arguments and errors: see `reproduce`. The workdir need not exist. tpu: None for that of the
+  config. price: dollars per chip and hour; None for that of preflight.
   """
   plan.check(config)
   tpu = tpu or config.table.topology
@@ -145,8 +126,8 @@ def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> s
         '--config FILE.py:budget,k=K or FILE.py:budget,steps=N with --preflight.'
       )
     config = budget.divided(config, k)
-  jobs, slice_ = plan.jobs(config, workdir, rows), chips.of_type(tpu)
-  return cost.table(cost.lines(jobs, tpu, price, say), tpu, slice_.devices)
+  asked, slice_ = plan.jobs(config, workdir, rows), chips.of_type(tpu)
+  return cost.table(cost.lines(asked, tpu, price, say), tpu, slice_.devices)
 
 
 def _check_hours(config, hours, workdir):
@@ -166,7 +147,7 @@ def _check_hours(config, hours, workdir):
     raise errors.UserError('--hours chooses k: give FILE.py:budget without k and steps.')
 
 
-def _divided(config, jobs, texts, workdir, hours, tpu, say):
+def _divided(config, asked, texts, workdir, hours, tpu, say):
   """The table with its tokens divided: by the config's k, by that of the workdir, or by hours. One
   process chooses k by hours, and the others that share the workdir wait for it.
   """
@@ -174,13 +155,13 @@ def _divided(config, jobs, texts, workdir, hours, tpu, say):
     return config
   if k := config.table.tokens_divided_by or plan.recorded(workdir):
     return budget.divided(config, k)
-  with _held(storage.path(workdir) / 'hours', say):
+  with jobs.holding(storage.path(workdir) / 'hours', say):
     if k := plan.recorded(workdir):
       return budget.divided(config, k)
     if tpu is None:
-      seconds = budget.warmed_up(jobs, texts, workdir, say)
+      seconds = budget.warmed_up(asked, texts, workdir, say)
     else:
-      seconds = cost.seconds(cost.lines(jobs, tpu, say=say), tpu)
+      seconds = cost.seconds(cost.lines(asked, tpu, say=say), tpu)
     k = budget.chosen(seconds, hours)
     say(
       f'All rows as published would take {seconds / 3600:,.1f} hours on {tpu or "this machine"}: '
@@ -191,29 +172,7 @@ def _divided(config, jobs, texts, workdir, hours, tpu, say):
     return divided
 
 
-@contextlib.contextmanager
-def _held(folder, say):
-  """Holds a folder inside a `with`. Waits for a process that holds it, and says once which."""
-  folder.mkdir(parents=True, exist_ok=True)
-  met = set()
-  with contextlib.ExitStack() as stack:
-    while True:
-      try:
-        stack.enter_context(lock.hold(folder))
-        break
-      except errors.TryAgain as e:
-        if str(e) not in met:
-          say(str(e))
-        met.add(str(e))
-        time.sleep(_WAIT)
-    yield
-
-
-def _before(jobs, job):
-  return next(other for other in jobs if (other.row, other.seed) == (job.after, job.seed))
-
-
-def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
+def _texts(asked, config, workdir, source, say) -> dict[str, str]:
   """{plan.text_of: folder of the corpus}; prepares what is missing."""
   source = list(source) or [str(_SAMPLE / name) for name in config.table.sample]
   if not source:
@@ -222,7 +181,7 @@ def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
       'takes it.'
     )
   out = {}
-  for job in jobs:
+  for job in asked:
     name = plan.text_of(job.experiment)
     if name in out:
       continue
@@ -231,29 +190,21 @@ def _texts(jobs, config, workdir, source, say) -> dict[str, str]:
     made = folder / 'corpus' / 'manifest.json'
     if made.exists():
       continue
-    with _held(folder, say):
+    with jobs.holding(folder, say):
       if not made.exists():
-        say(f'== text for {config.rows[job.row].title} in {out[name]}')
-        with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+        say(f'== text for {config.rows[job.name].title} in {out[name]}')
+        with plan.naming(job.experiment, job.name):
           prepare.prepare(job.experiment, source, out[name], say=say)
   return out
 
 
 def main(_):
+  asked = dict(rows=_ROWS.value, tpu=_TPU.value)
   if _PREFLIGHT.value:
-    print(
-      preflight(_CONFIG.value, _WORKDIR.value, rows=_ROWS.value, tpu=_TPU.value, price=_PRICE.value)
-    )
+    print(preflight(_CONFIG.value, _WORKDIR.value, price=_PRICE.value, **asked))
     return
-  reproduce(
-    _CONFIG.value,
-    _WORKDIR.value,
-    source=_SOURCE.value,
-    task_dir=_TASK_DIR.value,
-    rows=_ROWS.value,
-    hours=_HOURS.value,
-    tpu=_TPU.value,
-  )
+  asked |= dict(source=_SOURCE.value, task_dir=_TASK_DIR.value, hours=_HOURS.value)
+  reproduce(_CONFIG.value, _WORKDIR.value, **asked)
 
 
 if __name__ == '__main__':

@@ -62,19 +62,15 @@ def work(experiment) -> float:
 def warmed_up(jobs, texts, workdir, say=print) -> float:
   """Seconds of all jobs on this machine at k = 1, from some steps of each unlike experiment.
 
-  Args:
-    jobs: of the table, undivided.
-    texts: {plan.text_of: folder of the corpus}.
-    workdir: of the table, for a folder that is removed again.
-    say: prints a line.
+  texts: {plan.text_of: folder of the corpus}. In workdir a folder is made, and removed again.
   """
   known, total = {}, 0.0
   for job in jobs:
     text = plan.text_of(job.experiment)
-    if job.row not in known:
-      known[job.row], speed = _timed(job, texts[text], storage.path(workdir) / 'warmup')
-      say(f'{job.row}: {speed:,.0f} tokens/s on this machine, in its first phase')
-    total += known[job.row] * work(job.experiment)
+    if job.name not in known:
+      known[job.name], speed = _timed(job, texts[text], storage.path(workdir) / 'warmup')
+      say(f'{job.name}: {speed:,.0f} tokens/s on this machine, in its first phase')
+    total += known[job.name] * work(job.experiment)
   return total
 
 
@@ -95,7 +91,7 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   one.schedule.warmup = 0
   one.run.log_every, one.run.accumulation = 1, 1
   try:
-    with plan.naming(one, f'rows.{job.row}.experiment'):
+    with plan.naming(one, job.name):
       pretrain.pretrain(one.lock(), str(folder), corpus=corpus)
     speeds = [
       row['tokens_per_second'] for row in metrics.read(folder) if row.get('tokens_per_second')

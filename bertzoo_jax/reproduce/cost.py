@@ -33,27 +33,21 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
   """The cost of the pretraining of each row. Equal programs are compiled once: NSP and SOP differ
   only in how the host makes rows of the text.
 
-  Args:
-    jobs: of the table.
-    tpu: accelerator type.
-    price: dollars per chip and hour; None for that of preflight.
-    say: prints a line.
+  price: dollars per chip and hour; None for that of preflight.
   """
   known, out = {}, []
-  for row in dict.fromkeys(job.row for job in jobs):
-    own = [job for job in jobs if job.row == row]
+  for row in dict.fromkeys(job.name for job in jobs):
+    own = [job for job in jobs if job.name == row]
     program = _programs(own[0].experiment)
     if program not in known:
       say(f'{row}: compiling for {tpu}')
       known[program] = verdict.preflight(own[0].experiment, tpu=tpu, price=price, largest=False)
     found = known[program]
-    run = found.run if found.fits else None
+    run, times = found.run if found.fits else None, len(own)
     why = '' if found.fits else next(iter(f.sentence for f in found.findings), 'it does not fit')
-    times = len(own)
+    days = None if run is None else times * run.days
     dollars = None if run is None or run.dollars is None else times * run.dollars
-    out.append(
-      Line(row, times, found.fits, why, None if run is None else times * run.days, dollars)
-    )
+    out.append(Line(row, times, found.fits, why, days, dollars))
   return out
 
 

@@ -18,20 +18,17 @@ _STYLE = {'svg.hashsalt': 'bertzoo_jax', 'svg.fonttype': 'none', 'font.size': 9}
 def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   """{title of a row: for each seed [(step, loss in nats, train FLOPs)]}, of rows that have begun.
 
-  Args:
-    config: the table.
-    workdir: of reproduce.
-    flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
+  flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
   """
   found = {}
   for job in plan.jobs(config, workdir):
     if not storage.path(job.pretraining).exists():
       continue
-    whole = flops[job.row] if flops.get(job.row) else math.nan
+    whole = flops[job.name] if flops.get(job.name) else math.nan
     points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
     spent = _spent(job.experiment)
     if line := [(step, loss, whole * spent(step)) for step, loss in points if loss is not None]:
-      found.setdefault(config.rows[job.row].title, []).append(line)
+      found.setdefault(config.rows[job.name].title, []).append(line)
   return found
 
 

@@ -235,8 +235,8 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
   """{row: scores of its finished seeds}."""
   out = {}
   for job in plan.jobs(config, workdir):
-    if job.finished:
-      out.setdefault(job.row, []).append(storage.read_json(job.folder / plan.SCORES))
+    if job.done:
+      out.setdefault(job.name, []).append(storage.read_json(job.folder / job.record))
   return out
 
 

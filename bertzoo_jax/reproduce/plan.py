@@ -4,46 +4,15 @@ import contextlib
 import hashlib
 import json
 import re
-from typing import Any
-from typing import NamedTuple
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import jobs as running
 
 FIELDS = ('table', 'columns', 'rows', 'seeds', 'varies')
 SCORES = 'scores.json'
 TABLE = 'config.table.json'
-
-
-class Job(NamedTuple):
-  """One row with one seed: a pretraining, and all columns that are measured on it.
-
-  Attributes:
-    row: its name in the config.
-    seed: of the pretraining.
-    experiment: of the pretraining, locked.
-    init: address of weights; '' for random ones.
-    after: name of the row whose weights it begins with; '' for none.
-    folder: of the job.
-  """
-
-  row: str
-  seed: int
-  experiment: Any
-  init: str
-  after: str
-  folder: Any
-
-  @property
-  def pretraining(self):
-    """Workdir of the pretraining."""
-    return self.folder / 'pretrain'
-
-  @property
-  def finished(self) -> bool:
-    """Whether its scores are written."""
-    return (self.folder / SCORES).exists()
 
 
 def check(config) -> None:
@@ -62,7 +31,7 @@ def check(config) -> None:
       raise errors.UserError(f'config.seeds has {seed} twice: name each seed once.')
 
 
-def jobs(config, workdir, wanted=()) -> list[Job]:
+def jobs(config, workdir, wanted=()) -> list[running.Job]:
   """The jobs of a table, row by row in its order, each after the row that it begins with.
 
   Args:
@@ -82,26 +51,19 @@ def jobs(config, workdir, wanted=()) -> list[Job]:
   for row in chosen:  # grows
     if (before := config.rows[row].init) in config.rows and before not in chosen:
       chosen.append(before)
-  ordered = []
-  while rest := [row for row in config.table.rows if row in chosen and row not in ordered]:
-    ready = [row for row in rest if config.rows[row].init not in rest]
-    if not ready:
-      raise errors.UserError(
-        f'The rows {" and ".join(rest)} begin with the weights of each other (init): set one to "".'
-      )
-    ordered += ready
-  out = []
-  for row in ordered:
+  needs = {row: config.rows[row].init for row in config.table.rows if row in chosen}
+  out, folder = [], storage.path(workdir) / 'rows'
+  for row in running.in_order(needs, 'The rows '):
     one = config.rows[row]
-    if one.experiment is None:
-      continue
-    for seed in config.seeds:
+    after = one.init if one.init in config.rows else ''
+    for seed in config.seeds if one.experiment is not None else ():
+      title, own = f'{one.title}, seed {seed}', f'seed={seed}'
       experiment = one.experiment.copy_and_resolve_references().unlock()
       experiment.seed = seed
-      folder = storage.path(workdir) / 'rows' / row / f'seed={seed}'
-      after = one.init if one.init in config.rows else ''
-      init = str(folder.parent.parent / after / f'seed={seed}' / 'pretrain') if after else one.init
-      out.append(Job(row, seed, experiment.lock(), init, after, folder))
+      init = str(folder / after / own / 'pretrain') if after else one.init
+      out.append(
+        running.Job(row, title, seed, experiment.lock(), folder / row / own, SCORES, init, after)
+      )
   return out
 
 
@@ -109,26 +71,24 @@ def alike(jobs) -> dict[str, str]:
   """{row: an earlier row with the same config and init}: they differ in their text alone. A row
   that others begin with is not among them.
   """
-  first, out, needed = {}, {}, {job.after for job in jobs}
+  first, out, needed = {}, {}, {job.needs for job in jobs}
   for job in jobs:
-    earlier = first.setdefault((program_of(job.experiment), job.init), job.row)
-    if earlier != job.row and job.row not in needed:
-      out[job.row] = earlier
+    earlier = first.setdefault((program_of(job.experiment), job.init), job.name)
+    if earlier != job.name and job.name not in needed:
+      out[job.name] = earlier
   return out
 
 
 @contextlib.contextmanager
-def naming(section, where):
-  """Mistakes inside name fields of a config, `--config.length`, as the table's own:
+def naming(section, row: str):
+  """Mistakes inside name fields of a row's config, `--config.length`, as the table's own:
   `--config.rows.ROW.experiment.length`.
-
-  section: the config whose fields are meant; where: its place in the table, 'rows.ROW.experiment'.
   """
   try:
     yield
   except errors.UserError as e:
     fields = '|'.join(map(re.escape, section))
-    named = re.sub(rf'\bconfig\.(?=({fields})\b)', f'config.{where}.', str(e))
+    named = re.sub(rf'\bconfig\.(?=({fields})\b)', f'config.rows.{row}.experiment.', str(e))
     e.args = (named,)  # its class says how the command ends
     raise
 

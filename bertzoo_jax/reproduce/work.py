@@ -13,6 +13,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import __main__ as finetuning
+from bertzoo_jax.finetune import jobs
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.runs import checkpoint
@@ -37,47 +38,38 @@ _EVALUATED = {  # measure of a column: rows and measure of `evaluate`
 }
 
 
-def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
-  """The scores of a job, which are written to its folder; None if the user asked to stop.
+def run(job: jobs.Job, config, corpus: str, task_dir: str, say=print) -> dict | None:
+  """The scores of a job of a table (`config`), which are written to its folder; None if the user
+  asked to stop.
 
   What is finished is not run again. A pretraining that diverges, or whose first weights are of a
-  row that did, gets scores without values, which say so.
-
-  Args:
-    job: of the table.
-    config: of the table.
-    corpus: folder of the prepared text.
-    task_dir: folder of the tasks' files; a task whose files are not there is left out.
-    say: prints a line.
-
-  Raises:
-    UserError, TryAgain, Stopped: see pretrain and finetune.
+  row that did, gets scores without values, which say so. corpus: folder of the prepared text. A
+  task whose files are not in task_dir is left out. Errors: see pretrain and finetune.
   """
-  title = f'{config.rows[job.row].title}, seed {job.seed}'
+  without = lambda why: dict.fromkeys(config.table.columns, _nothing(why))
   if why := _never_begins(job, config):
-    say(f'{title} is not run: {why}')
-    return _written(job, config, dict.fromkeys(config.table.columns, _nothing(why)), _NOTHING)
-  say(f'\n== {title}: pretraining in {job.pretraining}')
+    say(f'{job.title} is not run: {why}')
+    return _written(job, config, without(why), _NOTHING)
+  say(f'\n== {job.title}: pretraining in {job.pretraining}')
   try:
     trained = _pretrained(job, corpus)
   except errors.Diverged as e:
-    say(f'{title} diverged. {e}')
+    say(f'{job.title} diverged. {e}')
     jax.clear_caches()
-    columns = dict.fromkeys(config.table.columns, _nothing(f'diverged: {e}'))
-    return _written(job, config, columns, {**_NOTHING, 'devices': _devices()})
+    return _written(job, config, without(f'diverged: {e}'), {**_NOTHING, 'devices': _devices()})
   if trained is None:
     return None
   evaluated = _evaluated(job, config, corpus)
   cosines = _cosines(job, config)
-  columns, tasks_done = {}, {}
-  for name in sorted(config.table.columns, key=lambda name: 'begins' in config.columns[name]):
+  columns, done = {}, {}
+  begins = {name: config.columns[name].get('begins') for name in config.table.columns}
+  for name in jobs.in_order(begins, 'The columns '):
     column = config.columns[name]
     if column.kind == 'task':
-      found = _fine_tuned(job, name, config, task_dir, say)
-      if found is None:
+      done[name] = _fine_tuned(job, name, config, task_dir, say)
+      if done[name] is None:
         return None
-      tasks_done[name] = found
-    columns[name] = _cell(column, trained, evaluated, cosines, tasks_done.get(name))
+    columns[name] = _cell(column, trained, evaluated, cosines, done.get(name))
   for name in config.table.columns:
     if config.columns[name].kind == 'average':
       columns[name] = _average([columns[other] for other in config.columns[name].of])
@@ -86,19 +78,19 @@ def run(job: plan.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
 
 def _never_begins(job, config) -> str:
   """Why a job has no weights to begin with; '' if it has."""
-  if not job.after:
+  if not job.needs:
     return ''
-  before = storage.read_json(job.folder.parent.parent / job.after / job.folder.name / plan.SCORES)
-  return f'diverged: {config.rows[job.after].title}' if before['steps'] is None else ''
+  before = storage.read_json(job.folder.parent.parent / job.needs / job.folder.name / job.record)
+  return f'diverged: {config.rows[job.needs].title}' if before['steps'] is None else ''
 
 
 def _written(job, config, columns, trained) -> dict:
   """The scores of a job, after they are written to its folder."""
   for name in config.table.columns:
     if config.columns[name].kind == 'not_supported':
-      columns[name] = _cell(config.columns[name], trained, {}, {}, None)
+      columns[name] = _nothing(f'not supported: {config.columns[name].why}')
   result = {
-    'row': job.row,
+    'row': job.name,
     'seed': job.seed,
     'columns': columns,
     'steps': trained['step'],
@@ -106,8 +98,8 @@ def _written(job, config, columns, trained) -> dict:
     'devices': trained['devices'],
     'commit': workdirs.commit(),
   }
-  storage.write_json(job.folder / plan.SCORES, result)
-  return storage.read_json(job.folder / plan.SCORES)
+  storage.write_json(job.folder / job.record, result)
+  return storage.read_json(job.folder / job.record)
 
 
 def _devices() -> str:
@@ -119,7 +111,7 @@ def _pretrained(job, corpus) -> dict | None:
   file = job.folder / PRETRAINED
   if file.exists():
     return storage.read_json(file)
-  with plan.naming(job.experiment, f'rows.{job.row}.experiment'):
+  with plan.naming(job.experiment, job.name):
     found = pretrain.pretrain(
       job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
     )
@@ -127,25 +119,18 @@ def _pretrained(job, corpus) -> dict | None:
   if found['interrupted'] and found['step'] < found['end']:
     return None
   params, _, _ = checkpoint.load_params(str(job.pretraining))
-  storage.write_json(
-    file,
-    {
-      'step': found['step'],
-      'flops': found['flops'],
-      'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
-      'devices': _devices(),
-      'tokens_per_second': _speed(job.pretraining),
-      'parameters': sum(x.size for x in jax.tree.leaves(params)),
-    },
-  )
+  speeds = [row.get('tokens_per_second') for row in metrics.read(job.pretraining)]
+  speeds = [speed for speed in speeds if speed]
+  known = {
+    'step': found['step'],
+    'flops': found['flops'],
+    'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
+    'devices': _devices(),
+    'tokens_per_second': statistics.median(speeds) if speeds else None,
+    'parameters': sum(x.size for x in jax.tree.leaves(params)),
+  }
+  storage.write_json(file, known)
   return storage.read_json(file)
-
-
-def _speed(workdir):
-  """Median tokens per second of a run; None if too few were measured."""
-  found = [row.get('tokens_per_second') for row in metrics.read(workdir)]
-  found = [speed for speed in found if speed]
-  return statistics.median(found) if found else None
 
 
 def _cosines(job, config) -> dict[str, float]:
@@ -190,12 +175,9 @@ def _fine_tuned(job, name, config, task_dir, say):
   if found is None:
     return None
   line = next(line for line in found if line.chosen)
-  first = dict(median=line.median, seeds=line.seeds, spread=[line.lowest, line.best])
-  rest = lambda median: dict(median=median, seeds=line.seeds, spread=[])
-  return {
-    f'{line.split} {line.metric}': first,
-    **{key: rest(median) for key, median in line.others.items()},
-  }
+  score = lambda median, *spread: dict(median=median, seeds=line.seeds, spread=list(spread))
+  first = {f'{line.split} {line.metric}': score(line.median, line.lowest, line.best)}
+  return {**first, **{key: score(median) for key, median in line.others.items()}}
 
 
 def _located(column, config, task_dir) -> tuple[str, str]:
@@ -212,9 +194,9 @@ def absent(config, task_dir) -> list[str]:
   return [f'{title} is not run. {why}' for title, why in found if why]
 
 
-def late(job: plan.Job, config, task_dir) -> list[str]:
+def late(job: jobs.Job, config, task_dir) -> list[str]:
   """Titles of the tasks that a finished job left out for want of files, which are there now."""
-  done = storage.read_json(job.folder / plan.SCORES)['columns']
+  done = storage.read_json(job.folder / job.record)['columns']
   left_out = [name for name in config.table.columns if done[name]['why'] == _NO_FILES]
   columns = [config.columns[name] for name in left_out]
   return [column.title for column in columns if not _located(column, config, task_dir)[1]]
@@ -232,38 +214,36 @@ def _best_run(folder) -> str:
 
 def _cell(column, trained, evaluated, cosines, done) -> dict:
   """{'values': [numbers], 'why': sentence where there are none}. A fine-tuning has its 'seeds' and
-  the 'spread' of its first number over them, too.
+  the 'spread' of its first number over them, too. done: what `_fine_tuned` returned.
   """
-  if column.kind == 'not_supported':
-    return _nothing(f'not supported: {column.why}')
-  if column.kind == 'cosine':
-    value = cosines.get(column.network)
-    return _nothing('there is no such network') if value is None else _values(value)
-  if column.kind in _OF_TRAINING:
-    name, unit = _OF_TRAINING[column.kind]
-    value = trained[name]
-    return _nothing('not counted') if value is None else _values(value / unit)
-  if column.kind == 'held_out':
-    if column.measure not in _EVALUATED:
-      value = trained['held_out'].get(column.measure)
-      return _nothing('not measured by this objective') if value is None else _values(value)
-    value = evaluated.get(_EVALUATED[column.measure])
-    if value is None:
-      return _nothing('not measured by this network')
-    return _values(math.exp(value) if column.measure == 'perplexity' else value)
+  value, why = None, ''
   if column.kind == 'task':
-    if isinstance(done, str):
-      return _nothing(_NO_FILES)
-    cells = [done[metric] for metric in column.metrics if metric in done]
-    if not all(math.isfinite(cell['median']) for cell in cells):
-      return _nothing('diverged: too many runs of the fine-tuning')
-    spread = [x for x in (cells[0]['spread'] if cells else []) if math.isfinite(x)]
-    return {
-      **_values(*(cell['median'] for cell in cells)),
-      'seeds': cells[0]['seeds'] if cells else 0,
-      'spread': spread if len(spread) == 2 else [],
-    }
-  return _nothing('')
+    return _of_task(column, done)
+  if column.kind == 'cosine':
+    value, why = cosines.get(column.network), 'there is no such network'
+  elif column.kind in _OF_TRAINING:
+    name, unit = _OF_TRAINING[column.kind]
+    value, why = trained[name], 'not counted'
+    value = None if value is None else value / unit
+  elif column.kind == 'held_out' and column.measure not in _EVALUATED:
+    value, why = trained['held_out'].get(column.measure), 'not measured by this objective'
+  elif column.kind == 'held_out':
+    value, why = evaluated.get(_EVALUATED[column.measure]), 'not measured by this network'
+    if value is not None and column.measure == 'perplexity':
+      value = math.exp(value)
+  return _nothing(why) if value is None else _values(value)
+
+
+def _of_task(column, done) -> dict:
+  if isinstance(done, str):
+    return _nothing(_NO_FILES)
+  cells = [done[metric] for metric in column.metrics if metric in done]
+  if not all(math.isfinite(cell['median']) for cell in cells):
+    return _nothing('diverged: too many runs of the fine-tuning')
+  first = cells[0] if cells else {'seeds': 0, 'spread': []}
+  spread = [x for x in first['spread'] if math.isfinite(x)]
+  values = _values(*(cell['median'] for cell in cells))
+  return {**values, 'seeds': first['seeds'], 'spread': spread if len(spread) == 2 else []}
 
 
 def _values(*values):

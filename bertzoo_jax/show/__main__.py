@@ -83,20 +83,13 @@ def show(
   else:
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
   if npz is not None:
-    meta = dict(
-      vocab_size=corpus.vocab_size,
-      special=corpus.special,
-      corpus_hash=corpus.hash,
-      tokenizer_hash=corpus.manifest['tokenizer_hash'],
-      tokenizer=corpus.manifest['tokenizer'],
-      corpus=corpus.manifest['corpus'],
-      steps=[first, end],
-      batch_size=fields.batch_size,
-      length=fields.length,
-      phase=chosen.index,
-      seed=fields.seed,
-      split=split,
-    )
+    meta = {
+      **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
+      **{name: corpus.manifest[name] for name in ('tokenizer_hash', 'tokenizer', 'corpus')},
+      'steps': [first, end],
+      **dict(batch_size=fields.batch_size, length=fields.length, phase=chosen.index),
+      **dict(seed=fields.seed, split=split),
+    }
     size = write_npz(npz, batches, pipe.features, end - first, meta)
     console.print(
       f'{npz}: steps {first} to {end - 1}, {", ".join(pipe.features)}; {size / 1e6:.1f} MB.'
@@ -113,15 +106,12 @@ def show(
       console.print(display.heading(step, row, batch, fields))
       console.print(display.row(batch, row, tokenizer, corpus.special, fields))
       console.print()
-  console.print(
-    _table(
-      meter.measures(fields),
-      f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
-      f'{chosen.index}, '
-      f'{split}; {pipe.rows_per_epoch:,} rows per epoch, at most {pipe.num_predictions} '
-      'predictions per row',
-    )
+  title = (
+    f'{fields.format.name}, {fields.masking.name}; steps {first} to {step} of phase '
+    f'{chosen.index}, {split}; {pipe.rows_per_epoch:,} rows per epoch, at most '
+    f'{pipe.num_predictions} predictions per row'
   )
+  console.print(_table(meter.measures(fields), title))
 
 
 def _table(lines, title):
@@ -129,13 +119,9 @@ def _table(lines, title):
     'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts '
     'them'
   )
-  table = rich.table.Table(
-    'measure',
-    rich.table.Column('measured', justify='right'),
-    rich.table.Column('config', justify='right'),
-    title=title,
-    caption=runs if any(name.startswith('runs') for name, *_ in lines) else None,
-  )
+  right = (rich.table.Column(name, justify='right') for name in ('measured', 'config'))
+  caption = runs if any(name.startswith('runs') for name, *_ in lines) else None
+  table = rich.table.Table('measure', *right, title=title, caption=caption)
   for name, value, unit, says in lines:
     table.add_row(name, _written(value, unit), '' if says is None else _written(says, unit))
   return table
@@ -170,19 +156,11 @@ def _phase(phases, steps, phase, split, count):
 
 def write_npz(path, batches, features, count, meta) -> int:
   """Writes batches as arrays [count, B, …] by feature, and `meta` as JSON bytes under '__meta__'; a
-  batch in memory at a time.
+  batch in memory at a time. The same batches give the same bytes. Returns the file's size in bytes.
 
-  Args:
-    path: file to be, local or gs://; the same batches give the same bytes.
-    batches: iterator of `count` dicts.
-    features: {name: (shape, dtype)} of a batch.
-    meta: JSON-able dict.
+  path: file to be, local or gs://. features: {name: (shape, dtype)} of a batch.
 
-  Returns:
-    The size of the file in bytes.
-
-  Raises:
-    UserError: there are fewer batches than `count`.
+  Raises UserError if there are fewer batches than `count`.
   """
   path = storage.path(path)
   if not storage.is_remote(path):
@@ -230,17 +208,9 @@ def _range(text):
 
 
 def main(_):
-  show(
-    _CONFIG.value,
-    _CORPUS.value,
-    cache_dir=_CACHE_DIR.value,
-    steps=_range(_STEPS.value),
-    phase=_PHASE.value,
-    split=_SPLIT.value,
-    rows=_ROWS.value,
-    stats=_STATS.value,
-    npz=_NPZ.value,
-  )
+  asked = dict(cache_dir=_CACHE_DIR.value, phase=_PHASE.value, split=_SPLIT.value, npz=_NPZ.value)
+  asked |= dict(steps=_range(_STEPS.value), rows=_ROWS.value, stats=_STATS.value)
+  show(_CONFIG.value, _CORPUS.value, **asked)
 
 
 if __name__ == '__main__':

@@ -47,11 +47,8 @@ def heading(step, row, batch, fields):
     swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
     parts.append(_LABELS['swapped' if swapped else 'random'][int(batch['pair_labels'][row])])
   if 'direction' in batch:
-    parts.append(
-      'read from right to left (printed from left to right)'
-      if batch['direction'][row]
-      else 'read from left to right'
-    )
+    turned = 'read from right to left (printed from left to right)'
+    parts.append(turned if batch['direction'][row] else 'read from left to right')
   if 'resets' in batch and batch['resets'][row]:
     parts.append('begins without memory')
   return rich.text.Text(', '.join(parts), 'bold underline')
@@ -66,14 +63,10 @@ def row(batch, number, tokenizer, special, fields):
   kinds, targets, places = _kinds(batch, special, block)
   ids, packs = batch['input_ids'], batch['pack_ids']
   text, place = rich.text.Text(), 0
+  here = lambda place: (kinds[place], packs[place])
   while place < len(ids) and packs[place]:
     kind, stop = kinds[place], place + 1
-    while (
-      kind in ('first', 'second')
-      and stop < len(ids)
-      and kinds[stop] == kind
-      and packs[stop] == packs[place]
-    ):
+    while kind in ('first', 'second') and stop < len(ids) and here(stop) == here(place):
       stop += 1
     if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
       text.append(' ')
@@ -103,23 +96,16 @@ def _kinds(batch, special, block):
     for i, s in zip(ids.tolist(), segments.tolist())
   ]
   slots = np.flatnonzero(batch['masked_weights'])
-  targets = dict(
-    zip(batch['masked_positions'][slots].tolist(), batch['masked_targets'][slots].tolist())
-  )
+  targets = dict(zip(*(batch[f'masked_{x}'][slots].tolist() for x in ('positions', 'targets'))))
   if 'span_right' in batch:
     for name in ('span_left', 'span_right'):
       for position in batch[name][batch['span_right'] > 0].tolist():
         kinds[position] = 'border'
   places = _places(batch['order'], targets, block) if 'order' in batch else {}
   for position, target in targets.items():
-    kept = 'ordered' if 'order' in batch else 'kept'
-    kinds[position] = (
-      kept
-      if ids[position] == target
-      else 'masked'
-      if ids[position] == special['mask']
-      else 'replaced'
-    )
+    kinds[position] = 'masked' if ids[position] == special['mask'] else 'replaced'
+    if ids[position] == target:
+      kinds[position] = 'ordered' if 'order' in batch else 'kept'
   return kinds, targets, places
 
 
@@ -136,20 +122,12 @@ def _places(order, positions, block):
 def _mirrored(batch):
   """A row as it is read in the text."""
   used = int((batch['pack_ids'] > 0).sum())
-  turned = {
-    name: np.concatenate([batch[name][:used][::-1], batch[name][used:]])
-    for name in ('input_ids', 'segment_ids', 'pack_ids', 'order')
-    if name in batch
-  }
-  return {
-    **batch,
-    **turned,
-    **{
-      name: used - 1 - batch[name]
-      for name in ('masked_positions', 'span_left', 'span_right')
-      if name in batch
-    },
-  }
+  turned = dict(batch)
+  for name in {'input_ids', 'segment_ids', 'pack_ids', 'order'} & batch.keys():
+    turned[name] = np.concatenate([batch[name][:used][::-1], batch[name][used:]])
+  for name in {'masked_positions', 'span_left', 'span_right'} & batch.keys():
+    turned[name] = used - 1 - batch[name]
+  return turned
 
 
 def _decode(tokenizer, ids):

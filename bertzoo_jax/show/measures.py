@@ -68,65 +68,59 @@ class Meter:
     """
     if not self._sums:
       return []
-    n, masking = self._sums, fields.masking
-    rows, predictions, lengths = (
-      n['rows'],
-      max(int(n['predictions']), 1),
-      np.concatenate(self._lengths),
-    )
-    rate = masking.rate if 'rate' in masking else None
+    n, masking, format = self._sums, fields.masking, fields.format
+    rows, predictions = n['rows'], max(int(n['predictions']), 1)
+    lengths = np.concatenate(self._lengths)
     out = [
-      ('rows', int(rows), '', None),
-      ('tokens per row', float(lengths.mean()), '', None),
-      ('shortest', int(lengths.min()), '', None),
-      ('longest', int(lengths.max()), '', None),
-      ('padding', 1 - n['tokens'] / n['cells'], '%', None),
-      ('predictions per row', n['predictions'] / rows, '', None),
-      ('rows with as many as fit', n['fullest'] / rows, '%', None),
-      ('predicted, of all tokens', n['predictions'] / max(n['tokens'], 1), '%', rate),
-      ('predicted, of the text', n['predictions'] / max(n['text'], 1), '%', None),
-      ('predicted special tokens', int(n['on_special']), '', None),
+      ('rows', int(rows)),
+      ('tokens per row', float(lengths.mean())),
+      ('shortest', int(lengths.min())),
+      ('longest', int(lengths.max())),
+      ('padding', 1 - n['tokens'] / n['cells'], '%'),
+      ('predictions per row', n['predictions'] / rows),
+      ('rows with as many as fit', n['fullest'] / rows, '%'),
+      (
+        'predicted, of all tokens',
+        n['predictions'] / max(n['tokens'], 1),
+        '%',
+        _of(masking, 'rate'),
+      ),
+      ('predicted, of the text', n['predictions'] / max(n['text'], 1), '%'),
+      ('predicted special tokens', int(n['on_special'])),
       ('predicted padding', int(n['on_padding']), '', 0),
     ]
     if n['twice']:
-      out.append(('predicted once more', n['twice'] / predictions, '%', None))
+      out.append(('predicted once more', n['twice'] / predictions, '%'))
     out += _corruption(n, masking, predictions)
     if n['full']:
-      out.append(
-        (
-          'predicted in each tenth of full rows',
-          ' '.join(f'{share:.1%}' for share in n['tenths'] / n['full']),
-          '',
-          None,
-        )
-      )
+      tenths = ' '.join(f'{share:.1%}' for share in n['tenths'] / n['full'])
+      out.append(('predicted in each tenth of full rows', tenths))
     if 'word_runs' in n:
       out += _word_lines(n, masking)
     if n['packed'] > rows:
-      out.append(('packed segments per row', n['packed'] / rows, '', None))
+      out.append(('packed segments per row', n['packed'] / rows))
     if 'labels' in n:
-      swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
-      # they all get label 1
-      lone = 'lone_sentences' not in fields.format or fields.format.lone_sentences == 'random'
-      says = None if lone or 'negative_rate' not in fields.format else fields.format.negative_rate
-      out += [
-        (
-          'swapped segments' if swapped else 'random second segments',
-          n['labels'] / rows,
-          '%',
-          says,
-        ),
-        ('tokens of the second segment', n['second'] / rows, '', None),
-      ]
+      name = 'swapped segments' if _of(format, 'pairs') == 'sop' else 'random second segments'
+      # lone sentences all get label 1
+      lone = _of(format, 'lone_sentences') in (None, 'random')
+      says = None if lone else _of(format, 'negative_rate')
+      out.append((name, n['labels'] / rows, '%', says))
+      out.append(('tokens of the second segment', n['second'] / rows))
     if 'bordered' in n:
-      out.append(('predictions with borders', n['bordered'] / predictions, '%', None))
+      out.append(('predictions with borders', n['bordered'] / predictions, '%'))
     if 'mirrored' in n:
-      out.append(('rows read from right to left', n['mirrored'] / rows, '%', None))
+      out.append(('rows read from right to left', n['mirrored'] / rows, '%'))
     if 'in_sight' in n:
-      out.append(
-        ('tokens of its row that a prediction sees', n['in_sight'] / predictions, '', None)
-      )
-    return out
+      out.append(('tokens of its row that a prediction sees', n['in_sight'] / predictions))
+    return [_line(*line) for line in out]
+
+
+def _line(name, value, unit='', says=None):
+  return name, value, unit, says
+
+
+def _of(section, field):
+  return section[field] if field in section else None
 
 
 def _in_reading_order(batch):
@@ -153,21 +147,16 @@ def restored(batch):
 def _corruption(n, masking, predictions):
   if 'corruption' not in masking:
     return []
+  masked, random, kept = masking.corruption
   other = 1 - (n['masked'] + n['kept']) / predictions
-  if 'substitute' in masking and masking.substitute == 'similar':
-    return [
-      (
-        'replaced by other words',
-        other + n['masked'] / predictions,
-        '%',
-        masking.corruption[0] + masking.corruption[1],
-      ),
-      ('… kept', n['kept'] / predictions, '%', masking.corruption[2]),
-    ]
+  last = ('… kept', n['kept'] / predictions, '%', kept)
+  if _of(masking, 'substitute') == 'similar':
+    replaced = other + n['masked'] / predictions
+    return [('replaced by other words', replaced, '%', masked + random), last]
   return [
-    ('corrupted to the mask token', n['masked'] / predictions, '%', masking.corruption[0]),
-    ('… to a random token', other, '%', masking.corruption[1]),
-    ('… kept', n['kept'] / predictions, '%', masking.corruption[2]),
+    ('corrupted to the mask token', n['masked'] / predictions, '%', masked),
+    ('… to a random token', other, '%', random),
+    last,
   ]
 
 
@@ -189,20 +178,14 @@ def _words(units, packs, text, predicted):
   begins = fresh | (text & (units & word_marks.CONTINUES_WORD == 0))
   number = np.cumsum(begins).reshape(text.shape)[text]  # of each text token, from 1
   count = int(begins.sum()) + 1
-  size, touched = (
-    np.bincount(number, minlength=count),
-    np.bincount(number, weights=predicted[text], minlength=count),
-  )
+  size = np.bincount(number, minlength=count)
+  touched = np.bincount(number, weights=predicted[text], minlength=count)
   several = size > 1
   starts = predicted & ~(_follows(predicted, packs) & ~fresh)
   run = np.cumsum(starts).reshape(text.shape)[predicted & text]
   word = np.cumsum(begins).reshape(text.shape)[predicted & text]
   pairs = np.unique(np.stack([run, word], 1), axis=0)[:, 0]  # each word of each run once
-  lengths = (
-    np.bincount(np.bincount(pairs)[1:], minlength=_MOST_WORDS + 2)
-    if len(pairs)
-    else np.zeros(_MOST_WORDS + 2, np.int64)
-  )
+  lengths = np.bincount(np.bincount(pairs)[1:], minlength=_MOST_WORDS + 2)
   lengths = np.append(lengths[: _MOST_WORDS + 1], lengths[_MOST_WORDS + 1 :].sum())
   return dict(
     several=int(several.sum()),
@@ -214,42 +197,27 @@ def _words(units, packs, text, predicted):
 
 
 def _follows(here, packs):
-  """bool [B, L]: this place and the one before it are `here`, in one packed
-  segment."""
+  """bool [B, L]: this place and the one before it are `here`, in one packed segment."""
   out = np.zeros_like(here)
   out[:, 1:] = here[:, 1:] & here[:, :-1] & (packs[:, 1:] == packs[:, :-1])
   return out
 
 
 def _word_lines(n, masking):
-  runs = max(int(n['word_runs'].sum()), 1)
-  says = _lengths(masking)
+  runs, says = max(int(n['word_runs'].sum()), 1), _lengths(masking)
+  mean = None if says is None else float(np.dot(says, np.arange(1, len(says) + 1)))
+  whole = n['whole'] / max(n['touched'], 1)
   out = [
-    (
-      'words of several tokens, all of them predicted or none',
-      n['whole'] / max(n['touched'], 1),
-      '%',
-      None,
-    ),
-    (
-      'runs, words on average',
-      n['run_words'] / runs,
-      '',
-      float(np.dot(says, np.arange(1, len(says) + 1))) if says is not None else None,
-    ),
+    ('words of several tokens, all of them predicted or none', whole, '%'),
+    ('runs, words on average', n['run_words'] / runs, '', mean),
   ]
   for words in range(1, _MOST_WORDS + 1):
-    if n['word_runs'][words] >= 0.001 * runs or (says is not None and words <= len(says)):
-      out.append(
-        (
-          f'runs of {words} word{"s" * (words > 1)}',
-          n['word_runs'][words] / runs,
-          '%',
-          float(says[words - 1]) if says is not None and words <= len(says) else None,
-        )
-      )
+    drawn = float(says[words - 1]) if says is not None and words <= len(says) else None
+    if drawn is not None or n['word_runs'][words] >= 0.001 * runs:
+      name = f'runs of {words} word{"s" * (words > 1)}'
+      out.append((name, n['word_runs'][words] / runs, '%', drawn))
   if n['word_runs'][-1]:
-    out.append((f'runs of more than {_MOST_WORDS} words', n['word_runs'][-1] / runs, '%', None))
+    out.append((f'runs of more than {_MOST_WORDS} words', n['word_runs'][-1] / runs, '%'))
   return out
 
 

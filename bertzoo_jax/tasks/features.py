@@ -9,6 +9,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
+from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import windows
 from bertzoo_jax.tasks import words
@@ -109,7 +110,7 @@ def _framed(words, special, tokens, kept, lengths, numbers) -> Rows:
 
 BY_NAME = {
   'texts': texts,
-  'question_windows': parts.of_fields(windows.question_windows, definitions.question_windows),
+  'question_windows': named.of_fields(windows.question_windows, definitions.question_windows),
   'words': words.words,
-  'choice_rows': parts.of_fields(choice_rows.choice_rows, definitions.choice_rows),
+  'choice_rows': named.of_fields(choice_rows.choice_rows, definitions.choice_rows),
 }

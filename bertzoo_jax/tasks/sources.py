@@ -9,6 +9,7 @@ import os
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import columns
@@ -84,7 +85,7 @@ def _train_of(config, folder):
 
 
 BY_NAME = {
-  name: parts.of_fields(read, getattr(definitions, name))
+  name: named.of_fields(read, getattr(definitions, name))
   for name, read in {
     'table': table,
     'tfds': datasets.tfds,

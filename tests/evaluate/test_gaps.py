@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import types
 
 import jax
 import numpy as np
@@ -14,7 +13,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import gaps
-from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from configs import parts
@@ -50,13 +48,13 @@ def found(run, corpus):
 
 
 def logits(params, batch):
-  encoder = made.small.encoder(vocab_size=made.VOCAB, **made.SIZES)
+  encoder = made.encoder_of()
   states, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
   return np.asarray(networks.vocabulary_logits(encoder, params, states))
 
 
 def rows(corpus):
-  return held_out.rows_of(corpora.open(corpus), config(), config().format, 'held_out', made.BATCHES)
+  return made.rows(corpus, made=config())
 
 
 def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
@@ -144,18 +142,11 @@ def test_what_was_required_and_is_not_reached_is_one_sentence_and_code_3(found, 
   assert caught.value.code == 3
 
 
-def flags(monkeypatch, **values):
-  unset = ('MINIMAL_PAIRS', 'GAPS', 'REQUIRE', 'CACHE_DIR', 'JSON', 'MASKING_OF')
-  values = {**dict.fromkeys(unset), 'DRAW': 0, 'TOP': 0, 'BATCHES': made.BATCHES, **values}
-  for name, value in values.items():
-    monkeypatch.setattr(command, f'_{name}', types.SimpleNamespace(value=value), raising=False)
-
-
 def test_the_screen_prints_each_gap_and_three_accuracies(
   run, corpus, found, monkeypatch, capsys, tmp_path
 ):
   asked = dict(WORKDIR=str(run[0]), CORPUS=str(corpus), GAPS=4, TOP=3)
-  flags(monkeypatch, **asked, JSON=str(tmp_path / 'gaps.json'))
+  made.set_flags(monkeypatch, **asked, JSON=tmp_path / 'gaps.json')
   command.main(None)
   said = capsys.readouterr().out
   assert said == gaps.screen(found) + '\n'
@@ -165,7 +156,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
   written = json.loads((tmp_path / 'gaps.json').read_text())
   assert written['gaps'][0]['truth'] == found.gaps[0].truth
   assert [x['network'] for x in written['accuracies']] == [x.network for x in found.accuracies]
-  flags(monkeypatch, **asked, REQUIRE=9.0)
+  made.set_flags(monkeypatch, **asked, REQUIRE=9.0)
   with pytest.raises(gaps.NotLearned):
     command.main(None)
   assert capsys.readouterr().out == said, 'the screen comes before the sentence'
@@ -181,7 +172,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(monkeypatch, asked, words):
-  flags(monkeypatch, WORKDIR='W', **asked)
+  made.set_flags(monkeypatch, WORKDIR='W', **asked)
   with pytest.raises(errors.UserError, match=words):
     command.main(None)
 

@@ -90,6 +90,12 @@ def test_every_run_of_a_grid_has_its_own_values_and_folder():
   assert {(r.experiment.batch_size, r.experiment.phases[0][0]) for r in made} == {(8, 36), (16, 18)}
 
 
+def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():
+  for warmup, steps in ((0.1, 5), (20, 20)):
+    [made] = runs(config(warmup=warmup, steps=57))
+    assert made.experiment.schedule.warmup == steps
+
+
 def test_the_folders_of_two_keys_that_end_alike_have_the_whole_keys():
   made = config(grid=(('encoder.dropout', (0.0, 0.1)), ('objective.dropout', (0.0,))))
   assert runs(made)[1].folder.name == 'encoder.dropout=0.1+objective.dropout=0.0+seed=0'

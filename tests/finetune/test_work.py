@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import jobs
+from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import work
 from bertzoo_jax.runs import step_folders
 
@@ -19,18 +21,8 @@ WAIT = 20.0  # seconds that a run goes on if nothing stops it
 def runs(folder, count, **machinery):
   made = types.SimpleNamespace(**{'mesh': (-1, 1, 1), 'wandb': '', **machinery})
   experiment = types.SimpleNamespace(run=made, metrics=('accuracy',))
-  return [
-    types.SimpleNamespace(
-      folder=folder / str(n),
-      init='W',
-      task='t',
-      experiment=experiment,
-      resolved=None,
-      point=(),
-      seed=n,
-    )
-    for n in range(count)
-  ]
+  made = lambda n: jobs.Job('t', str(n), n, experiment, folder / str(n), plan.RESULT, 'W')
+  return [made(n) for n in range(count)]
 
 
 def finished(run, score, diverged=''):
@@ -91,6 +83,7 @@ def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
     raise errors.Diverged('the loss is not finite')
 
   monkeypatch.setattr(work.trainings, 'train', train)
+  monkeypatch.setattr(jobs.assembly, 'resolve', lambda experiment: None)
   true, task = work._one, types.SimpleNamespace(splits={}, hash='')
   task.splits = {n: types.SimpleNamespace(labels=np.zeros(2)) for n in ('train', 'dev')}
 
@@ -131,7 +124,7 @@ def test_a_best_run_that_lost_its_checkpoint_is_trained_again(monkeypatch, tmp_p
     work._write(run, 3, {'dev': {'accuracy': score}})
 
   def one(run, *_):
-    if (file := run.folder / work.RESULT).exists():
+    if (file := run.folder / run.record).exists():
       return json.loads(file.read_text())
     begun.append(run.seed)
     return finished(run, 0.5)

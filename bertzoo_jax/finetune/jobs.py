@@ -1,0 +1,145 @@
+"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and what runs them."""
+
+import concurrent.futures
+import contextlib
+import threading
+import time
+from typing import Any
+from typing import NamedTuple
+
+from bertzoo_jax import assembly
+from bertzoo_jax.common import errors
+from bertzoo_jax.runs import lock
+
+_WAIT = 5.0  # seconds between two looks at what others hold
+
+
+class Job(NamedTuple):
+  """One training, and what is measured after it.
+
+  Attributes:
+    name: of the task, or of the row of a table; title: what the user is told of it.
+    seed: of the training.
+    experiment: its complete config, locked.
+    folder: of the job; record: name of the file in it that is written last.
+    init: address of the weights that it begins with; '' for random ones.
+    needs: name of the job with the same seed whose weights these are; '' for none.
+    point: ((key, value), …) of a grid; () without one.
+  """
+
+  name: str
+  title: str
+  seed: int
+  experiment: Any
+  folder: Any
+  record: str
+  init: str
+  needs: str = ''
+  point: tuple = ()
+
+  @property
+  def done(self) -> bool:
+    return (self.folder / self.record).exists()
+
+  @property
+  def pretraining(self):
+    """Workdir of the pretraining of a row, whose folder holds more."""
+    return self.folder / 'pretrain'
+
+  @property
+  def resolved(self) -> assembly.Run:
+    return assembly.resolve(self.experiment)
+
+
+def in_order(needs: dict[str, str], what: str = '') -> list[str]:
+  """Names, each after the one that it needs.
+
+  needs: {name: another name, or anything else}; what: is said before names that need each other,
+    which are a UserError.
+  """
+  ordered = []
+  while rest := [name for name in needs if name not in ordered]:
+    ready = [name for name in rest if needs[name] not in rest]
+    if not ready:
+      raise errors.UserError(
+        f'{what}{" and ".join(rest)} begin with the weights of each other (init): set one to "".'
+      )
+    ordered += ready
+  return ordered
+
+
+def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> bool:
+  """Does jobs in their order, each after the one that it needs, one at a time in each slot. Several
+  slots have threads. False if `do` ended it.
+
+  Args:
+    do: (job, slot) → whether to go on. After a False or an error no other job is begun.
+    held: job → context in which it is done. If it raises TryAgain, another job is tried first.
+    say: prints a line.
+  """
+  left, choosing, met = list(jobs), threading.Lock(), set()
+  known = {(job.name, job.seed): job for job in jobs}
+
+  def taken(stack):
+    """The next job, held by `stack`; None if there is none. Waits while others hold all of them."""
+    while left:
+      with choosing:
+        for job in left:
+          before = known.get((job.needs, job.seed))
+          if before is not None and not before.done:
+            continue
+          try:
+            stack.enter_context(held(job))
+          except errors.TryAgain as e:
+            _once(say, f'{job.title}: {e}', met)
+            continue
+          left.remove(job)
+          return job
+      if left:
+        time.sleep(_WAIT)
+    return None
+
+  def work(slot):
+    try:
+      while True:
+        with contextlib.ExitStack() as stack:
+          job = taken(stack)
+          if job is None or not do(job, slot):
+            return job is None
+    finally:
+      with choosing:
+        left.clear()
+
+  if len(slots) == 1:
+    return work(slots[0])
+  pool = concurrent.futures.ThreadPoolExecutor(len(slots))
+  try:
+    begun = [pool.submit(work, slot) for slot in slots]
+    went_on = [each.result() for each in concurrent.futures.as_completed(begun)]
+  except BaseException as e:
+    pool.shutdown(wait=isinstance(e, Exception))  # the second Ctrl-C waits for nothing
+    raise
+  pool.shutdown()
+  return all(went_on)
+
+
+@contextlib.contextmanager
+def holding(folder, say):
+  """Holds a folder inside a `with`. Waits for a process that holds it, and says once which."""
+  folder.mkdir(parents=True, exist_ok=True)
+  met = set()
+  with contextlib.ExitStack() as stack:
+    while True:
+      try:
+        stack.enter_context(lock.hold(folder))
+        break
+      except errors.TryAgain as e:
+        _once(say, str(e), met)
+        time.sleep(_WAIT)
+    yield
+
+
+def _once(say, sentence, met):
+  if sentence not in met:
+    say(sentence)
+  met.add(sentence)
