@@ -50,7 +50,7 @@ def pretrain(
   init: str | None = None,
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
-  whole run, as `Objective.published_flops` counts}.
+  whole run, as `assembly.published_flops` counts}.
 
   Args:
     config: an experiment (configs/).

@@ -17,13 +17,13 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
-from tests.hf import test_row_heads as heads
+from tests.hf import test_heads as heads
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -216,7 +216,7 @@ def torch_losses_of(network, given, loss_of):
 def test_twenty_steps_of_fine_tuning_have_torch_s_losses_one_by_one(case, kind, tmp_path):
   objective, params = start(case, kind)
   a = heads.of(heads.CASES[case][0])
-  task = row_heads.Task(row_heads.PROBLEMS[kind], () if kind == 'regression' else LABELS)
+  task = hf_heads.Task(hf_heads.PROBLEMS[kind], () if kind == 'regression' else LABELS)
   encoder = objective.networks[0].encoder
   tensors, config = export.convert(a, weights.flatten(params), encoder, heads.CASES[case][3], task)
   weights.save(tmp_path / 'model.safetensors', tensors)

@@ -14,7 +14,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import sift
@@ -23,7 +23,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs.tasks import parts
 from tests import test_trajectory_rows as rows
-from tests.hf import test_row_heads as heads
+from tests.hf import test_heads as heads
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -54,7 +54,7 @@ def start(case, kind, loss, scale=0.05):
 def exported(case, kind, objective, params):
   """(tensors, config) of the class of transformers. params: or gradients by them."""
   a = heads.of(heads.CASES[case][0])
-  task = row_heads.Task(row_heads.PROBLEMS[kind], () if kind == 'regression' else rows.LABELS)
+  task = hf_heads.Task(hf_heads.PROBLEMS[kind], () if kind == 'regression' else rows.LABELS)
   encoder = objective.networks[0].encoder
   return export.convert(a, weights.flatten(params), encoder, heads.CASES[case][3], task)
 

@@ -11,14 +11,14 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import heads as objective_heads
 from configs.tasks import parts
 from tests import test_trajectory_sift as sift
 from tests import test_trajectory_spans as spans
 from tests import test_trajectory_tags_choices as tags_choices
-from tests.hf import test_row_heads as heads
+from tests.hf import test_heads as heads
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -44,7 +44,7 @@ def start(kind):
 def reference(folder, kind, objective, params):
   """torch_sift.Sift around our network in transformers."""
   a, special = architectures.choose(f'Bert{CLASSES[kind]}'), heads.CASES['bert'][3]
-  task = row_heads.Task(None, tags_choices.LABELS if kind == 'tagging' else ())
+  task = hf_heads.Task(None, tags_choices.LABELS if kind == 'tagging' else ())
   encoder = objective.networks[0].encoder
   tensors, config = export.convert(a, weights.flatten(params), encoder, special, task)
   weights.save(folder / 'model.safetensors', tensors)
@@ -86,7 +86,7 @@ def test_twenty_steps_with_sift_on_other_heads_have_torch_s_losses_one_by_one(ki
   torchs = reference(tmp_path, kind, objective, params)
 
   def value_of(batch, keys_B2):
-    keys = networks.rows_of_options({**batch, 'row_keys': keys_B2})['row_keys']
+    keys = objective_heads.rows_of_options({**batch, 'row_keys': keys_B2})['row_keys']
     return torch_loss(kind, torchs, batch, sift.drawn(objective, keys))
 
   given = spans.batches('bert') if kind == 'span' else tags_choices.batches(kind, 'bert')

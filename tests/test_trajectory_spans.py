@@ -13,10 +13,11 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf.heads import SPAN
 from bertzoo_jax.training import step as steps
 from tests import test_trajectory_rows as rows
-from tests.hf import test_row_heads as heads
-from tests.hf import test_span_heads as spans
+from tests.hf import test_heads as heads
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -174,7 +175,7 @@ def check(ours, theirs):
 )
 def test_twenty_steps_of_the_linear_head_have_torch_s_losses(case, tmp_path):
   objective, params = start(case, 'span')
-  a, special = spans.of(heads.CASES[case][0]), heads.CASES[case][3]
+  a, special = heads.of(heads.CASES[case][0], SPAN), heads.CASES[case][3]
   heads.save(tmp_path, a, params, objective.networks[0].encoder, special)
   network = getattr(transformers, a.name).from_pretrained(tmp_path)
   check(our_losses(case, objective, params), torch_losses(case, network, simple_loss))
@@ -182,7 +183,7 @@ def test_twenty_steps_of_the_linear_head_have_torch_s_losses(case, tmp_path):
 
 def test_twenty_steps_of_xlnet_s_conditional_head_have_torch_s_losses(tmp_path):
   objective, params = start('xlnet', 'tanh')
-  a = spans.of('XLNet', conditional=True)
+  a = architectures.choose(heads.BEAMS)
   encoder, special = objective.networks[0].encoder, heads.CASES['xlnet'][3]
   heads.save(tmp_path, a, params, encoder, special)
   network = getattr(transformers, a.name).from_pretrained(tmp_path)
@@ -194,7 +195,7 @@ def test_twenty_steps_of_electra_s_conditional_head_have_torch_s_losses(tmp_path
   encoder, special = objective.networks[0].encoder, heads.CASES['bert'][3]
   _, simple = start('bert', 'span')
   body = {'encoder': params['encoder'], 'span_head': simple['span_head']}
-  a = spans.of('Bert')
+  a = heads.of('Bert', SPAN)
   heads.save(tmp_path, a, body, encoder, special)
   network = getattr(transformers, a.name).from_pretrained(tmp_path)
   head = {

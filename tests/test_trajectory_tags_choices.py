@@ -11,10 +11,10 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
 from tests import test_trajectory_rows as rows
-from tests.hf import test_row_heads as heads
+from tests.hf import test_heads as heads
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -89,7 +89,7 @@ def loss_of(kind, logits, t):
 def test_twenty_steps_on_tags_and_choices_have_torch_s_losses_one_by_one(kind, case, tmp_path):
   objective, params = start(kind, case)
   a = architectures.choose(heads.CASES[case][0] + CLASSES[kind])
-  task = row_heads.Task(None, LABELS if kind == 'tagging' else ())
+  task = hf_heads.Task(None, LABELS if kind == 'tagging' else ())
   encoder = objective.networks[0].encoder
   tensors, config = export.convert(a, weights.flatten(params), encoder, heads.CASES[case][3], task)
   weights.save(tmp_path / 'model.safetensors', tensors)

@@ -6,9 +6,7 @@ import json
 import re
 from typing import Any
 
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
@@ -48,9 +46,8 @@ def text(
   """
   computed = architecture.computes(encoder)
   task = architecture.pipeline if computed.pipeline is None else computed.pipeline
-  answers = span_heads.finds(architecture)
-  trained = task_heads.head_of(architecture)
-  scores = answers or trained != ''
+  trained = heads.of(architecture)
+  scores = trained != ''
   parameters = sum(x.size for x in tensors.values())
   corpus = dict(corpus)
   licence, language = corpus.pop('license', None), corpus.pop('language', None)
@@ -63,7 +60,7 @@ def text(
     'tags:',
     '- bertzoo_jax',
     *(['- masked-language-modeling'] if task == 'fill-mask' else []),
-    *([f'- {span_heads.PIPELINE if answers else task_heads.TASKS[trained]}'] if scores else []),
+    *([f'- {heads.KINDS[trained].task}'] if scores else []),
     '---',
     '',
   ]
@@ -77,7 +74,7 @@ def text(
     f'{parameters:,} parameters in float32. {_longest(architecture, encoder, tensors, lengths)}'
     f'{_CUTS * scores}',
     '',
-    *(_usage(task, trained, encoder, config) if task or trained else []),
+    *(_usage(task, trained, encoder, config) if task or trained == heads.CHOICE else []),
     *(_outputs(config) if scores else []),
     '## Training',
     '',
@@ -211,7 +208,7 @@ def _public(names: list[str]) -> str:
 
 def _outputs(config: dict[str, Any]) -> list[str]:
   """What the outputs of a task's head are."""
-  task = row_heads.task_of(config['objective'])
+  task = heads.task_of(config['objective'])
   labels = ', '.join(f'{i} `{label}`' for i, label in enumerate(task.labels))
   what = {
     'regression': 'The output is a number. No function is applied to it.',
@@ -268,14 +265,14 @@ def _masking(section: dict[str, Any]) -> str:
 
 
 def _usage(task: str, head: str, encoder, config: dict[str, Any]) -> list[str]:
-  """How the directory is loaded. head: of task_heads.OUTPUTS, or ''."""
-  if head == row_heads.HEAD:
+  """How the directory is loaded. head: of heads.KINDS, or ''."""
+  if head == heads.ROW:
     return _usage_of_scores()
-  if head == task_heads.TAG:
+  if head == heads.TAG:
     return _usage_of_tags()
-  if head == task_heads.CHOICE:
+  if head == heads.CHOICE:
     return _usage_of_choices(config)
-  if task == span_heads.PIPELINE:
+  if task == heads.KINDS[heads.SPAN].task:
     return _usage_of_answers(config, encoder.padding_side == 'left')
   return [
     '```python',
@@ -295,7 +292,8 @@ def _usage_of_scores() -> list[str]:
   return [
     '```python',
     'from transformers import pipeline',
-    f"classify = pipeline('{row_heads.PIPELINE}', model='THIS_DIRECTORY', truncation=True)",
+    f"classify = pipeline('{heads.KINDS[heads.ROW].task}', model='THIS_DIRECTORY', "
+    'truncation=True)',
     "classify('A text.')",
     "classify({'text': 'A text.', 'text_pair': 'A second text.'})  # for a task of pairs",
     '```',
@@ -336,7 +334,7 @@ def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
     '```',
     '',
     'Cut a longer passage into windows. transformers before 5 does it: '
-    f"`pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')`.",
+    f"`pipeline('{heads.KINDS[heads.SPAN].task}', model='THIS_DIRECTORY')`.",
     '',
   ]
 
@@ -358,7 +356,7 @@ def _usage_of_tags() -> list[str]:
   return [
     '```python',
     'from transformers import pipeline',
-    f"tag = pipeline('{task_heads.TASKS[task_heads.TAG]}', model='THIS_DIRECTORY', "
+    f"tag = pipeline('{heads.KINDS[heads.TAG].task}', model='THIS_DIRECTORY', "
     "aggregation_strategy='first')",
     "tag('A sentence with names.')",
     '```',

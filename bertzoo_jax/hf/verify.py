@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 
-from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -116,24 +115,26 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   """
   if a.logits is not None:
     return a.logits(directory, batch)
-  network, unloaded = reloaded(directory, a.name)
-  out = outputs(network, batch)
-  alone = getattr(out, 'logits', None)
-  dims = 0 if alone is None else alone.ndim
-  said = task_heads.OUTPUTS.get(task_heads.head_of(a), '')
-  found = {
-    'mlm': getattr(out, 'prediction_logits', alone if dims == 3 and not said else None),
-    'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-    'replaced': alone if dims == 2 and not said else None,
-    **({said: alone} if said else {}),
-    'start': getattr(out, 'start_logits', None),
-    'end': getattr(out, 'end_logits', None),
-    'vectors': getattr(out, 'last_hidden_state', None),
-  }
+  network, unloaded = reloaded(directory, a.name, **a.given)
+  out = outputs(network, batch, a.segments)
+  alone = next((head.removesuffix('_head') for head in sorted(a.head_names)), 'logits')
+  found = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
   return {
-    **{head: x.numpy() for head, x in found.items() if x is not None},
+    **{_OUTPUTS[name] or alone: x for name, x in found.items()},
     'unloaded': unloaded,
   }
+
+
+# {output of a class of transformers: what it is of; '': of the one head that the class has}
+_OUTPUTS = {
+  'prediction_logits': 'mlm',
+  'seq_relationship_logits': 'pair',
+  'sop_logits': 'pair',
+  'start_logits': 'start',
+  'end_logits': 'end',
+  'last_hidden_state': 'vectors',
+  'logits': '',
+}
 
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -158,14 +159,16 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def reloaded(directory, name: str):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`)."""
+def reloaded(directory, name: str, **given):
+  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
+  further arguments of from_pretrained.
+  """
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()  # what it lists is returned
   network, info = getattr(transformers, name).from_pretrained(
-    str(directory), output_loading_info=True, trust_remote_code=False
+    str(directory), output_loading_info=True, trust_remote_code=False, **given
   )
   network = network.float().eval()
   return network, sorted(
@@ -173,17 +176,17 @@ def reloaded(directory, name: str):
   )
 
 
-def outputs(network, batch: dict[str, np.ndarray], segments: bool | None = None, **more):
+def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
   """The output of a network of transformers for a batch, without gradients.
 
-  segments: whether it gets segment_ids; None: only if its config.json has more than one segment.
+  segments: that it tells apart, where its config.json does not say it. With one it gets no
+    segment_ids.
   more: tensors for its further arguments.
   """
   import torch
 
   inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
-  several = getattr(network.config, 'type_vocab_size', 0) > 1
-  if several if segments is None else segments:
+  if getattr(network.config, 'type_vocab_size', segments) > 1:
     inputs['token_type_ids'] = batch['segment_ids']
   with torch.no_grad():
     inputs = {k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -30,7 +31,7 @@ def replace_mlm(
   generator_accuracy.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
-  both = _both(generator, False)
+  both = generator.main_network('main', 'mlm_head'), generator.network()
 
   def init(key):
     return _init(encoder, generator, key)
@@ -79,13 +80,13 @@ def all_tokens_mlm(
   'masked' are the metrics of `replace_mlm`, computed with the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  both = _both(generator, True)
-  copy = networks.token_score(encoder)
+  head, copy = heads.vocabulary(reads='tokens'), heads.token_score('copy_head', 'tokens')
+  both = generator.main_network('main', 'mlm_head', heads=(head,)), generator.network()
 
   def init(key):
     return {
       **_init(encoder, generator, key),
-      'copy_head': networks.init_token_score(encoder, jax.random.fold_in(key, 3)),
+      'copy_head': copy.init(encoder, jax.random.fold_in(key, 3)),
     }
 
   def normalizers(batch):
@@ -100,7 +101,7 @@ def all_tokens_mlm(
     hidden_BLD = networks.encode(encoder, main['encoder'], filled, key, ops)
     nll_BL, correct_BL = _copied_nll(
       networks.vocabulary_logits(encoder, main, hidden_BLD, ops.constrain),
-      copy.apply({'params': params['copy_head']}, hidden_BLD),
+      copy.logits(encoder, params, hidden_BLD, batch),
       filled['input_ids'],
       original_BL,
     )
@@ -152,12 +153,8 @@ def _filled(generator, params, batch, key, ops, temperature, disallow_correct):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
   logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-  sampled_BP = generators.sample(
-    generators.tempered(
-      logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
-    ),
-    batch,
-  )
+  tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
+  sampled_BP = generators.sample(tempered_BPV, batch)
   return (
     {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]},
     networks.masked_sums(logits_BPV, batch, 'generator'),
@@ -169,11 +166,6 @@ def _init(encoder, generator, key):
   encoder_key, head_key, generator_key = jax.random.split(key, 3)
   return {
     'encoder': generator.init_main(encoder_key),
-    'mlm_head': networks.init_mlm_head(encoder, head_key),
+    'mlm_head': heads.vocabulary().init(encoder, head_key),
     'generator': generator.init(generator_key),
   }
-
-
-def _both(generator, predicts_all_positions):
-  main = generator.main_network('main', 'mlm_head', predicts_all_positions=predicts_all_positions)
-  return main, generator.network()

@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -62,7 +63,7 @@ class Generator(NamedTuple):
     flat = _flat(networks.init_encoder(self.encoder, encoder_key))
     own = {path: x for path, x in flat.items() if path not in self.same}
     encoder = {'encoder': _nested(own)} if own else {}
-    return {**encoder, 'mlm_head': networks.init_mlm_head(self.encoder, head_key)}
+    return {**encoder, 'mlm_head': heads.vocabulary().init(self.encoder, head_key)}
 
   def init_main(self, key) -> dict:
     """The parameters of the main network's encoder."""
@@ -88,14 +89,14 @@ class Generator(NamedTuple):
     """The generator as a network of an objective."""
     return objective.Network('generator', self.encoder, self.of, place=self._place)
 
-  def main_network(self, name: str, *heads: str, **fields) -> objective.Network:
+  def main_network(self, name: str, head: str, **fields) -> objective.Network:
     """The main network as a network of an objective.
 
-    heads: names of its parameters other than 'encoder'. fields: further fields of Network.
+    head: name of its head. fields: further fields of Network.
     """
 
     def of(params):
-      return {'encoder': self.main_encoder(params), **{head: params[head] for head in heads}}
+      return {'encoder': self.main_encoder(params), head: params[head]}
 
     into = self._into if self.added else None
     return objective.Network(name, self.main, of, self._main_place, into=into, **fields)
@@ -184,7 +185,7 @@ def logits(generator: Generator, params: dict, batch: dict, key, ops):
   return logits_BPV, states_BPD
 
 
-def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):
+def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
   """The logits that tokens are drawn by: divided by the temperature, and with disallow_correct
   never the true token.
   """

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -23,7 +24,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   Raises:
     UserError: an encoder whose vectors depend on later tokens.
   """
-  if not getattr(encoder, 'left_to_right', False):
+  if not encoder.left_to_right:
     raise errors.UserError(
       'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot '
       '(a convolution reads both sides): take encoder=transformer, or '
@@ -34,7 +35,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     encoder_key, head_key = jax.random.split(key)
     return {
       'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'next_head': networks.init_mlm_head(encoder, head_key),
+      'next_head': heads.next_token().init(encoder, head_key),
     }
 
   def normalizers(batch):
@@ -44,7 +45,9 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     original_BL, _ = generator.fill(batch, batch['masked_targets'])
     row = networks.from_left_to_right({**batch, 'input_ids': original_BL})
     hidden_BLD = networks.encode(encoder, params['encoder'], row, key, ops)
-    logits_BLV = networks.next_logits(encoder, params, hidden_BLD, ops.constrain)
+    logits_BLV = heads.next_token().logits(
+      encoder, params, hidden_BLD, row, constrain=ops.constrain
+    )
     nll_BL, correct_BL = networks.nll(logits_BLV, _following(original_BL))
     weights_BL = _predicted(batch)
     sums = {
@@ -54,16 +57,13 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     value = sums['next_loss'] / objective.at_least_one(normalizers['tokens'])
     return value, (carry, {'tokens': sums})
 
-  network = objective.Network(
-    '', encoder, lambda params: params, predicts_all_positions=True, tied=('next_head',)
-  )
   return objective.Objective(
     init,
     normalizers,
     lambda batch_size: (),
     loss,
     (*encoder.reads, *networks.MASKED),
-    (network,),
+    (objective.Network('', encoder, lambda params: params),),
   )
 
 

@@ -5,6 +5,7 @@ D width.
 import jax
 
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -19,7 +20,7 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     encoder_key, head_key = jax.random.split(key)
     return {
       'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': networks.init_mlm_head(encoder, head_key),
+      'mlm_head': heads.vocabulary().init(encoder, head_key),
     }
 
   def normalizers(batch):
@@ -49,8 +50,8 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
     encoder_key, head_key, pair_key = jax.random.split(key, 3)
     return {
       'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': networks.init_mlm_head(encoder, head_key),
-      'pair_head': networks.init_pair_head(encoder, pair_key),
+      'mlm_head': heads.vocabulary().init(encoder, head_key),
+      'pair_head': heads.pair().init(encoder, pair_key),
     }
 
   def normalizers(batch):

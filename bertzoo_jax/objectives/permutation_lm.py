@@ -6,11 +6,9 @@ import jax
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
-
-# Network.reads: an export may leave out heads that its class lacks.
-_HEADS = (('mlm_head', 'predictions'), ('pair_head', 'rows'))
 
 
 def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
@@ -26,7 +24,7 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
   Raises:
     UserError: an encoder without query stream.
   """
-  if not getattr(encoder, 'query_stream', False):
+  if not encoder.query_stream:
     raise errors.UserError(
       'objective=permutation_lm needs an encoder that predicts a token without seeing it: take '
       'encoder=two_stream.'
@@ -41,7 +39,7 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
   Raises:
     UserError: an encoder without memory.
   """
-  if not hasattr(encoder, 'first_memory'):
+  if encoder.first_memory is None:
     raise errors.UserError(
       'objective=memory_mlm needs an encoder with a memory: take encoder=two_stream, or '
       'objective=mlm.'
@@ -56,10 +54,10 @@ def _with_memory(encoder, ops, pair_weight, features):
     encoder_key, head_key, pair_key = jax.random.split(key, 3)
     params = {
       'encoder': networks.init_encoder(encoder, encoder_key, also=features),
-      'mlm_head': networks.init_mlm_head(encoder, head_key, transform=False),
+      'mlm_head': heads.vocabulary(transform=False).init(encoder, head_key),
     }
     if pair_weight:
-      params['pair_head'] = networks.init_pair_head(encoder, pair_key)
+      params['pair_head'] = heads.pair().init(encoder, pair_key)
     return params
 
   def normalizers(batch):
@@ -89,6 +87,6 @@ def _with_memory(encoder, ops, pair_weight, features):
     encoder.first_memory,
     loss,
     (*encoder.reads, *networks.MASKED, *features, *pairs, *(lanes if remembers else ())),
-    (objective.Network('', encoder, lambda params: params, reads=_HEADS),),
+    (objective.Network('', encoder, lambda params: params),),
     may_read=('direction', *lanes),
   )
