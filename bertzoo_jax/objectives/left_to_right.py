@@ -31,12 +31,10 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
       '--config.encoder.convolution_size=0.'
     )
 
+  head = heads.next_token()
+
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'next_head': heads.next_token().init(encoder, head_key),
-    }
+    return networks.init(encoder, jax.random.split(key), head, predicts=False)
 
   def normalizers(batch):
     return {'tokens': jnp.sum(_predicted(batch))}
@@ -45,9 +43,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     original_BL, _ = generator.fill(batch, batch['masked_targets'])
     row = networks.from_left_to_right({**batch, 'input_ids': original_BL})
     hidden_BLD = networks.encode(encoder, params['encoder'], row, key, ops)
-    logits_BLV = heads.next_token().logits(
-      encoder, params, hidden_BLD, row, constrain=ops.constrain
-    )
+    logits_BLV = head.logits(encoder, params, hidden_BLD, row, constrain=ops.constrain)
     nll_BL, correct_BL = networks.nll(logits_BLV, _following(original_BL))
     weights_BL = _predicted(batch)
     sums = {
@@ -57,14 +53,8 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     value = sums['next_loss'] / objective.at_least_one(normalizers['tokens'])
     return value, (carry, {'tokens': sums})
 
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *networks.MASKED),
-    (objective.Network('', encoder, lambda params: params),),
-  )
+  reads = (*encoder.reads, *networks.MASKED)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
 
 
 def _following(x_BL):

@@ -16,27 +16,18 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy.
   """
 
-  def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': heads.vocabulary().init(encoder, head_key),
-    }
-
   def normalizers(batch):
     return {'masked': networks.masked_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
     sums = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
-      carry,
-      {'masked': sums},
-    )
+    value = sums['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    return value, (carry, {'masked': sums})
 
-  return objective.Objective(
-    init, normalizers, lambda batch_size: (), loss, encoder.reads + networks.MASKED, _whole(encoder)
-  )
+  init = lambda key: networks.init(encoder, jax.random.split(key), heads.vocabulary())
+  reads = encoder.reads + networks.MASKED
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
 
 
 def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
@@ -46,41 +37,24 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
   Metrics: see `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
 
-  def init(key):
-    encoder_key, head_key, pair_key = jax.random.split(key, 3)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': heads.vocabulary().init(encoder, head_key),
-      'pair_head': heads.pair().init(encoder, pair_key),
-    }
-
   def normalizers(batch):
-    return {
-      'masked': networks.masked_normalizer(batch),
-      'pairs': networks.pair_normalizer(batch),
-    }
+    pairs = networks.pair_normalizer(batch)
+    return {'masked': networks.masked_normalizer(batch), 'pairs': pairs}
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
     masked = _mlm_sums(encoder, params, states_BPD, batch, ops)
     pairs = networks.pair_sums(encoder, params, hidden_BLD, batch)
-    value = masked['mlm_loss'] / objective.at_least_one(
-      normalizers['masked']
-    ) + pair_weight * pairs['pair_loss'] / objective.at_least_one(normalizers['pairs'])
+    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = masked['mlm_loss'] / totals['masked']
+    value += pair_weight * pairs['pair_loss'] / totals['pairs']
     return value, (carry, {'masked': masked, 'pairs': pairs})
 
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED + ('pair_labels',),
-    _whole(encoder),
-  )
+  def init(key):
+    return networks.init(encoder, jax.random.split(key, 3), heads.vocabulary(), heads.pair())
 
-
-def _whole(encoder):
-  return (objective.Network('', encoder, lambda params: params),)
+  reads = (*encoder.reads, *networks.MASKED, 'pair_labels')
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
 
 
 def _mlm_sums(encoder, params, states_BPD, batch, ops):

@@ -41,6 +41,15 @@ def _with_keys(batch, key):
   return {**batch, 'common_key': common_2}, row_keys.join(batch['row_keys'], key)
 
 
+def init(encoder, keys, *own: heads.Head, **how) -> dict:
+  """Parameters of a network. keys: of the encoder and of each head in `own`. how: see
+  `init_encoder`.
+  """
+  first, *others = keys
+  made = {head.name: head.init(encoder, key) for head, key in zip(own, others)}
+  return {'encoder': init_encoder(encoder, first, **how), **made}
+
+
 def init_encoder(encoder, key, predicts=True, also=()):
   """The encoder's parameters, float32.
 

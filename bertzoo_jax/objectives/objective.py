@@ -96,7 +96,6 @@ class Objective(NamedTuple):
     init: key → params, float32.
     normalizers: batch → {name: float32 scalar}, the denominators, from data only. Take them over
       the global batch and guard with `at_least_one` where dividing.
-    carry: batch size → pytree handed from step to step; () where there is none.
     loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
       `batch` may be a part of what `normalizers` saw. sums = {name of a total: {metric: float32
       numerator, of any shape}}; metric = Σ sums / total.
@@ -108,6 +107,7 @@ class Objective(NamedTuple):
     couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
       Such a batch is never split: microbatches and devices that share its rows are refused.
     networks: the networks it trains; costs, export and evaluation read them.
+    carry: batch size → pytree handed from step to step; () where there is none.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
@@ -117,10 +117,10 @@ class Objective(NamedTuple):
 
   init: Callable
   normalizers: Callable
-  carry: Callable
   loss: Callable
   reads: tuple[str, ...]
   networks: tuple[Network, ...] = ()
+  carry: Callable = lambda batch_size: ()
   finalize_metrics: Callable = lambda means: means
   frozen: tuple[str, ...] = ()
   inherits: tuple[tuple[str, str], ...] = ()
@@ -140,6 +140,11 @@ class Objective(NamedTuple):
     """The sum of `Network.flops`; None if one is not known, or there is no network."""
     each = [n.flops(params, features) for n in self.networks]
     return sum(each) if each and None not in each else None
+
+
+def whole(encoder, *own: head_table.Head) -> tuple[Network, ...]:
+  """The one network that has all parameters of an objective. own: see Network.heads."""
+  return (Network('', encoder, lambda params: params, heads=own),)
 
 
 def at_least_one(total):

@@ -51,14 +51,8 @@ def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
 
   def init(key):
-    encoder_key, head_key, pair_key = jax.random.split(key, 3)
-    params = {
-      'encoder': networks.init_encoder(encoder, encoder_key, also=features),
-      'mlm_head': heads.vocabulary(transform=False).init(encoder, head_key),
-    }
-    if pair_weight:
-      params['pair_head'] = heads.pair().init(encoder, pair_key)
-    return params
+    own = (heads.vocabulary(transform=False), *([heads.pair()] if pair_weight else []))
+    return networks.init(encoder, jax.random.split(key, 3), *own, also=features)
 
   def normalizers(batch):
     totals = {'masked': networks.masked_normalizer(batch)}
@@ -81,12 +75,8 @@ def _with_memory(encoder, ops, pair_weight, features):
   remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
   pairs = ('pair_labels',) if pair_weight else ()
   lanes = ('resets',)
+  reads = (*networks.MASKED, *features, *pairs, *(lanes if remembers else ()))
+  own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
   return objective.Objective(
-    init,
-    normalizers,
-    encoder.first_memory,
-    loss,
-    (*encoder.reads, *networks.MASKED, *features, *pairs, *(lanes if remembers else ())),
-    (objective.Network('', encoder, lambda params: params),),
-    may_read=('direction', *lanes),
+    init, normalizers, loss, (*encoder.reads, *reads), objective.whole(encoder), **own
   )

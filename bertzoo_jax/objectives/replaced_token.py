@@ -116,20 +116,11 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
-    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
-      carry,
-      {'masked': sums},
-    )
+    value = sums['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    return value, (carry, {'masked': sums})
 
-  init = lambda key: {'generator': generator.init(key)}
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (generator.network(),),
-  )
+  init, reads = lambda key: {'generator': generator.init(key)}, encoder.reads + networks.MASKED
+  return objective.Objective(init, normalizers, loss, reads, (generator.network(),))
 
 
 def replaced_token_adversarial(
@@ -184,18 +175,15 @@ def replaced_token_adversarial(
       * (right_BP * jax.nn.softplus(-guess_BP) + (1.0 - right_BP) * jax.nn.softplus(guess_BP))
     )
     masked.update(reward=jnp.sum(weights_BP * reward_BP), baseline_loss=learned)
-    value = discriminator_weight * value + generator_weight * (
-      policy + learned
-    ) / objective.at_least_one(normalizers['masked'])
+    learned = (policy + learned) / objective.at_least_one(normalizers['masked'])
+    value = discriminator_weight * value + generator_weight * learned
     return value, (carry, _joined(sums, masked))
 
   base = _objective(generator, loss, head)
 
   def init(key):
-    return {
-      **base.init(key),
-      'baseline_head': baseline.init(generator.encoder, jax.random.fold_in(key, 3)),
-    }
+    own = baseline.init(generator.encoder, jax.random.fold_in(key, 3))
+    return {**base.init(key), baseline.name: own}
 
   return base._replace(init=init)
 
@@ -210,26 +198,15 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> o
   detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
 
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'replaced_head': heads.replaced(head).init(encoder, head_key),
-    }
+    own = heads.replaced(head)
+    return networks.init(encoder, jax.random.split(key), own, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
     _, value, sums = detect(params, batch, original_BL, batch['input_ids'], normalizers, key)
     return value, (carry, sums)
 
-  return objective.Objective(
-    init,
-    _normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (objective.Network('', encoder, lambda params: params),),
-    finalize_metrics,
-  )
+  return _detecting(encoder, init, loss, objective.whole(encoder))
 
 
 def finalize_metrics(means: dict) -> dict:
@@ -263,15 +240,13 @@ def _objective(generator, loss, head):
       'generator': generator.init(generator_key),
     }
 
-  return objective.Objective(
-    init,
-    _normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (generator.main_network('discriminator', 'replaced_head'), generator.network()),
-    finalize_metrics,
-  )
+  both = generator.main_network('discriminator', 'replaced_head'), generator.network()
+  return _detecting(encoder, init, loss, both)
+
+
+def _detecting(encoder, init, loss, trained):
+  reads, final = encoder.reads + networks.MASKED, finalize_metrics
+  return objective.Objective(init, _normalizers, loss, reads, trained, finalize_metrics=final)
 
 
 def _normalizers(batch):

@@ -63,11 +63,7 @@ def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Obj
   """The Objective that trains an encoder and the head of a scorer."""
 
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      scorer.head.name: scorer.head.init(encoder, head_key),
-    }
+    return networks.init(encoder, jax.random.split(key), scorer.head, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
     rows = heads.rows_of_options(batch)
@@ -75,11 +71,5 @@ def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Obj
     sums = scorer.sums(scorer.scores(encoder, params, hidden_BLD, batch, key), batch)
     return scorer.loss(sums, normalizers), (carry, sums)
 
-  return objective.Objective(
-    init,
-    scorer.normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *scorer.reads),
-    (objective.Network('', encoder, lambda params: params),),
-  )
+  reads = (*encoder.reads, *scorer.reads)
+  return objective.Objective(init, scorer.normalizers, loss, reads, objective.whole(encoder))

@@ -29,12 +29,7 @@ def mlm_span_boundary(
   head = heads.boundary(num_offsets, offset_size)
 
   def init(key):
-    encoder_key, head_key, boundary_key = jax.random.split(key, 3)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': heads.vocabulary().init(encoder, head_key),
-      'boundary_head': head.init(encoder, boundary_key),
-    }
+    return networks.init(encoder, jax.random.split(key, 3), heads.vocabulary(), head)
 
   def normalizers(batch):
     boundary = jnp.sum(boundary_weights(batch, num_offsets))
@@ -50,15 +45,8 @@ def mlm_span_boundary(
     value += boundary_weight * boundary['boundary_loss'] / totals['boundary']
     return value, (carry, {'masked': masked, 'boundary': boundary})
 
-  network = objective.Network('', encoder, lambda params: params, heads=(head,))
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *networks.MASKED, *SPANS),
-    (network,),
-  )
+  reads = (*encoder.reads, *networks.MASKED, *SPANS)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder, head))
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:

@@ -57,6 +57,5 @@ def kept_or_random(
     value = masked['mlm_loss'] / totals['masked'] + weight * sums['kept_loss'] / totals['shown']
     return value, (carry, {'masked': masked, 'shown': sums})
 
-  network = objective.Network('', encoder, lambda params: params, heads=(head,))
-  own = dict(networks=(network,), axes=((r'kept_head/', {}),))
+  own = dict(networks=objective.whole(encoder, head), axes=((r'kept_head/', {}),))
   return plain._replace(init=init, normalizers=normalizers, loss=loss, **own)

@@ -132,7 +132,9 @@ def _build(name, *rows, **rest):
 
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head."""
+  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head if the file
+  has one.
+  """
   import torch
   import transformers
 
@@ -140,6 +142,8 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
   x = verify.outputs(network, batch).last_hidden_state
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='pt') as f:
     own = {k: f.get_tensor(k) for k in f.keys() if k.startswith(f'{HEAD}.')}  # noqa: SIM118
+  if not own:
+    return {'vectors': x.numpy(), 'unloaded': unloaded}
   dense = lambda name, x: torch.nn.functional.linear(
     x, own[f'{HEAD}.{name}.weight'], own[f'{HEAD}.{name}.bias']
   )
