@@ -281,41 +281,19 @@ def compare_tokens(
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]
   theirs = [tokenizer(p, add_special_tokens=False)['input_ids'] for p in PROBES]
   wrong = [p for p, a, b in zip(PROBES, ours, theirs) if a != b]
-  rows = [
-    Comparison(
-      f'ids of {len(PROBES)} texts',
-      f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else ''),
-      '0 differ',
-      not wrong,
-    )
-  ]
-  pieces = {
-    **{role: [i] for role, i in special.items()},
-    **dict(zip('AB', ours)),
-  }
+  differ = f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else '')
+  pieces = {**{role: [i] for role, i in special.items()}, **dict(zip('AB', ours))}
   single, pair = (tokenizers.framed(t, **pieces) for t in (shape.single, shape.pair))
-  right = (
-    tokenizer(PROBES[0])['input_ids'] == single
-    and tokenizer(PROBES[0], PROBES[1])['input_ids'] == pair
-  )
-  rows.append(
-    Comparison(
-      'specials around a text and a pair',
-      'as trained' if right else 'not as trained',
-      'as trained',
-      right,
-    )
-  )
-  roles = {
-    'pad': tokenizer.pad_token_id,
-    'unk': tokenizer.unk_token_id,
-    'cls': tokenizer.cls_token_id,
-    'sep': tokenizer.sep_token_id,
-    'mask': tokenizer.mask_token_id,
-  }
-  wrong = [name for name, i in roles.items() if i != special[name]]
-  rows.append(Comparison('special ids', ', '.join(wrong) or 'as trained', 'as trained', not wrong))
-  return rows
+  framed = [tokenizer(*PROBES[:number])['input_ids'] for number in (1, 2)] == [single, pair]
+  trained = 'as trained'
+  around = trained if framed else f'not {trained}'
+  roles = {role: getattr(tokenizer, f'{role}_token_id') for role in tokenizers.ROLES}
+  others = [role for role, i in roles.items() if i != special[role]]
+  return [
+    Comparison(f'ids of {len(PROBES)} texts', differ, '0 differ', not wrong),
+    Comparison('specials around a text and a pair', around, trained, framed),
+    Comparison('special ids', ', '.join(others) or trained, trained, not others),
+  ]
 
 
 def table(rows: list[Comparison]) -> str:

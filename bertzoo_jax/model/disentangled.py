@@ -152,13 +152,7 @@ class Disentangled(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`, of the last layer.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids, and with dropout common_key.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the sum to begin with; None for `embed(batch)`.
+    """See protocol.Encoder.
 
     Raises:
       UserError: rows longer than max_positions.

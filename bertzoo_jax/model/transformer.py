@@ -109,16 +109,7 @@ class Transformer(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the sum to begin with; None for `embed(batch)`.
-
-    Raises UserError for rows longer than the position table.
-    """
+    """See protocol.Encoder. Raises UserError for rows longer than the position table."""
     embed_keys_B2, stack_keys_B2 = blocks.split_keys(dropout_keys_B2, 2)
     embedded_BLE = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)

@@ -122,13 +122,8 @@ class TwoStream(nn.Module):
     return self.embeddings.word()[batch['input_ids']]
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD of the content stream in `dtype`, without memory.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids; optional: order, direction; with dropout: common_key.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the word vectors to begin with; None for `embed(batch)`.
+    """hidden_BLD of the content stream, without memory; see protocol.Encoder. Also read: order,
+    direction.
     """
     run, h_BLD, keys = self._start(batch, dropout_keys_B2, ops, (), embedded_BLE)
     return layers.dropout(run(h_BLD, 0, self.num_layers)[0], self.dropout, keys[0])
