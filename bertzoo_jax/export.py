@@ -134,32 +134,23 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
-  rows = _verify(
-    directory,
-    a,
+  length = encoder.max_positions or config['length']
+  rows = _verify(directory, a, encoder, params, special, own, length)
+  told = card.Run(
+    a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,
     encoder,
-    params,
-    special,
-    own,
-    encoder.max_positions or config['length'],
+    sizes=a.sizes(encoder, special),
+    config=config,
+    step=step,
+    tensors=tensors,
+    corpus=workdirs.corpus_record(workdir),
+    metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
+    commits=_commits(workdir, step),
+    init=workdirs.first_weights(workdir),
+    checked=_said(rows, a),
+    aside=apart,
   )
-  _write(
-    directory / 'README.md',
-    card.text(
-      architecture=a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,
-      encoder=encoder,
-      sizes=a.sizes(encoder, special),
-      config=config,
-      step=step,
-      tensors=tensors,
-      corpus=workdirs.corpus_record(workdir),
-      metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
-      commits=_commits(workdir, step),
-      init=workdirs.first_weights(workdir),
-      aside=apart,
-      checked=_said(rows, a),
-    ),
-  )
+  _write(directory / 'README.md', card.text(told))
   return rows, tensors, apart
 
 
