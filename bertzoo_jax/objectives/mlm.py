@@ -15,19 +15,7 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
 
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy.
   """
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
-
-  def loss(params, batch, normalizers, carry, key, train):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
-    sums = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    value = sums['mlm_loss'] / objective.at_least_one(normalizers['masked'])
-    return value, (carry, {'masked': sums})
-
-  init = lambda key: networks.init(encoder, jax.random.split(key), heads.vocabulary())
-  reads = encoder.reads + networks.MASKED
-  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
+  return predicting(encoder, ops)
 
 
 def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
@@ -36,27 +24,46 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
 
   Metrics: see `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
+  return predicting(encoder, ops, pair_weight)
 
-  def normalizers(batch):
-    pairs = networks.pair_normalizer(batch)
-    return {'masked': networks.masked_normalizer(batch), 'pairs': pairs}
 
-  def loss(params, batch, normalizers, carry, key, train):
-    states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
-    masked = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    pairs = networks.pair_sums(encoder, params, hidden_BLD, batch)
-    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
-    value = masked['mlm_loss'] / totals['masked']
-    value += pair_weight * pairs['pair_loss'] / totals['pairs']
-    return value, (carry, {'masked': masked, 'pairs': pairs})
+def predicting(
+  encoder, ops, pair_weight=None, head=heads.vocabulary(), features=(), **more
+) -> objective.Objective:
+  """An objective that predicts the masked tokens.
+
+  Args:
+    encoder: linen module.
+    ops: operations that depend on the devices.
+    pair_weight: of the pair loss; None for no pair head.
+    head: the vocabulary head.
+    features: batch features that the predictions read beside those of the encoder.
+    more: fields of Objective.
+  """
+  own = (head,) if pair_weight is None else (head, heads.pair())
 
   def init(key):
-    return networks.init(encoder, jax.random.split(key, 3), heads.vocabulary(), heads.pair())
+    keys = jax.random.split(key, 1 + len(own))
+    return networks.init(encoder, keys, *own, also=features)
 
-  reads = (*encoder.reads, *networks.MASKED, 'pair_labels')
-  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
+  def normalizers(batch):
+    totals = {'masked': networks.masked_normalizer(batch)}
+    return totals if pair_weight is None else {**totals, 'pairs': networks.pair_normalizer(batch)}
 
+  def loss(params, batch, normalizers, carry, key, train):
+    # With an order the encoder would compute its query stream.
+    unordered = {name: x for name, x in batch.items() if name != 'order'}
+    batch = {**unordered, **{name: batch[name] for name in features}}
+    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
+    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
+    sums = {'masked': networks.masked_sums(logits_BPV, batch)}
+    value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    if pair_weight is not None:
+      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
+      pairs = objective.at_least_one(normalizers['pairs'])
+      value += pair_weight * sums['pairs']['pair_loss'] / pairs
+    return value, (found.memory, sums)
 
-def _mlm_sums(encoder, params, states_BPD, batch, ops):
-  logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
-  return networks.masked_sums(logits_BPV, batch)
+  pairs = () if pair_weight is None else ('pair_labels',)
+  reads = (*encoder.reads, *networks.MASKED, *features, *pairs)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder), **more)

@@ -7,7 +7,7 @@ import jax
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import objective
 
 
@@ -49,34 +49,8 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
 
 def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
-
-  def init(key):
-    own = (heads.vocabulary(transform=False), *([heads.pair()] if pair_weight else []))
-    return networks.init(encoder, jax.random.split(key, 3), *own, also=features)
-
-  def normalizers(batch):
-    totals = {'masked': networks.masked_normalizer(batch)}
-    return {**totals, 'pairs': networks.pair_normalizer(batch)} if pair_weight else totals
-
-  def loss(params, batch, normalizers, carry, key, train):
-    # With an order the encoder would compute its query stream.
-    unordered = {name: x for name, x in batch.items() if name != 'order'}
-    batch = {**unordered, **{name: batch[name] for name in features}}
-    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
-    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
-    sums = {'masked': networks.masked_sums(logits_BPV, batch)}
-    value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
-    if pair_weight:
-      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
-      pairs = objective.at_least_one(normalizers['pairs'])
-      value += pair_weight * sums['pairs']['pair_loss'] / pairs
-    return value, (found.memory, sums)
-
-  remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
-  pairs = ('pair_labels',) if pair_weight else ()
-  lanes = ('resets',)
-  reads = (*networks.MASKED, *features, *pairs, *(lanes if remembers else ()))
+  lanes, head = ('resets',), heads.vocabulary(transform=False)
   own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
-  return objective.Objective(
-    init, normalizers, loss, (*encoder.reads, *reads), objective.whole(encoder), **own
-  )
+  made = mlm.predicting(encoder, ops, pair_weight or None, head, features, **own)
+  remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
+  return made._replace(reads=(*made.reads, *(lanes if remembers else ())))

@@ -110,7 +110,7 @@ class Kind(NamedTuple):
 
   Attributes:
     objective: its name.
-    suffix: of the name of transformers' class.
+    head: its name among the parameters.
     read: (what the class returns, batch) → logits.
     loss: (*logits, batch) → loss.
     fields: of the objective.
