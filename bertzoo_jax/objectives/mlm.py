@@ -28,7 +28,7 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
 
 
 def predicting(
-  encoder, ops, pair_weight=None, head=heads.vocabulary(), features=(), **more
+  encoder, ops, pair_weight=None, transform=True, features=(), **more
 ) -> objective.Objective:
   """An objective that predicts the masked tokens.
 
@@ -36,11 +36,11 @@ def predicting(
     encoder: linen module.
     ops: operations that depend on the devices.
     pair_weight: of the pair loss; None for no pair head.
-    head: the vocabulary head.
+    transform: of the vocabulary head, see heads.vocabulary.
     features: batch features that the predictions read beside those of the encoder.
     more: fields of Objective.
   """
-  own = (head,) if pair_weight is None else (head, heads.pair())
+  own = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
 
   def init(key):
     keys = jax.random.split(key, 1 + len(own))

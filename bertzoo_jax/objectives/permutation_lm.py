@@ -6,7 +6,6 @@ import jax
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
-from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import objective
 
@@ -49,8 +48,8 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
 
 def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
-  lanes, head = ('resets',), heads.vocabulary(transform=False)
+  lanes = ('resets',)
   own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
-  made = mlm.predicting(encoder, ops, pair_weight or None, head, features, **own)
+  made = mlm.predicting(encoder, ops, pair_weight or None, False, features, **own)
   remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
   return made._replace(reads=(*made.reads, *(lanes if remembers else ())))
