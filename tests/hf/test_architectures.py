@@ -432,11 +432,9 @@ def test_config_json_is_what_transformers_itself_would_write():
   a = architectures.choose('RobertaForMaskedLM')
   ours = hf_architecture.config(a, encoder, small.ROBERTA_IDS, small.VOCAB)
   theirs = transformers.RobertaConfig(**ours).to_dict()
-  assert (
-    ours['max_position_embeddings'] == 514
-    and ours['type_vocab_size'] == 1
-    and ours['hidden_act'] == 'gelu'
-  )
+  assert ours['max_position_embeddings'] == 514
+  assert ours['type_vocab_size'] == 1
+  assert ours['hidden_act'] == 'gelu'
   assert (ours['bos_token_id'], ours['pad_token_id'], ours['eos_token_id']) == (0, 1, 2)
   assert {
     k: theirs[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')

@@ -132,11 +132,9 @@ def test_a_position_table_of_another_length_gives_the_rows_that_both_have(writte
     weights.unflatten({**params, weights.POSITION_TABLE: fresh}), loaded, report
   )
   table, both = weights.flatten(merged)[weights.POSITION_TABLE], min(rows, 40)
-  assert (
-    table.shape == (rows, 48)
-    and np.array_equal(table[:both], params[weights.POSITION_TABLE][:both])
-    and (table[both:] == 7).all()
-  )
+  assert table.shape == (rows, 48)
+  assert np.array_equal(table[:both], params[weights.POSITION_TABLE][:both])
+  assert (table[both:] == 7).all()
   assert [line for line in lines if line.startswith('positions')] == {
     16: ["positions: the first 16 of the checkpoint's 40 rows were loaded, the rest is ignored"],
     40: [],
@@ -177,11 +175,9 @@ def test_loaded_fresh_and_ignored_are_told_apart(written, params):
     'fresh: pair_head/classifier/kernel (48, 2)',
   ]
   ignored = [line for line in lines if line.startswith('ignored')]
-  assert (
-    len(ignored) == 6
-    and 'ignored: qa_outputs.weight' in ignored
-    and 'ignored: mlm_head/bias' in ignored
-  )
+  assert len(ignored) == 6
+  assert 'ignored: qa_outputs.weight' in ignored
+  assert 'ignored: mlm_head/bias' in ignored
   assert [line for line in lines if line.startswith('differs')] == [
     'differs: encoder.activation is gelu in the config and gelu_tanh in the checkpoint'
   ]
