@@ -288,7 +288,8 @@ def test_every_class_is_tried_in_both_directions():
   ],
 )
 def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
-  theirs, a = their_network(family, head=head, **THEIRS[family]), of(family, head)
+  outputs = 2 if head == heads.SPAN else 3
+  theirs, a = their_network(family, 0, outputs, head, **THEIRS[family]), of(family, head)
   theirs.save_pretrained(tmp_path)
   params, report = hf.load(tmp_path)
   assert report.architecture == a.name and not report.ignored
@@ -360,10 +361,9 @@ def test_a_planted_mistake_is_seen(tmp_path, head, case, plant):
 
 KIND = 'of the kind gelu, and objective.head is'
 BESIDE_A_CLASS = {  # case, head, why
-  'another kind': ('electra', head_table.row('tanh', 3), f'{KIND} tanh'),
+  'another kind': ('deberta', head_table.row('tanh', 3), f'{KIND} tanh'),
   'no dense layer': ('electra', head_table.row('linear', 3), f'{KIND} linear'),
-  'options of another kind': ('electra', head_table.choice('tanh'), f'{KIND} tanh'),
-  'options of DeBERTa v1': ('deberta', head_table.choice('gelu'), 'cannot hold choice_head'),
+  'options of another kind': ('deberta', head_table.choice('tanh'), 'cannot hold choice_head'),
   'ends of another kind': ('xlnet', head_table.conditional_span('gelu', 0, True), 'span_head'),
   'ends of another width': ('xlnet', head_table.conditional_span('tanh', 16, True), 'this width'),
   'no score of no answer': ('xlnet', head_table.conditional_span('tanh', 0, False), 'span_head'),
@@ -440,6 +440,21 @@ def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head(
   assert hf.task_class_of('deberta', heads.CHOICE) == ('deberta', 'gelu')
   with pytest.raises(errors.UserError, match="mean 'BertForPreTraining'"):
     hf.task_class_of('BertForPretraining')
+
+
+@pytest.mark.parametrize(
+  'case, wished, head, chosen',
+  [
+    ('electra', 'ElectraForSequenceClassification', head_table.row('tanh', 3), 'AlbertForSeque'),
+    ('electra', 'ElectraForMultipleChoice', head_table.choice('tanh'), 'AlbertForMultipleChoice'),
+    ('deberta', 'DebertaForSequenceClassification', head_table.choice('gelu'), 'DebertaV2ForMult'),
+  ],
+)
+def test_a_class_of_another_family_that_holds_all_comes_first(case, wished, head, chosen):
+  encoder, params = network(CASES[case][1], head)
+  flat = weights.flatten(params)
+  assert architectures.fitting(wished, encoder.activation, flat).startswith(chosen)
+  assert f'export writes {chosen}' in hf.fitting_note(wished, encoder.activation, flat)
 
 
 def test_a_head_takes_what_fits_of_another_task():
