@@ -169,8 +169,8 @@ def _why(a, activation, params) -> str:
 # transformers does not read it.
 ASIDE = 'heads.safetensors'
 
-# The likeliest first: where a class does not fit, the first one that does is taken.
 _FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet
+# The likeliest first: where a class does not fit, the first one that does is taken.
 ARCHITECTURES = {
   a.name: a
   for a in (
