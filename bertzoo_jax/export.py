@@ -30,13 +30,11 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
@@ -95,6 +93,11 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   return rows
 
 
+_LEFT_TO_RIGHT = (
+  'In training tokens saw no later ones. In this class they see all, so its vectors are others.'
+)
+
+
 def _told(config, phase) -> dict:
   """The config that a card describes: the sections of the phase that trained last, and the length
   and rows of every phase.
@@ -109,15 +112,19 @@ def _told(config, phase) -> dict:
 
 def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
   """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS)."""
-  a, encoder, whole = architectures.choose(architecture), network.encoder, network.of(params)
-  params = _with_placed_heads(network, architecture).of(params)
-  aside = {head: x for head, x in whole.items() if head not in params}
+  a, encoder = architectures.choose(architecture), network.encoder
+  whole = weights.flatten(network.of(params))
+  flat = hf_architecture.placed(a, whole)
+  aside = {path: x for path, x in whole.items() if path not in flat}
+  params = weights.unflatten(flat)
+  apart = sorted({path.split('/')[0] for path in aside})
+  one_way = 'next_head' in apart
   special, files, own = _tokenizer(tokenizer, config, a, encoder)
-  task = row_heads.task_of(config['objective'])
-  tensors, hf_json = convert(a, weights.flatten(params), encoder, special, task)
+  task = heads.task_of(config['objective'])
+  tensors, hf_json = convert(a, flat, encoder, special, task)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
-    weights.save(directory / weights.HEADS, weights.flatten(aside))
+    weights.save(directory / weights.HEADS, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
   if a.tokens is not None:
     for name, text in files.items():
@@ -127,7 +134,7 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   length = encoder.max_positions or config['length']
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
-    a,
+    a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,
     encoder,
     sizes=a.sizes(encoder, special),
     config=config,
@@ -138,10 +145,10 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     commits=_commits(workdir, step),
     init=workdirs.first_weights(workdir),
     checked=_said(rows, a),
-    aside=sorted(aside),
+    aside=apart,
   )
   _write(directory / 'README.md', card.text(told))
-  return rows, tensors, sorted(aside)
+  return rows, tensors, apart
 
 
 def convert(
@@ -149,19 +156,16 @@ def convert(
   params: dict,
   encoder,
   special: dict[str, int],
-  task: row_heads.Task | None = None,
+  task: heads.Task | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
   special: ids by name; task: of its head.
   """
   known = architectures.ARCHITECTURES
-  row_heads.check(a, params)
-  span_heads.check(a, params)
-  task_heads.check(a, params)
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
-  hf_json |= task_heads.config(a, params, task or row_heads.Task())
+  hf_json |= heads.config(a, params, task or heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
@@ -170,14 +174,14 @@ def _tokenizer(folder, config, a, encoder):
   with a Hugging Face directory keeps the tokenizer files of that directory.
   """
   # what was learned of a task was learned at this length
-  of_task = span_heads.finds(a) or task_heads.head_of(a)
+  of_task = heads.of(a)
   length = config['length'] if of_task else encoder.max_positions or 0
   if not hf_tokenizer.made_here(folder):
     own = tokenizers.of_folder(folder)
     return own.special, hf_tokenizer.published(folder, length if of_task else 0), own
   content, special = hf_tokenizer.read(folder)
   own = tokenizers.load(folder, config['tokenizer'])
-  if row_heads.kind(a, task_heads.TAG) and not own.section.get('add_prefix_space', True):
+  if heads.of(a) == heads.TAG and not own.section.get('add_prefix_space', True):
     # words were read with a blank before each, and transformers refuses words without
     own = tokenizers.Tokenizer({**own.section, 'add_prefix_space': True}, own.vocabulary)
     content = json.loads(own.parsing_engine().to_str())
@@ -204,9 +208,9 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
     return None
   sizes = weights.vocabulary_size(params), length, encoder.type_vocab_size, special['pad']
   batch = verify.random_batch(*sizes, padding=encoder.padding_side)
-  if row_heads.HEAD in params:
+  if heads.ROW in params:
     batch = verify.with_single_texts(batch)
-  if task_heads.CHOICE in params:
+  if heads.CHOICE in params:
     batch = verify.as_options(verify.with_single_texts(batch))
   computed = a.computes(encoder)
   rows = verify.compare_logits(
@@ -233,27 +237,21 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
 
 def uncompared(params: dict) -> list[verify.Comparison]:
   """A failed comparison for each head that is written and that nothing compares."""
-  heads = sorted(params.keys() - {'encoder', *networks.HEADS})
+  strange = sorted(params.keys() - {'encoder', *head_table.TABLE})
   return [
     verify.Comparison(head, 'it is written and nothing compares it', 'compared', False)
-    for head in heads
+    for head in strange
   ]
 
 
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
   activation = network.encoder.activation
-  paths = weights.flatten(_with_placed_heads(network, wished).of(params))
-  name = architectures.fitting(wished, activation, paths)
+  flat = weights.flatten(network.of(params))
+  name = architectures.fitting(wished, activation, flat)
   if name != wished and aloud:
-    print(f'config.hf={architectures.fitting_note(wished, activation, paths)}')
+    print(f'config.hf={architectures.fitting_note(wished, activation, flat)}')
   return name
-
-
-def _with_placed_heads(network, architecture):
-  """The network without those heads of its objective's own that the class has no place for."""
-  own = dict(network.reads)
-  return network._replace(of=lambda p: architectures.placed(architecture, network.of(p), own))
 
 
 def _said(rows, a) -> str:

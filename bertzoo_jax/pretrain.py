@@ -50,7 +50,7 @@ def pretrain(
   init: str | None = None,
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
-  whole run, as `Objective.published_flops` counts}.
+  whole run, as `assembly.published_flops` counts}.
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in

@@ -15,6 +15,7 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective as objective_lib
 from bertzoo_jax.objectives import span_boundary
@@ -33,7 +34,7 @@ def without_neighbours(encoder, ops=operations.PLAIN, *, boundary_weight, num_of
   """mlm_span_boundary, whose head sees zeros in place of the vectors beside the span."""
   fields = dict(num_offsets=num_offsets, offset_size=offset_size)
   made = span_boundary.mlm_span_boundary(encoder, ops, boundary_weight=boundary_weight, **fields)
-  head = span_boundary.boundary_head(encoder, **fields)
+  head = heads.boundary(**fields)
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
@@ -41,7 +42,7 @@ def without_neighbours(encoder, ops=operations.PLAIN, *, boundary_weight, num_of
     sums = {
       'masked': networks.masked_sums(logits_BPV, batch),
       'boundary': span_boundary.boundary_sums(
-        head, params, jnp.zeros_like(hidden_BLD), batch, ops.constrain
+        head, encoder, params, jnp.zeros_like(hidden_BLD), batch, ops.constrain
       ),
     }
     means = [

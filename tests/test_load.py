@@ -23,6 +23,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from configs import albert
 from configs import bert
@@ -181,7 +182,7 @@ def fine_tuned(places, folder, family='bert'):
     del config[key]
   (folder / 'config.json').write_text(json.dumps(config))
   encoder = pretrained.encoder(found)
-  head = networks.init_row_head(encoder, jax.random.key(0), 'tanh', 3)
+  head = heads.row('tanh', 3).init(encoder, jax.random.key(0))
   params = {'encoder': found.params['encoder'], 'row_head': jax.tree.map(np.asarray, head)}
   small.save(folder, params, step=9)
   return params

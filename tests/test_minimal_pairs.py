@@ -156,7 +156,8 @@ def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path)
       states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
       return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
     hidden = networks.encode(subject.encoder, params['encoder'], batch, None)
-    return networks.next_logits(subject.encoder, params, hidden)[jnp.arange(len(at)), at - 1]
+    logits = networks.vocabulary_logits(subject.encoder, params, hidden, name='next_head')
+    return logits[jnp.arange(len(at)), at - 1]
 
   texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
   expected = []

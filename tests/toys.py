@@ -89,7 +89,7 @@ def toy(dropout=0.1, with_carry=False):
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
   reads = ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
   axes = transformer.Transformer.axes
-  return objective.Objective(init, normalizers, carry, loss, reads, axes=axes)
+  return objective.Objective(init, normalizers, loss, reads, carry=carry, axes=axes)
 
 
 def amplified(objective):

@@ -145,8 +145,8 @@ def encoder(config, vocab_size):
   )
   if lacking := protocol.lacking(built):
     raise errors.UserError(
-      f'encoder={config.encoder.name} lacks {", ".join(lacking)}: bertzoo_jax/model/protocol.py '
-      'lists what an encoder has.'
+      f'encoder={config.encoder.name} lacks {", ".join(lacking)}: put @protocol.encoder above it, '
+      'or write them (bertzoo_jax/model/protocol.py).'
     )
   return built if config.run.unroll else built.clone(parent=None, unroll=built.num_layers)
 

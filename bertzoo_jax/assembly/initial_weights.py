@@ -11,7 +11,7 @@ from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.training import optimizers
 
 
@@ -127,7 +127,7 @@ def _weights(run, address, network, objective, architecture):
       config.hf,
       section,
       (),
-      labels=row_heads.task_of(config.objective).labels,
+      labels=heads.task_of(config.objective).labels,
     ),
     storage.path(workdir) / 'tokenizer',
     whole,

@@ -14,11 +14,12 @@ from bertzoo_jax import hf
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
+from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import failures
@@ -40,7 +41,7 @@ def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> 
   that listens. devices: of the mesh; None for all. show: whether to print progress.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
-  Data says of steps beyond it, 'flops': of the whole run, as `Objective.published_flops` counts}.
+  Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
   Raises UserError for anything that does not fit, before anything is written; TryAgain, Stopped:
   see `pretrain`.
   """
@@ -65,7 +66,7 @@ def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> 
       'end': end,
       'data': data,
       'to_come': data.still_to_come(run.phases),
-      'flops': published_flops(run, data.vocab_size, mesh),
+      'flops': published_flops.of_run(run, data.vocab_size, mesh),
     }
 
 
@@ -176,7 +177,7 @@ def _state(config, phase_run, checkpoints, start, init, data):
     data.tokenizer,
     config.hf,
     data.corpus.get('tokenizer_hash'),
-    row_heads.task_of(config.objective).labels,
+    heads.task_of(config.objective).labels,
   )
 
   def place(x, to):
@@ -197,7 +198,7 @@ def _export_notes(hf_class, network) -> list[str]:
     hf.fitting_note(
       hf_class,
       n.encoder.activation,
-      hf.flatten(hf.placed(hf_class, jax.eval_shape(n.of, network.shapes), dict(n.reads))),
+      hf.flatten(jax.eval_shape(n.of, network.shapes)),
     )
     for n in network.objective.networks[:1]
   ]
@@ -251,44 +252,11 @@ def _overview(run, workdir, here, phase_run, state, data, mesh):
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  published = published_flops(run, data.vocab_size, mesh, of_unit)
+  published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
   counted = 'not known: no published count for this network'
   if published is not None:
     counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
   return [*lines, f'flops     {counted}']
-
-
-def published_flops(run, vocab_size, mesh=None, of_unit=1) -> float | None:
-  """Of a whole training, as Clark et al. 2020 count them; None if a network has no such count.
-
-  Args:
-    run: see assembly.Run.
-    vocab_size: of the tokenizer.
-    mesh: of the run, if it has one yet.
-    of_unit: rows of one of the batch_size units of a batch.
-  """
-  of_phases = published_by_phase(run, vocab_size, mesh, of_unit)
-  return None if None in of_phases else sum(of_phases)
-
-
-def published_by_phase(run, vocab_size, mesh=None, of_unit=1) -> list[float | None]:
-  """As `published_flops`, of each phase."""
-  out = []
-  for phase in run.phases:
-    network = run.network(phase, vocab_size, mesh)
-    rows, length = phase.config.batch_size * of_unit, phase.config.length
-    count = network.objective.published_flops
-    out.append(count(network.shapes, rows=rows, length=length, steps=phase.steps))
-  return out
-
-
-def estimated_flops(run, vocab_size) -> float:
-  """Of a whole training: 6 per parameter and token (Kaplan et al. 2020 §2.1)."""
-  total = 0.0
-  for phase in run.phases:
-    weights = cost.parameters(run.network(phase, vocab_size).paths)
-    total += 6.0 * weights * phase.steps * phase.config.batch_size * phase.config.length
-  return total
 
 
 def _devices():

@@ -170,7 +170,7 @@ def _read(subject):
   def read(params, batch, memory):
     if 'next_head' in params:
       hidden_RLD = networks.encode(encoder, params['encoder'], batch, None)
-      logits_RPV = networks.next_logits(encoder, params, hidden_RLD)
+      logits_RPV = networks.vocabulary_logits(encoder, params, hidden_RLD, name='next_head')
     else:
       states_RPD = networks.predictions(encoder, params['encoder'], batch, None).states_BPD
       logits_RPV = networks.vocabulary_logits(encoder, params, states_RPD)

@@ -14,6 +14,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import tables
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.objectives import generator as generators
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.runs import workdir as workdirs
@@ -134,7 +135,7 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
 
   params: of the network, which has an 'mlm_head'.
   """
-  first = getattr(encoder, 'first_memory', None)
+  first = encoder.first_memory
   if first is None or not jax.tree.leaves(jax.eval_shape(lambda: first(1))):
     return _masked_scores(name, encoder, params, batches, 'head')
   return [
@@ -179,9 +180,8 @@ def pair_score(
   """
   labels_B = _labels(batches)
   if train is None:
-    read = lambda params, row_BD: networks.pair_head(encoder).apply(
-      {'params': params['pair_head']}, row_BD
-    )
+    head = heads.pair().made(encoder)
+    read = lambda params, row_BD: head.apply({'params': params['pair_head']}, row_BD)
     said_B = np.argmax(row_vectors(encoder, params, batches, read), axis=-1)
   else:
     said_B = probe.fit(row_vectors(encoder, params, train), _labels(train)).predict(

@@ -3,7 +3,6 @@ card. numpy only.
 """
 
 from bertzoo_jax.hf.architectures import fitting_note
-from bertzoo_jax.hf.architectures import placed
 from bertzoo_jax.hf.architectures import task_class_of
 from bertzoo_jax.hf.weights import Report
 from bertzoo_jax.hf.weights import flatten
@@ -19,7 +18,6 @@ __all__ = [
   'flatten',
   'load',
   'merge',
-  'placed',
   'task_class_of',
   'unflatten',
   'vocabulary_size',

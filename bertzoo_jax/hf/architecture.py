@@ -8,9 +8,9 @@ example is `tests/outside/modern_hf.py`.
 Such a file says six things.
 
 1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
-   name of a tensor of theirs. Paths begin with `encoder/`, `mlm_head/`, `next_head/`, `pair_head/`,
-   `replaced_head/` or `row_head/` (`row_heads.rows` makes the rows of the last). The word table of
-   every encoder is WORD_TABLE:
+   name of a tensor of theirs. Paths begin with `encoder/` or the name of a head, as `mlm_head/`
+   (`heads.rows` makes the rows of a head's dense layers). The word table of every encoder is
+   WORD_TABLE:
 
        Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
@@ -53,7 +53,8 @@ Such a file says six things.
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
 and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
 reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
-not loaded, or if a head was not compared. Of a class without heads, vectors are compared.
+not loaded, or if a head was not compared. Of a class without heads, vectors are compared. Heads
+that no row names are written into a file of their own (ASIDE in `hf/architectures/__init__.py`).
 """
 
 from collections.abc import Callable
@@ -228,6 +229,8 @@ class Architecture(NamedTuple):
       contains does not.
     logits: (directory, batch) → what verification compares with our logits, as
       `verify.logits` has it; None: the logits of the transformers class called `name`.
+    given: arguments of its from_pretrained for verification.
+    holds: parameters by path → whether its heads may have these shapes.
   """
 
   name: str
@@ -254,6 +257,18 @@ class Architecture(NamedTuple):
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None
+  given: Mapping[str, Any] = {}
+  holds: Callable = lambda params: True
+
+  @property
+  def places(self) -> set[str]:
+    """Paths of the parameters that its rows name."""
+    return {path for row in self.rows for path in _several(row.ours)}
+
+  @property
+  def head_names(self) -> set[str]:
+    """Names of the heads that its rows name."""
+    return {path.split('/')[0] for path in self.places} - {'encoder'}
 
 
 def applies(a: Architecture, activation: str) -> bool:
@@ -264,7 +279,7 @@ def applies(a: Architecture, activation: str) -> bool:
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   """(paths without a place in the architecture, its places without a parameter), each sorted."""
   paths = set(paths)
-  homeless = paths - {path for row in a.rows for path in _several(row.ours)}
+  homeless = paths - a.places
   empty = set()
   for row in a.rows:
     missing = set(_several(row.ours)) - paths
@@ -273,14 +288,18 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   return sorted(homeless), sorted(empty)
 
 
-def placed(a: Architecture, params: Mapping[str, Any], own_heads) -> dict[str, Any]:
-  """A network's nested parameters, without its own heads that no row names.
+def aside(a: Architecture, params: Mapping[str, Any]) -> set[str]:
+  """Names of the heads of a network that a class has no place for. params: by path."""
+  strange = {path.split('/')[0] for side in misfits(a, params) for path in side}
+  if not a.holds(params):
+    strange |= a.head_names
+  return strange & {path.split('/')[0] for path in params} - {'encoder'}
 
-  own_heads: names of heads that an objective brought along. Others stay, so that `check` refuses
-  a class that has no place for them.
-  """
-  places = {path.split('/')[0] for row in a.rows for path in _several(row.ours)}
-  return {name: x for name, x in params.items() if name in places or name not in own_heads}
+
+def placed(a: Architecture, params: Mapping[str, Any]) -> dict[str, Any]:
+  """A network's parameters by path, without those heads."""
+  left = aside(a, params)
+  return {path: x for path, x in params.items() if path.split('/')[0] not in left}
 
 
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:

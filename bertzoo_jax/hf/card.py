@@ -11,9 +11,7 @@ import string
 from typing import Any
 from typing import NamedTuple
 
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
@@ -64,12 +62,12 @@ class Run(NamedTuple):
 
   @property
   def head(self) -> str:
-    """The head of a task, of task_heads.OUTPUTS; '' for none."""
-    return task_heads.head_of(self.architecture)
+    """The head of a task, of heads.KINDS; '' for none."""
+    return heads.of(self.architecture)
 
   @property
   def fine_tuned(self) -> bool:
-    return span_heads.finds(self.architecture) or self.head != ''
+    return self.head != ''
 
 
 def text(run: Run) -> str:
@@ -144,10 +142,8 @@ def _languages(told: str) -> str:
 def _tags(run) -> str:
   """The tags that a card has beside the program's."""
   tags = ['masked-language-modeling'] * (run.task == 'fill-mask')
-  if span_heads.finds(run.architecture):
-    tags.append(span_heads.PIPELINE)
-  elif run.head:
-    tags.append(task_heads.TASKS[run.head])
+  if run.head:
+    tags.append(heads.KINDS[run.head].task)
   return _lines(f'- {tag}' for tag in tags)
 
 
@@ -231,7 +227,7 @@ def _measured(run) -> str:
 
 def _outputs(config: dict[str, Any]) -> str:
   """What the outputs of a task's head are."""
-  task = row_heads.task_of(config['objective'])
+  task = heads.task_of(config['objective'])
   said = [_SAID['outputs'][task.problem]] if task.problem in _SAID['outputs'] else []
   if config['objective']['name'] == 'tagging':
     said = [_SAID['tagging']]
@@ -258,12 +254,12 @@ def _labels(format: dict[str, Any]) -> str:
 def _usage(run) -> str:
   """How the directory is loaded."""
   features = run.config['features'] if 'features' in run.config else {}
-  if run.head == task_heads.CHOICE:
+  if run.head == heads.CHOICE:
     return _filled('choices', _choices(features))
-  if run.head:
-    page = {row_heads.HEAD: 'scores', task_heads.TAG: 'tags'}[run.head]
-    return _filled(page, {'task': task_heads.TASKS[run.head]})
-  if run.task == span_heads.PIPELINE:
+  if run.head in heads.LABELLED:
+    page = {heads.ROW: 'scores', heads.TAG: 'tags'}[run.head]
+    return _filled(page, {'task': heads.KINDS[run.head].task})
+  if run.task == heads.KINDS[heads.SPAN].task:
     metrics = run.config['metrics'] if 'metrics' in run.config else ()
     return _filled('answers', _answers(features, run.encoder.padding_side == 'left', metrics))
   called = 'fill' if run.task == 'fill-mask' else 'vectors'
@@ -288,7 +284,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
     'own': 0 if passage_first else 1,
     'most': features.get('max_answer', 30),
     'answer': said,
-    'task': span_heads.PIPELINE,
+    'task': heads.KINDS[heads.SPAN].task,
   }
 
 

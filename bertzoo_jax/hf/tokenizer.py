@@ -15,14 +15,7 @@ from typing import NamedTuple
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary as vocabularies
 
-# Our names of the special pieces and transformers'.
-_ROLES = {
-  'unk': 'unk_token',
-  'pad': 'pad_token',
-  'cls': 'cls_token',
-  'sep': 'sep_token',
-  'mask': 'mask_token',
-}
+ROLES = ('unk', 'pad', 'cls', 'sep', 'mask')  # of special pieces; transformers says unk_token, …
 _CONFIG = 'tokenizer_config.json'
 _PUBLISHED = (
   'tokenizer.json',
@@ -98,7 +91,7 @@ def files(
   """
   segments = max([segments, *(int(n) + 1 for n in re.findall(r':(\d+)', shape.single))])
   pieces = vocabulary(tokenizer)
-  strings = {role: pieces[special[ours]] for ours, role in _ROLES.items()}
+  strings = {f'{role}_token': pieces[special[role]] for role in ROLES}
   byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
@@ -108,30 +101,21 @@ def files(
     for end, role in (('bos', shape.bos), ('eos', shape.eos))
     if role
   }
-  if others := [pieces[i] for role, i in special.items() if role not in _ROLES]:
+  if others := [pieces[i] for role, i in special.items() if role not in ROLES]:
     more['additional_special_tokens'] = others
   config = {
     'tokenizer_class': 'PreTrainedTokenizerFast',
     **({'model_max_length': max_length} if max_length else {}),
-    'model_input_names': [
-      'input_ids',
-      *(['token_type_ids'] if segments > 1 else []),
-      'attention_mask',
-    ],
+    'model_input_names': ['input_ids', *['token_type_ids'] * (segments > 1), 'attention_mask'],
     'padding_side': shape.padding,
     'truncation_side': 'right',
     'clean_up_tokenization_spaces': False,
     **strings,
     **more,
   }
-  out = {
-    'tokenizer.json': tokenizer,
-    _CONFIG: config,
-    'special_tokens_map.json': {**strings, **more},
-  }
-  out = {
-    name: json.dumps(content, ensure_ascii=False, indent=2) + '\n' for name, content in out.items()
-  }
+  write = lambda content: json.dumps(content, ensure_ascii=False, indent=2) + '\n'
+  out = {'tokenizer.json': write(tokenizer), _CONFIG: write(config)}
+  out['special_tokens_map.json'] = write({**strings, **more})
   if tokenizer['model']['type'] == 'WordPiece':
     out['vocab.txt'] = ''.join(f'{p}\n' for p in pieces)
   elif byte_level:
@@ -185,35 +169,19 @@ def _added_tokens(tokenizer: dict, special: dict[str, int], pieces: list[str]) -
   """The added tokens, all special pieces among them: in a text, '[MASK]' is then one token."""
   added = {t['id']: t for t in tokenizer.get('added_tokens') or []}
   for i in special.values():
-    added.setdefault(
-      i,
-      dict(
-        id=i,
-        content=pieces[i],
-        single_word=False,
-        lstrip=False,
-        rstrip=False,
-        normalized=False,
-        special=True,
-      ),
-    )
+    off = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized'), False)
+    added.setdefault(i, dict(id=i, content=pieces[i], **off, special=True))
   return [added[i] for i in sorted(added)]
 
 
 def _post_processor(strings, special, shape, segments, byte_level) -> dict:
   second = 1 if segments > 1 else 0
+  around = [(strings[f'{role}_token'], special[role]) for role in ('cls', 'sep')]
   template = {
     'type': 'TemplateProcessing',
     'single': _template(shape.single, strings),
     'pair': _template(shape.pair.replace('{}', str(second)), strings),
-    'special_tokens': {
-      strings[f'{r}_token']: {
-        'id': strings[f'{r}_token'],
-        'ids': [special[r]],
-        'tokens': [strings[f'{r}_token']],
-      }
-      for r in ('cls', 'sep')
-    },
+    'special_tokens': {x: {'id': x, 'ids': [i], 'tokens': [x]} for x, i in around},
   }
   if not byte_level:
     return template

@@ -16,7 +16,6 @@ import numpy as np
 import safetensors
 
 from bertzoo_jax.common import tables
-from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -117,24 +116,26 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   """
   if a.logits is not None:
     return a.logits(directory, batch)
-  network, unloaded = reloaded(directory, a.name)
-  out = outputs(network, batch)
-  alone = getattr(out, 'logits', None)
-  dims = 0 if alone is None else alone.ndim
-  said = task_heads.OUTPUTS.get(task_heads.head_of(a), '')
-  found = {
-    'mlm': getattr(out, 'prediction_logits', alone if dims == 3 and not said else None),
-    'pair': getattr(out, 'seq_relationship_logits', getattr(out, 'sop_logits', None)),
-    'replaced': alone if dims == 2 and not said else None,
-    **({said: alone} if said else {}),
-    'start': getattr(out, 'start_logits', None),
-    'end': getattr(out, 'end_logits', None),
-    'vectors': getattr(out, 'last_hidden_state', None),
-  }
+  network, unloaded = reloaded(directory, a.name, **a.given)
+  out = outputs(network, batch, a.segments)
+  alone = next((head.removesuffix('_head') for head in sorted(a.head_names)), 'logits')
+  found = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
   return {
-    **{head: x.numpy() for head, x in found.items() if x is not None},
+    **{_OUTPUTS[name] or alone: x for name, x in found.items()},
     'unloaded': unloaded,
   }
+
+
+# {output of a class of transformers: what it is of; '': of the one head that the class has}
+_OUTPUTS = {
+  'prediction_logits': 'mlm',
+  'seq_relationship_logits': 'pair',
+  'sop_logits': 'pair',
+  'start_logits': 'start',
+  'end_logits': 'end',
+  'last_hidden_state': 'vectors',
+  'logits': '',
+}
 
 
 def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -159,14 +160,16 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def reloaded(directory, name: str):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`)."""
+def reloaded(directory, name: str, **given):
+  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
+  further arguments of from_pretrained.
+  """
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()  # what it lists is returned
   network, info = getattr(transformers, name).from_pretrained(
-    str(directory), output_loading_info=True, trust_remote_code=False
+    str(directory), output_loading_info=True, trust_remote_code=False, **given
   )
   network = network.float().eval()
   return network, sorted(
@@ -174,17 +177,17 @@ def reloaded(directory, name: str):
   )
 
 
-def outputs(network, batch: dict[str, np.ndarray], segments: bool | None = None, **more):
+def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
   """The output of a network of transformers for a batch, without gradients.
 
-  segments: whether it gets segment_ids; None: only if its config.json has more than one segment.
+  segments: that it tells apart, where its config.json does not say it. With one it gets no
+    segment_ids.
   more: tensors for its further arguments.
   """
   import torch
 
   inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
-  several = getattr(network.config, 'type_vocab_size', 0) > 1
-  if several if segments is None else segments:
+  if getattr(network.config, 'type_vocab_size', segments) > 1:
     inputs['token_type_ids'] = batch['segment_ids']
   with torch.no_grad():
     inputs = {k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()}
@@ -279,41 +282,19 @@ def compare_tokens(
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]
   theirs = [tokenizer(p, add_special_tokens=False)['input_ids'] for p in PROBES]
   wrong = [p for p, a, b in zip(PROBES, ours, theirs) if a != b]
-  rows = [
-    Comparison(
-      f'ids of {len(PROBES)} texts',
-      f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else ''),
-      '0 differ',
-      not wrong,
-    )
-  ]
-  pieces = {
-    **{role: [i] for role, i in special.items()},
-    **dict(zip('AB', ours)),
-  }
+  differ = f'{len(wrong)} differ' + (f', first {wrong[0]!r}' if wrong else '')
+  pieces = {**{role: [i] for role, i in special.items()}, **dict(zip('AB', ours))}
   single, pair = (tokenizers.framed(t, **pieces) for t in (shape.single, shape.pair))
-  right = (
-    tokenizer(PROBES[0])['input_ids'] == single
-    and tokenizer(PROBES[0], PROBES[1])['input_ids'] == pair
-  )
-  rows.append(
-    Comparison(
-      'specials around a text and a pair',
-      'as trained' if right else 'not as trained',
-      'as trained',
-      right,
-    )
-  )
-  roles = {
-    'pad': tokenizer.pad_token_id,
-    'unk': tokenizer.unk_token_id,
-    'cls': tokenizer.cls_token_id,
-    'sep': tokenizer.sep_token_id,
-    'mask': tokenizer.mask_token_id,
-  }
-  wrong = [name for name, i in roles.items() if i != special[name]]
-  rows.append(Comparison('special ids', ', '.join(wrong) or 'as trained', 'as trained', not wrong))
-  return rows
+  framed = [tokenizer(*PROBES[:number])['input_ids'] for number in (1, 2)] == [single, pair]
+  trained = 'as trained'
+  around = trained if framed else f'not {trained}'
+  roles = {role: getattr(tokenizer, f'{role}_token_id') for role in tokenizers.ROLES}
+  others = [role for role, i in roles.items() if i != special[role]]
+  return [
+    Comparison(f'ids of {len(PROBES)} texts', differ, '0 differ', not wrong),
+    Comparison('specials around a text and a pair', around, trained, framed),
+    Comparison('special ids', ', '.join(others) or trained, trained, not others),
+  ]
 
 
 def table(rows: list[Comparison]) -> str:

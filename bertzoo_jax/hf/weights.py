@@ -16,17 +16,13 @@ import safetensors.numpy
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 
-# File with the heads that a class of transformers lacks, beside the class's weights. It has our
-# names and layouts. transformers does not read it.
-HEADS = 'heads.safetensors'
+HEADS = architectures.ASIDE
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
-_LABELLED = (row_heads.HEAD, task_heads.TAG)  # heads whose outputs have names
 
 
 class Report(NamedTuple):
@@ -108,7 +104,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     encoder,
     tuple(unread + notes),
     a.model_type,
-    row_heads.labels_of(content) if task_heads.in_paths(params) in _LABELLED else (),
+    heads.labels_of(content) if heads.in_paths(params) in heads.LABELLED else (),
   )
 
 
@@ -190,18 +186,17 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
   """
   has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
   without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
-  heads = (row_heads.HEAD, 'pair_head', task_heads.CHOICE)
-  for ours, theirs in itertools.permutations(heads, 2):
+  for ours, theirs in itertools.permutations((heads.ROW, 'pair_head', heads.CHOICE), 2):
     old, new = f'{theirs}/pooler', f'{ours}/pooler'
     if has(fresh, new) and has(loaded, old) and not has(fresh, theirs) and not has(loaded, ours):
       own = {path.replace(old, new): x for path, x in loaded.items() if path.startswith(old)}
       return {**without(old), **own}, [f'{new}: the pooler of {theirs}']
-  for head in (row_heads.HEAD, task_heads.CHOICE):
-    kinds = [row_heads.kind_of(params, head) for params in (loaded, fresh)]
+  for head in (heads.ROW, heads.CHOICE):
+    kinds = [heads.form_of(params, head) for params in (loaded, fresh)]
     if all(kinds) and kinds[0] != kinds[1]:
       note = f'{head}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
       return without(head), [f'{note} and objective.head is {kinds[1]}']
-  for head in _LABELLED:
+  for head in heads.LABELLED:
     name, last = f'{head}/classifier', f'{head}/classifier/bias'
     if last not in fresh or last not in loaded:
       continue

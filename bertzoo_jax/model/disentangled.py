@@ -21,7 +21,6 @@ from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
-from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
@@ -33,9 +32,10 @@ AXES = (
   (r'convolution/kernel$', {'fsdp': (-1, -2)}),
 )
 
-_PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
+PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
 
 
+@protocol.encoder
 class Disentangled(nn.Module):
   """A post-norm encoder. Its attention scores have terms of content and of relative position (He et
   al. 2020 §3.1). Its predictions come from the enhanced mask decoder (§3.2).
@@ -93,9 +93,7 @@ class Disentangled(nn.Module):
   initializer: str
   initializer_range: float
 
-  use_bias = True
   reads = ('input_ids', 'segment_ids', 'pack_ids')
-  padding_side = 'right'
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   plan = transformer.Transformer.plan
@@ -154,13 +152,7 @@ class Disentangled(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`, of the last layer.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids, and with dropout common_key.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the sum to begin with; None for `embed(batch)`.
+    """See protocol.Encoder.
 
     Raises:
       UserError: rows longer than max_positions.
@@ -225,7 +217,7 @@ class Disentangled(nn.Module):
       of_keys = lambda block: block.attention(x_BLD, None, None, told.ops, None)
       keys_values = block.apply(params, method=of_keys)
       z_BPD = start_BPD
-      for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, _PASSES)):
+      for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, PASSES)):
         context = relation.with_key_of(number), keys_values
         z_BPD = block.apply(params, z_BPD, asked, keys_B2, told.ops, *context)
       return x_BLD, z_BPD
@@ -258,12 +250,13 @@ class Disentangled(nn.Module):
     return disentangled_attention.Relation(table_TD[used], which_R, key_2, self.dropout)
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0) -> float:
+  def flops(self, length: int, predictions: int = 0, features=()) -> float:
     """Operations of a forward pass over one row: all blocks, the projection of the embeddings, the
     convolution. With predictions the decoder is counted in place of the last block.
 
     Products of the relative table are computed once per batch and not counted.
     """
+    del features
     d, block, n = self.hidden_size, self._block(), self.plan.blocks
     total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0
     total += 2.0 * length * self.convolution_size * d**2
@@ -271,47 +264,8 @@ class Disentangled(nn.Module):
       return total + n * block.flops(length, d)
     of_states = 4.0 * predictions * d**2 + block.feed_forward.flops(predictions, d)
     of_states += block.attention.of_queries(predictions, length, d)
-    decoder = 4.0 * length * d**2 + _PASSES * of_states
+    decoder = 4.0 * length * d**2 + PASSES * of_states
     return total + (n - 1) * block.flops(length, d) + decoder
-
-  @nn.nowrap
-  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
-    """Operations per token of a forward pass, counted in the manner of Clark et al. 2020
-    (published.py). They have no such network; counted here as well are
-
-    * the products of queries (c2p) and of keys (p2c) with the 2L rows of the relative table that
-      the row's distances have;
-    * the projections of that table in each layer, once per batch, so divided by its tokens;
-    * the convolution;
-    * with predictions the decoder in place of the last block: keys and values of all tokens, then
-      two passes of the predicted ones. The p2c products of all keys are in each pass.
-
-    Args:
-      length: tokens per row.
-      rows: of the batch.
-      features: not read.
-      predicted: share of the tokens that are predicted; 0 if nothing reads predictions.
-    """
-    del features
-    d, h, n = self.hidden_size, self.num_heads, self.plan.blocks
-    used = min(2 * length - 1, 2 * (self.buckets or self.max_distance))
-    terms = self.content_to_position + self.position_to_content
-    table = terms * 2 * d * d * used / (rows * length)
-    by_query, by_key = self.content_to_position, self.position_to_content
-    keys = published.key_value(d) + by_key * 4 * d * length
-    query = published.query(d, h, length) + by_query * 4 * d * length
-    query += terms * h * length  # the sums of scores
-    query += published.feed_forward(d, self.intermediate_size)
-    others = self.type_vocab_size + length * (self.absolute_positions == 'input')
-    total = published.embeddings(self.table_width, self.vocab_size, others, d)
-    if self.convolution_size:
-      after = published.ACTIVATION + published.DROPOUT + 2 + published.NORM
-      total += 2 * self.convolution_size * d * d + after * d
-    if not predicted or self.absolute_positions != 'decoder':
-      return total + n * (keys + query + table)
-    decoder = published.key_value(d) + predicted * (2 * d * length + d)
-    decoder += _PASSES * (predicted * query + by_key * 4 * d * length + table)
-    return total + (n - 1) * (keys + query + table) + decoder
 
   @nn.nowrap
   def _block(self) -> blocks.Block:

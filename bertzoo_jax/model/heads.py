@@ -13,7 +13,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
-from bertzoo_jax.model import published
 
 # What a mesh may split of their parameters, as blocks.AXES.
 AXES = (
@@ -22,19 +21,6 @@ AXES = (
   (r'_head/bias$', {'tensor': (-1,)}),
   (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
 )
-
-# What a head reads, by its name among the parameters: vectors at the predictions, of all tokens, or
-# one per row. It is what its matrix products cost.
-READS = {
-  'mlm_head': 'predictions',
-  'next_head': 'tokens',
-  'pair_head': 'rows',
-  'replaced_head': 'tokens',
-  'row_head': 'rows',
-  'span_head': 'tokens',
-  'choice_head': 'rows',
-  'tag_head': 'tokens',
-}
 
 # The forms of RowHead: the name of its dense layer and what follows it; None: it has none.
 ROW_HEADS = {
@@ -50,21 +36,7 @@ SPAN_HEADS = {
   'gelu': (layers.activation('gelu'), False, True),
 }
 FORBIDDEN = -1e30
-
-
-def published_flops(params: dict, width: int, table_width: int, vocab_size: int, share: float):
-  """Operations per token of the heads in `params`, as Clark et al. 2020 count them
-  (flops_computation.py of their release). Pair and boundary heads are left out. share: of the
-  tokens that a vocabulary head sees.
-  """
-  norm, activation, softmax = published.NORM, published.ACTIVATION, published.SOFTMAX
-  total = 0.0
-  if 'replaced_head' in params:
-    total += 2 * width * width + (1 + activation + 2) * width
-  if params.keys() & {'mlm_head', 'next_head'}:
-    transform = 2 * width * table_width + (1 + activation + norm) * table_width
-    total += share * (2 * table_width * vocab_size + transform + (softmax + 2) * vocab_size)
-  return total
+BEAM = 20  # starts, and ends of each, that are looked at where the start is not given
 
 
 class MlmHead(nn.Module):
@@ -332,13 +304,13 @@ class ConditionalSpanHead(nn.Module):
   dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, hidden_BLD, row_BD, allowed_BL, starts_BK=None, beam=0, dropout_keys_B2=None):
+  def __call__(self, hidden_BLD, row_BD, allowed_BL, starts_BK=None, dropout_keys_B2=None):
     """Logits in float32; of places that are not allowed FORBIDDEN.
 
     Args:
       hidden_BLD, row_BD: vectors of tokens and rows.
       allowed_BL: bool, places where an answer may begin and end.
-      starts_BK: int32, places of starts; None for the `beam` best ones.
+      starts_BK: int32, places of starts; None for the BEAM best ones.
       dropout_keys_B2: keys of the rows; None without dropout.
 
     Returns:
@@ -357,7 +329,7 @@ class ConditionalSpanHead(nn.Module):
 
     start_BL = jnp.where(allowed_BL, score('start')(hidden_BLD), FORBIDDEN)
     if starts_BK is None:
-      starts_BK = jax.lax.top_k(start_BL, min(beam, start_BL.shape[1]))[1]
+      starts_BK = jax.lax.top_k(start_BL, min(BEAM, start_BL.shape[1]))[1]
     of_tokens_BLH = dense('end_token')(hidden_BLD)
     of_starts_BKH = dense('end_start', use_bias=False)(protocol.gather(hidden_BLD, starts_BK))
     norm = layers.Norm(self.norm_eps, self.dtype, name='end_norm') if normed else lambda x: x

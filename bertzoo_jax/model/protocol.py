@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 
 
@@ -35,8 +36,8 @@ class Predictions(NamedTuple):
 
 
 class Encoder(Protocol):
-  """The members of every encoder. Do not inherit from this class: write the members, or use the
-  functions below. OPTIONAL lists further members that an encoder may have.
+  """The members of every encoder. Do not inherit from this class: write the members, and put
+  `@protocol.encoder` above the module, which adds those of USUAL that it leaves out.
 
   Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
   `layers/`, its copies in the first axis, one per layer that has its own.
@@ -44,17 +45,11 @@ class Encoder(Protocol):
   Attributes:
     vocab_size, dtype, unroll, remat: given by the program: V; of products; layers per turn of the
       scan; activations that are saved (stack.REMAT).
-    num_layers, hidden_size, table_width: number of layers, D, E.
-    max_positions: longest row; None for no limit.
-    type_vocab_size: number of segments it tells apart; 0 for none.
-    attention_dropout, relative_attention: what its attention needs of a kernel: the rate of dropout
-      of attention probabilities, and whether scores have terms by distance.
-    activation, norm_eps, kernel_init, use_bias: heads are made alike: name in layers.ACTIVATIONS,
-      epsilon, (key, shape) → float32, and whether the vocabulary head's product and norm have
-      biases.
+    num_layers, hidden_size: number of layers, D.
+    activation, norm_eps, kernel_init: heads are made alike: name in layers.ACTIVATIONS, epsilon,
+      (key, shape) → float32.
     reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
       where a format writes them.
-    padding_side: 'right' or 'left', where `export` tells the tokenizer to pad.
     axes: what a mesh may split of its parameters, an ordered table as blocks.AXES.
   """
 
@@ -64,17 +59,10 @@ class Encoder(Protocol):
   remat: str
   num_layers: int
   hidden_size: int
-  table_width: int
-  max_positions: int | None
-  type_vocab_size: int
-  attention_dropout: float
-  relative_attention: bool
   activation: str
   norm_eps: float
   kernel_init: Callable
-  use_bias: bool
   reads: tuple[str, ...]
-  padding_side: str
   axes: tuple
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
@@ -89,35 +77,6 @@ class Encoder(Protocol):
 
   def embed(self, batch):
     """The sum of the embeddings before their norm, float32 [B, L, E]."""
-
-  def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
-    """Predictions at batch['masked_positions'], [B, P].
-
-    A prediction does not depend on the other positions in the list, which may repeat and may
-    contain fillers. An enhanced mask decoder or a query stream is computed here only. Their
-    parameters exist if the encoder is initialised by this method.
-    """
-
-  def row_vectors(self, hidden_BLD, batch):
-    """[B, D]: the vector that classifies a row."""
-
-  def resized(self, width: float, depth: float, table_width: int | None = None):
-    """A copy with shares of its widths and depth, with tables of another width if one is given.
-    An encoder whose tables are as wide as its layers ignores that.
-    """
-
-  def flops(self, length: int, predictions: int = 0) -> float | None:
-    """Operations of a forward pass over one row, without heads, with the states of some predictions
-    where these cost more than a gather; None if they are not known.
-    """
-
-
-def lacking(encoder) -> list[str]:
-  """Members of the protocol that an encoder does not have."""
-  if not isinstance(encoder, nn.Module):
-    return ['the methods of a linen module']
-  methods = [name for name, value in vars(Encoder).items() if callable(value) and name[0] != '_']
-  return [m for m in (*Encoder.__annotations__, *methods) if not hasattr(encoder, m)]
 
 
 def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()) -> Predictions:
@@ -138,15 +97,89 @@ def first_token(encoder, hidden_BLD, batch):
   return hidden_BLD[:, 0]
 
 
-# Members that only some encoders have: {member: meaning}. Read them with getattr.
-OPTIONAL = {
-  'published_flops': (
-    '(length, rows of a batch, names of features, share of predicted tokens) → operations per '
-    'token as Clark et al. 2020 count them (published.py)'
+@nn.nowrap
+def resized(encoder, width: float, depth: float, table_width: int | None = None):
+  """The usual `resized`, for tables as wide as the layers."""
+  del table_width
+  return encoder.clone(parent=None, **shares(encoder, width, depth))
+
+
+def shares(e, width: float, depth: float) -> dict[str, int]:
+  """{field: value}: shares of the widths and of the number of layers of an encoder. Heads keep
+  their width if they can.
+
+  Raises UserError for heads that do not divide the width.
+  """
+  hidden_size = round(e.hidden_size * width)
+  num_heads = max(1, hidden_size // (e.hidden_size // e.num_heads))
+  if hidden_size % num_heads:
+    raise errors.UserError(
+      f'width={width} makes {hidden_size} units of {e.hidden_size}, which {num_heads} heads '
+      'do not divide: take another.'
+    )
+  return dict(
+    hidden_size=hidden_size,
+    num_heads=num_heads,
+    intermediate_size=round(e.intermediate_size * width),
+    num_layers=max(1, round(e.num_layers * depth)),
+  )
+
+
+# Members with usual values: {member: (value, meaning)}.
+USUAL = {
+  'table_width': (property(lambda self: self.hidden_size), 'E'),
+  'max_positions': (None, 'longest row; None for no limit'),
+  'type_vocab_size': (0, 'number of segments it tells apart; 0 for none'),
+  'padding_side': ('right', "'right' or 'left', where `export` tells the tokenizer to pad"),
+  'use_bias': (True, "whether the vocabulary head's product and norm have biases"),
+  'attention_dropout': (0.0, 'rate of dropout of attention probabilities, which a kernel draws'),
+  'relative_attention': (False, 'whether scores have terms by distance, which a kernel adds'),
+  'predictions': (
+    gathered,
+    "(batch, dropout_keys_B2=None, ops=PLAIN, memory=()) → Predictions at batch['masked_positions']"
+    ', [B, P]. A prediction does not depend on the other positions in the list, which may repeat '
+    'and may contain fillers. An enhanced mask decoder or a query stream is computed here only. '
+    'Their parameters exist if the encoder is initialised by this method',
   ),
-  'flops_with': '(names of features, length, predictions) → flops, where these depend on features',
-  'first_memory': '(rows) → the memory before the first batch, leading axis the rows; () for none',
-  'query_stream': 'whether a prediction does not see its own token if the batch has an order',
-  'embedding_norm': 'whether a norm follows the sum of its embeddings; if it is absent, one does',
-  'left_to_right': 'whether no vector depends on tokens that are later in the `order` of the batch',
+  'row_vectors': (first_token, '(hidden_BLD, batch) → [B, D]: the vector that classifies a row'),
+  'resized': (
+    resized,
+    '(width, depth, table_width=None) → a copy with shares of its widths and depth, with tables of '
+    'another width if one is given. An encoder whose tables are as wide as its layers ignores that',
+  ),
+  'flops': (
+    lambda self, length, predictions=0, features=(): None,
+    '(length, predictions=0, features=()) → operations of a forward pass over one row, without '
+    'heads, with the states of some predictions where these cost more than a gather. features: '
+    'names of those that the batch has. None if they are not known',
+  ),
+  'first_memory': (
+    None,
+    '(rows) → the memory before the first batch, leading axis the rows, or () for none; None if an '
+    'encoder has no memory',
+  ),
+  'query_stream': (
+    False,
+    'whether a prediction does not see its own token if the batch has an order',
+  ),
+  'embedding_norm': (True, 'whether a norm follows the sum of its embeddings'),
+  'left_to_right': (
+    False,
+    'whether no vector depends on tokens that are later in the `order` of the batch',
+  ),
 }
+
+
+def encoder(module: type) -> type:
+  """A class of linen modules with the members of USUAL that it leaves out."""
+  for name, (value, _) in USUAL.items():
+    if not hasattr(module, name) and name not in module.__dataclass_fields__:
+      setattr(module, name, value)
+  return module
+
+
+def lacking(encoder) -> list[str]:
+  """Members of the protocol that an encoder does not have."""
+  if not isinstance(encoder, nn.Module):
+    return ['the methods of a linen module']
+  return [m for m in (*Encoder.__annotations__, 'embed', *USUAL) if not hasattr(encoder, m)]

@@ -18,7 +18,6 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
-from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 
 # What a mesh may split of the embeddings, as in blocks.AXES.
@@ -30,6 +29,7 @@ AXES = (
 )
 
 
+@protocol.encoder
 class Transformer(nn.Module):
   """The post-norm Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al.
   2017 §3.1), with tables of another width than the layers and with layers that share parameters
@@ -61,11 +61,8 @@ class Transformer(nn.Module):
   initializer: str
   initializer_range: float
 
-  use_bias = True
-  relative_attention = False
   left_to_right = True
   reads = ('input_ids', 'segment_ids', 'pack_ids')
-  padding_side = 'right'
   axes = (*AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   predictions = protocol.gathered
@@ -112,16 +109,7 @@ class Transformer(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD in `dtype`.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids and, if positions are not 0 … L−1, position_ids.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the sum to begin with; None for `embed(batch)`.
-
-    Raises UserError for rows longer than the position table.
-    """
+    """See protocol.Encoder. Raises UserError for rows longer than the position table."""
     embed_keys_B2, stack_keys_B2 = blocks.split_keys(dropout_keys_B2, 2)
     embedded_BLE = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)
@@ -149,7 +137,7 @@ class Transformer(nn.Module):
 
     Raises UserError for heads that do not divide the width.
     """
-    sizes = shares(self, width, depth)
+    sizes = protocol.shares(self, width, depth)
     hidden_size, num_layers = sizes['hidden_size'], sizes['num_layers']
     return self.clone(
       parent=None,
@@ -159,23 +147,12 @@ class Transformer(nn.Module):
     )
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0) -> float:
+  def flops(self, length: int, predictions: int = 0, features=()) -> float:
     """Operations of a forward pass over one row: of all blocks and of the projection."""
-    del predictions  # gathered
+    del predictions, features  # gathered
     projection = 2.0 * length * self.table_width * self.hidden_size
     stacked = self.plan.blocks * self._block().flops(length, self.hidden_size)
     return stacked + (projection if self.table_width != self.hidden_size else 0.0)
-
-  @nn.nowrap
-  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
-    """Operations per token of a forward pass, as Clark et al. 2020 count them (published.py): words
-    are looked up by a dense product. rows, features, predicted: not read.
-    """
-    del rows, features, predicted
-    d, f, h, w = self.hidden_size, self.intermediate_size, self.num_heads, self.table_width
-    block = published.query(d, h, length) + published.key_value(d)
-    block += published.feed_forward(d, f)
-    return self.plan.blocks * block + published.embeddings(w, self.vocab_size, length + 2, d)
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
@@ -191,27 +168,6 @@ class Transformer(nn.Module):
       dropout=self.dropout,
       parent=None,
     )
-
-
-def shares(e, width: float, depth: float) -> dict[str, int]:
-  """{field: value}: shares of the widths and of the number of layers of an encoder. Heads keep
-  their width if they can.
-
-  Raises UserError for heads that do not divide the width.
-  """
-  hidden_size = round(e.hidden_size * width)
-  num_heads = max(1, hidden_size // (e.hidden_size // e.num_heads))
-  if hidden_size % num_heads:
-    raise errors.UserError(
-      f'width={width} makes {hidden_size} units of {e.hidden_size}, which {num_heads} heads '
-      'do not divide: take another.'
-    )
-  return dict(
-    hidden_size=hidden_size,
-    num_heads=num_heads,
-    intermediate_size=round(e.intermediate_size * width),
-    num_layers=max(1, round(e.num_layers * depth)),
-  )
 
 
 def check(e):

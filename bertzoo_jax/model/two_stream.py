@@ -20,7 +20,6 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
-from bertzoo_jax.model import published
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
@@ -32,6 +31,7 @@ AXES = (
 )
 
 
+@protocol.encoder
 class TwoStream(nn.Module):
   """A post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3), relative
   positions and a memory (§2.4; Dai et al. 2019 §3.2, 3.3).
@@ -82,12 +82,10 @@ class TwoStream(nn.Module):
   initializer: str
   initializer_range: float
 
-  use_bias = True
   relative_attention = True
   query_stream = True
   embedding_norm = False
   left_to_right = True
-  max_positions = None
   type_vocab_size = 3  # two, and the classifier's own
   reads = ('input_ids', 'segment_ids', 'pack_ids')
   padding_side = 'left'
@@ -103,11 +101,6 @@ class TwoStream(nn.Module):
   def plan(self) -> stack.Plan:
     """How the layers make a stack."""
     return stack.Plan(self.num_layers)
-
-  @property
-  def table_width(self) -> int:
-    """E, of the embeddings."""
-    return self.hidden_size
 
   def setup(self):
     width = self.hidden_size
@@ -129,13 +122,8 @@ class TwoStream(nn.Module):
     return self.embeddings.word()[batch['input_ids']]
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    """hidden_BLD of the content stream in `dtype`, without memory.
-
-    Args:
-      batch: input_ids, segment_ids, pack_ids; optional: order, direction; with dropout: common_key.
-      dropout_keys_B2: keys of its rows (row_keys.py); None without dropout.
-      ops: operations that depend on the devices.
-      embedded_BLE: the word vectors to begin with; None for `embed(batch)`.
+    """hidden_BLD of the content stream, without memory; see protocol.Encoder. Also read: order,
+    direction.
     """
     run, h_BLD, keys = self._start(batch, dropout_keys_B2, ops, (), embedded_BLE)
     return layers.dropout(run(h_BLD, 0, self.num_layers)[0], self.dropout, keys[0])
@@ -244,27 +232,10 @@ class TwoStream(nn.Module):
     return protocol.gather(hidden_BLD, last_B[:, None])[:, 0]
 
   @nn.nowrap
-  def resized(self, width: float, depth: float, table_width: int | None = None):
-    """A copy with shares of its widths and of its number of layers; heads keep their width if they
-    can. table_width: not read, since the tables are as wide as the layers.
-
-    Raises UserError for heads that do not divide the width.
-    """
-    del table_width
-    return self.clone(parent=None, **transformer.shares(self, width, depth))
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0) -> float:
-    """Operations of a forward pass over one row by the content stream, without memory. The
-    projection of the sinusoids is computed once per batch and not counted.
-    """
-    del predictions  # gathered
-    return self.num_layers * self._block().flops(length, self.hidden_size)
-
-  @nn.nowrap
-  def flops_with(self, features, length: int, predictions: int) -> float:
-    """As `flops`, for a row with these `features`: with the memory if `resets` is among them, and
-    of both streams if `order` is.
+  def flops(self, length: int, predictions: int = 0, features=()) -> float:
+    """Operations of a forward pass over one row: with the memory if the features have `resets`, of
+    both streams if they have `order`. The projection of the sinusoids, computed once per batch, is
+    not counted.
     """
     keys = length + self.memory_length * ('resets' in features)
     asked, last = (predictions, 0) if 'order' in features else (0, length)
@@ -277,35 +248,6 @@ class TwoStream(nn.Module):
       return of_keys + own + block.feed_forward.flops(queries, d)
 
     return (self.num_layers - 1) * layer(length) + layer(last)
-
-  @nn.nowrap
-  def published_flops(self, length: int, *, rows=1, features=(), predicted=0.0) -> float:
-    """Operations per token of a forward pass, counted in the manner of Clark et al. 2020
-    (published.py). They have no such network; counted here as well are
-
-    * keys and values of the memory, if `resets` is among the features;
-    * the query stream of the predicted tokens, if `order` is: in the last layer it is alone;
-    * of each query of both streams, the products with a row of the table of positions per distance
-      and with the segment vector;
-    * the projection of the sinusoids in each layer, once per batch, so divided by its tokens.
-
-    Args:
-      length: tokens per row.
-      rows: of the batch.
-      features: names of the features that the objective reads.
-      predicted: share of the tokens that are predicted.
-    """
-    d, h = self.hidden_size, self.num_heads
-    keys = length + self.memory_length * ('resets' in features)
-    asked, last = (predicted, 0.0) if 'order' in features else (0.0, 1.0)
-    query = published.query(d, h, keys) + published.feed_forward(d, self.intermediate_size)
-    query += 2 * d * (length + keys) + 2 * d + 2 * h * keys
-    shared = published.key_value(d) * keys / length
-    shared += 2 * d * d * (length + keys) / (rows * length)
-    layers_ = (self.num_layers - 1) * (shared + (1.0 + asked) * query)
-    layers_ += shared + (last + asked) * query
-    words = 2 * d * self.vocab_size + published.DROPOUT * d
-    return layers_ + words
 
   @nn.nowrap
   def _block(self) -> blocks.Block:

@@ -3,11 +3,14 @@ BERT's and replaced token detection (Clark et al. 2020 §3.5). Legend: B batch, 
 predictions, V vocabulary, D width.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -30,35 +33,25 @@ def replace_mlm(
   generator_accuracy.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
-  both = _both(generator, False)
+  fill = functools.partial(_filled, generator, ops, temperature, disallow_correct)
+  both = generator.main_network('main', 'mlm_head'), generator.network()
 
-  def init(key):
-    return _init(encoder, generator, key)
+  init = functools.partial(_init, encoder, generator)
 
   def normalizers(batch):
     return {'masked': networks.masked_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
-    filled, learned, key = _filled(
-      generator, params, batch, key, ops, temperature, disallow_correct
-    )
+    filled, learned, key = fill(params, batch, key)
     main = both[0].of(params)
     states_BPD, _, _ = networks.predictions(encoder, main['encoder'], filled, key, ops)
     logits_BPV = networks.vocabulary_logits(encoder, main, states_BPD, ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
-    value = (
-      sums['mlm_loss'] + generator_weight * learned['generator_loss']
-    ) / objective.at_least_one(normalizers['masked'])
+    value = sums['mlm_loss'] + generator_weight * learned['generator_loss']
+    value /= objective.at_least_one(normalizers['masked'])
     return value, (carry, {'masked': {**sums, **learned}})
 
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    both,
-  )
+  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
 
 
 def all_tokens_mlm(
@@ -79,28 +72,27 @@ def all_tokens_mlm(
   'masked' are the metrics of `replace_mlm`, computed with the same p.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  both = _both(generator, True)
-  copy = networks.token_score(encoder)
+  head, copy = heads.vocabulary(reads='tokens'), heads.token_score('copy_head', 'tokens')
+  fill = functools.partial(_filled, generator, ops, temperature, disallow_correct)
+  both = generator.main_network('main', 'mlm_head', heads=(head,)), generator.network()
 
   def init(key):
     return {
       **_init(encoder, generator, key),
-      'copy_head': networks.init_token_score(encoder, jax.random.fold_in(key, 3)),
+      'copy_head': copy.init(encoder, jax.random.fold_in(key, 3)),
     }
 
   def normalizers(batch):
     return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
-    filled, learned, key = _filled(
-      generator, params, batch, key, ops, temperature, disallow_correct
-    )
+    filled, learned, key = fill(params, batch, key)
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
     main = both[0].of(params)
     hidden_BLD = networks.encode(encoder, main['encoder'], filled, key, ops)
     nll_BL, correct_BL = _copied_nll(
       networks.vocabulary_logits(encoder, main, hidden_BLD, ops.constrain),
-      copy.apply({'params': params['copy_head']}, hidden_BLD),
+      copy.logits(encoder, params, hidden_BLD, batch),
       filled['input_ids'],
       original_BL,
     )
@@ -113,19 +105,12 @@ def all_tokens_mlm(
       batch['masked_weights'] * jnp.take_along_axis(x_BL, batch['masked_positions'], axis=1)
     )
     masked = {'mlm_loss': at_masked(nll_BL), 'mlm_accuracy': at_masked(correct_BL), **learned}
-    value = every['all_tokens_loss'] / objective.at_least_one(
-      normalizers['tokens']
-    ) + generator_weight * learned['generator_loss'] / objective.at_least_one(normalizers['masked'])
+    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = every['all_tokens_loss'] / totals['tokens']
+    value += generator_weight * learned['generator_loss'] / totals['masked']
     return value, (carry, {'tokens': every, 'masked': masked})
 
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    both,
-  )
+  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
@@ -148,32 +133,20 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
   return -likely_BL, correct_BL.astype(jnp.float32)
 
 
-def _filled(generator, params, batch, key, ops, temperature, disallow_correct):
+def _filled(generator, ops, temperature, disallow_correct, params, batch, key):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
   logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-  sampled_BP = generators.sample(
-    generators.tempered(
-      logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
-    ),
-    batch,
-  )
-  return (
-    {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]},
-    networks.masked_sums(logits_BPV, batch, 'generator'),
-    keys[1],
-  )
+  tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
+  sampled_BP = generators.sample(tempered_BPV, batch)
+  filled = {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]}
+  return filled, networks.masked_sums(logits_BPV, batch, 'generator'), keys[1]
 
 
 def _init(encoder, generator, key):
   encoder_key, head_key, generator_key = jax.random.split(key, 3)
   return {
     'encoder': generator.init_main(encoder_key),
-    'mlm_head': networks.init_mlm_head(encoder, head_key),
+    'mlm_head': heads.vocabulary().init(encoder, head_key),
     'generator': generator.init(generator_key),
   }
-
-
-def _both(generator, predicts_all_positions):
-  main = generator.main_network('main', 'mlm_head', predicts_all_positions=predicts_all_positions)
-  return main, generator.network()

@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -62,7 +63,7 @@ class Generator(NamedTuple):
     flat = _flat(networks.init_encoder(self.encoder, encoder_key))
     own = {path: x for path, x in flat.items() if path not in self.same}
     encoder = {'encoder': _nested(own)} if own else {}
-    return {**encoder, 'mlm_head': networks.init_mlm_head(self.encoder, head_key)}
+    return {**encoder, 'mlm_head': heads.vocabulary().init(self.encoder, head_key)}
 
   def init_main(self, key) -> dict:
     """The parameters of the main network's encoder."""
@@ -88,14 +89,14 @@ class Generator(NamedTuple):
     """The generator as a network of an objective."""
     return objective.Network('generator', self.encoder, self.of, place=self._place)
 
-  def main_network(self, name: str, *heads: str, **fields) -> objective.Network:
+  def main_network(self, name: str, head: str, **fields) -> objective.Network:
     """The main network as a network of an objective.
 
-    heads: names of its parameters other than 'encoder'. fields: further fields of Network.
+    head: name of its head. fields: further fields of Network.
     """
 
     def of(params):
-      return {'encoder': self.main_encoder(params), **{head: params[head] for head in heads}}
+      return {'encoder': self.main_encoder(params), head: params[head]}
 
     into = self._into if self.added else None
     return objective.Network(name, self.main, of, self._main_place, into=into, **fields)
@@ -177,14 +178,12 @@ def _sharing(generator, main, shared, modes, predicts) -> Generator:
 
 def logits(generator: Generator, params: dict, batch: dict, key, ops):
   """(logits_BPV, states_BPD) at the masked positions. params: `Generator.of`."""
-  states_BPD = networks.predictions(
-    generator.encoder, params['encoder'], batch, key, ops
-  ).states_BPD
-  logits_BPV = networks.vocabulary_logits(generator.encoder, params, states_BPD, ops.constrain)
-  return logits_BPV, states_BPD
+  encoder = generator.encoder
+  states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
+  return networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain), states_BPD
 
 
-def tempered(logits_BPV, batch, *, temperature: float, disallow_correct: bool):
+def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
   """The logits that tokens are drawn by: divided by the temperature, and with disallow_correct
   never the true token.
   """
@@ -203,17 +202,14 @@ def sample(logits_BPV, batch):
   if 'sampled_ids' in batch:
     return batch['sampled_ids']
   bits_BPV = row_keys.bits(batch['row_keys'], logits_BPV.shape[1:])
-  uniform_BPV = (bits_BPV >> 9).astype(
-    jnp.float32
-  ) * 2.0**-23 + 2.0**-24  # one bit more would round to 1, and give infinite noise
+  # one bit more would round to 1, and give infinite noise
+  uniform_BPV = (bits_BPV >> 9).astype(jnp.float32) * 2.0**-23 + 2.0**-24
   noisy_BPV = jax.lax.stop_gradient(logits_BPV) - jnp.log(-jnp.log(uniform_BPV))
   # As argmax, in two plain reductions: the one of pairs that argmax becomes takes twice as long on
   # a CPU.
-  size = logits_BPV.shape[-1]
+  numbers_V = jnp.arange(noisy_BPV.shape[-1], dtype=jnp.int32)
   highest_BP1 = jnp.max(noisy_BPV, axis=-1, keepdims=True)
-  return jnp.min(
-    jnp.where(noisy_BPV >= highest_BP1, jnp.arange(size, dtype=jnp.int32), size - 1), axis=-1
-  )
+  return jnp.min(jnp.where(noisy_BPV >= highest_BP1, numbers_V, len(numbers_V) - 1), axis=-1)
 
 
 def fill(batch: dict, sampled_BP) -> tuple[jax.Array, jax.Array]:
@@ -222,17 +218,11 @@ def fill(batch: dict, sampled_BP) -> tuple[jax.Array, jax.Array]:
 
   A position that comes twice (masking with replacement) takes its first sample.
   """
-  at, rows, ids_BL = (
-    batch['masked_positions'],
-    jnp.arange(len(sampled_BP))[:, None],
-    jnp.asarray(batch['input_ids']),
-  )
-  again = (at == jnp.roll(at, 1, axis=1)) & (
-    batch['masked_weights'] * jnp.roll(batch['masked_weights'], 1, axis=1) > 0
-  )
-  once = (batch['masked_weights'] > 0) & ~again.at[:, 0].set(False)
+  at, weights, ids_BL = batch['masked_positions'], batch['masked_weights'], batch['input_ids']
+  rows, ids_BL = jnp.arange(len(sampled_BP))[:, None], jnp.asarray(ids_BL)
+  again = (at == jnp.roll(at, 1, axis=1)) & (weights * jnp.roll(weights, 1, axis=1) > 0)
+  once = (weights > 0) & ~again.at[:, 0].set(False)
   shown = jnp.take_along_axis(ids_BL, at, axis=1)
-  put = lambda new: ids_BL.at[rows, at].add(
-    jnp.where(once, new - shown, 0)
-  )  # added: a filler points at position 0
+  # added: a filler points at position 0
+  put = lambda new: ids_BL.at[rows, at].add(jnp.where(once, new - shown, 0))
   return put(batch['masked_targets']), put(sampled_BP)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -23,19 +24,17 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   Raises:
     UserError: an encoder whose vectors depend on later tokens.
   """
-  if not getattr(encoder, 'left_to_right', False):
+  if not encoder.left_to_right:
     raise errors.UserError(
       'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot '
       '(a convolution reads both sides): take encoder=transformer, or '
       '--config.encoder.convolution_size=0.'
     )
 
+  head = heads.next_token()
+
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'next_head': networks.init_mlm_head(encoder, head_key),
-    }
+    return networks.init(encoder, jax.random.split(key), head, predicts=False)
 
   def normalizers(batch):
     return {'tokens': jnp.sum(_predicted(batch))}
@@ -44,7 +43,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     original_BL, _ = generator.fill(batch, batch['masked_targets'])
     row = networks.from_left_to_right({**batch, 'input_ids': original_BL})
     hidden_BLD = networks.encode(encoder, params['encoder'], row, key, ops)
-    logits_BLV = networks.next_logits(encoder, params, hidden_BLD, ops.constrain)
+    logits_BLV = head.logits(encoder, params, hidden_BLD, row, constrain=ops.constrain)
     nll_BL, correct_BL = networks.nll(logits_BLV, _following(original_BL))
     weights_BL = _predicted(batch)
     sums = {
@@ -54,17 +53,8 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     value = sums['next_loss'] / objective.at_least_one(normalizers['tokens'])
     return value, (carry, {'tokens': sums})
 
-  network = objective.Network(
-    '', encoder, lambda params: params, predicts_all_positions=True, tied=('next_head',)
-  )
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *networks.MASKED),
-    (network,),
-  )
+  reads = (*encoder.reads, *networks.MASKED)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
 
 
 def _following(x_BL):

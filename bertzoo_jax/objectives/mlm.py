@@ -5,6 +5,7 @@ D width.
 import jax
 
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -14,28 +15,7 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
 
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy.
   """
-
-  def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': networks.init_mlm_head(encoder, head_key),
-    }
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
-
-  def loss(params, batch, normalizers, carry, key, train):
-    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
-    sums = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
-      carry,
-      {'masked': sums},
-    )
-
-  return objective.Objective(
-    init, normalizers, lambda batch_size: (), loss, encoder.reads + networks.MASKED, _whole(encoder)
-  )
+  return predicting(encoder, ops)
 
 
 def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
@@ -44,44 +24,46 @@ def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objecti
 
   Metrics: see `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
+  return predicting(encoder, ops, pair_weight)
+
+
+def predicting(
+  encoder, ops, pair_weight=None, transform=True, features=(), **more
+) -> objective.Objective:
+  """An objective that predicts the masked tokens.
+
+  Args:
+    encoder: linen module.
+    ops: operations that depend on the devices.
+    pair_weight: of the pair loss; None for no pair head.
+    transform: of the vocabulary head, see heads.vocabulary.
+    features: batch features that the predictions read beside those of the encoder.
+    more: fields of Objective.
+  """
+  own = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
 
   def init(key):
-    encoder_key, head_key, pair_key = jax.random.split(key, 3)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key),
-      'mlm_head': networks.init_mlm_head(encoder, head_key),
-      'pair_head': networks.init_pair_head(encoder, pair_key),
-    }
+    keys = jax.random.split(key, 1 + len(own))
+    return networks.init(encoder, keys, *own, also=features)
 
   def normalizers(batch):
-    return {
-      'masked': networks.masked_normalizer(batch),
-      'pairs': networks.pair_normalizer(batch),
-    }
+    totals = {'masked': networks.masked_normalizer(batch)}
+    return totals if pair_weight is None else {**totals, 'pairs': networks.pair_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
-    states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
-    masked = _mlm_sums(encoder, params, states_BPD, batch, ops)
-    pairs = networks.pair_sums(encoder, params, hidden_BLD, batch)
-    value = masked['mlm_loss'] / objective.at_least_one(
-      normalizers['masked']
-    ) + pair_weight * pairs['pair_loss'] / objective.at_least_one(normalizers['pairs'])
-    return value, (carry, {'masked': masked, 'pairs': pairs})
+    # With an order the encoder would compute its query stream.
+    unordered = {name: x for name, x in batch.items() if name != 'order'}
+    batch = {**unordered, **{name: batch[name] for name in features}}
+    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
+    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
+    sums = {'masked': networks.masked_sums(logits_BPV, batch)}
+    value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    if pair_weight is not None:
+      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
+      pairs = objective.at_least_one(normalizers['pairs'])
+      value += pair_weight * sums['pairs']['pair_loss'] / pairs
+    return value, (found.memory, sums)
 
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED + ('pair_labels',),
-    _whole(encoder),
-  )
-
-
-def _whole(encoder):
-  return (objective.Network('', encoder, lambda params: params),)
-
-
-def _mlm_sums(encoder, params, states_BPD, batch, ops):
-  logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
-  return networks.masked_sums(logits_BPV, batch)
+  pairs = () if pair_weight is None else ('pair_labels',)
+  reads = (*encoder.reads, *networks.MASKED, *features, *pairs)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder), **more)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import published
+from bertzoo_jax.objectives import heads as head_table
 
 
 class Network(NamedTuple):
@@ -23,12 +23,9 @@ class Network(NamedTuple):
     of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
       may be computed, as a sum of tables is.
     place: path of an array of the network → path of the parameter that is its own.
-    predicts_all_positions: whether its vocabulary head sees all positions, not the predictions
-      alone.
     trained: whether it learns.
-    reads: ((head, 'predictions' | 'tokens' | 'rows'), …): the vectors that go through a head. For
-      heads that heads.READS lacks, and for heads that an export may leave out.
-    tied: heads that decode by the word table.
+    heads: those that heads.TABLE lacks, or that read other vectors than there. What a step costs is
+      known only if all heads are.
     forwards, backwards: passes of a step through the network, 1 each but for sift.py.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
@@ -39,10 +36,8 @@ class Network(NamedTuple):
   encoder: Any
   of: Callable
   place: Callable = lambda path: path
-  predicts_all_positions: bool = False
   trained: bool = True
-  reads: tuple[tuple[str, str], ...] = ()
-  tied: tuple[str, ...] = ('mlm_head',)
+  heads: tuple[head_table.Head, ...] = ()
   into: Callable | None = None
   forwards: float = 1.0
   backwards: float = 1.0
@@ -51,6 +46,10 @@ class Network(NamedTuple):
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
     shapes = _flat(jax.eval_shape(self.of, params))
     return {path: self.place(path) for path in shapes}
+
+  def heads_of(self, own) -> dict[str, head_table.Head]:
+    """Its known heads by name. own: its arrays or shapes."""
+    return head_table.of(own) | {head.name: head for head in self.heads if head.name in own}
 
   def flops(self, params, features: dict) -> float | None:
     """Operations of a step over a global batch, without recomputation: 6 per weight and token
@@ -66,50 +65,23 @@ class Network(NamedTuple):
     *axes, length = features['input_ids']  # of options the batch has [B, C, L]
     rows = math.prod(axes)
     predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
-    known = {**heads.READS, **dict(self.reads)}
     own = jax.eval_shape(self.of, params)
-    reading = any(known.get(head) == 'predictions' for head in own)
+    known = self.heads_of(own)
+    reading = any(head.reads == 'predictions' for head in known.values())
     predicted = predictions if reading else 0
-    if hasattr(self.encoder, 'flops_with'):
-      forward = self.encoder.flops_with(tuple(features), length, predicted)
-    else:
-      forward = self.encoder.flops(length, predicted)
-    if forward is None or any(head not in known for head in own if head != 'encoder'):
+    forward = self.encoder.flops(length, predicted, tuple(features))
+    if forward is None or own.keys() - {'encoder', *known}:
       return None
     positions = {'predictions': predictions, 'tokens': length, 'rows': 1}
-    for head in own.keys() - {'encoder'}:
-      seen = positions[known[head]]
-      weights = sum(x.size for path, x in _flat(own[head]).items() if path.endswith('kernel'))
-      if head == 'mlm_head' and self.predicts_all_positions:
-        seen = length
-      if head in self.tied:
+    for name, head in known.items():
+      weights = sum(x.size for path, x in _flat(own[name]).items() if path.endswith('kernel'))
+      if head.tied:
         weights += own['encoder']['embeddings']['word']['embedding'].size
-      forward += 2.0 * seen * weights
-    return rows * forward * self._passes(backward=2.0)
+      forward += 2.0 * positions[head.reads] * weights
+    return rows * forward * self.passes(backward=2.0)
 
-  def published_flops(
-    self, params, length: int, *, rows: int = 1, features: tuple[str, ...] = ()
-  ) -> float | None:
-    """Operations per token as Clark et al. 2020 count them (model/published.py): the backward pass
-    is as much as the forward pass. None for an encoder that has no such count.
-
-    Args:
-      params: of the objective, arrays or shapes.
-      length, rows: tokens per row, rows of the global batch.
-      features: names of those that the objective reads.
-    """
-    count = getattr(self.encoder, 'published_flops', None)
-    if count is None:
-      return None
-    e, share = self.encoder, 1.0 if self.predicts_all_positions else published.PREDICTED
-    own = jax.eval_shape(self.of, params)
-    known = {**heads.READS, **dict(self.reads)}
-    predicted = share if any(known.get(head) == 'predictions' for head in own) else 0.0
-    of_encoder = count(length, rows=rows, features=features, predicted=predicted)
-    of_heads = heads.published_flops(own, e.hidden_size, e.table_width, e.vocab_size, share)
-    return self._passes(backward=1.0) * (of_encoder + of_heads)
-
-  def _passes(self, backward: float) -> float:
+  def passes(self, backward: float) -> float:
+    """Forward passes that a step costs. backward: how many of them a backward pass costs."""
     return self.forwards + self.backwards * backward if self.trained else 1.0
 
 
@@ -124,7 +96,6 @@ class Objective(NamedTuple):
     init: key → params, float32.
     normalizers: batch → {name: float32 scalar}, the denominators, from data only. Take them over
       the global batch and guard with `at_least_one` where dividing.
-    carry: batch size → pytree handed from step to step; () where there is none.
     loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
       `batch` may be a part of what `normalizers` saw. sums = {name of a total: {metric: float32
       numerator, of any shape}}; metric = Σ sums / total.
@@ -136,6 +107,7 @@ class Objective(NamedTuple):
     couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
       Such a batch is never split: microbatches and devices that share its rows are refused.
     networks: the networks it trains; costs, export and evaluation read them.
+    carry: batch size → pytree handed from step to step; () where there is none.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
@@ -145,10 +117,10 @@ class Objective(NamedTuple):
 
   init: Callable
   normalizers: Callable
-  carry: Callable
   loss: Callable
   reads: tuple[str, ...]
   networks: tuple[Network, ...] = ()
+  carry: Callable = lambda batch_size: ()
   finalize_metrics: Callable = lambda means: means
   frozen: tuple[str, ...] = ()
   inherits: tuple[tuple[str, str], ...] = ()
@@ -161,35 +133,23 @@ class Objective(NamedTuple):
     """What a mesh may split of each parameter: the tables of the objective, of heads, of its
     encoders and of vectors, in this order.
     """
-    tables = [self.axes, heads.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
+    tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
     return tuple(rule for table in tables for rule in table)
 
   def flops(self, params, features: dict) -> float | None:
     """The sum of `Network.flops`; None if one is not known, or there is no network."""
-    return _total(n.flops(params, features) for n in self.networks)
+    each = [n.flops(params, features) for n in self.networks]
+    return sum(each) if each and None not in each else None
 
-  def published_flops(self, params, *, rows: int, length: int, steps: int) -> float | None:
-    """Operations of a training as Clark et al. 2020 count them; None if a network has no count.
 
-    Args:
-      params: of the objective, arrays or shapes.
-      rows, length, steps: of the global batch; tokens per row; updates.
-    """
-    features = (*self.reads, *self.may_read)
-    each = _total(
-      n.published_flops(params, length, rows=rows, features=features) for n in self.networks
-    )
-    return None if each is None else float(rows * steps * length * each)
+def whole(encoder, *own: head_table.Head) -> tuple[Network, ...]:
+  """The one network that has all parameters of an objective. own: see Network.heads."""
+  return (Network('', encoder, lambda params: params, heads=own),)
 
 
 def at_least_one(total):
   """A total as denominator: a batch with nothing to count has loss 0, not NaN."""
   return jnp.maximum(total, 1.0)
-
-
-def _total(numbers):
-  numbers = list(numbers)
-  return sum(numbers) if numbers and None not in numbers else None
 
 
 def _flat(tree):

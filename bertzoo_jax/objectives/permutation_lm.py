@@ -6,11 +6,8 @@ import jax
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import objective
-
-# Network.reads: an export may leave out heads that its class lacks.
-_HEADS = (('mlm_head', 'predictions'), ('pair_head', 'rows'))
 
 
 def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
@@ -26,7 +23,7 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
   Raises:
     UserError: an encoder without query stream.
   """
-  if not getattr(encoder, 'query_stream', False):
+  if not encoder.query_stream:
     raise errors.UserError(
       'objective=permutation_lm needs an encoder that predicts a token without seeing it: take '
       'encoder=two_stream.'
@@ -41,7 +38,7 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
   Raises:
     UserError: an encoder without memory.
   """
-  if not hasattr(encoder, 'first_memory'):
+  if encoder.first_memory is None:
     raise errors.UserError(
       'objective=memory_mlm needs an encoder with a memory: take encoder=two_stream, or '
       'objective=mlm.'
@@ -51,44 +48,8 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
 
 def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
-
-  def init(key):
-    encoder_key, head_key, pair_key = jax.random.split(key, 3)
-    params = {
-      'encoder': networks.init_encoder(encoder, encoder_key, also=features),
-      'mlm_head': networks.init_mlm_head(encoder, head_key, transform=False),
-    }
-    if pair_weight:
-      params['pair_head'] = networks.init_pair_head(encoder, pair_key)
-    return params
-
-  def normalizers(batch):
-    totals = {'masked': networks.masked_normalizer(batch)}
-    return {**totals, 'pairs': networks.pair_normalizer(batch)} if pair_weight else totals
-
-  def loss(params, batch, normalizers, carry, key, train):
-    # With an order the encoder would compute its query stream.
-    unordered = {name: x for name, x in batch.items() if name != 'order'}
-    batch = {**unordered, **{name: batch[name] for name in features}}
-    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
-    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
-    sums = {'masked': networks.masked_sums(logits_BPV, batch)}
-    value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
-    if pair_weight:
-      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
-      pairs = objective.at_least_one(normalizers['pairs'])
-      value += pair_weight * sums['pairs']['pair_loss'] / pairs
-    return value, (found.memory, sums)
-
-  remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
-  pairs = ('pair_labels',) if pair_weight else ()
   lanes = ('resets',)
-  return objective.Objective(
-    init,
-    normalizers,
-    encoder.first_memory,
-    loss,
-    (*encoder.reads, *networks.MASKED, *features, *pairs, *(lanes if remembers else ())),
-    (objective.Network('', encoder, lambda params: params, reads=_HEADS),),
-    may_read=('direction', *lanes),
-  )
+  own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
+  made = mlm.predicting(encoder, ops, pair_weight or None, False, features, **own)
+  remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
+  return made._replace(reads=(*made.reads, *(lanes if remembers else ())))

@@ -5,11 +5,14 @@ or a sum (generator.py). `params['generator']` fills the masks.
 Legend: B batch, L length, P predictions, V vocabulary, D width.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -44,32 +47,18 @@ def replaced_token(
   of calling every token original), and rtd_precision, rtd_recall and rtd_auc of replaced tokens.
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  weigh = _LOSS_OVER[loss_over]
+  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
-    sampled_BP = generators.sample(
-      generators.tempered(
-        logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
-      ),
-      batch,
-    )
-    _, value, sums = _discriminate(
-      encoder,
-      of(params),
-      batch,
-      *generators.fill(batch, sampled_BP),
-      weigh,
-      normalizers,
-      keys[1],
-      ops,
-    )
-    value = discriminator_weight * value + generator_weight * masked[
-      'mlm_loss'
-    ] / objective.at_least_one(normalizers['masked'])
+    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
+    filled = generators.fill(batch, generators.sample(tempered_BPV, batch))
+    _, value, sums = detect(of(params), batch, *filled, normalizers, keys[1])
+    learned = masked['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    value = discriminator_weight * value + generator_weight * learned
     return value, (carry, _joined(sums, masked))
 
   return _objective(generator, loss, head)
@@ -92,7 +81,7 @@ def replaced_token_frozen(
   size. Metrics: see `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
-  weigh = _LOSS_OVER[loss_over]
+  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -100,19 +89,11 @@ def replaced_token_frozen(
     logits_BPV, _ = generators.logits(
       generator, jax.lax.stop_gradient(generator.of(params)), batch, None, ops
     )
-    sampled_BP = generators.sample(
-      generators.tempered(
-        logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
-      ),
-      batch,
-    )
-    _, value, sums = _discriminate(
-      encoder, of(params), batch, *generators.fill(batch, sampled_BP), weigh, normalizers, key, ops
-    )
-    return discriminator_weight * value, (
-      carry,
-      _joined(sums, networks.masked_sums(logits_BPV, batch)),
-    )
+    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
+    filled = generators.fill(batch, generators.sample(tempered_BPV, batch))
+    _, value, sums = detect(of(params), batch, *filled, normalizers, key)
+    sums = _joined(sums, networks.masked_sums(logits_BPV, batch))
+    return discriminator_weight * value, (carry, sums)
 
   base = _objective(generator, loss, head)
   discriminator, left = base.networks
@@ -135,20 +116,11 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
-    return sums['mlm_loss'] / objective.at_least_one(normalizers['masked']), (
-      carry,
-      {'masked': sums},
-    )
+    value = sums['mlm_loss'] / objective.at_least_one(normalizers['masked'])
+    return value, (carry, {'masked': sums})
 
-  init = lambda key: {'generator': generator.init(key)}
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (generator.network(),),
-  )
+  init, reads = lambda key: {'generator': generator.init(key)}, encoder.reads + networks.MASKED
+  return objective.Objective(init, normalizers, loss, reads, (generator.network(),))
 
 
 def replaced_token_adversarial(
@@ -176,35 +148,24 @@ def replaced_token_adversarial(
   Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
   generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  weigh = _LOSS_OVER[loss_over]
+  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
-  baseline = networks.token_score(generator.encoder)
+  baseline = heads.token_score('baseline_head', 'predictions')
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
     logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], ops)
     masked = networks.masked_sums(logits_BPV, batch)
-    tempered_BPV = generators.tempered(
-      logits_BPV, batch, temperature=temperature, disallow_correct=disallow_correct
-    )
+    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
     sampled_BP = generators.sample(tempered_BPV, batch)
-    scores_BL, value, sums = _discriminate(
-      encoder,
-      of(params),
-      batch,
-      *generators.fill(batch, sampled_BP),
-      weigh,
-      normalizers,
-      keys[1],
-      ops,
-    )
+    filled = generators.fill(batch, sampled_BP)
+    scores_BL, value, sums = detect(of(params), batch, *filled, normalizers, keys[1])
     scores_BP = jax.lax.stop_gradient(
       jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip')
     )
     reward_BP = _nll(scores_BP, sampled_BP != batch['masked_targets'])
-    guess_BP = baseline.apply(
-      {'params': params['baseline_head']}, jax.lax.stop_gradient(hidden_BPD)
-    )
+    hidden_BPD = jax.lax.stop_gradient(hidden_BPD)
+    guess_BP = baseline.logits(generator.encoder, params, hidden_BPD, batch)
     advantage_BP = jax.lax.stop_gradient(reward_BP - jax.nn.softplus(-guess_BP))
     right_BP = jnp.exp(-reward_BP)
     weights_BP = batch['masked_weights']
@@ -214,18 +175,15 @@ def replaced_token_adversarial(
       * (right_BP * jax.nn.softplus(-guess_BP) + (1.0 - right_BP) * jax.nn.softplus(guess_BP))
     )
     masked.update(reward=jnp.sum(weights_BP * reward_BP), baseline_loss=learned)
-    value = discriminator_weight * value + generator_weight * (
-      policy + learned
-    ) / objective.at_least_one(normalizers['masked'])
+    learned = (policy + learned) / objective.at_least_one(normalizers['masked'])
+    value = discriminator_weight * value + generator_weight * learned
     return value, (carry, _joined(sums, masked))
 
   base = _objective(generator, loss, head)
 
   def init(key):
-    return {
-      **base.init(key),
-      'baseline_head': networks.init_token_score(generator.encoder, jax.random.fold_in(key, 3)),
-    }
+    own = baseline.init(generator.encoder, jax.random.fold_in(key, 3))
+    return {**base.init(key), baseline.name: own}
 
   return base._replace(init=init)
 
@@ -237,31 +195,18 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> o
   and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
   `replaced_token`.
   """
-  weigh = _LOSS_OVER[loss_over]
+  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
 
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      'replaced_head': networks.init_replaced_head(encoder, head_key, head),
-    }
+    own = heads.replaced(head)
+    return networks.init(encoder, jax.random.split(key), own, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    _, value, sums = _discriminate(
-      encoder, params, batch, original_BL, batch['input_ids'], weigh, normalizers, key, ops
-    )
+    _, value, sums = detect(params, batch, original_BL, batch['input_ids'], normalizers, key)
     return value, (carry, sums)
 
-  return objective.Objective(
-    init,
-    _normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (objective.Network('', encoder, lambda params: params),),
-    finalize_metrics,
-  )
+  return _detecting(encoder, init, loss, objective.whole(encoder))
 
 
 def finalize_metrics(means: dict) -> dict:
@@ -291,19 +236,17 @@ def _objective(generator, loss, head):
     encoder_key, head_key = jax.random.split(main_key)
     return {
       'encoder': generator.init_main(encoder_key),
-      'replaced_head': networks.init_replaced_head(encoder, head_key, head),
+      'replaced_head': heads.replaced(head).init(encoder, head_key),
       'generator': generator.init(generator_key),
     }
 
-  return objective.Objective(
-    init,
-    _normalizers,
-    lambda batch_size: (),
-    loss,
-    encoder.reads + networks.MASKED,
-    (generator.main_network('discriminator', 'replaced_head'), generator.network()),
-    finalize_metrics,
-  )
+  both = generator.main_network('discriminator', 'replaced_head'), generator.network()
+  return _detecting(encoder, init, loss, both)
+
+
+def _detecting(encoder, init, loss, trained):
+  reads, final = encoder.reads + networks.MASKED, finalize_metrics
+  return objective.Objective(init, _normalizers, loss, reads, trained, finalize_metrics=final)
 
 
 def _normalizers(batch):
@@ -327,15 +270,17 @@ def _over_masked(real_BL, batch):
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
-def _discriminate(encoder, params, batch, original_BL, filled_BL, weigh, normalizers, key, ops):
+def _discriminate(
+  encoder, head, loss_over, ops, params, batch, original_BL, filled_BL, normalizers, key
+):
   """(logits_BL, loss, sums) of the discriminator on filled rows. params: of its network."""
   hidden_BLD = networks.encode(
     encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops
   )
-  logits_BL = networks.replaced_logits(encoder, params, hidden_BLD, batch)
+  logits_BL = head.logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
-  total, weights_BL = weigh(real_BL, batch)
+  total, weights_BL = _LOSS_OVER[loss_over](real_BL, batch)
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
   count = lambda of_BL: jnp.sum(real_BL * of_BL)

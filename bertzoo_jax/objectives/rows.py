@@ -2,8 +2,8 @@
 
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
 batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
-which there are C; dropout and input_dropout: rates, see heads.RowHead; head: a kind of
-heads.ROW_HEADS; sift: fields of sift.py, None for none.
+which there are C; dropout and input_dropout: rates, see model.heads.RowHead; head: a kind
+of ROW_HEADS there; sift: fields of sift.py, None for none.
 """
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
@@ -29,12 +30,12 @@ def classification(
       'objective=regression for a number.'
     )
 
-  def sums(logits_BC, batch):
+  def measures(logits_BC, batch):
     nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
     return {'class_loss': nll_B, 'class_accuracy': correct_B}
 
-  of_head = len(labels), head, dropout, input_dropout
-  return _of_rows(encoder, ops, sift, of_head, 'classes', 'class_loss', sums)
+  of_rows = heads.row(head, len(labels), dropout, input_dropout)
+  return _of_rows(encoder, ops, sift, of_rows, 'classes', 'class_loss', measures)
 
 
 def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=None):
@@ -44,11 +45,11 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, s
   Metrics under the total 'rows': squared_error.
   """
 
-  def sums(logits_B1, batch):
+  def measures(logits_B1, batch):
     return {'squared_error': jnp.square(logits_B1[:, 0] - batch['labels'])}
 
-  of_head = 1, head, dropout, input_dropout
-  return _of_rows(encoder, ops, sift, of_head, 'number', 'squared_error', sums)
+  of_rows = heads.row(head, 1, dropout, input_dropout)
+  return _of_rows(encoder, ops, sift, of_rows, 'number', 'squared_error', measures)
 
 
 def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None):
@@ -58,7 +59,7 @@ def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dr
   the right side of 0).
   """
 
-  def sums(logits_BC, batch):
+  def measures(logits_BC, batch):
     truth_BC = batch['labels']
     losses_BC = jax.nn.softplus(logits_BC) - truth_BC * logits_BC
     right_BC = (logits_BC > 0) == (truth_BC > 0.5)
@@ -67,34 +68,12 @@ def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dr
       'label_accuracy': right_BC.astype(jnp.float32).mean(axis=-1),
     }
 
-  of_head = len(labels), head, dropout, input_dropout
-  return _of_rows(encoder, ops, sift, of_head, 'labels', 'label_loss', sums)
+  of_rows = heads.row(head, len(labels), dropout, input_dropout)
+  return _of_rows(encoder, ops, sift, of_rows, 'labels', 'label_loss', measures)
 
 
-def _of_rows(encoder, ops, sift, of_head, form, loss_name, measures):
-  """The Objective.
-
-  of_head: number of outputs, kind and rates of the head. form: see scored.Scorer. measures:
-  (logits_BC, batch) → {metric: [B]}, of which one is the loss.
-  """
-  num_outputs, head, dropout, input_dropout = of_head
-
-  def logits(params, hidden_BLD, batch, key):
-    found_BC = networks.row_logits(encoder, params, hidden_BLD, batch, key, dropout, input_dropout)
-    return {'row': found_BC}
-
-  def sums(logits, batch):
-    weights_B, found = batch['label_weights'], measures(logits['row'], batch)
-    return {'rows': {name: jnp.sum(weights_B * x_B) for name, x_B in found.items()}}
-
-  scorer = scored.Scorer(
-    init=lambda key: {'row_head': networks.init_row_head(encoder, key, head, num_outputs)},
-    logits=logits,
-    normalizers=lambda batch: {'rows': jnp.sum(batch['label_weights'])},
-    sums=sums,
-    loss=scored.mean('rows', loss_name),
-    reads=('labels', 'label_weights'),
-    units=lambda batch: batch['label_weights'],
-    forms={'row': form},
-  )
+def _of_rows(encoder, ops, sift, head, form, loss_name, measures):
+  """The Objective. form: see scored.Scorer. measures: (logits_BC, batch) → {metric: [B]}."""
+  measured = lambda outputs, batch: measures(outputs['row'], batch)
+  scorer = scored.Scorer(head, 'rows', measured, {loss_name: 1.0}, {'row': form})
   return perturbing.around(encoder, scorer, ops, sift)

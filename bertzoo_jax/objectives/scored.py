@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -13,58 +15,61 @@ from bertzoo_jax.objectives import objective
 class Scorer(NamedTuple):
   """What a task asks of an encoder.
 
+  A unit of its loss is what has a weight in the batch's `label_weights`: a row, [B], or a token,
+  [B, L]. The loss is a mean over the units of the whole batch.
+
   Attributes:
-    init: key → parameters of the heads, {name of a head: arrays}.
-    logits: (params, hidden_BLD, batch, key) → {name of an output: float32 array}. params are the
-      network's, hidden_BLD is what `networks.encode` returned, key is dropout's key or None.
-    normalizers: batch → {name of a total: float32 scalar}, see objective.Objective.
-    sums: (logits, batch) → {name of a total: {metric: float32 numerator}}.
-    loss: (sums, normalizers) → float32 scalar.
+    head: over the encoder.
+    total: name of the total, the units of a batch.
+    measures: (outputs, batch) → {metric: float32, one number per unit}.
+    minimised: {metric: its weight in the loss}.
     reads: features of the batch that it needs beside those of the encoder.
-    rows: batch → the batch of rows that the encoder reads.
-    units: batch → weights of the units of the loss: [B] of rows, [B, L] of tokens. sift.py takes a
-      mean over them.
     forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
       of one distribution, labels that are each true or false, or numbers.
+    outputs: (params of the network, hidden_BLD of the rows that the encoder read, batch, key of
+      dropout or None) → {name: float32 array}; None: those that `networks.predict` returns.
   """
 
-  init: Callable
-  logits: Callable
-  normalizers: Callable
-  sums: Callable
-  loss: Callable
-  reads: tuple[str, ...]
-  rows: Callable = lambda batch: batch
-  units: Callable | None = None
-  forms: dict[str, str] = {}
+  head: heads.Head
+  total: str
+  measures: Callable
+  minimised: dict[str, float]
+  forms: dict[str, str]
+  reads: tuple[str, ...] = ('labels', 'label_weights')
+  outputs: Callable | None = None
+
+  def scores(self, encoder, params, hidden_BLD, batch, key) -> dict[str, jax.Array]:
+    """The outputs."""
+    if self.outputs is not None:
+      return self.outputs(params, hidden_BLD, batch, key)
+    return self.head.said(self.head.logits(encoder, params, hidden_BLD, batch, key), batch)
+
+  def normalizers(self, batch) -> dict[str, jax.Array]:
+    """See objective.Objective."""
+    return {self.total: jnp.sum(batch['label_weights'])}
+
+  def sums(self, outputs, batch) -> dict[str, dict[str, jax.Array]]:
+    """{total: {metric: float32 numerator}}."""
+    found = self.measures(outputs, batch)
+    return {self.total: {name: jnp.sum(batch['label_weights'] * x) for name, x in found.items()}}
+
+  def loss(self, sums, normalizers) -> jax.Array:
+    """The loss, a scalar."""
+    value = sum(weight * sums[self.total][name] for name, weight in self.minimised.items())
+    return value / objective.at_least_one(normalizers[self.total])
 
 
 def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Objective:
-  """The Objective that trains an encoder and the heads of a scorer."""
+  """The Objective that trains an encoder and the head of a scorer."""
 
   def init(key):
-    encoder_key, head_key = jax.random.split(key)
-    return {
-      'encoder': networks.init_encoder(encoder, encoder_key, predicts=False),
-      **scorer.init(head_key),
-    }
+    return networks.init(encoder, jax.random.split(key), scorer.head, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
-    rows = scorer.rows(batch)
+    rows = heads.rows_of_options(batch)
     hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
-    sums = scorer.sums(scorer.logits(params, hidden_BLD, batch, key), batch)
+    sums = scorer.sums(scorer.scores(encoder, params, hidden_BLD, batch, key), batch)
     return scorer.loss(sums, normalizers), (carry, sums)
 
-  return objective.Objective(
-    init,
-    scorer.normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *scorer.reads),
-    (objective.Network('', encoder, lambda params: params),),
-  )
-
-
-def mean(total: str, metric: str) -> Callable:
-  """The `loss` of a scorer that minimises the mean of one metric under one total."""
-  return lambda sums, normalizers: sums[total][metric] / objective.at_least_one(normalizers[total])
+  reads = (*encoder.reads, *scorer.reads)
+  return objective.Objective(init, scorer.normalizers, loss, reads, objective.whole(encoder))

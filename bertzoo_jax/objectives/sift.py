@@ -31,9 +31,10 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.objectives import scored
@@ -74,12 +75,12 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     if not train:
       return plain.loss(params, batch, normalizers, carry, key, train)
 
-    rows = scorer.rows(batch)
+    rows = heads.rows_of_options(batch)
 
     def logits(params, embedded_BLE, number):
       own = key if key is None or number == 0 else jax.random.fold_in(key, number)
       hidden_BLD = networks.encode(encoder, params['encoder'], rows, own, ops, embedded_BLE)
-      return scorer.logits(params, hidden_BLD, batch, own)
+      return scorer.scores(encoder, params, hidden_BLD, batch, own)
 
     embedded_BLE = normed(networks.embed(encoder, params['encoder'], rows))
     clean = logits(params, embedded_BLE, 0)
@@ -96,7 +97,7 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     return value, (carry, {**sums, TOTAL: {'sift_divergence': apart}})
 
   def normalizers(batch):
-    return {**scorer.normalizers(batch), TOTAL: jnp.sum(scorer.units(batch))}
+    return {**scorer.normalizers(batch), TOTAL: jnp.sum(batch['label_weights'])}
 
   return plain._replace(
     normalizers=normalizers,
@@ -138,7 +139,7 @@ def kl(one, other):
 
 def mse(one, other):
   """The mean squared difference of logits [..., C], without classes that are not allowed."""
-  allowed = other > heads.FORBIDDEN / 2
+  allowed = other > modules.FORBIDDEN / 2
   squares = jnp.where(allowed, jnp.square(one - other), 0.0)
   return jnp.sum(squares, axis=-1) / jnp.sum(allowed, axis=-1)
 
@@ -166,7 +167,7 @@ def _divergence(scorer, name):
     return jnp.mean(apart(of_two(x), of_two(clean)), axis=-1)
 
   def summed(outputs, clean, batch):
-    weights = scorer.units(batch)
+    weights = batch['label_weights']
     each = [one(form, weights, outputs[n], clean[n]) for n, form in scorer.forms.items()]
     return jnp.sum(weights * sum(each) / len(each))
 
@@ -176,17 +177,11 @@ def _divergence(scorer, name):
 def _check(encoder, scorer, sift):
   """Raises UserError for an encoder or outputs that SiFT does not fit."""
   weight = f'objective.sift.weight={sift["weight"]:g}'
-  if not getattr(encoder, 'embedding_norm', True):
+  if not encoder.embedding_norm:
     raise errors.UserError(
       f'{weight} perturbs normalised embeddings, and this encoder ({type(encoder).__name__}) has '
       'no norm after its embeddings: set --config.objective.sift.weight=0, or begin with the '
       'weights of an encoder that has one.'
-    )
-  if not scorer.forms:
-    raise errors.UserError(
-      f'{weight} compares outputs, and the scorer of this objective does not say what they are: '
-      'give its fields `units` and `forms` (bertzoo_jax/objectives/scored.py), or set '
-      '--config.objective.sift.weight=0.'
     )
   if 'number' in scorer.forms.values() and sift['loss'] != 'mse':
     raise errors.UserError(

@@ -5,9 +5,8 @@ predictions, D width.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import heads
 from bertzoo_jax.model import operations
-from bertzoo_jax.model import protocol
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
@@ -27,16 +26,10 @@ def mlm_span_boundary(
 
   Metrics: see `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
   """
-  head = boundary_head(encoder, num_offsets, offset_size)
+  head = heads.boundary(num_offsets, offset_size)
 
   def init(key):
-    encoder_key, head_key, boundary_key = jax.random.split(key, 3)
-    params = networks.init_encoder(encoder, encoder_key)
-    return {
-      'encoder': params,
-      'mlm_head': networks.init_mlm_head(encoder, head_key),
-      'boundary_head': init_boundary_head(encoder, head, boundary_key),
-    }
+    return networks.init(encoder, jax.random.split(key, 3), heads.vocabulary(), head)
 
   def normalizers(batch):
     boundary = jnp.sum(boundary_weights(batch, num_offsets))
@@ -46,47 +39,14 @@ def mlm_span_boundary(
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
     logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
     masked = networks.masked_sums(logits_BPV, batch)
-    boundary = boundary_sums(head, params, hidden_BLD, batch, ops.constrain)
+    boundary = boundary_sums(head, encoder, params, hidden_BLD, batch, ops.constrain)
     totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
     value = masked['mlm_loss'] / totals['masked']
     value += boundary_weight * boundary['boundary_loss'] / totals['boundary']
     return value, (carry, {'masked': masked, 'boundary': boundary})
 
-  network = objective.Network(
-    '',
-    encoder,
-    lambda params: params,
-    reads=(('boundary_head', 'predictions'),),
-    tied=('mlm_head', 'boundary_head'),
-  )
-  return objective.Objective(
-    init,
-    normalizers,
-    lambda batch_size: (),
-    loss,
-    (*encoder.reads, *networks.MASKED, *SPANS),
-    (network,),
-  )
-
-
-def boundary_head(encoder, num_offsets: int, offset_size: int) -> heads.BoundaryHead:
-  """The head that fits an encoder."""
-  return heads.BoundaryHead(
-    encoder.activation,
-    encoder.norm_eps,
-    encoder.kernel_init,
-    encoder.dtype,
-    num_offsets,
-    offset_size,
-    encoder.use_bias,
-  )
-
-
-def init_boundary_head(encoder, head, key) -> dict:
-  """Its parameters."""
-  x_BPD, offset_BP = jnp.zeros((1, 1, encoder.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-  words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
-  return head.init(key, x_BPD, x_BPD, offset_BP, words_VE)['params']
+  reads = (*encoder.reads, *networks.MASKED, *SPANS)
+  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder, head))
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:
@@ -97,13 +57,12 @@ def boundary_weights(batch, num_offsets: int) -> jax.Array:
   return batch['masked_weights'] * told_BP
 
 
-def boundary_sums(head, params, hidden_BLD, batch, constrain) -> dict[str, jax.Array]:
+def boundary_sums(
+  head: heads.Head, encoder, params, hidden_BLD, batch, constrain
+) -> dict[str, jax.Array]:
   """{'boundary_loss', 'boundary_accuracy'}: sums over the predictions of a batch. The total
   'boundary' is their denominator. params: of the network.
   """
-  left_BPD, right_BPD = (protocol.gather(hidden_BLD, batch[name]) for name in SPANS[:2])
-  words_VE = params['encoder']['embeddings']['word']['embedding']
-  own = {'params': params['boundary_head']}
-  logits_BPV = head.apply(own, left_BPD, right_BPD, batch['span_offset'], words_VE, constrain)
-  weights_BP = boundary_weights(batch, head.num_offsets)
+  logits_BPV = head.logits(encoder, params, hidden_BLD, batch, constrain=constrain)
+  weights_BP = boundary_weights(batch, head.fields['num_offsets'])
   return networks.masked_sums(logits_BPV, {**batch, 'masked_weights': weights_BP}, 'boundary')

@@ -8,10 +8,10 @@ fills the last batch. The mean over the rows of the whole batch is minimised.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import objective
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
 
@@ -23,24 +23,16 @@ def span(encoder, ops=operations.PLAIN, *, sift=None):
   Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
   """
 
-  def logits(params, hidden_BLD, batch, key):
-    del key
-    found = networks.span_logits(encoder, params, hidden_BLD)
-    return {
-      name: jnp.where(batch['pack_ids'] > 0, x_BL, heads.FORBIDDEN)
-      for name, x_BL in zip(('start', 'end'), found)
-    }
+  head = heads.span()
 
-  scorer = scored.Scorer(
-    init=lambda key: {'span_head': networks.init_span_head(encoder, key)},
-    logits=logits,
-    normalizers=_normalizers,
-    sums=_sums,
-    loss=scored.mean('rows', 'span_loss'),
-    reads=('labels', 'label_weights'),
-    units=lambda batch: batch['label_weights'],
-    forms={'start': 'classes', 'end': 'classes'},
-  )
+  def outputs(params, hidden_BLD, batch, key):
+    del key
+    logits = head.logits(encoder, params, hidden_BLD, batch)
+    mask = lambda x_BL: jnp.where(batch['pack_ids'] > 0, x_BL, modules.FORBIDDEN)
+    return {name: mask(x_BL) for name, x_BL in zip(('start', 'end'), logits)}
+
+  forms = {'start': 'classes', 'end': 'classes'}
+  scorer = scored.Scorer(head, 'rows', _measures, {'span_loss': 1.0}, forms, outputs=outputs)
   return perturbing.around(encoder, scorer, ops, sift)
 
 
@@ -56,64 +48,37 @@ def span_conditional(
   Metrics under the total 'rows': as `span`, and answerable_loss (nats), answerable_accuracy.
   """
   answerable = answerable_weight > 0
+  scores = heads.conditional_span(head, hidden_size, answerable, dropout)
 
-  def init(key):
-    own = networks.init_conditional_span_head(encoder, key, head, hidden_size, answerable)
-    return {'span_head': own}
-
-  def logits(params, hidden_BLD, batch, key):
-    start_BL, _, end_B1L, none_B = networks.conditional_span_logits(
-      encoder, params, hidden_BLD, batch, batch['labels'][:, :1], key, dropout
+  def outputs(params, hidden_BLD, batch, key):
+    start_BL, _, end_B1L, none_B = scores.logits(
+      encoder, params, hidden_BLD, batch, key, starts_BK=batch['labels'][:, :1]
     )
     out = {'start': start_BL, 'end': end_B1L[:, 0]}
     return {**out, 'impossible': none_B} if answerable else out
 
-  def sums(logits, batch):
-    out = _sums(logits, batch)
+  def measures(outputs, batch):
+    out = _measures(outputs, batch)
     if answerable:
-      none_B, truth_B = logits['impossible'], batch['impossible']
-      loss_B = jax.nn.softplus(none_B) - truth_B * none_B
-      right_B = ((none_B > 0) == (truth_B > 0.5)).astype(jnp.float32)
-      weights_B = batch['label_weights']
-      out['rows'] |= {
-        'answerable_loss': jnp.sum(weights_B * loss_B),
-        'answerable_accuracy': jnp.sum(weights_B * right_B),
-      }
+      none_B, truth_B = outputs['impossible'], batch['impossible']
+      out['answerable_loss'] = jax.nn.softplus(none_B) - truth_B * none_B
+      out['answerable_accuracy'] = ((none_B > 0) == (truth_B > 0.5)).astype(jnp.float32)
     return out
 
-  def loss(sums, normalizers):
-    value = sums['rows']['span_loss']
-    if answerable:
-      value += answerable_weight * sums['rows']['answerable_loss']
-    return value / objective.at_least_one(normalizers['rows'])
-
-  scorer = scored.Scorer(
-    init=init,
-    logits=logits,
-    normalizers=_normalizers,
-    sums=sums,
-    loss=loss,
-    reads=('labels', 'label_weights', 'answer_mask', *(('impossible',) if answerable else ())),
-    units=lambda batch: batch['label_weights'],
-    forms={
-      **{'start': 'classes', 'end': 'classes'},
-      **({'impossible': 'labels'} if answerable else {}),
-    },
-  )
+  minimised, forms = {'span_loss': 1.0}, {'start': 'classes', 'end': 'classes'}
+  reads = 'labels', 'label_weights', 'answer_mask'
+  if answerable:
+    minimised['answerable_loss'], forms['impossible'] = answerable_weight, 'labels'
+    reads += ('impossible',)
+  scorer = scored.Scorer(scores, 'rows', measures, minimised, forms, reads, outputs)
   return perturbing.around(encoder, scorer, ops, sift)
 
 
-def _normalizers(batch):
-  return {'rows': jnp.sum(batch['label_weights'])}
-
-
-def _sums(logits, batch):
-  weights_B = batch['label_weights']
-  start_loss_B, start_right_B = networks.nll(logits['start'], batch['labels'][:, 0])
-  end_loss_B, end_right_B = networks.nll(logits['end'], batch['labels'][:, 1])
-  found = {
+def _measures(outputs, batch):
+  start_loss_B, start_right_B = networks.nll(outputs['start'], batch['labels'][:, 0])
+  end_loss_B, end_right_B = networks.nll(outputs['end'], batch['labels'][:, 1])
+  return {
     'span_loss': (start_loss_B + end_loss_B) / 2,
     'start_accuracy': start_right_B,
     'end_accuracy': end_right_B,
   }
-  return {'rows': {name: jnp.sum(weights_B * x_B) for name, x_B in found.items()}}

@@ -1,9 +1,8 @@
 """Fine-tuning: a tag per token. Legend: B batch, L length, C tags, D width."""
 
-import jax.numpy as jnp
-
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
@@ -20,27 +19,10 @@ def tagging(encoder, ops=operations.PLAIN, *, labels, dropout, sift=None):
   if len(labels) < 2:
     raise errors.UserError(f'objective=tagging has {len(labels)} tag(s): give two or more.')
 
-  def logits(params, hidden_BLD, batch, key):
-    return {'tag': networks.tag_logits(encoder, params, hidden_BLD, batch, key, dropout)}
+  def measures(outputs, batch):
+    nll_BL, correct_BL = networks.nll(outputs['tag'], batch['labels'])
+    return {'tag_loss': nll_BL, 'tag_accuracy': correct_BL}
 
-  def sums(logits, batch):
-    nll_BL, correct_BL = networks.nll(logits['tag'], batch['labels'])
-    weights_BL = batch['label_weights']
-    return {
-      'words': {
-        'tag_loss': jnp.sum(weights_BL * nll_BL),
-        'tag_accuracy': jnp.sum(weights_BL * correct_BL),
-      }
-    }
-
-  scorer = scored.Scorer(
-    init=lambda key: {'tag_head': networks.init_tag_head(encoder, key, len(labels))},
-    logits=logits,
-    normalizers=lambda batch: {'words': jnp.sum(batch['label_weights'])},
-    sums=sums,
-    loss=scored.mean('words', 'tag_loss'),
-    reads=('labels', 'label_weights'),
-    units=lambda batch: batch['label_weights'],
-    forms={'tag': 'classes'},
-  )
+  head = heads.tag(len(labels), dropout)
+  scorer = scored.Scorer(head, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
   return perturbing.around(encoder, scorer, ops, sift)

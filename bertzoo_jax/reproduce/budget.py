@@ -15,12 +15,13 @@ import ml_collections
 
 from bertzoo_jax import assembly
 from bertzoo_jax import pretrain
-from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
+from bertzoo_jax.training import cost
 
 _SHARE = 0.9  # of the hours, that pretraining may take; the rest is for tasks
 _STEPS, _ROWS = 8, 32  # of a warm-up
@@ -54,9 +55,11 @@ def work(experiment) -> float:
   """Train FLOPs of a run, as Clark et al. 2020 count them; 6 per parameter and token (Kaplan et al.
   2020 §2.1) for a network that has no such count.
   """
-  run = assembly.resolve(experiment), experiment.tokenizer.vocab_size
-  flops = trainings.published_flops(*run)
-  return trainings.estimated_flops(*run) if flops is None else flops
+  run, words = assembly.resolve(experiment), experiment.tokenizer.vocab_size
+  if (flops := published_flops.of_run(run, words)) is not None:
+    return flops
+  weights = lambda phase: cost.parameters(run.network(phase, words).paths)
+  return sum(6.0 * weights(p) * p.steps * p.config.batch_size * p.config.length for p in run.phases)
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:

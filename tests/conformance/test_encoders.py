@@ -149,7 +149,7 @@ def test_the_size_of_its_embeddings_changes_nothing_where_a_norm_follows_them(ma
   encoder, batch = make(), rows(small.batch())
   embedded_BLE = run(encoder, params, batch, method='embed')
   times = lambda factor: run(encoder, params, batch, embedded_BLE=factor * embedded_BLE)
-  if getattr(encoder, 'embedding_norm', True):
+  if encoder.embedding_norm:
     assert small.worst(times(300), times(1000)) < 1e-4  # far above the norm's epsilon
   else:
     assert small.worst(times(1), times(3)) > 1e-2
@@ -157,7 +157,7 @@ def test_the_size_of_its_embeddings_changes_nothing_where_a_norm_follows_them(ma
 
 def test_no_vector_depends_on_a_later_token_where_it_can_hide_them(make, params):
   encoder = make()
-  if not getattr(encoder, 'left_to_right', False):
+  if not encoder.left_to_right:
     return
   batch = networks.from_left_to_right(rows(small.batch()))
   other = {**batch, 'input_ids': batch['input_ids'].copy()}

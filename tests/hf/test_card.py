@@ -6,6 +6,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
@@ -31,13 +32,10 @@ def exported(name):
   params, out = small.parameters(objective), []
   for network in objective.networks:
     wished = WISHED.get(name, 'ElectraForPreTraining')
-    own = export._with_placed_heads(network, wished)
-    chosen = architectures.fitting(
-      wished, network.encoder.activation, weights.flatten(own.of(params))
-    )
-    a = architectures.choose(chosen)
-    own = export._with_placed_heads(network, chosen)
-    tensors, _ = export.convert(a, weights.flatten(own.of(params)), network.encoder, small.BERT_IDS)
+    flat = weights.flatten(network.of(params))
+    a = architectures.choose(architectures.fitting(wished, network.encoder.activation, flat))
+    held = architecture.placed(a, flat)
+    tensors, _ = export.convert(a, held, network.encoder, small.BERT_IDS)
     out.append((a, network.encoder, tensors))
   return out
 

@@ -103,10 +103,8 @@ def test_padding_truncation_and_masks_work_as_users_expect(trained, tmp_path):
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   out = reloaded(['time ' * 100, 'a'], padding=True, truncation=True)
   assert [len(x) for x in out['input_ids']] == [64, 64]
-  assert (
-    set(out['input_ids'][1][10:]) == {tokenizer.special['pad']}
-    and sum(out['attention_mask'][1]) < 6
-  )
+  assert set(out['input_ids'][1][10:]) == {tokenizer.special['pad']}
+  assert sum(out['attention_mask'][1]) < 6
   masked = reloaded(f'the {reloaded.mask_token} machine')['input_ids']
   assert masked.count(tokenizer.special['mask']) == 1
 
@@ -153,11 +151,9 @@ def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_lef
     [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2],
   )
   rows = reloaded(['The time', 'machine ' * 9], padding=True)
-  assert (
-    rows['input_ids'][0][:3] == [pad] * 3
-    and rows['input_ids'][0][-1] == cls
-    and rows['attention_mask'][0][0] == 0
-  )
+  assert rows['input_ids'][0][:3] == [pad] * 3
+  assert rows['input_ids'][0][-1] == cls
+  assert rows['attention_mask'][0][0] == 0
 
 
 def test_a_sentencepiece_model_has_the_name_that_transformers_gives_it(tmp_path):

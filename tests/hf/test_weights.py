@@ -14,58 +14,11 @@ from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import bert
 
-RNG = np.random.default_rng(0)
-
-
-def flat_params(encoder, pair=True):
-  """Random parameters by path, shaped as the rows expect."""
-  n, d, h, f = (
-    encoder['num_layers'],
-    encoder['hidden_size'],
-    encoder['num_heads'],
-    encoder['intermediate_size'],
-  )
-  k = d // h
-  shapes = {
-    'encoder/embeddings/word/embedding': (small.VOCAB, d),
-    'encoder/embeddings/position/embedding': (encoder['max_positions'], d),
-    'encoder/embeddings/type/embedding': (encoder['type_vocab_size'], d),
-    **{f'encoder/layers/attention/{x}/kernel': (n, d, h, k) for x in ('query', 'key', 'value')},
-    **{f'encoder/layers/attention/{x}/bias': (n, h, k) for x in ('query', 'key', 'value')},
-    'encoder/layers/attention/output/kernel': (n, h, k, d),
-    'encoder/layers/attention/output/bias': (n, d),
-    'encoder/layers/feed_forward/in/kernel': (n, d, f),
-    'encoder/layers/feed_forward/in/bias': (n, f),
-    'encoder/layers/feed_forward/out/kernel': (n, f, d),
-    'encoder/layers/feed_forward/out/bias': (n, d),
-    **{
-      f'{norm}/{x}': shape
-      for norm, shape in (
-        ('encoder/embeddings/norm', (d,)),
-        ('encoder/layers/attention_norm', (n, d)),
-        ('encoder/layers/feed_forward_norm', (n, d)),
-        ('mlm_head/norm', (d,)),
-      )
-      for x in ('scale', 'bias')
-    },
-    'mlm_head/transform/kernel': (d, d),
-    'mlm_head/transform/bias': (d,),
-    'mlm_head/bias': (small.VOCAB,),
-    'pair_head/pooler/kernel': (d, d),
-    'pair_head/pooler/bias': (d,),
-    'pair_head/classifier/kernel': (d, 2),
-    'pair_head/classifier/bias': (2,),
-  }
-  return {
-    p: RNG.normal(size=s).astype(np.float32)
-    for p, s in shapes.items()
-    if pair or not p.startswith('pair_head')
-  }
-
 
 @pytest.fixture
 def params():
-  return flat_params(small.SECTION)
+  """Random parameters by path."""
+  return weights.flatten(small.parameters(small.objective('mlm_pair'), scale=1.0))
 
 
 @pytest.fixture
@@ -179,11 +132,9 @@ def test_a_position_table_of_another_length_gives_the_rows_that_both_have(writte
     weights.unflatten({**params, weights.POSITION_TABLE: fresh}), loaded, report
   )
   table, both = weights.flatten(merged)[weights.POSITION_TABLE], min(rows, 40)
-  assert (
-    table.shape == (rows, 48)
-    and np.array_equal(table[:both], params[weights.POSITION_TABLE][:both])
-    and (table[both:] == 7).all()
-  )
+  assert table.shape == (rows, 48)
+  assert np.array_equal(table[:both], params[weights.POSITION_TABLE][:both])
+  assert (table[both:] == 7).all()
   assert [line for line in lines if line.startswith('positions')] == {
     16: ["positions: the first 16 of the checkpoint's 40 rows were loaded, the rest is ignored"],
     40: [],
@@ -224,11 +175,9 @@ def test_loaded_fresh_and_ignored_are_told_apart(written, params):
     'fresh: pair_head/classifier/kernel (48, 2)',
   ]
   ignored = [line for line in lines if line.startswith('ignored')]
-  assert (
-    len(ignored) == 6
-    and 'ignored: qa_outputs.weight' in ignored
-    and 'ignored: mlm_head/bias' in ignored
-  )
+  assert len(ignored) == 6
+  assert 'ignored: qa_outputs.weight' in ignored
+  assert 'ignored: mlm_head/bias' in ignored
   assert [line for line in lines if line.startswith('differs')] == [
     'differs: encoder.activation is gelu in the config and gelu_tanh in the checkpoint'
   ]
@@ -254,10 +203,19 @@ def test_another_shape_is_refused_with_both_shapes(written, params):
     hf.merge(fresh, loaded, report)
 
 
-def says(path, **fields):
+def wrote(text):
+  """Puts a text in the place of config.json."""
+  return lambda path: (path / 'config.json').write_text(text)
+
+
+def says(**fields):
   """Changes config.json."""
-  content = json.loads((path / 'config.json').read_text())
-  (path / 'config.json').write_text(json.dumps({**content, **fields}))
+
+  def change(path):
+    content = json.loads((path / 'config.json').read_text())
+    wrote(json.dumps({**content, **fields}))(path)
+
+  return change
 
 
 def without_words(path):
@@ -265,72 +223,58 @@ def without_words(path):
   safetensors.numpy.save_file(dict.fromkeys('xyz', np.ones(2)), str(path / 'model.safetensors'))
 
 
-def in_parts(path, index):
+def in_parts(index):
   """Puts an index in the place of the weights."""
-  (path / 'model.safetensors').unlink()
-  (path / 'model.safetensors.index.json').write_text(index)
+
+  def change(path):
+    (path / 'model.safetensors').unlink()
+    (path / 'model.safetensors.index.json').write_text(index)
+
+  return change
 
 
 @pytest.mark.parametrize(
   'break_it, message',
   [
     (lambda p: (p / 'config.json').unlink(), 'config.json does not exist'),
-    (lambda p: (p / 'config.json').write_text('{'), 'no readable JSON'),
-    (
-      lambda p: (p / 'config.json').write_text('{"model_type": "gpt2"}'),
-      "No readable model type is called 'gpt2'",
-    ),
-    (
-      lambda p: (p / 'config.json').write_text('{"model_type": "roberta", "hidden_act": "relu"}'),
-      'always applies gelu',
-    ),
-    (
-      lambda p: (p / 'config.json').write_text('{"model_type": "bert", "is_decoder": true}'),
-      'decoder',
-    ),
-    (
-      lambda p: (p / 'config.json').write_text('{"model_type": "ernie", "use_task_id": true}'),
-      'use_task_id=true: task ids',
-    ),
-    (lambda p: (p / 'config.json').write_text('null'), 'holds NoneType where a JSON object'),
-    (lambda p: (p / 'config.json').write_text('[{}]'), 'holds list where a JSON object'),
-    (lambda p: (p / 'config.json').write_text('[' * 100_000), 'no readable JSON'),
+    (wrote('{'), 'no readable JSON'),
+    (wrote('{"model_type": "gpt2"}'), "No readable model type is called 'gpt2'"),
+    (wrote('{"model_type": "roberta", "hidden_act": "relu"}'), 'always applies gelu'),
+    (wrote('{"model_type": "bert", "is_decoder": true}'), 'decoder'),
+    (wrote('{"model_type": "ernie", "use_task_id": true}'), 'use_task_id=true: task ids'),
+    (wrote('null'), 'holds NoneType where a JSON object'),
+    (wrote('[{}]'), 'holds list where a JSON object'),
+    (wrote('[' * 100_000), 'no readable JSON'),
     (lambda p: (p / 'config.json').write_bytes(b'\xff\xfe{}'), 'no readable JSON'),
-    (lambda p: says(p, model_type=['bert']), 'does not say its model_type'),
-    (lambda p: says(p, architectures=3), 'architectures=3: a list of names'),
-    (lambda p: says(p, architectures=[None]), 'a list of names'),
-    (lambda p: says(p, num_hidden_layers=None), 'num_hidden_layers=None: a whole number'),
-    (lambda p: says(p, num_hidden_layers='3'), 'num_hidden_layers=3: a whole number'),
-    (lambda p: says(p, num_hidden_layers=3.5), 'a whole number'),
-    (lambda p: says(p, num_hidden_layers=0), 'a whole number from 1'),
-    (lambda p: says(p, num_hidden_layers=10**9), '1,000,000,000 layers, and the weights are'),
-    (lambda p: says(p, num_hidden_layers=10**400), 'a whole number from 1'),
-    (lambda p: says(p, vocab_size=10**12), 'vocab_size=1000000000000, and the word table has'),
-    (lambda p: says(p, vocab_size={}), 'vocab_size={}, and the word table has'),
-    (lambda p: says(p, hidden_size=[48]), r'hidden_size=\[48\]: a whole number'),
-    (lambda p: says(p, num_attention_heads=7), 'does not fit config.json'),
-    (lambda p: says(p, layer_norm_eps=float('nan')), 'layer_norm_eps=nan: a number'),
-    (lambda p: says(p, hidden_act=None), 'hidden_act=None: a text'),
-    (lambda p: says(p, pad_token_id=-1), 'pad_token_id=-1: an id or null'),
-    (
-      lambda p: says(p, model_type='roberta', hidden_act='gelu', pad_token_id=60),
-      'none is left',
-    ),
-    (
-      lambda p: says(p, model_type='albert', num_hidden_groups=0),
-      'num_hidden_groups=0: a whole number from 1',
-    ),
-    (lambda p: in_parts(p, '{}'), 'does not name the files'),
-    (lambda p: in_parts(p, '{"weight_map": {"x": "../else.safetensors"}}'), 'does not name'),
-    (lambda p: in_parts(p, '{"weight_map": {"x": 3}}'), 'does not name'),
+    (says(model_type=['bert']), 'does not say its model_type'),
+    (says(architectures=3), 'architectures=3: a list of names'),
+    (says(architectures=[None]), 'a list of names'),
+    (says(num_hidden_layers=None), 'num_hidden_layers=None: a whole number'),
+    (says(num_hidden_layers='3'), 'num_hidden_layers=3: a whole number'),
+    (says(num_hidden_layers=3.5), 'a whole number'),
+    (says(num_hidden_layers=0), 'a whole number from 1'),
+    (says(num_hidden_layers=10**9), '1,000,000,000 layers, and the weights are'),
+    (says(num_hidden_layers=10**400), 'a whole number from 1'),
+    (says(vocab_size=10**12), 'vocab_size=1000000000000, and the word table has'),
+    (says(vocab_size={}), 'vocab_size={}, and the word table has'),
+    (says(hidden_size=[48]), r'hidden_size=\[48\]: a whole number'),
+    (says(num_attention_heads=7), 'does not fit config.json'),
+    (says(layer_norm_eps=float('nan')), 'layer_norm_eps=nan: a number'),
+    (says(hidden_act=None), 'hidden_act=None: a text'),
+    (says(pad_token_id=-1), 'pad_token_id=-1: an id or null'),
+    (says(model_type='roberta', hidden_act='gelu', pad_token_id=60), 'none is left'),
+    (says(model_type='albert', num_hidden_groups=0), 'num_hidden_groups=0: a whole number from 1'),
+    (in_parts('{}'), 'does not name the files'),
+    (in_parts('{"weight_map": {"x": "../else.safetensors"}}'), 'does not name'),
+    (in_parts('{"weight_map": {"x": 3}}'), 'does not name'),
     (lambda p: (p / 'model.safetensors').rename(p / 'pytorch_model.bin'), 'pickles'),
     (lambda p: (p / 'model.safetensors').unlink(), 'no model.safetensors'),
     (
       lambda p: (p / 'model.safetensors').write_bytes((p / 'model.safetensors').read_bytes()[:-9]),
       'cannot be read',
     ),
-    (lambda p: without_words(p), 'no word embeddings.*is it a whole model'),
-    (lambda p: (says(p, legacy=False), without_words(p)), 'save it with transformers 5'),
+    (without_words, 'no word embeddings.*is it a whole model'),
+    (lambda p: (says(legacy=False)(p), without_words(p)), 'save it with transformers 5'),
   ],
 )
 def test_what_is_no_readable_model_is_refused_in_a_sentence(written, break_it, message):

@@ -23,11 +23,11 @@ def written(folder, kind, a=LM, **changes):
   """(encoder, parameters that the class holds) of an objective, and its directory."""
   objective = small.with_memory(kind, **changes)
   network = objective.networks[0]
-  params = hf_architecture.placed(a, small.parameters(objective), dict(network.reads))
-  tensors, config = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
+  params = hf_architecture.placed(a, weights.flatten(small.parameters(objective)))
+  tensors, config = export.convert(a, params, network.encoder, small.BERT_IDS)
   weights.save(folder / 'model.safetensors', tensors)
   (folder / 'config.json').write_text(json.dumps(config))
-  return network.encoder, params
+  return network.encoder, weights.unflatten(params)
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,9 @@ def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(
 ):
   params = initial(small.encoder(vocab_size=2000, initializer=name))
   words = np.asarray(params['embeddings']['word']['embedding'])
-  assert (
-    abs(words.std() / deviation - 1) < 0.02
-    and abs(words.mean()) < 2e-4
-    and np.abs(words).max() <= bound
-  )
+  assert abs(words.std() / deviation - 1) < 0.02
+  assert abs(words.mean()) < 2e-4
+  assert np.abs(words).max() <= bound
   if name == 'normal':
     assert np.abs(words).max() > 0.06
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -229,7 +229,7 @@ def test_operations_with_memory_and_both_streams_are_those_of_the_products(learn
       return test_encoders.products(jax.make_jaxpr(apply)(params, memory).jaxpr)
 
   features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
-  told = encoder.flops_with(features, LENGTH, PREDICTIONS)
+  told = encoder.flops(LENGTH, PREDICTIONS, features)
   # Not counted: the content of the last layer, which nothing reads.
   block = encoder._block()
   told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + block.feed_forward.flops(LENGTH, d)

@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import heads
 
 
 def test_v3_s_head_reads_the_first_token_of_its_own_pack():
   encoder, draw, lengths = small.encoder(activation='gelu'), np.random.default_rng(0), (7, 12, 5)
-  start = jax.jit(lambda key: networks.init_replaced_head(encoder, key, 'token_and_row'))
+  head = heads.replaced('token_and_row')
+  start = jax.jit(lambda key: head.init(encoder, key))
   params = {'replaced_head': small.perturbed(start(jax.random.key(0)))}
   hidden_BLD = draw.normal(size=(1, 24, 48)).astype(np.float32)
-  logits = lambda hidden_BLD, **batch: networks.replaced_logits(encoder, params, hidden_BLD, batch)
+  logits = lambda hidden_BLD, **batch: head.logits(encoder, params, hidden_BLD, batch)
   ends = np.cumsum([0, *lengths])
   alone = [hidden_BLD[:, a:b] for a, b in zip(ends, ends[1:])]
   places = np.concatenate([np.arange(n) for n in lengths])[None]
@@ -32,12 +33,12 @@ def test_v3_s_head_reads_the_first_token_of_its_own_pack():
 @pytest.mark.parametrize('kind', ['tanh', pytest.param('gelu', marks=pytest.mark.slow), 'linear'])
 def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kind):
   encoder, draw = small.encoder(), np.random.default_rng(0)
-  own = small.perturbed(networks.init_row_head(encoder, jax.random.key(0), kind, 3))
-  assert networks.row_head_kind(own) == kind
+  own = small.perturbed(heads.row(kind, 3).init(encoder, jax.random.key(0)))
+  assert heads.of({'row_head': own})['row_head'].fields['kind'] == kind
   hidden_BLD = draw.normal(size=(64, 2, 48)).astype(np.float32)
   rows = {'row_keys': draw.integers(0, 2**32, (64, 2), np.uint32)}
   logits = lambda key=None, *rates: np.asarray(
-    networks.row_logits(encoder, {'row_head': own}, hidden_BLD, rows, key, *rates)
+    heads.row(kind, 3, *rates).logits(encoder, {'row_head': own}, hidden_BLD, rows, key)
   )
   # Devlin et al. 2018 §4.1, He et al. 2021 and Clark et al. 2020, code of the releases.
   dense = lambda name, x: x @ own[name]['kernel'] + own[name]['bias']

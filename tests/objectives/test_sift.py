@@ -7,7 +7,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 import small_networks as small
@@ -19,8 +18,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
 from bertzoo_jax.model import heads
-from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import objective
+from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
 from bertzoo_jax.preflight.tpu import hlo
@@ -203,31 +201,12 @@ def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
 def test_units_of_several_rows_have_a_perturbation_for_each_row():
   """Options of a question: input_ids [B, C, L], one score per row, a softmax over the options."""
   encoder, options = small.encoder(section={**small.SECTION, **SIZES}), 2
-
-  def rows(batch):
-    flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items() if x.ndim == 3}
-    keys = row_keys.fold_in(batch['row_keys'][:, None], jnp.arange(options))
-    return {**flat, 'row_keys': keys.reshape(-1, 2)}
-
-  def logits(params, hidden, batch, key):
-    found = networks.row_logits(encoder, params, hidden, rows(batch))
-    return {'choice': found.reshape(-1, options)}
-
-  scorer = scored.Scorer(
-    init=lambda key: {'row_head': networks.init_row_head(encoder, key, 'tanh', 1)},
-    logits=logits,
-    normalizers=lambda batch: {'units': jnp.sum(batch['label_weights'])},
-    sums=lambda logits, batch: {'units': {'x': jnp.sum(jnp.square(logits['choice']))}},
-    loss=scored.mean('units', 'x'),
-    reads=(),
-    rows=rows,
-    units=lambda batch: batch['label_weights'],
-    forms={'choice': 'classes'},
-  )
-  made = sift.around(encoder, scorer, sift=parts.sift(**ON))
+  rates = dict(dropout=0.0, input_dropout=0.0)
+  made = objectives.BY_NAME['choice'](encoder, head='tanh', **rates, sift=parts.sift(**ON))
   params, one = small.parameters(made, scale=0.2), batch()
   units = {n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'segment_ids', 'pack_ids')}
   units['label_weights'] = np.ones(ROWS // options, np.float32)
+  units['labels'] = np.zeros(ROWS // options, np.int32)
   units['row_keys'] = row_keys.of_batch(jax.random.key(0), ROWS // options)
 
   @jax.jit
@@ -239,7 +218,7 @@ def test_units_of_several_rows_have_a_perturbation_for_each_row():
   # two cross entropies of two classes are no less than the entropies
   assert 0 < float(sums['sift']['sift_divergence']) < 20
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
-  drawn_BLE = sift.drawn(rows(units)['row_keys'], (LENGTH, 32), 1.0)
+  drawn_BLE = sift.drawn(head_table.rows_of_options(units)['row_keys'], (LENGTH, 32), 1.0)
   assert np.abs(np.corrcoef(np.asarray(drawn_BLE).reshape(ROWS, -1)) - np.eye(ROWS)).max() < 0.2
 
 
@@ -281,11 +260,8 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row(kind):
 
 def test_a_label_is_compared_as_one_of_two_classes():
   a, b = np.asarray([[0.3, -1.0]], np.float32), np.asarray([[2.0, 0.5]], np.float32)
-  made = sift._divergence(
-    scored.Scorer(*(None,) * 5, reads=(), units=lambda batch: batch['w'], forms={'row': 'labels'}),
-    'kl',
-  )
-  found = made({'row': a}, {'row': b}, {'w': np.asarray([2.0], np.float32)})
+  made = sift._divergence(scored.Scorer(*(None,) * 4, {'row': 'labels'}), 'kl')
+  found = made({'row': a}, {'row': b}, {'label_weights': np.asarray([2.0], np.float32)})
   p, q = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
   each = -q * np.log(p) - (1 - q) * np.log(1 - p)
   np.testing.assert_allclose(found, 2.0 * each.mean(), rtol=1e-6)
@@ -302,11 +278,9 @@ def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
 def test_several_outputs_and_units_of_tokens_are_averaged():
   draw, w = np.random.default_rng(0), np.asarray([[1, 0, 1], [0, 1, 1]], np.float32)
   a, b = draw.normal(size=(2, 2, 3, 4)).astype(np.float32)
-  scorer = scored.Scorer(
-    *(None,) * 5, reads=(), units=lambda batch: w, forms={'tag': 'classes', 'score': 'number'}
-  )
+  scorer = scored.Scorer(*(None,) * 4, {'tag': 'classes', 'score': 'number'})
   found = sift._divergence(scorer, 'mse')(
-    {'tag': a, 'score': a[..., 0]}, {'tag': b, 'score': b[..., 0]}, {}
+    {'tag': a, 'score': a[..., 0]}, {'tag': b, 'score': b[..., 0]}, {'label_weights': w}
   )
   squares = (a - b) ** 2
   expected = (w * (squares.mean(-1) + squares[..., 0]) / 2).sum()
@@ -366,10 +340,3 @@ def test_what_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, wor
   assert '\n' not in str(e.value)
   if section == 'two_stream':
     of(kind, section, weight=0.0)  # and without SiFT is trained
-
-
-def test_a_scorer_that_does_not_say_its_outputs_is_refused():
-  scorer = scored.Scorer(*(None,) * 5, reads=())
-  with pytest.raises(errors.UserError, match='units'):
-    sift.around(small.encoder(), scorer, sift=ml_collections.ConfigDict(parts.sift(weight=5.0)))
-  assert isinstance(sift.around(small.encoder(), scorer, sift=parts.sift()), objective.Objective)

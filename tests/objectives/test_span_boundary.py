@@ -9,6 +9,7 @@ import small_networks as small
 
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import layers
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import span_boundary
 
 OFFSETS, WORD = 2, 'encoder/embeddings/word/embedding'
@@ -39,14 +40,14 @@ def test_sums_and_gradients_are_those_of_torch():
 
   encoder, batch = small.encoder(activation='gelu', embedding_size=16), batch_of()
   params = small.parameters(objective_of(embedding_size=16))
-  head = span_boundary.boundary_head(encoder, *HEAD.values())
+  head = heads.boundary(*HEAD.values())
   rng = np.random.default_rng(0)
   hidden_BLD = rng.normal(size=(8, 24, encoder.hidden_size)).astype(np.float32)
 
   def ours(params, hidden_BLD):
-    return span_boundary.boundary_sums(head, params, hidden_BLD, batch, layers.unconstrained)[
-      'boundary_loss'
-    ]
+    plain = layers.unconstrained
+    sums = span_boundary.boundary_sums(head, encoder, params, hidden_BLD, batch, plain)
+    return sums['boundary_loss']
 
   value, (of_params, of_hidden) = jax.jit(jax.value_and_grad(ours, (0, 1)))(params, hidden_BLD)
   leaf = lambda x: torch.tensor(x, requires_grad=True)

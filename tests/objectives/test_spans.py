@@ -8,6 +8,8 @@ import small_networks as small
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
+from bertzoo_jax.model import heads
+from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
 from configs.tasks import parts
 
@@ -87,8 +89,8 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
   hidden = networks.encode(encoder, params['encoder'], data, None)
   for k in range(3):
     places = found['start_place'][:, k : k + 1].astype(np.int32)
-    start, _, end, none = networks.conditional_span_logits(
-      encoder, params, hidden, data, jnp.asarray(places)
+    start, _, end, none = head_table.of(params)['span_head'].logits(
+      encoder, params, hidden, data, starts_BK=jnp.asarray(places)
     )
     shares = jax.nn.softmax(start)
     np.testing.assert_allclose(
@@ -98,7 +100,7 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
     np.testing.assert_allclose(found['end_share'][:, k, 0], best.max(axis=1), rtol=1e-5)
     np.testing.assert_array_equal(found['end_place'][:, k, 0], best.argmax(axis=1))
     np.testing.assert_allclose(found['impossible'], none, rtol=1e-5)
-  assert found['start_place'].shape == (ROWS, networks.BEAM)
+  assert found['start_place'].shape == (ROWS, heads.BEAM)
   allowed = [set(np.flatnonzero(row)) for row in data['answer_mask']]
   for row, places in enumerate(found['start_place'].astype(int)):
     assert set(places.tolist()) == allowed[row] | {-1}

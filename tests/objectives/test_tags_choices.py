@@ -7,6 +7,7 @@ import small_networks as small
 
 from bertzoo_jax import objectives
 from bertzoo_jax.model import heads
+from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
 
 UNITS, OPTIONS, LENGTH = 4, 3, 8
@@ -81,10 +82,10 @@ def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
   encoder, batch = objective.networks[0].encoder, units()
   same = {k: np.repeat(x[:, :1], OPTIONS, axis=1) if x.ndim == 3 else x for k, x in batch.items()}
   same['option_weights'] = np.ones((UNITS, OPTIONS), np.float32)
-  hidden = networks.encode(encoder, params['encoder'], networks.rows_of_options(same), None)
-  drawn = networks.choice_logits(encoder, params, hidden, same, jax.random.key(0), 0.5)
+  hidden = networks.encode(encoder, params['encoder'], head_table.rows_of_options(same), None)
+  drawn = head_table.choice('tanh', 0.5).logits(encoder, params, hidden, same, jax.random.key(0))
   assert len(np.unique(np.asarray(drawn).round(5))) == UNITS * OPTIONS
-  plain = np.asarray(networks.choice_logits(encoder, params, hidden, same))
+  plain = np.asarray(head_table.choice('tanh').logits(encoder, params, hidden, same))
   np.testing.assert_allclose(plain, plain[:, :1].repeat(OPTIONS, axis=1), atol=1e-5)
 
 

@@ -61,6 +61,7 @@ class Mixed(nn.Module):
     return length * (products + 2 * length * width) + self.feed_forward.flops(length, width)
 
 
+@protocol.encoder
 class Convolved(nn.Module):
   """The encoder.
 
@@ -80,15 +81,11 @@ class Convolved(nn.Module):
   reach: fields.COUNT = 2
   dropout: float = 0.1
 
-  type_vocab_size, padding_side, relative_attention = 0, 'right', False
-  reads = ('input_ids', 'pack_ids')
-  activation, norm_eps, use_bias = 'relu', 1e-6, True
+  reads, activation, norm_eps = ('input_ids', 'pack_ids'), 'relu', 1e-6
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
-  table_width = property(lambda self: self.hidden_size)
   attention_dropout = property(lambda self: self.dropout)
   plan = property(lambda self: stack.Plan(self.num_layers))
-  predictions, row_vectors = protocol.gathered, protocol.first_token
 
   def setup(self):
     sizes = (self.vocab_size, self.hidden_size, self.norm_eps, self.dropout)
@@ -113,13 +110,7 @@ class Convolved(nn.Module):
     return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **how)[0]
 
   @nn.nowrap
-  def resized(self, width, depth, table_width=None):
-    names = ('hidden_size', 'num_heads', 'intermediate_size')
-    sizes = {name: max(1, round(getattr(self, name) * width)) for name in names}
-    return self.clone(parent=None, num_layers=max(1, round(self.num_layers * depth)), **sizes)
-
-  @nn.nowrap
-  def flops(self, length, predictions=0):
+  def flops(self, length, predictions=0, features=()):
     return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap

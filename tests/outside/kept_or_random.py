@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
@@ -25,12 +26,11 @@ def kept_or_random(
   Metrics: those of `mlm`, and under the total 'shown': kept_loss (nats), kept_accuracy.
   """
   plain = mlm.mlm(encoder, ops)
-  head = layers.Dense((1,), encoder.kernel_init, encoder.dtype)
+  fields = dict(features=(1,), use_bias=True)
+  head = heads.Head('kept_head', layers.Dense, 'predictions', fields=fields)
 
   def init(key):
-    hidden_BPD = jnp.zeros((1, 1, encoder.hidden_size))
-    kept = head.init(jax.random.fold_in(key, 1), hidden_BPD)['params']
-    return {**plain.init(key), 'kept_head': kept}
+    return {**plain.init(key), 'kept_head': head.init(encoder, jax.random.fold_in(key, 1))}
 
   def shown(batch):
     """(tokens at the predictions, weights of those that are shown without a mask)."""
@@ -45,7 +45,8 @@ def kept_or_random(
     logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain)
     masked = networks.masked_sums(logits_BPV, batch)
     tokens_BP, weights_BP = shown(batch)
-    logits_BP = head.apply({'params': params['kept_head']}, states_BPD)[..., 0].astype(jnp.float32)
+    logits_BP1 = head.logits(encoder, params, states_BPD, batch)
+    logits_BP = logits_BP1[..., 0].astype(jnp.float32)
     kept_BP = tokens_BP == batch['masked_targets']
     nll_BP = jax.nn.softplus(jnp.where(kept_BP, -logits_BP, logits_BP))
     sums = {
@@ -56,7 +57,5 @@ def kept_or_random(
     value = masked['mlm_loss'] / totals['masked'] + weight * sums['kept_loss'] / totals['shown']
     return value, (carry, {'masked': masked, 'shown': sums})
 
-  reads = (('kept_head', 'predictions'),)
-  network = objective.Network('', encoder, lambda params: params, reads=reads)
-  own = dict(networks=(network,), axes=((r'kept_head/', {}),))
+  own = dict(networks=objective.whole(encoder, head), axes=((r'kept_head/', {}),))
   return plain._replace(init=init, normalizers=normalizers, loss=loss, **own)

@@ -50,6 +50,7 @@ class Gated(nn.Module):
     return 6.0 * length * width * self.size
 
 
+@protocol.encoder
 class Modern(nn.Module):
   """The encoder. reach: of a local layer, to each side."""
 
@@ -65,14 +66,11 @@ class Modern(nn.Module):
   reach: int
   dropout: float = 0.0
 
-  max_positions, type_vocab_size, padding_side = None, 0, 'right'
-  attention_dropout, relative_attention, reads = 0.0, False, ('input_ids', 'pack_ids')
+  reads = ('input_ids', 'pack_ids')
   activation, norm_eps, use_bias, thetas = 'gelu', 1e-5, False, (160_000.0, 10_000.0)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)
-  table_width = property(lambda self: self.hidden_size)
   plan = property(lambda self: stack.Plan(self.num_layers))
-  predictions, row_vectors = protocol.gathered, protocol.first_token
 
   def setup(self):
     sizes = (self.vocab_size, self.hidden_size, self.norm_eps, self.dropout)
@@ -102,13 +100,7 @@ class Modern(nn.Module):
     return self.final_norm(x_BLD)
 
   @nn.nowrap
-  def resized(self, width, depth, table_width=None):
-    names = ('hidden_size', 'num_heads', 'intermediate_size')
-    sizes = {name: max(1, round(getattr(self, name) * width)) for name in names}
-    return self.clone(parent=None, num_layers=max(2, round(self.num_layers * depth)), **sizes)
-
-  @nn.nowrap
-  def flops(self, length, predictions=0):
+  def flops(self, length, predictions=0, features=()):
     each = [block.flops(length, self.hidden_size) for block in self._blocks()[1:]]
     return sum(each[i % 3] for i in range(self.num_layers))
 

@@ -8,8 +8,10 @@ import pytest
 
 from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.parts import named as registry
+from bertzoo_jax.objectives import heads
+from bertzoo_jax.parts import named
 from configs import albert
 from configs import bert
 from configs import deberta
@@ -101,9 +103,8 @@ def test_a_training_costs_what_electra_s_authors_count(build, size, changes, ste
   for key, value in changes.items():
     config[key] = value
   objective, shapes = costed(config)
-  found = objective.published_flops(
-    shapes, rows=config.batch_size, length=config.length, steps=steps
-  )
+  sizes = dict(rows=config.batch_size, length=config.length, steps=steps)
+  found = published_flops.of_objective(objective, shapes, **sizes)
   digits = len(f'{expected:g}'.split('e')[0].replace('.', '')) - 1
   assert f'{found:.{digits}e}' == f'{expected:.{digits}e}'
 
@@ -111,9 +112,10 @@ def test_a_training_costs_what_electra_s_authors_count(build, size, changes, ste
 def counted(config, rows, length):
   """Operations per token as ELECTRA's authors count, of a config with one network."""
   encoder = assembly.encoder(config, config.tokenizer.vocab_size)
-  objective = registry.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  objective = named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  return objective.published_flops(shapes, rows=rows, length=length, steps=1) / (rows * length)
+  sizes = dict(rows=rows, length=length, steps=1)
+  return published_flops.of_objective(objective, shapes, **sizes) / (rows * length)
 
 
 def of_head(width, vocab):
@@ -163,12 +165,14 @@ def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
   [network] = objective.networks
   strange = network._replace(of=lambda params: {**params, 'strange_head': params['pair_head']})
   assert network.flops(shapes, features) > 0 and strange.flops(shapes, features) is None
-  told = strange._replace(reads=(('strange_head', 'predictions'),))
+  told = strange._replace(heads=(heads.pair()._replace(name='strange_head', reads='predictions'),))
   extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
   assert told.flops(shapes, features) == network.flops(shapes, features) + extra
-  silent = type('Silent', (), {'flops': lambda self, length, predictions: None})()
-  assert network._replace(encoder=silent).flops(shapes, features) is None
-  assert network._replace(encoder=silent).published_flops(shapes, 64) is None
+  silent = type('Silent', (), {'flops': lambda self, length, predictions, features: None})()
+  silent = network._replace(encoder=silent)
+  assert silent.flops(shapes, features) is None
+  alone, sizes = objective._replace(networks=(silent,)), dict(rows=2, length=64, steps=1)
+  assert published_flops.of_objective(alone, shapes, **sizes) is None
   both = objective._replace(networks=(network, strange))
   assert both.flops(shapes, features) is None
 
@@ -184,6 +188,6 @@ def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table
   assert flops(config, features) == few + extra
   objective, shapes = costed(bert.get_config('tiny'))
   [network] = objective.networks
-  free = network._replace(tied=())
+  free = network._replace(heads=(heads.vocabulary()._replace(tied=False),))
   d, v = 128, 2048
   assert network.flops(shapes, features) - free.flops(shapes, features) == 3 * 2 * 2 * 9 * d * v

@@ -22,8 +22,7 @@ transformers = pytest.importorskip('transformers', reason='the comparison needs 
 import small_networks as small  # noqa: E402
 
 from bertzoo_jax.hf import weights  # noqa: E402
-from tests.hf import test_row_heads as heads  # noqa: E402  they need torch
-from tests.hf import test_span_heads as spans  # noqa: E402
+from tests.hf import test_heads as heads  # noqa: E402  it needs torch
 from tests.trajectories import driver  # noqa: E402
 from tests.trajectories import tuning  # noqa: E402
 
@@ -93,7 +92,7 @@ def xlnet_loss(network, t):
 
 def of_xlnet_s_head(folder):
   objective, params = conditional('xlnet', head='tanh', hidden_size=0, answerable_weight=0.5)
-  a, special = spans.of('XLNet', conditional=True), heads.CASES['xlnet'][3]
+  a, special = heads.architectures.choose(heads.BEAMS), heads.CASES['xlnet'][3]
   heads.save(folder, a, params, objective.networks[0].encoder, special)
   network = getattr(transformers, a.name).from_pretrained(folder).eval()
   batches, names = tuning.batches('span', 'xlnet'), tuning.trained(network)

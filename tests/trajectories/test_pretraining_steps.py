@@ -15,6 +15,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import weights
 from configs import albert
@@ -177,16 +178,14 @@ def folders(system, folder):
   """Directories of Hugging Face with the weights, a class each."""
   objective, params = start(system)
   for name, network in zip(SYSTEMS[system].classes, objective.networks):
-    whole = network.of(params)
-    held = architectures.placed(name, whole, dict(network.reads))
+    a, whole = architectures.choose(name), weights.flatten(network.of(params))
+    held = architecture.placed(a, whole)
     aside = {k: whole[k] for k in whole.keys() - held.keys()}
-    tensors, config = export.convert(
-      architectures.choose(name), weights.flatten(held), network.encoder, SYSTEMS[system].special
-    )
+    tensors, config = export.convert(a, held, network.encoder, SYSTEMS[system].special)
     (folder / name).mkdir()
     weights.save(folder / name / 'model.safetensors', tensors)
     if aside:
-      weights.save(folder / name / weights.HEADS, weights.flatten(aside))
+      weights.save(folder / name / weights.HEADS, aside)
     text = json.dumps({**config, 'classifier_dropout_prob': 0.0})
     (folder / name / 'config.json').write_text(text)
     yield folder / name

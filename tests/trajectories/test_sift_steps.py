@@ -8,6 +8,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import sift
 from configs.tasks import parts
@@ -39,7 +40,7 @@ def reference(folder, kind, case, loss, objective, params):
 def torch_loss(kind, objective, torchs, t, keys_B2):
   """The loss of a batch, a tensor. keys_B2: of its rows, which draw the first perturbation."""
   of, given = tuning.KINDS[kind], {k: np.asarray(x) for k, x in t.items()}
-  keys = networks.rows_of_options({**given, 'row_keys': keys_B2})['row_keys']
+  keys = heads.rows_of_options({**given, 'row_keys': keys_B2})['row_keys']
   size = tuning.LENGTH, objective.networks[0].encoder.table_width
   first_BLE = torch.as_tensor(np.array(sift.drawn(keys, size, FIELDS['init'])))
   of_task, read = lambda *logits: of.loss(*logits, t), lambda out: of.read(out, t)

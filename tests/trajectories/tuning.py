@@ -12,11 +12,9 @@ from torch.nn import functional as F
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
-from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
-from tests.hf import test_row_heads as heads
-from tests.hf import test_span_heads as spans
+from tests.hf import test_heads as heads
 from tests.trajectories import driver
 from tests.trajectories import papers
 
@@ -112,7 +110,7 @@ class Kind(NamedTuple):
 
   Attributes:
     objective: its name.
-    suffix: of the name of transformers' class.
+    head: its name among the parameters.
     read: (what the class returns, batch) → logits.
     loss: (*logits, batch) → loss.
     fields: of the objective.
@@ -120,17 +118,17 @@ class Kind(NamedTuple):
   """
 
   objective: str
-  suffix: str
+  head: str
   read: Callable
   loss: Callable
   fields: dict = {}
-  task: row_heads.Task = row_heads.Task(None, ())
+  task: hf_heads.Task = hf_heads.Task(None, ())
 
 
 def _of_rows(name, loss, labels=LABELS):
   fields = dict(input_dropout=0.0, dropout=0.0) | (dict(labels=labels) if labels else {})
-  task = row_heads.Task(row_heads.PROBLEMS[name], labels)
-  return Kind(name, 'ForSequenceClassification', read_logits, loss, fields, task)
+  task = hf_heads.Task(hf_heads.PROBLEMS[name], labels)
+  return Kind(name, hf_heads.ROW, read_logits, loss, fields, task)
 
 
 KINDS = {
@@ -139,20 +137,20 @@ KINDS = {
   'multilabel': _of_rows('multilabel', labels_loss),
   'tagging': Kind(
     'tagging',
-    'ForTokenClassification',
+    hf_heads.TAG,
     read_logits,
     tags_loss,
     dict(labels=TAGS, dropout=0.0),
-    row_heads.Task(None, TAGS),
+    hf_heads.Task(None, TAGS),
   ),
   'choice': Kind(
     'choice',
-    'ForMultipleChoice',
+    hf_heads.CHOICE,
     read_options,
     classes_loss,
     dict(dropout=0.0, input_dropout=0.0),
   ),
-  'span': Kind('span', 'ForQuestionAnswering', read_span, span_loss),
+  'span': Kind('span', hf_heads.SPAN, read_span, span_loss),
 }
 
 
@@ -165,8 +163,7 @@ def start(kind, case, scale=0.05, **more):
 
 
 def architecture(kind, case):
-  family = heads.CASES[case][0]
-  return spans.of(family) if kind == 'span' else architectures.choose(family + KINDS[kind].suffix)
+  return heads.of(heads.CASES[case][0], KINDS[kind].head)
 
 
 def exported(kind, case, objective, params):

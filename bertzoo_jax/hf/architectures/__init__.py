@@ -4,11 +4,12 @@ How such a file is written is told in `hf/architecture.py`.
 """
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import row_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
@@ -83,11 +84,11 @@ def _beside(name: str) -> dict[str, Architecture]:
   return found
 
 
-def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
+def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
   """The class for a task in the family of the class `name`, and its head (tanh, gelu or linear).
 
   A family may have no class for the task. Then it is `name` itself and the family's head for rows,
-  or 'tanh'. Export then says what `name` has no place for.
+  or 'tanh'.
 
   Args:
     name: of a class, see `choose`, or a model_type.
@@ -99,65 +100,76 @@ def task_class_of(name: str, head: str = row_heads.HEAD) -> tuple[str, str]:
   types = {a.model_type for a in ARCHITECTURES.values()}
   model_type = name if name in types else choose(name).model_type
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
-    if a.model_type == model_type and (form := row_heads.kind(a, head)):
+    if a.model_type == model_type and (form := heads.form(a, head)):
       return other, form
-  return name, 'tanh' if head == row_heads.HEAD else task_class_of(name)[1]
+  return name, 'tanh' if head == heads.ROW else task_class_of(name)[1]
 
 
-def placed(name: str, params, own_heads) -> dict[str, Any]:
-  """`architecture.placed` of a name. Raises UserError if it is no architecture."""
-  return architecture.placed(choose(name), params, own_heads)
-
-
-def fitting(name: str, activation: str, paths) -> str:
-  """The architecture to write: `name`, or if that does not fit one of its model type that does, or
-  else any that does.
+def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
+  """The architecture to write: of those that hold a network's encoder the one with a place for most
+  of its heads. Among equals `name`, then one of its model type. `name` if none holds the encoder.
 
   Args:
     name: of the architecture that is wished for.
     activation: of the encoder.
-    paths: '/'-joined paths of the network's parameters.
+    params: of the network, by path; arrays or shapes.
 
   Raises:
     UserError: `name` is no architecture.
   """
-  wished, paths = choose(name), list(paths)
-  fits = {
-    other: a
-    for other, a in {**ARCHITECTURES, **_beside(name)}.items()
-    if not any(architecture.misfits(a, paths)) and architecture.applies(a, activation)
-  }
-  related = [other for other, a in fits.items() if a.model_type == wished.model_type]
-  return name if name in fits else next(iter(related or fits), name)
+  wished, least = choose(name), {}
+  for other, a in {**ARCHITECTURES, **_beside(name)}.items():
+    if _holds(a, activation, params):
+      far = (other != name) + (a.model_type != wished.model_type)
+      least[other] = len(architecture.aside(a, params)), far
+  return min(least, key=least.get, default=name)
 
 
-def fitting_note(name: str, activation: str, paths) -> str | None:
-  """What export does where `name` cannot hold a network's parameters or activation, in a sentence;
-  None if it can.
+def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str | None:
+  """What export does where `name` cannot hold a network's encoder, or another class holds more of
+  its heads, in a sentence; None if `name` is written.
 
   Args and errors: see `fitting`.
   """
-  a, paths = choose(name), list(paths)
-  homeless, empty = architecture.misfits(a, paths)
-  ours, theirs = row_heads.kind_of(paths), row_heads.kind(a)
-  if activation not in a.activations:
+  wished, other = choose(name), fitting(name, activation, params)
+  if activation not in wished.activations:
     return f'Hugging Face has no activation {activation}: export cannot write this model.'
-  if ours and theirs and ours != theirs:
-    why = f'has a head of the kind {theirs}, and objective.head is {ours}'
-  elif homeless:
-    why = f'cannot hold {homeless[0]}'
-  elif empty:
-    why = f'needs {empty[0]}, which is not trained here'
-  elif not architecture.applies(a, activation):
-    why = f'always applies {a.head_activation} in its head, and encoder.activation is {activation}'
-  else:
-    return None
-  other = fitting(name, activation, paths)
-  return f'{name} {why}: ' + (
-    f'export writes {other}.' if other != name else 'no architecture known to export does.'
-  )
+  why = _why(wished, activation, params)
+  if other == name:
+    found = _holds(wished, activation, params)
+    return None if found else f'{name} {why}: no architecture known to export does.'
+  left = ', '.join(sorted(architecture.aside(choose(other), params)))
+  beside = f', and {left} to {ASIDE}, which transformers does not read' if left else ''
+  return f'{name} {why}: export writes {other}{beside}.'
 
 
+def _holds(a, activation, params) -> bool:
+  """Whether a class holds a network, without heads that it has no place for."""
+  held = architecture.placed(a, params)
+  return not any(architecture.misfits(a, held)) and architecture.applies(a, activation)
+
+
+def _why(a, activation, params) -> str:
+  """Why a class does not hold a network."""
+  homeless, empty = architecture.misfits(a, params)
+  for head in (heads.ROW, heads.CHOICE):
+    ours, theirs = heads.form_of(params, head), heads.form(a, head)
+    if ours and theirs and ours != theirs:
+      return f'has a head of the kind {theirs}, and objective.head is {ours}'
+  if homeless:
+    return f'cannot hold {homeless[0]}'
+  if empty:
+    return f'needs {empty[0]}, which is not trained here'
+  if not a.holds(params):
+    return 'cannot hold a head of this width'
+  return f'always applies {a.head_activation} in its head, and encoder.activation is {activation}'
+
+
+# File with the heads that a class lacks, beside the class's weights. It has our names and layouts.
+# transformers does not read it.
+ASIDE = 'heads.safetensors'
+
+_FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet
 # The likeliest first: where a class does not fit, the first one that does is taken.
 ARCHITECTURES = {
   a.name: a
@@ -177,37 +189,8 @@ ARCHITECTURES = {
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
     xlnet.MODEL,
-    bert.CLASSIFICATION,
-    ernie.CLASSIFICATION,
-    roberta.CLASSIFICATION,
-    electra.CLASSIFICATION,
-    albert.CLASSIFICATION,
-    deberta.CLASSIFICATION,
-    deberta_v2.CLASSIFICATION,
-    xlnet.CLASSIFICATION,
-    bert.QUESTIONS,
-    ernie.QUESTIONS,
-    roberta.QUESTIONS,
-    electra.QUESTIONS,
-    albert.QUESTIONS,
-    deberta.QUESTIONS,
-    deberta_v2.QUESTIONS,
-    xlnet.QUESTIONS,
+    *(family.TASKS[head] for head in heads.KINDS for family in _FAMILIES if head in family.TASKS),
     xlnet.CONDITIONAL_QUESTIONS,
-    bert.TAGS,
-    ernie.TAGS,
-    roberta.TAGS,
-    electra.TAGS,
-    albert.TAGS,
-    deberta.TAGS,
-    deberta_v2.TAGS,
-    xlnet.TAGS,
-    bert.CHOICES,
-    ernie.CHOICES,
-    roberta.CHOICES,
-    electra.CHOICES,
-    albert.CHOICES,
-    deberta_v2.CHOICES,
-    xlnet.CHOICES,
+    *(family.MODEL for family in (bert, ernie, roberta, electra, albert, deberta)),
   )
 }

@@ -3,8 +3,7 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -14,7 +13,7 @@ from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 
 
-def _build(name, *heads, build=bert_like.build, **rest):
+def _build(name, *own, **rest):
   layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
   rows = (
     *bert_like.embeddings('albert', 2),
@@ -32,9 +31,9 @@ def _build(name, *heads, build=bert_like.build, **rest):
     *dense(f'{layers}/feed_forward/in', f'{layer}.ffn'),
     *dense(f'{layers}/feed_forward/out', f'{layer}.ffn_output'),
     *norm(f'{layers}/feed_forward_norm', f'{layer}.full_layer_layer_norm'),
-    *heads,
+    *own,
   )
-  return build(
+  return bert_like.build(
     name,
     'albert',
     rows,
@@ -97,29 +96,14 @@ _TIED = {
 PRETRAINING = _build(
   'AlbertForPreTraining',
   *_MLM_HEAD,
-  *dense('pair_head/pooler', 'albert.pooler'),
-  *dense('pair_head/classifier', 'sop_classifier.classifier'),
+  *heads.rows('pair_head', pooler='albert.pooler', classifier='sop_classifier.classifier'),
   tied=_TIED,
   heads='The pair head (`sop_classifier`) tells how the second text relates to the first.',
 )
 MASKED_LM = _build(
   'AlbertForMaskedLM', *_MLM_HEAD, tied=_TIED, heads=bert_like.NO_PAIR_HEAD, reads=False
 )
-CLASSIFICATION = _build(
-  'AlbertForSequenceClassification',
-  *row_heads.rows('tanh', 'albert.pooler', 'classifier'),
-  build=bert_like.classification,
-  head_dropouts=('classifier_dropout_prob',),
-)
-QUESTIONS = _build('AlbertForQuestionAnswering', build=bert_like.questions)
-TAGS = _build(
-  'AlbertForTokenClassification',
-  build=bert_like.tagging,
-  head_dropouts=('classifier_dropout_prob',),
-)
-CHOICES = _build(
-  'AlbertForMultipleChoice',
-  *task_heads.choice_rows('tanh', 'albert.pooler'),
-  build=bert_like.choice,
-  head_dropouts=('classifier_dropout_prob',),
-)
+_RATES = ('classifier_dropout_prob',)
+_POOLED = heads.Form({'pooler': 'albert.pooler', 'classifier': 'classifier'}, _RATES)
+TASKS = heads.classes(_build, 'Albert', bert_like.forms(_POOLED, _POOLED, _RATES))
+MODEL = bert_like.bare(_build, 'AlbertModel', given=bert_like.WITHOUT_POOLER)

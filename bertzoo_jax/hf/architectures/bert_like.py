@@ -9,9 +9,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -27,8 +25,8 @@ from bertzoo_jax.hf.architecture import Sizes
 PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
-
-SCORES_ROWS = 'The head scores a whole text, or a pair of texts.'
+NO_POOLER = 'There is no pooler: transformers starts one at random if asked.'
+WITHOUT_POOLER = {'add_pooling_layer': False}  # of a class that else starts one at random
 
 FIELDS = {  # the encoder's field and theirs, where only the name differs
   'num_layers': 'num_hidden_layers',
@@ -225,29 +223,24 @@ def build(
   )
 
 
-def classification(name: str, model_type: str, rows: tuple[Row, ...], **rest):
-  """An architecture of BERT's kind that scores rows. Arguments: see `build`."""
-  told = dict(heads=SCORES_ROWS, pipeline=row_heads.PIPELINE, head_dropouts=('classifier_dropout',))
-  return build(name, model_type, rows, **{**told, **rest})
+def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') -> dict:
+  """{head: its Form} of a family. rates: of the class that tags; said: further text for the cards
+  of the classes that find answers and that tag.
+  """
+  own = {
+    heads.ROW: row,
+    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=said),
+    heads.TAG: heads.Form({'classifier': 'classifier'}, rates, said=said),
+  }
+  return own if choice is None else {**own, heads.CHOICE: choice}
 
 
-def questions(name: str, model_type: str, rows: tuple[Row, ...], **rest):
-  """An architecture of BERT's kind that finds answers. rows: of the body; others: see `build`."""
-  told = dict(heads=span_heads.SAID, pipeline=span_heads.PIPELINE)
-  return build(name, model_type, (*rows, *span_heads.ROWS), **{**told, **rest})
-
-
-def tagging(name: str, model_type: str, rows: tuple[Row, ...], **rest):
-  """An architecture of BERT's kind that tags tokens. rows: of the body; others: see `build`."""
-  told = dict(heads=task_heads.SAID_OF_TAGS, pipeline=task_heads.TASKS[task_heads.TAG])
-  told |= dict(head_dropouts=('classifier_dropout',))
-  return build(name, model_type, (*rows, *task_heads.tag_rows()), **{**told, **rest})
-
-
-def choice(name: str, model_type: str, rows: tuple[Row, ...], **rest):
-  """An architecture of BERT's kind that scores options. Arguments: see `build`."""
-  told = dict(heads=task_heads.SAID_OF_CHOICES, pipeline='', head_dropouts=('classifier_dropout',))
-  return build(name, model_type, rows, **{**told, **rest})
+def bare(build, name: str, said: str = '', **rest):
+  """An architecture without a head. build: (name, **fields) → an architecture. said: further text
+  for the card.
+  """
+  said = f'The network without a head. {NO_POOLER} {said}'.strip()
+  return build(name, heads=said, pipeline='feature-extraction', reads=False, **rest)
 
 
 def _modern(model_type: str, name: str) -> str:

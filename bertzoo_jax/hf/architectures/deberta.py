@@ -47,7 +47,7 @@ _BODY = deberta_like.encoder(
 )
 
 
-def _build(name, rows, **rest):
+def _build(name, *rows, **rest):
   second = name.replace('Deberta', 'DebertaV2')
 
   def more(encoder) -> dict:
@@ -61,7 +61,7 @@ def _build(name, rows, **rest):
   return deberta_like.build(
     name,
     'deberta',
-    rows,
+    (*_BODY, *rows),
     more=more,
     more_fields=lambda content: {
       'buckets': 0,
@@ -78,10 +78,8 @@ def _build(name, rows, **rest):
 
 MASKED_LM = _build(
   'DebertaForMaskedLM',
-  (*_BODY, *deberta_like.MLM_HEAD),
+  *deberta_like.MLM_HEAD,
   computes=deberta_like.without_decoder,
   heads=deberta_like.NO_POOLER,
 )
-CLASSIFICATION = deberta_like.classification(_build, 'DebertaForSequenceClassification', _BODY)
-QUESTIONS = deberta_like.questions(_build, 'DebertaForQuestionAnswering', _BODY)
-TAGS = deberta_like.tagging(_build, 'DebertaForTokenClassification', _BODY)
+TASKS, MODEL = deberta_like.family(_build, 'Deberta', may_choose=False)

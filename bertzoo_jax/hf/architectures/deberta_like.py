@@ -2,6 +2,7 @@
 release).
 """
 
+import functools
 import json
 import re
 import types
@@ -9,9 +10,7 @@ from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -28,7 +27,7 @@ PREFIX = 'deberta'
 POSITIONS = 'deberta.embeddings.position_embeddings.weight'
 ATTENTION, THEIR_ATTENTION = 'encoder/layers/attention', 'deberta.encoder.layer.{i}.attention.self'
 
-NO_POOLER = 'There is no pooler: transformers starts one at random if asked.'
+NO_POOLER = bert_like.NO_POOLER
 _NO_DECODER = (
   '**Do not fill masks with transformers.** This network was trained with the enhanced mask '
   'decoder (He et al. 2020 §3.2), which no class of transformers has. So the guesses of its '
@@ -167,65 +166,24 @@ def build(
   )
 
 
-def classification(build, name: str, rows: tuple[Row, ...], **rest):
-  """An architecture that scores rows.
-
-  build: (name, rows, **fields) → an architecture of a version. rows: of the body.
+def family(build, name: str, may_choose: bool) -> tuple[dict, architecture.Architecture]:
+  """(classes for tasks by head, class without a head). build: (name, *rows of heads, **fields) → an
+  architecture. may_choose: whether there is a class that chooses.
   """
-  a = build(
-    name,
-    (*rows, *row_heads.rows('gelu', 'pooler.dense', 'classifier')),
-    heads=bert_like.SCORES_ROWS,
-    pipeline=row_heads.PIPELINE,
-    computes=_for_rows,
-    head_dropouts=('cls_dropout', 'pooler_dropout'),
-    **rest,
+  own = functools.partial(build, computes=_for_rows)
+  pooled = heads.Form(
+    {'dense': 'pooler.dense', 'classifier': 'classifier'},
+    ('cls_dropout', 'pooler_dropout'),
+    {'pooler_hidden_act': 'gelu'},
   )
-  return a._replace(to_encoder=row_heads.expecting(a.to_encoder, pooler_hidden_act='gelu'))
-
-
-def questions(build, name: str, rows: tuple[Row, ...], **rest):
-  """An architecture that finds answers. Arguments: see `classification`."""
-  return build(
-    name,
-    (*rows, *span_heads.ROWS),
-    heads=span_heads.SAID,
-    pipeline=span_heads.PIPELINE,
-    computes=_for_rows,
-    **rest,
-  )
-
-
-def tagging(build, name: str, rows: tuple[Row, ...], **rest):
-  """An architecture that tags tokens. Arguments: see `classification`."""
-  return build(
-    name,
-    (*rows, *task_heads.tag_rows()),
-    heads=task_heads.SAID_OF_TAGS,
-    pipeline=task_heads.TASKS[task_heads.TAG],
-    computes=_for_rows,
-    **rest,
-  )
-
-
-def choice(build, name: str, rows: tuple[Row, ...], **rest):
-  """An architecture that scores options. Arguments: see `classification`."""
-  a = build(
-    name,
-    (*rows, *task_heads.choice_rows('gelu', 'pooler.dense')),
-    heads=task_heads.SAID_OF_CHOICES,
-    pipeline='',
-    computes=_for_rows,
-    head_dropouts=('cls_dropout', 'pooler_dropout'),
-    **rest,
-  )
-  return a._replace(to_encoder=row_heads.expecting(a.to_encoder, pooler_hidden_act='gelu'))
+  forms = bert_like.forms(pooled, pooled if may_choose else None)
+  return heads.classes(own, name, forms), bert_like.bare(own, f'{name}Model')
 
 
 def _for_rows(encoder) -> Computed:
-  """The Computed of an encoder whose last vectors are scored: the decoder has no part in them."""
+  """The Computed of an encoder whose last vectors are read: the decoder has no part in them."""
   computed = without_decoder(encoder)
-  said = f'The enhanced mask decoder has no part in the score, and `{POSITIONS}` is not read.'
+  said = f'The enhanced mask decoder has no part in it, and `{POSITIONS}` is not read.'
   return computed._replace(said=said if computed.said else '', pipeline=None)
 
 

@@ -69,10 +69,12 @@ _BODY = (
   ),
 )
 
-_REPLACED_HEAD = (
-  *deberta_like.may_lack(norm('replaced_head/norm', f'{HEAD}.LayerNorm')),
-  *dense('replaced_head/dense', f'{HEAD}.dense'),
-  *dense('replaced_head/score/classifier', f'{HEAD}.classifier'),
+_REPLACED_HEAD = deberta_like.may_lack(
+  (
+    *norm('replaced_head/norm', f'{HEAD}.LayerNorm'),
+    *dense('replaced_head/dense', f'{HEAD}.dense'),
+    *dense('replaced_head/score/classifier', f'{HEAD}.classifier'),
+  )
 )
 
 
@@ -105,11 +107,11 @@ def _fields(content) -> dict:
   }
 
 
-def _build(name, rows, **rest):
+def _build(name, *rows, **rest):
   return deberta_like.build(
     name,
     'deberta-v2',
-    rows,
+    (*_BODY, *rows),
     more=_more,
     more_fields=_fields,
     defaults=dict(
@@ -130,7 +132,9 @@ def _build(name, rows, **rest):
 
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head."""
+  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head if the file
+  has one.
+  """
   import torch
   import transformers
 
@@ -138,6 +142,8 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
   x = verify.outputs(network, batch).last_hidden_state
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='pt') as f:
     own = {k: f.get_tensor(k) for k in f.keys() if k.startswith(f'{HEAD}.')}  # noqa: SIM118
+  if not own:
+    return {'vectors': x.numpy(), 'unloaded': unloaded}
   dense = lambda name, x: torch.nn.functional.linear(
     x, own[f'{HEAD}.{name}.weight'], own[f'{HEAD}.{name}.bias']
   )
@@ -165,15 +171,16 @@ def _without_positions(encoder) -> architecture.Computed:
 
 MASKED_LM = _build(
   'DebertaV2ForMaskedLM',
-  (*_BODY, *deberta_like.MLM_HEAD, *deberta_like.may_lack(_REPLACED_HEAD)),
+  *deberta_like.MLM_HEAD,
+  *_REPLACED_HEAD,
   computes=deberta_like.without_decoder,
   heads='This network fills masks. If a discriminator lies beside it, this is its generator: '
   f'fine-tune the discriminator. {deberta_like.NO_POOLER}',
 )
 DISCRIMINATOR = _build(
   'DebertaV2Model',
-  (*_BODY, *_REPLACED_HEAD),
-  heads='This is the discriminator: fine-tune this one. The head that tells replaced tokens '
+  *_REPLACED_HEAD,
+  heads='Where it was a discriminator: fine-tune this one. Its head that tells replaced tokens '
   f'(`{HEAD}`: its norm adds the vector of the first token to each, then two dense layers) is in '
   'model.safetensors, but transformers has no class for it and does not read it. The network has '
   'no vocabulary head either: `DebertaV2ForMaskedLM` would start one at random, so it cannot fill '
@@ -182,7 +189,4 @@ DISCRIMINATOR = _build(
   computes=_without_positions,
   logits=discriminator_logits,
 )
-CLASSIFICATION = deberta_like.classification(_build, 'DebertaV2ForSequenceClassification', _BODY)
-QUESTIONS = deberta_like.questions(_build, 'DebertaV2ForQuestionAnswering', _BODY)
-TAGS = deberta_like.tagging(_build, 'DebertaV2ForTokenClassification', _BODY)
-CHOICES = deberta_like.choice(_build, 'DebertaV2ForMultipleChoice', _BODY)
+TASKS, _ = deberta_like.family(_build, 'DebertaV2', may_choose=True)

@@ -1,27 +1,22 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def _build(name, *heads, build=bert_like.build, also=(), **rest):
-  """also: further fields of config.json."""
+def _build(name, *rows, **rest):
   none = lambda sizes: None
-  return build(
+  return bert_like.build(
     name,
     'electra',
     (
       *bert_like.encoder('electra', 2),
       *bert_like.projection('electra.embeddings_project', none, none),
-      *heads,
+      *rows,
     ),
     segments=2,
-    more=lambda encoder, special, sizes: {
-      'embedding_size': sizes.table_width,
-      **dict(also),
-    },
+    more=lambda encoder, special, sizes: {'embedding_size': sizes.table_width},
     defaults=dict(
       embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
     ),
@@ -48,25 +43,25 @@ MASKED_LM = _build(
   heads='This network fills masks. Where it was a generator, its tokens are what a discriminator '
   'learned to tell; to fine-tune, take the discriminator.',
 )
-CLASSIFICATION = _build(
-  'ElectraForSequenceClassification',
-  *row_heads.rows('gelu', 'classifier.dense', 'classifier.out_proj'),
-  build=bert_like.classification,
-)
-QUESTIONS = _build('ElectraForQuestionAnswering', build=bert_like.questions)
-TAGS = _build('ElectraForTokenClassification', build=bert_like.tagging)
-# How the class makes the vector that is scored, and what a head here does.
+_RATES = ('classifier_dropout',)
+# How the class that chooses makes the vector that is scored, and what a head here does.
 _SUMMARY = {
   'summary_type': 'first',
   'summary_use_proj': True,
   'summary_activation': 'gelu',
   'summary_proj_to_labels': False,
 }
-CHOICES = _build(
-  'ElectraForMultipleChoice',
-  *task_heads.choice_rows('gelu', 'sequence_summary.summary'),
-  build=bert_like.choice,
-  also=_SUMMARY,
-  head_dropouts=('summary_last_dropout', 'summary_first_dropout'),
+TASKS = heads.classes(
+  _build,
+  'Electra',
+  bert_like.forms(
+    heads.Form({'dense': 'classifier.dense', 'classifier': 'classifier.out_proj'}, _RATES),
+    heads.Form(
+      {'dense': 'sequence_summary.summary', 'classifier': 'classifier'},
+      ('summary_last_dropout', 'summary_first_dropout'),
+      _SUMMARY,
+    ),
+    _RATES,
+  ),
 )
-CHOICES = CHOICES._replace(to_encoder=row_heads.expecting(CHOICES.to_encoder, **_SUMMARY))
+MODEL = bert_like.bare(_build, 'ElectraModel')

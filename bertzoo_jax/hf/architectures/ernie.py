@@ -14,14 +14,10 @@ def _more_fields(content):
   return {}
 
 
-_FIELDS = dict(
+PRETRAINING, MASKED_LM, TASKS, MODEL = bert.family(
+  'ernie',
+  'Ernie',
   more=lambda encoder, special, sizes: {'use_task_id': False},
   more_fields=_more_fields,
   defaults=dict(use_task_id=False),
 )
-PRETRAINING = bert.pretraining('ErnieForPreTraining', 'ernie', **_FIELDS)
-MASKED_LM = bert.masked_lm('ErnieForMaskedLM', 'ernie', **_FIELDS)
-CLASSIFICATION = bert.classification('ErnieForSequenceClassification', 'ernie', **_FIELDS)
-QUESTIONS = bert.questions('ErnieForQuestionAnswering', 'ernie', **_FIELDS)
-TAGS = bert.tagging('ErnieForTokenClassification', 'ernie', **_FIELDS)
-CHOICES = bert.choice('ErnieForMultipleChoice', 'ernie', **_FIELDS)

@@ -10,9 +10,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import row_heads
-from bertzoo_jax.hf import span_heads
-from bertzoo_jax.hf import task_heads
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -92,14 +90,14 @@ def _modern(name: str) -> str:
   return f'transformer.{name}' if re.match(r'(word_embedding|mask_emb|layer)\b', name) else name
 
 
-def _to_config(encoder, special, vocab_size):
-  if not hasattr(encoder, 'first_memory'):
+def _to_config(name, encoder, special, vocab_size):
+  if encoder.first_memory is None:
     raise errors.UserError(
-      'XLNetLMHeadModel needs an encoder with two streams (encoder=two_stream), which this one is '
-      'not: choose another --architecture.'
+      f'{name} needs an encoder with two streams (encoder=two_stream), which this one is not: '
+      'choose another --architecture.'
     )
   return {
-    **architecture.common_config('XLNetLMHeadModel', 'xlnet', special, vocab_size),
+    **architecture.common_config(name, 'xlnet', special, vocab_size),
     **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
     'd_head': encoder.hidden_size // encoder.num_heads,
     'ff_activation': architecture.ACTIVATIONS[encoder.activation],
@@ -136,40 +134,8 @@ def _to_encoder(content):
   return fields, _sizes(types.SimpleNamespace(**fields), {})
 
 
-def _logits(directory, batch):
-  """As verify.logits: the content stream, with segments."""
-  network, unloaded = verify.reloaded(directory, 'XLNetLMHeadModel')
-  out = verify.outputs(network, batch, segments=True)
-  return {'mlm': out.logits.numpy(), 'unloaded': unloaded}
-
-
-def _vectors(directory, batch):
-  """The same without the head."""
-  network, unloaded = verify.reloaded(directory, 'XLNetModel')
-  out = verify.outputs(network, batch, segments=True)
-  return {'vectors': out.last_hidden_state.numpy(), 'unloaded': unloaded}
-
-
-def _row_logits(directory, batch):
-  """The same of a class that scores rows by their last token."""
-  network, unloaded = verify.reloaded(directory, 'XLNetForSequenceClassification')
-  out = verify.outputs(network, batch, segments=True)
-  return {'row': out.logits.numpy(), 'unloaded': unloaded}
-
-
-def _span_logits(directory, batch):
-  """The same of a class that scores tokens as starts and ends."""
-  network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnsweringSimple')
-  out = verify.outputs(network, batch, segments=True)
-  return {
-    'start': out.start_logits.numpy(),
-    'end': out.end_logits.numpy(),
-    'unloaded': unloaded,
-  }
-
-
 def _beams(directory, batch):
-  """The same of a class that scores ends given their starts, with as many of each as
+  """As verify.logits, of a class that scores ends given their starts, with as many of each as
   `networks.predict` gives, and none at padding.
   """
   import torch
@@ -177,9 +143,9 @@ def _beams(directory, batch):
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
   real = batch['pack_ids'] > 0
   rows, length = real.shape
-  network.start_n_top = network.end_n_top = many = min(span_heads.BEAM, length)
+  network.start_n_top = network.end_n_top = many = min(heads.BEAM, length)
   out = verify.outputs(
-    network, batch, segments=True, p_mask=torch.as_tensor(~real, dtype=torch.float32)
+    network, batch, segments=3, p_mask=torch.as_tensor(~real, dtype=torch.float32)
   )
   first, found = np.argmax(real, axis=1), {}
   for name, shares, places, shape in (
@@ -191,18 +157,11 @@ def _beams(directory, batch):
     if name == 'end':  # of starts that are none
       shares = np.where(out.start_top_log_probs.numpy()[:, :, None] > 0, shares, 0)
     places = places - first.reshape(-1, *[1] * (places.ndim - 1))
-    sides = [(0, 0)] + [(0, span_heads.BEAM - many)] * (places.ndim - 1)
+    sides = [(0, 0)] + [(0, heads.BEAM - many)] * (places.ndim - 1)
     found[f'{name}_share'] = np.pad(shares, sides)
     places = np.where(shares > 0, places, -1).astype(np.float32)
     found[f'{name}_place'] = np.pad(places, sides, constant_values=-1)
   return {**found, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
-
-
-def _head_logits(name, output, directory, batch):
-  """The same of a class with one head, by the name of its output."""
-  network, unloaded = verify.reloaded(directory, name)
-  out = verify.outputs(network, batch, segments=True)
-  return {output: out.logits.numpy(), 'unloaded': unloaded}
 
 
 # How the class makes a row's vector of its tokens, and what an encoder and a head here do.
@@ -216,100 +175,81 @@ _NO_SUMMARY = (
   'There is no summary of the row and no head for pairs (`objective.pair_weight`): transformers '
   'starts them at random if asked.'
 )
-LM = architecture.Architecture(
-  name='XLNetLMHeadModel',
-  model_type='xlnet',
-  rows=(*_body(), Row('mlm_head/bias', 'lm_loss.bias')),
-  sizes=_sizes,
-  to_config=_to_config,
-  to_encoder=_to_encoder,
-  heads=(
-    'Without `target_mapping` transformers scores each token by the content stream, which sees the '
-    'token itself. To predict a token, give `perm_mask` and `target_mapping`. ' + _NO_SUMMARY
-  ),
+
+
+def _build(name, *rows, **rest):
+  """A class with XLNet's layers. rows: of its head; rest: fields of Architecture."""
+  return architecture.Architecture(
+    name=name,
+    model_type='xlnet',
+    rows=(*_body(), *rows),
+    sizes=_sizes,
+    to_config=functools.partial(_to_config, name),
+    to_encoder=_to_encoder,
+    part='two_stream',
+    defaults=_DEFAULTS,
+    modern=_modern,
+    tokens=TOKENS,
+    segments=3,
+    **rest,
+  )
+
+
+LM = _build(
+  'XLNetLMHeadModel',
+  Row('mlm_head/bias', 'lm_loss.bias'),
+  heads='Without `target_mapping` transformers scores each token by the content stream, which sees '
+  'the token itself. To predict a token, give `perm_mask` and `target_mapping`. ' + _NO_SUMMARY,
   pipeline='',
-  part='two_stream',
-  defaults=_DEFAULTS,
   tied={'lm_loss.weight': 'transformer.word_embedding.weight'},
-  modern=_modern,
-  tokens=TOKENS,
-  logits=_logits,
 )
-MODEL = LM._replace(
-  name='XLNetModel',
-  rows=_body(),
-  to_config=lambda *of: {**_to_config(*of), 'architectures': ['XLNetModel']},
+MODEL = _build(
+  'XLNetModel',
   heads=f'The network without its language model head. {_NO_SUMMARY}',
-  tied={},
+  pipeline='',
   reads=False,
-  logits=_vectors,
 )
-CLASSIFICATION = LM._replace(
-  name='XLNetForSequenceClassification',
-  rows=(*_body(), *row_heads.rows('tanh', 'sequence_summary.summary', 'logits_proj')),
-  to_config=lambda *of: {
-    **_to_config(*of),
-    'architectures': ['XLNetForSequenceClassification'],
-    **_SUMMARY,
-  },
-  to_encoder=row_heads.expecting(_to_encoder, **_SUMMARY),
-  heads='The head scores a whole text, or a pair of texts, by the vector of its last token: pad on '
-  'the left.',
-  pipeline=row_heads.PIPELINE,
-  tied={},
-  logits=_row_logits,
-  head_dropouts=('summary_last_dropout', 'summary_first_dropout'),
+_LAST = 'It reads the vector of the last token: pad on the left.'
+_PASSAGE = 'The passage is the first text.'
+_SUMMARISED = heads.Form(
+  {'pooler': 'sequence_summary.summary', 'classifier': 'logits_proj'},
+  ('summary_last_dropout', 'summary_first_dropout'),
+  _SUMMARY,
+  _LAST,
 )
-QUESTIONS = CLASSIFICATION._replace(
-  name='XLNetForQuestionAnsweringSimple',
-  rows=(*_body(), *span_heads.ROWS),
-  to_config=lambda *of: {
-    **_to_config(*of),
-    'architectures': ['XLNetForQuestionAnsweringSimple'],
+TASKS = heads.classes(
+  _build,
+  'XLNet',
+  {
+    heads.ROW: _SUMMARISED,
+    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=_PASSAGE),
+    heads.TAG: heads.Form(
+      {'classifier': 'classifier'}, said='transformers has no dropout before the head.'
+    ),
+    heads.CHOICE: _SUMMARISED,
   },
-  to_encoder=_to_encoder,
-  heads=f'{span_heads.SAID} The passage is the first text.',
-  pipeline=span_heads.PIPELINE,
-  logits=_span_logits,
-  head_dropouts=(),
 )
-CONDITIONAL_QUESTIONS = QUESTIONS._replace(
-  name='XLNetForQuestionAnswering',
-  rows=(*_body(), *span_heads.CONDITIONAL_ROWS),
-  to_config=lambda *of: {
-    **_to_config(*of),
-    'architectures': ['XLNetForQuestionAnswering'],
-    'start_n_top': 5,
-    'end_n_top': 5,
-  },
+_SIMPLE = 'XLNetForQuestionAnsweringSimple'
+TASKS[heads.SPAN] = TASKS[heads.SPAN]._replace(
+  name=_SIMPLE, to_config=functools.partial(_to_config, _SIMPLE)
+)
+
+
+def _with_beams(*of):
+  return {**_to_config('XLNetForQuestionAnswering', *of), 'start_n_top': 5, 'end_n_top': 5}
+
+
+def _as_wide(params) -> bool:
+  kernel = params.get(f'{heads.SPAN}/end_token/kernel')
+  return kernel is None or kernel.shape[0] == kernel.shape[1]
+
+
+CONDITIONAL_QUESTIONS = _build(
+  'XLNetForQuestionAnswering',
+  *heads.CONDITIONAL_ROWS,
   heads='The head scores each token as the start of the answer, and as its end given the start, '
-  'and tells whether there is no answer (`cls_logits`). The passage is the first text. Give '
-  '`p_mask`: 1 for tokens that are neither of the passage nor the last one.',
+  f'and tells whether there is no answer (`cls_logits`). {_PASSAGE} Give `p_mask`: 1 for tokens '
+  'that are neither of the passage nor the last one.',
   pipeline='',
   logits=_beams,
-)
-TAGS = CLASSIFICATION._replace(
-  name='XLNetForTokenClassification',
-  rows=(*_body(), *task_heads.tag_rows()),
-  to_config=lambda *of: {**_to_config(*of), 'architectures': ['XLNetForTokenClassification']},
-  to_encoder=_to_encoder,
-  heads=f'{task_heads.SAID_OF_TAGS} transformers has no dropout before the head.',
-  pipeline=task_heads.TASKS[task_heads.TAG],
-  logits=functools.partial(_head_logits, 'XLNetForTokenClassification', 'tag'),
-  head_dropouts=(),
-)
-CHOICES = CLASSIFICATION._replace(
-  name='XLNetForMultipleChoice',
-  rows=(
-    *_body(),
-    *task_heads.choice_rows('tanh', 'sequence_summary.summary', 'logits_proj'),
-  ),
-  to_config=lambda *of: {
-    **_to_config(*of),
-    'architectures': ['XLNetForMultipleChoice'],
-    **_SUMMARY,
-  },
-  heads=f'{task_heads.SAID_OF_CHOICES} It reads the vector of the last token: pad on the left.',
-  pipeline='',
-  logits=functools.partial(_head_logits, 'XLNetForMultipleChoice', 'choice'),
-)
+)._replace(to_config=_with_beams, holds=_as_wide)

@@ -1,0 +1,244 @@
+"""Heads of fine-tuning in Hugging Face's classes: names of their layers, and what config.json and
+the card say of them. numpy only.
+
+A head for rows or options has a form, told by the name of its dense layer (model.heads.ROW_HEADS).
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import Architecture
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import Transform
+
+ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
+
+
+class Kind(NamedTuple):
+  """A kind of classes of transformers.
+
+  Attributes:
+    ends: how their names end.
+    task: of the Hub.
+    said: what the card says about the head.
+  """
+
+  ends: str
+  task: str
+  said: str
+
+
+KINDS = {
+  ROW: Kind(
+    'ForSequenceClassification',
+    'text-classification',
+    'The head scores a whole text, or a pair of texts.',
+  ),
+  SPAN: Kind(
+    'ForQuestionAnswering',
+    'question-answering',
+    'The head scores each token as the first and as the last one of the answer.',
+  ),
+  TAG: Kind(
+    'ForTokenClassification',
+    'token-classification',
+    'The head scores the first token of each word; other tokens were not trained.',
+  ),
+  CHOICE: Kind(
+    'ForMultipleChoice',
+    'multiple-choice',
+    'The head scores a text with one option; the option with the highest score wins.',
+  ),
+}
+NO_PIPELINE = (CHOICE,)
+LABELLED = (ROW, TAG)  # their outputs have names
+DENSE = {'tanh': 'pooler', 'gelu': 'dense'}  # the form 'linear' has none
+BEAM = 20  # as model.heads has it
+
+# config.objective.name and transformers' problem_type.
+PROBLEMS = {
+  'classification': 'single_label_classification',
+  'regression': 'regression',
+  'multilabel': 'multi_label_classification',
+}
+
+
+class Task(NamedTuple):
+  """What the outputs of a head are.
+
+  Attributes:
+    problem: transformers' problem_type; None if it is not known.
+    labels: names of the outputs, in order; () for LABEL_0, LABEL_1, ….
+    dropouts: rates before the classifier and before the dense layer.
+  """
+
+  problem: str | None = None
+  labels: tuple[str, ...] = ()
+  dropouts: tuple[float, ...] = ()
+
+
+def task_of(objective: Mapping[str, Any]) -> Task:
+  """The Task of a config's objective. objective: the section, nested; with a name that is not in
+  PROBLEMS the problem is not known.
+  """
+  labels = tuple(objective['labels']) if 'labels' in objective else ()
+  rates = (objective[k] for k in ('dropout', 'input_dropout') if k in objective)
+  name = objective['name']
+  return Task(PROBLEMS[name] if name in PROBLEMS else None, labels, tuple(rates))
+
+
+class Form(NamedTuple):
+  """A head in the classes of a family.
+
+  Attributes:
+    layers: {our name of a dense layer: theirs}.
+    rates: keys of config.json for dropout: before the classifier, and before the dense layer.
+    fixed: what config.json says about how the head computes. Other values cannot be read.
+    said: further text for the card.
+  """
+
+  layers: Mapping[str, str]
+  rates: tuple[str, ...] = ()
+  fixed: Mapping[str, Any] = {}
+  said: str = ''
+
+
+def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:
+  """{head: the class of a family that has it}.
+
+  build: (name, *rows of the head, **fields) → an Architecture. family: how the names begin.
+  """
+
+  def one(head, form):
+    kind = KINDS[head]
+    a = build(
+      f'{family}{kind.ends}',
+      *rows(head, **form.layers),
+      heads=f'{kind.said} {form.said}'.strip(),
+      pipeline='' if head in NO_PIPELINE else kind.task,
+      head_dropouts=form.rates,
+    )
+    if not form.fixed:
+      return a
+    to_config = lambda *of: {**a.to_config(*of), **form.fixed}
+    return a._replace(to_config=to_config, to_encoder=_expecting(a.to_encoder, form.fixed))
+
+  return {head: one(head, form) for head, form in forms.items()}
+
+
+def _expecting(to_encoder: Callable, fixed: Mapping[str, Any]) -> Callable:
+  """to_encoder that raises UserError for a config.json whose head computes something else."""
+
+  def checked(content):
+    for key, value in fixed.items():
+      if (said := content.get(key, value)) != value:
+        raise errors.UserError(
+          f'config.json says {key}={str(said)[:40]}, and a head here has {key}={value}: it cannot '
+          'be read.'
+        )
+    return to_encoder(content)
+
+  return checked
+
+
+def rows(head: str, **layers: str) -> tuple[Row, ...]:
+  """Rows of the dense layers of a head. layers: {our name: theirs}."""
+  return tuple(
+    row
+    for ours, theirs in ((f'{head}/{ours}', theirs) for ours, theirs in layers.items())
+    for row in (
+      Row(f'{ours}/kernel', f'{theirs}.weight', KERNEL),
+      Row(f'{ours}/bias', f'{theirs}.bias'),
+    )
+  )
+
+
+# Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
+BESIDE = Transform(
+  lambda x, s: np.concatenate(x, axis=0).T,
+  lambda y, s: tuple(np.split(y.T, 2, axis=0)),
+)
+
+
+def _over_two(first, second, theirs) -> tuple[Row, ...]:
+  """Rows of a layer over the vectors of `first`, which has its bias, and `second`."""
+  kernels = tuple(f'{SPAN}/{name}/kernel' for name in (first, second))
+  return Row(kernels, f'{theirs}.weight', BESIDE), Row(f'{SPAN}/{first}/bias', f'{theirs}.bias')
+
+
+# Of XLNet's class; the form 'tanh' with hidden layers as wide as the encoder's.
+CONDITIONAL_ROWS = (
+  *rows(SPAN, start='start_logits.dense', end='end_logits.dense_1'),
+  *_over_two('end_token', 'end_start', 'end_logits.dense_0'),
+  Row(f'{SPAN}/end_norm/scale', 'end_logits.LayerNorm.weight'),
+  Row(f'{SPAN}/end_norm/bias', 'end_logits.LayerNorm.bias'),
+  *_over_two('answer_start', 'answer_row', 'answer_class.dense_0'),
+  Row(f'{SPAN}/answer/kernel', 'answer_class.dense_1.weight', KERNEL),
+)
+
+
+def of(a: Architecture) -> str:
+  """The name of a class's head of fine-tuning; '' if it has none."""
+  return next((head for head in KINDS if head in a.head_names), '')
+
+
+def in_paths(paths: Iterable[str]) -> str:
+  """The name of the head of fine-tuning among the paths of parameters; '' for none."""
+  names = {path.split('/')[0] for path in paths}
+  return next((head for head in KINDS if head in names), '')
+
+
+def form_of(paths: Iterable[str], head: str = ROW) -> str:
+  """tanh, gelu or linear: the form of a head of this name among the paths of parameters; '' for
+  none.
+  """
+  own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
+  forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)
+  return next(forms, 'linear') if own else ''
+
+
+def form(a: Architecture, head: str = ROW) -> str:
+  """The form of a class's head of this name; '' if it has none."""
+  return form_of(a.places, head)
+
+
+def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, Any]:
+  """What config.json says about the head of a class. params: flat.
+
+  Raises UserError for labels that are not as many as the outputs.
+  """
+  head = in_paths(params)
+  if head not in KINDS or head == SPAN:
+    return {}
+  rates = dict(zip(a.head_dropouts, task.dropouts))
+  if head not in LABELLED:
+    return rates
+  outputs = len(params[f'{head}/classifier/bias'])
+  labels = task.labels or tuple(f'LABEL_{i}' for i in range(outputs))
+  if len(labels) != outputs:
+    raise errors.UserError(
+      f'The head has {outputs} outputs, and objective.labels are {len(labels)}: give as many.'
+    )
+  return {
+    'id2label': {str(i): label for i, label in enumerate(labels)},
+    'label2id': {label: i for i, label in enumerate(labels)},
+    **({'problem_type': task.problem} if head == ROW else {}),
+    **rates,
+  }
+
+
+def labels_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+  """Names of the outputs of a config.json; () if it does not tell them, or says LABEL_0 and on."""
+  said = content.get('id2label')
+  if not isinstance(said, dict) or set(said) != {str(i) for i in range(len(said))}:
+    return ()
+  if all(label == f'LABEL_{i}' for i, label in said.items()):
+    return ()
+  return tuple(str(said[str(i)]) for i in range(len(said)))

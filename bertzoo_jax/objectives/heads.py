@@ -1,0 +1,274 @@
+"""Heads: what each reads, and how its logits are made. Legend: B batch, L length, P predictions, D
+width, C outputs.
+
+An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
+alone, such as those of a Hugging Face directory, have no section: `of` tells their heads by the
+names of the parameters.
+"""
+
+import collections
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertzoo_jax.common import row_keys
+from bertzoo_jax.model import heads as modules
+from bertzoo_jax.model import protocol
+
+# Fields of a head's module that are made like the encoder's.
+OF_ENCODER = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
+# Tells the keys of a head's dropout from those that encoders make of the rows' keys.
+_DROPOUT = 1 << 16
+
+
+def _vectors(encoder, params, vectors, batch):
+  return (vectors,)
+
+
+def _row(encoder, params, hidden_BLD, batch):
+  return (encoder.row_vectors(hidden_BLD, batch),)
+
+
+def _words(encoder, params, vectors, batch):
+  return vectors, params['encoder']['embeddings']['word']['embedding']
+
+
+class Head(NamedTuple):
+  """A head over an encoder.
+
+  Attributes:
+    name: among the parameters of a network.
+    module: class of the linen module. Fields of it named in OF_ENCODER are the encoder's.
+    reads: predictions | tokens | rows: how many vectors go through it, which its products cost.
+    inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
+    fields: further fields of the module.
+    tied: whether it decodes by the word table.
+    finish: (what the module returns, batch) → logits.
+    outputs: (logits, batch) → {name: what `networks.predict` returns}; None: the logits by the name
+      of the head.
+  """
+
+  name: str
+  module: type
+  reads: str
+  inputs: Callable = _vectors
+  fields: Mapping[str, Any] = {}
+  tied: bool = False
+  finish: Callable = lambda logits, batch: logits
+  outputs: Callable | None = None
+
+  def made(self, encoder):
+    """The module, like the encoder's."""
+    names = (name for name in OF_ENCODER if name in self.module.__dataclass_fields__)
+    return self.module(**{**{name: getattr(encoder, name) for name in names}, **self.fields})
+
+  def init(self, encoder, key) -> dict:
+    """Its parameters, float32. Raises UserError for a kind that there is not."""
+    words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
+    params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
+    batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
+    vectors_11D = jnp.zeros((1, 1, encoder.hidden_size))
+    inputs = self.inputs(encoder, params, vectors_11D, batch)
+    return self.made(encoder).init(key, *inputs)['params']
+
+  def logits(self, encoder, params, vectors, batch, key=None, **more):
+    """Logits, float32.
+
+    Args:
+      encoder: linen module.
+      params: of the network.
+      vectors: [B, P, D] of the predictions if it reads those, else [B, L, D] of all tokens.
+      batch: as the encoder read it; with dropout it has row_keys. For `choice`: of units.
+      key: of dropout, None without. The head draws other masks than the encoder.
+      more: further arguments of the module.
+    """
+    rows = rows_of_options(batch)
+    if key is not None:
+      keys_B2 = row_keys.join(rows['row_keys'], key)
+      more['dropout_keys_B2'] = row_keys.fold_in(keys_B2, _DROPOUT)
+    inputs = self.inputs(encoder, params, vectors, rows)
+    return self.finish(
+      self.made(encoder).apply({'params': params[self.name]}, *inputs, **more), batch
+    )
+
+  def said(self, logits, batch) -> dict:
+    """What `networks.predict` returns of it."""
+    if self.outputs is not None:
+      return self.outputs(logits, batch)
+    return {self.name.removesuffix('_head'): logits}
+
+
+def vocabulary(name='mlm_head', reads='predictions', transform=True) -> Head:
+  """Logits of the vocabulary, [B, P, V] or [B, L, V]. transform: False for a bias alone."""
+  module = modules.MlmHead if transform else modules.WordHead
+  return Head(name, module, reads, _words, tied=True)
+
+
+def next_token(transform=True) -> Head:
+  """Logits of the token that follows each token, [B, L, V]."""
+  return vocabulary('next_head', 'tokens', transform)
+
+
+def boundary(num_offsets: int, offset_size: int) -> Head:
+  """Logits [B, P, V] of the tokens of spans, from the vectors beside each span."""
+
+  def inputs(encoder, params, hidden_BLD, batch):
+    beside = (protocol.gather(hidden_BLD, batch[name]) for name in ('span_left', 'span_right'))
+    return *beside, *_words(encoder, params, batch['span_offset'], batch)
+
+  fields = dict(num_offsets=num_offsets, offset_size=offset_size)
+  return Head('boundary_head', modules.BoundaryHead, 'predictions', inputs, fields, tied=True)
+
+
+def pair() -> Head:
+  """Logits [B, 2] of two kinds of pairs."""
+  return Head('pair_head', modules.PairHead, 'rows', _row)
+
+
+def replaced(kind: str) -> Head:
+  """Logits [B, L] that each token was replaced. kind: token | token_and_row."""
+  if kind == 'token':
+    return Head('replaced_head', modules.ReplacedHead, 'tokens')
+  return Head('replaced_head', modules.ReplacedHeadOfRow, 'tokens', _token_and_row)
+
+
+def _token_and_row(encoder, params, hidden_BLD, batch):
+  if 'position_ids' not in batch:
+    return hidden_BLD, encoder.row_vectors(hidden_BLD, batch)[:, None]
+  # each text of a packed row has its own first token
+  first_BL = jnp.arange(hidden_BLD.shape[1]) - batch['position_ids']
+  return hidden_BLD, jnp.take_along_axis(hidden_BLD, first_BL[:, :, None], axis=1, mode='clip')
+
+
+def token_score(name: str, reads: str) -> Head:
+  """One number per vector."""
+  return Head(name, modules.TokenScore, reads)
+
+
+def row(kind: str, num_outputs: int, dropout=0.0, input_dropout=0.0, name='row_head') -> Head:
+  """Logits [B, C] of rows. kind: of model.heads.ROW_HEADS; dropout, input_dropout: rates."""
+  rates = dict(dropout=dropout, input_dropout=input_dropout)
+  fields = dict(kind=kind, num_outputs=num_outputs, **rates)
+  return Head(name, modules.RowHead, 'rows', _row, fields)
+
+
+def choice(kind: str, dropout=0.0, input_dropout=0.0) -> Head:
+  """Logits [B, C] of the options of units; model.heads.FORBIDDEN of those that only fill a unit,
+  which have option_weights [B, C] 0. Its vectors are of the rows of `rows_of_options`. Arguments:
+  see `row`.
+  """
+  return row(kind, 1, dropout, input_dropout, 'choice_head')._replace(
+    finish=_of_units,
+    outputs=lambda logits, batch: {'choice': logits} if batch['input_ids'].ndim == 3 else {},
+  )
+
+
+def _of_units(logits, batch):
+  if batch['input_ids'].ndim == 2:
+    return logits
+  logits_BC = logits.reshape(batch['input_ids'].shape[:2])
+  if 'option_weights' not in batch:
+    return logits_BC
+  return jnp.where(batch['option_weights'] > 0, logits_BC, modules.FORBIDDEN)
+
+
+def rows_of_options(batch):
+  """The batch of B·C rows that a batch of units [B, C, L] has. Each row has its own dropout keys. A
+  batch [B, L] is returned as it is.
+  """
+  if 'input_ids' not in batch or batch['input_ids'].ndim == 2:
+    return batch
+  units, options, _ = batch['input_ids'].shape
+  rows = {
+    name: x.reshape(units * options, *x.shape[2:]) for name, x in batch.items() if x.ndim == 3
+  }
+  if 'row_keys' in batch:
+    keys_BC2 = row_keys.fold_in(batch['row_keys'][:, None], jnp.arange(options))
+    rows['row_keys'] = keys_BC2.reshape(units * options, 2)
+  return rows
+
+
+def tag(num_outputs: int, dropout=0.0) -> Head:
+  """Logits [B, L, C] of tokens."""
+  fields = dict(num_outputs=num_outputs, dropout=dropout)
+  return Head('tag_head', modules.TagHead, 'tokens', fields=fields)
+
+
+def span() -> Head:
+  """(start_BL, end_BL): logits of tokens as starts and as ends of answers."""
+  return Head(
+    'span_head',
+    modules.SpanHead,
+    'tokens',
+    finish=lambda logits_BL2, batch: (logits_BL2[..., 0], logits_BL2[..., 1]),
+    outputs=lambda logits, batch: dict(zip(('start', 'end'), logits)),
+  )
+
+
+def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0) -> Head:
+  """(start_BL, starts_BK, end_BKL, none_B) of model.heads.ConditionalSpanHead. Answers lie where
+  the batch's answer_mask is 1, or at any token without it.
+  """
+
+  def inputs(encoder, params, hidden_BLD, batch):
+    allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0
+    return hidden_BLD, encoder.row_vectors(hidden_BLD, batch), allowed_BL
+
+  fields = dict(kind=kind, hidden_size=hidden_size, answerable=answerable, dropout=dropout)
+  module = modules.ConditionalSpanHead
+  return Head('span_head', module, 'tokens', inputs, fields, outputs=_best_answers)
+
+
+def _best_answers(logits, batch):
+  """start_share, start_place [B, K], end_share, end_place [B, K, K]: probabilities, and places from
+  the row's first token, K = BEAM, the best first; impossible [B], 0 if it is not scored. Where
+  fewer places are allowed, the probability is 0 and the place −1.
+  """
+  start_BL, starts_BK, end_BKL, none_B = logits
+  first_B = jnp.argmax(batch['pack_ids'] > 0, axis=1).astype(jnp.int32)
+  shares_BK = jnp.take_along_axis(jax.nn.softmax(start_BL), starts_BK, axis=1)
+  ends_BKK, places_BKK = jax.lax.top_k(jax.nn.softmax(end_BKL), starts_BK.shape[1])
+  ends_BKK = jnp.where(shares_BK[:, :, None] > 0, ends_BKK, 0.0)
+  missing = modules.BEAM - starts_BK.shape[1]  # rows shorter than the beam
+  out = {}
+  for name, shares, places in (
+    ('start', shares_BK, starts_BK - first_B[:, None]),
+    ('end', ends_BKK, places_BKK - first_B[:, None, None]),
+  ):
+    sides = [(0, 0)] + [(0, missing)] * (shares.ndim - 1)
+    places = jnp.where(shares > 0, places, -1).astype(jnp.float32)
+    out[f'{name}_share'] = jnp.pad(shares, sides)
+    out[f'{name}_place'] = jnp.pad(places, sides, constant_values=-1)
+  return {**out, 'impossible': jnp.zeros(len(first_B)) if none_B is None else none_B}
+
+
+# The heads that `networks.predict` reads: {name: parameters of the head → Head}.
+TABLE = {
+  'mlm_head': lambda own: vocabulary(transform='transform' in own),
+  'next_head': lambda own: next_token('transform' in own),
+  'pair_head': lambda own: pair(),
+  'replaced_head': lambda own: replaced('token_and_row' if 'norm' in own else 'token'),
+  'row_head': lambda own: row(_kind(own), *own['classifier']['bias'].shape),
+  'choice_head': lambda own: choice(_kind(own)),
+  'tag_head': lambda own: tag(*own['classifier']['bias'].shape),
+  'span_head': lambda own: span() if 'classifier' in own else _conditional_span(own),
+}
+
+
+def of(params: dict) -> dict[str, Head]:
+  """The known heads among the parameters of a network, or among their shapes, by name."""
+  return {name: TABLE[name](own) for name, own in params.items() if name in TABLE}
+
+
+def _kind(own):
+  forms = modules.ROW_HEADS.items()
+  return next(kind for kind, layer in forms if layer is None or layer[0] in own)
+
+
+def _conditional_span(own):
+  kind, width = 'tanh' if 'end_norm' in own else 'gelu', own['end_token']['bias'].shape[0]
+  return conditional_span(kind, width, 'answer' in own)

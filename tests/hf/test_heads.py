@@ -1,0 +1,471 @@
+"""Classes with a head of fine-tuning or none, against transformers: both directions, every leaf
+perturbed, one text and two, padding on each family's side.
+"""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import export
+from bertzoo_jax import hf
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture as hf_architecture
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import heads as head_table
+from bertzoo_jax.objectives import networks
+
+transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+torch = pytest.importorskip('torch', reason='parity needs torch')
+
+TOLERANCE = 1e-5
+WIDTH = 32
+SIZES = dict(num_layers=2, hidden_size=WIDTH, num_heads=4, intermediate_size=48)
+LABELS = ('schlecht', 'gut', 'weiß nicht')
+TASK = heads.Task('single_label_classification', LABELS, (0.3, 0.2))
+
+BERT = {**small.SECTION, **SIZES}
+ROBERTA = {**BERT, 'activation': 'gelu', 'norm_eps': 1e-5, 'type_vocab_size': 0}
+V2 = {**BERT, **small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
+V1 = dict(V2, buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
+XLNET = {**small.TWO_STREAM, **SIZES}
+CASES = {  # class, section of the encoder, whether with what only predictions use, special ids
+  'bert': ('Bert', BERT, False, small.BERT_IDS),
+  'bert of shared layers': ('Bert', {**BERT, 'sharing': 'all'}, False, small.BERT_IDS),
+  'bert without segments': ('Bert', {**BERT, 'type_vocab_size': 0}, False, small.BERT_IDS),
+  'ernie': ('Ernie', {**BERT, 'activation': 'relu', 'norm_eps': 1e-5}, False, small.BERT_IDS),
+  'roberta': ('Roberta', ROBERTA, False, small.ROBERTA_IDS),
+  'roberta with relu': ('Roberta', {**ROBERTA, 'activation': 'relu'}, False, small.ROBERTA_IDS),
+  'albert': ('Albert', {**BERT, 'embedding_size': 16, 'sharing': 'all'}, False, small.BERT_IDS),
+  'electra': (
+    'Electra',
+    {**BERT, 'embedding_size': 16, 'activation': 'gelu'},
+    False,
+    small.BERT_IDS,
+  ),
+  'electra of one width': ('Electra', BERT, False, small.BERT_IDS),
+  'deberta': ('Deberta', V1, False, small.BERT_IDS),
+  'deberta v2': ('DebertaV2', {**V2, 'convolution_size': 3}, False, small.BERT_IDS),
+  'deberta v2 with the table of its decoder': ('DebertaV2', V2, True, small.BERT_IDS),
+  'xlnet': ('XLNet', XLNET, False, small.BERT_IDS),
+  'xlnet with its query': ('XLNet', XLNET, True, small.BERT_IDS),
+}
+
+
+# What other cases have too.
+SLOW = {
+  heads.ROW: (
+    'bert of shared layers',
+    'bert without segments',
+    'roberta with relu',
+    'electra of one width',
+    'deberta v2',
+    'xlnet',
+  ),
+  heads.SPAN: (),
+  heads.TAG: ('ernie', 'bert without segments', 'deberta v2 with the table of its decoder'),
+}
+SLOW[heads.CHOICE] = SLOW[heads.TAG]
+OF_TOKENS_AND_OPTIONS = (
+  *('bert', 'ernie', 'roberta', 'albert', 'electra', 'deberta', 'deberta v2', 'xlnet'),
+  *('bert without segments', 'deberta v2 with the table of its decoder'),
+)
+TRIED = [
+  (head, case)
+  for head in heads.KINDS
+  for case in (CASES if head in (heads.ROW, heads.SPAN) else OF_TOKENS_AND_OPTIONS)
+  if (head, case) != (heads.CHOICE, 'deberta')  # transformers has no such class
+]
+
+
+def of(family, head=heads.ROW):
+  """The class of a family that has a head."""
+  name = f'{family}{heads.KINDS[head].ends}'
+  return architectures.choose('XLNetForQuestionAnsweringSimple' if name == BEAMS else name)
+
+
+BEAMS = 'XLNetForQuestionAnswering'
+
+
+def network(section, head, predicts=False, seed=0):
+  """(encoder, parameters), every leaf perturbed. head: an objectives.heads.Head."""
+  encoder = small.encoder(section=section)
+
+  def init(key):
+    body = networks.init_encoder(encoder, key, predicts=predicts)
+    return {'encoder': body, head.name: head.init(encoder, key)}
+
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  start = jax.tree_util.tree_map_with_path(
+    lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
+  )
+  return encoder, small.perturbed(start, seed, 0.2)
+
+
+@functools.lru_cache
+def of_case(case, head=heads.ROW):
+  family, section, predicts, _ = CASES[case]
+  form = heads.form(of(family, head), head)
+  made = {
+    heads.ROW: head_table.row(form, len(LABELS)),
+    heads.SPAN: head_table.span(),
+    heads.TAG: head_table.tag(len(LABELS)),
+    heads.CHOICE: head_table.choice(form),
+  }
+  return network(section, made[head], predicts)
+
+
+def written(case, head=heads.ROW):
+  """(architecture, encoder, parameters, tensors, content of config.json) of a case."""
+  a, (encoder, params) = of(CASES[case][0], head), of_case(case, head)
+  return (
+    a,
+    encoder,
+    params,
+    *export.convert(a, weights.flatten(params), encoder, CASES[case][3], TASK),
+  )
+
+
+def put(folder, tensors, config):
+  weights.save(folder / 'model.safetensors', tensors)
+  (folder / 'config.json').write_text(json.dumps(config))
+
+
+def save(folder, a, params, encoder, special, task=TASK):
+  put(folder, *export.convert(a, weights.flatten(params), encoder, special, task))
+
+
+def batches(encoder, pad, head=heads.ROW):
+  """Rows of two texts and of one, with padding where the family has it: full and short ones."""
+  for length in (40, 7):
+    made = verify.random_batch(
+      small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
+    )
+    at = 0 if encoder.padding_side == 'left' else -1
+    assert made['pack_ids'][:, at].min() == 0 and made['pack_ids'][:, ~at].min() == 1
+    made = verify.with_single_texts(made)
+    yield verify.as_options(made) if head == heads.CHOICE else made
+
+
+def compared(folder, a, encoder, params, batch):
+  """The comparisons of an exported directory."""
+  computed = a.computes(encoder)
+  return verify.compare_logits(
+    verify.our_logits(computed.encoder, params, batch),
+    verify.logits(folder, a, batch),
+    batch['pack_ids'],
+    computed.unread,
+  )
+
+
+SAID = {
+  heads.ROW: ['row'],
+  heads.SPAN: ['end', 'start'],
+  heads.TAG: ['tag'],
+  heads.CHOICE: ['choice'],
+}
+
+
+@pytest.mark.parametrize(
+  'head, case', [pytest.param(*x, marks=[pytest.mark.slow] * (x[1] in SLOW[x[0]])) for x in TRIED]
+)
+def test_transformers_says_the_same_from_what_we_write(tmp_path, head, case):
+  a, encoder, params, *files = written(case, head)
+  put(tmp_path, *files)
+  for batch in batches(encoder, CASES[case][3]['pad'], head):
+    rows = compared(tmp_path, a, encoder, params, batch)
+    assert [r.what.split()[0] for r in rows] == ['tensors', *SAID[head]]
+    assert all(r.holds for r in rows), verify.table(rows)
+    assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
+
+
+@pytest.mark.parametrize('case', OF_TOKENS_AND_OPTIONS)
+def test_transformers_computes_the_vectors_of_a_class_without_a_head(tmp_path, case):
+  family, _, _, special = CASES[case]
+  a, (encoder, params) = architectures.choose(f'{family}Model'), of_case(case)
+  params = {'encoder': params['encoder']}
+  save(tmp_path, a, params, encoder, special)
+  rows = compared(tmp_path, a, encoder, params, next(batches(encoder, special['pad'])))
+  assert rows[1].what.startswith('vectors') and all(r.holds for r in rows), verify.table(rows)
+
+
+@pytest.mark.parametrize('head, case', TRIED)
+def test_what_we_write_we_read_back_with_its_labels(tmp_path, head, case):
+  a, encoder, params, *files = written(case, head)
+  put(tmp_path, *files)
+  loaded, report = hf.load(tmp_path)
+  assert report.architecture == a.name and report.model_type == a.model_type
+  assert report.labels == (LABELS if head in heads.LABELLED else ()) and report.ignored == ()
+  there, here = weights.flatten(loaded), weights.flatten(params)
+  assert {path for path in here if path.startswith(head)} <= there.keys()
+  for path, x in here.items():
+    if path in there and there[path].shape == x.shape:  # layers that share are written apart
+      np.testing.assert_array_equal(there[path], x, err_msg=path)
+  config = transformers.AutoConfig.from_pretrained(tmp_path)
+  if head in heads.LABELLED:
+    assert tuple(config.id2label[i] for i in range(3)) == LABELS and config.num_labels == 3
+    assert config.label2id == {label: i for i, label in enumerate(LABELS)}
+  if head == heads.ROW:
+    assert config.problem_type == 'single_label_classification' and a.head_dropouts
+  for name, rate in zip(a.head_dropouts, TASK.dropouts):
+    assert getattr(config, name) == rate
+
+
+@pytest.mark.parametrize('head, case', TRIED)
+def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(head, case):
+  a, encoder, _, tensors, config = written(case, head)
+  with torch.device('meta'):
+    kind = getattr(transformers, f'{CASES[case][0]}Config')
+    theirs = getattr(transformers, a.name)(kind(**config)).state_dict()
+  ours = {k: v.shape for k, v in tensors.items() if k not in a.computes(encoder).unread}
+  assert ours == {k: tuple(v.shape) for k, v in theirs.items()}
+
+
+RELATIVE = dict(
+  max_position_embeddings=40,
+  relative_attention=True,
+  position_biased_input=False,
+  pos_att_type='c2p|p2c',
+)
+THEIRS = {
+  'Bert': {},
+  'Ernie': dict(hidden_act='relu'),
+  'Roberta': dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5),
+  'Albert': dict(embedding_size=16, num_hidden_groups=2),
+  'Electra': dict(embedding_size=16, hidden_act='gelu_new'),
+  'Deberta': RELATIVE,
+  'DebertaV2': {**RELATIVE, 'position_buckets': 8, 'norm_rel_ebd': 'layer_norm'},
+  'XLNet': {},
+}
+
+
+def their_network(family, seed=0, outputs=3, head=heads.ROW, **fields):
+  """A network of transformers' own making, every parameter perturbed."""
+  sizes = (WIDTH, 2, 4, 48)
+  names = ('hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size')
+  if family == 'XLNet':
+    names = ('d_model', 'n_layer', 'n_head', 'd_inner')
+  else:
+    fields = {'max_position_embeddings': 40, **fields}
+  config = getattr(transformers, f'{family}Config')(
+    vocab_size=small.VOCAB, num_labels=outputs, **dict(zip(names, sizes)), **fields
+  )
+  config.id2label = dict(enumerate(f'class {i}' for i in range(outputs)))
+  torch.manual_seed(seed)
+  made = getattr(transformers, of(family, head).name)(config).eval()
+  with torch.no_grad():
+    for p in made.parameters():
+      p.add_(0.2 * torch.randn_like(p))
+  return made
+
+
+def test_every_class_is_tried_in_both_directions():
+  for head in heads.KINDS:
+    known = {name for name, a in architectures.ARCHITECTURES.items() if heads.of(a) == head}
+    tried = {of(CASES[case][0], head).name for own, case in TRIED if own == head}
+    assert known - tried == ({BEAMS} if head == heads.SPAN else set())
+  assert {of(family).name for family in THEIRS} == {
+    of(family).name for family, *_ in CASES.values()
+  }
+  assert len(THEIRS) == 8
+
+
+@pytest.mark.parametrize(
+  'head, family',
+  [
+    *(
+      pytest.param(heads.ROW, x, marks=[pytest.mark.slow] * (x in ('Ernie', 'Roberta', 'Deberta')))
+      for x in THEIRS
+    ),
+    (heads.SPAN, 'Bert'),
+    (heads.SPAN, 'XLNet'),
+  ],
+)
+def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
+  outputs = 2 if head == heads.SPAN else 3
+  theirs, a = their_network(family, 0, outputs, head, **THEIRS[family]), of(family, head)
+  theirs.save_pretrained(tmp_path)
+  params, report = hf.load(tmp_path)
+  assert report.architecture == a.name and not report.ignored
+  if head == heads.ROW:
+    assert report.labels == ('class 0', 'class 1', 'class 2')
+  assert params.keys() == {'encoder', head}
+  spare = {'vocab_multiple': 1} if a.part == 'disentangled' else {}
+  section = {**(XLNET if a.part == 'two_stream' else small.SECTION), 'name': a.part}
+  encoder = small.encoder(section=section, **spare, **report.encoder)
+  for batch in batches(encoder, theirs.config.pad_token_id):
+    rows = compared(tmp_path, a, encoder, params, batch)
+    assert len(rows) == 1 + len(SAID[head]) and all(r.holds for r in rows), verify.table(rows)
+    assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
+
+
+def _turned(name):
+  def plant(tensors, config):
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+  return plant
+
+
+def _other_order(name):
+  def plant(tensors, config):
+    tensors[name] = np.ascontiguousarray(tensors[name][::-1])
+
+  return plant
+
+
+def _set(**fields):
+  return lambda tensors, config: config.update(fields)
+
+
+def _mirrored(name):
+  def plant(tensors, config):
+    tensors[name] = np.ascontiguousarray(tensors[name][..., ::-1])
+
+  return plant
+
+
+@pytest.mark.parametrize(
+  'head, case, plant',
+  [
+    (heads.ROW, 'bert', _turned('bert.pooler.dense.weight')),
+    (heads.ROW, 'bert', _other_order('classifier.weight')),
+    (heads.ROW, 'ernie', _turned('ernie.pooler.dense.weight')),
+    (heads.ROW, 'albert', _other_order('classifier.bias')),
+    (heads.ROW, 'roberta', _turned('classifier.dense.weight')),
+    (heads.ROW, 'electra', _turned('classifier.dense.weight')),
+    (heads.ROW, 'deberta', _set(pooler_hidden_act='tanh')),
+    (heads.ROW, 'deberta v2', _set(pooler_hidden_act='gelu_new')),
+    (heads.ROW, 'xlnet', _set(summary_activation='linear')),
+    (heads.ROW, 'xlnet', _set(summary_type='first')),
+    (heads.SPAN, 'bert', _other_order('qa_outputs.weight')),  # a start is no end
+    (heads.TAG, 'bert', _mirrored('classifier.weight')),
+    (heads.TAG, 'deberta v2', _mirrored('classifier.bias')),
+    (heads.CHOICE, 'electra', _mirrored('sequence_summary.summary.bias')),
+    (heads.CHOICE, 'roberta', _mirrored('roberta.pooler.dense.bias')),
+    (heads.CHOICE, 'xlnet', _mirrored('logits_proj.weight')),
+  ],
+)
+def test_a_planted_mistake_is_seen(tmp_path, head, case, plant):
+  a, encoder, params, tensors, config = written(case, head)
+  plant(tensors, config)
+  put(tmp_path, tensors, config)
+  rows = compared(tmp_path, a, encoder, params, next(batches(encoder, CASES[case][3]['pad'], head)))
+  assert rows[0].holds and not any(row.holds for row in rows[1:])
+
+
+KIND = 'of the kind gelu, and objective.head is'
+BESIDE_A_CLASS = {  # case, head, why
+  'another kind': ('deberta', head_table.row('tanh', 3), f'{KIND} tanh'),
+  'no dense layer': ('electra', head_table.row('linear', 3), f'{KIND} linear'),
+  'options of another kind': ('deberta', head_table.choice('tanh'), 'cannot hold choice_head'),
+  'ends of another kind': ('xlnet', head_table.conditional_span('gelu', 0, True), 'span_head'),
+  'ends of another width': ('xlnet', head_table.conditional_span('tanh', 16, True), 'this width'),
+  'no score of no answer': ('xlnet', head_table.conditional_span('tanh', 0, False), 'span_head'),
+  'ends given starts': ('bert', head_table.conditional_span('tanh', 0, True), 'span_head'),
+}
+
+
+@pytest.mark.parametrize('name', BESIDE_A_CLASS)
+def test_a_head_that_no_class_of_its_family_holds_is_written_beside_the_encoder(tmp_path, name):
+  case, head, why = BESIDE_A_CLASS[name]
+  family, section, _, special = CASES[case]
+  encoder, params = network(section, head)
+  wished = BEAMS if case == 'xlnet' else f'{family}ForSequenceClassification'
+  flat = weights.flatten(params)
+  chosen = architectures.fitting(wished, encoder.activation, flat)
+  assert chosen == f'{family}Model'
+  note = hf.fitting_note(wished, encoder.activation, flat)
+  assert why in note and f'export writes {chosen}, and {head.name} to {weights.HEADS}' in note
+  a = architectures.choose(chosen)
+  held = hf_architecture.placed(a, flat)
+  save(tmp_path, a, weights.unflatten(held), encoder, special)
+  weights.save(tmp_path / weights.HEADS, {k: x for k, x in flat.items() if k not in held})
+  loaded, _ = hf.load(tmp_path)
+  for path, x in flat.items():
+    np.testing.assert_array_equal(weights.flatten(loaded)[path], x, err_msg=path)
+
+
+def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_path):
+  a, special = architectures.choose(BEAMS), CASES['xlnet'][3]
+  encoder, params = network(XLNET, head_table.conditional_span('tanh', 0, True))
+  assert architectures.fitting(BEAMS, encoder.activation, weights.flatten(params)) == BEAMS
+  save(tmp_path, a, params, encoder, special)
+  for batch in batches(encoder, special['pad']):
+    rows = compared(tmp_path, a, encoder, params, batch)
+    assert [r.what.split()[0] for r in rows[1:]] == [
+      *('end_place', 'end_share', 'impossible', 'start_place', 'start_share')
+    ]
+    assert all(r.holds for r in rows), verify.table(rows)
+  loaded, _ = hf.load(tmp_path)
+  for path, x in weights.flatten(params['span_head']).items():
+    np.testing.assert_array_equal(weights.flatten(loaded['span_head'])[path], x, err_msg=path)
+
+
+@pytest.mark.parametrize(
+  'family, fields, message',
+  [
+    ('XLNet', dict(summary_type='mean'), 'summary_type=mean, and a head here has .*=last'),
+    ('XLNet', dict(summary_use_proj=False), 'summary_use_proj=False'),
+    ('Deberta', dict(pooler_hidden_act='tanh'), 'pooler_hidden_act=tanh'),
+  ],
+)
+def test_a_head_that_computes_something_else_is_not_read(family, fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    hf_architecture.encoder(of(family), fields)
+
+
+def test_labels_that_are_not_as_many_as_the_outputs_are_refused():
+  params = {'row_head/classifier/bias': np.zeros(3)}
+  numbered = heads.config(of('Bert'), params, heads.Task())['id2label']
+  assert numbered == {str(i): f'LABEL_{i}' for i in range(3)}
+  with pytest.raises(errors.UserError, match='3 outputs, and objective.labels are 2'):
+    heads.config(of('Bert'), params, heads.Task(labels=('a', 'b')))
+
+
+def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head():
+  kinds = {'Electra': 'gelu', 'Deberta': 'gelu', 'DebertaV2': 'gelu'}
+  for family in THEIRS:
+    a = of(family)
+    relatives = [b for b in architectures.ARCHITECTURES.values() if b.model_type == a.model_type]
+    assert len(relatives) > 1
+    for name in (a.model_type, *(b.name for b in relatives)):
+      expected = kinds[family] if family in kinds else 'tanh'
+      assert hf.task_class_of(name) == (a.name, expected)
+  assert hf.task_class_of('deberta', heads.CHOICE) == ('deberta', 'gelu')
+  with pytest.raises(errors.UserError, match="mean 'BertForPreTraining'"):
+    hf.task_class_of('BertForPretraining')
+
+
+@pytest.mark.parametrize(
+  'case, wished, head, chosen',
+  [
+    ('electra', 'ElectraForSequenceClassification', head_table.row('tanh', 3), 'AlbertForSeque'),
+    ('electra', 'ElectraForMultipleChoice', head_table.choice('tanh'), 'AlbertForMultipleChoice'),
+    ('deberta', 'DebertaForSequenceClassification', head_table.choice('gelu'), 'DebertaV2ForMult'),
+  ],
+)
+def test_a_class_of_another_family_that_holds_all_comes_first(case, wished, head, chosen):
+  encoder, params = network(CASES[case][1], head)
+  flat = weights.flatten(params)
+  assert architectures.fitting(wished, encoder.activation, flat).startswith(chosen)
+  assert f'export writes {chosen}' in hf.fitting_note(wished, encoder.activation, flat)
+
+
+def test_a_head_takes_what_fits_of_another_task():
+  _, choice = of_case('bert', heads.CHOICE)
+  report = weights.Report('there', 'BertForMultipleChoice', {}, (), 'bert')
+  pooler = choice['choice_head']['pooler']
+  loaded = {'encoder': choice['encoder'], 'pair_head': {'pooler': pooler}}
+  params, lines = weights.merge(choice, loaded, report)
+  assert 'choice_head/pooler: the pooler of pair_head' in lines
+  np.testing.assert_array_equal(params['choice_head']['pooler']['bias'], pooler['bias'])
+  _, tags = of_case('bert', heads.TAG)
+  other = {**tags, 'tag_head': {'classifier': {'kernel': np.ones((32, 5)), 'bias': np.ones(5)}}}
+  params, lines = weights.merge(tags, other, report)
+  assert any('tag_head/classifier: fresh, since the checkpoint has 5 outputs' in x for x in lines)
