@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.interpreters import partial_eval as pe
-from tpu import topologies
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.kernels import attention as fused
 from bertzoo_jax.kernels import slides
 from bertzoo_jax.model import attention as plain
+from tests.preflight.tpu import topologies
 
 # Sublanes by indices are slow to interpret; test_slides… holds the two ways together.
 fused_attend = functools.partial(fused.attend, gather=False, interpret=True)
