@@ -38,7 +38,6 @@ if __name__ == '__main__':  # before TensorFlow is imported
   cli.quiet_tensorflow()
 
 from bertzoo_jax import objectives  # noqa: E402
-from bertzoo_jax.assembly import initial_weights  # noqa: E402
 from bertzoo_jax.batches import masked  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
@@ -46,6 +45,7 @@ from bertzoo_jax.corpus import bigrams  # noqa: E402
 from bertzoo_jax.evaluate import held_out  # noqa: E402
 from bertzoo_jax.evaluate import scores  # noqa: E402
 from bertzoo_jax.objectives import networks  # noqa: E402
+from bertzoo_jax.pretrained import initial_weights  # noqa: E402
 from bertzoo_jax.runs import curve  # noqa: E402
 from bertzoo_jax.runs import metrics  # noqa: E402
 from bertzoo_jax.runs import workdir as workdirs  # noqa: E402

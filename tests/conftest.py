@@ -51,7 +51,7 @@ LONGEST = (
   'test_disentangled',
   'test_systems',
   'test_watchdog',
-  'test_load',
+  'test_loading',
   'test_prepare',
   'test_readme',
   'test_architectures',

@@ -17,7 +17,7 @@ from configs import parts
 from configs.tasks import own
 from tests import test_finetune_questions as answers
 from tests import test_finetune_tags_choices as others
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')

@@ -26,7 +26,7 @@ from bertzoo_jax.runs import step_folders
 from configs import parts
 from configs.tasks import own
 from tests import killed
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import export
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.finetune import __main__ as command
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
 from tests import test_finetune as tasks
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 QUICK = ('xlnet',)
 # Its causal attention is no part of the encoder: it is fine-tuned with both sides in view.

@@ -16,7 +16,7 @@ from bertzoo_jax.runs import metrics
 from configs import parts
 from configs.tasks import own
 from tests import killed
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
 

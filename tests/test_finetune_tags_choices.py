@@ -13,7 +13,7 @@ from bertzoo_jax.finetune import __main__ as command
 from configs import parts
 from configs.tasks import own
 from tests import killed
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 WORDS = ('the', 'stood', 'there', 'I', 'looked', 'at')
 

@@ -5,7 +5,6 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
@@ -22,8 +21,6 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
-
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
 class Network(NamedTuple):
@@ -139,7 +136,7 @@ def encoder(config, vocab_size):
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
-    dtype=DTYPES[config.run.dtype],
+    dtype=encoders.DTYPES[config.run.dtype],
     unroll=config.run.unroll or 1,
     remat=config.run.remat,
   )

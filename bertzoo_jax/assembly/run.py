@@ -12,13 +12,13 @@ import numpy as np
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
+from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import failures
