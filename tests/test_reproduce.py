@@ -18,7 +18,7 @@ import pytest
 import small_table
 
 from bertzoo_jax import assembly
-from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.reproduce import __main__ as command
@@ -235,7 +235,7 @@ def test_the_curves_count_the_flops_of_each_phase():
   one = config.rows.whole.experiment
   one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
   run = assembly.resolve(one.lock())
-  short, long = trainings.published_by_phase(run, one.tokenizer.vocab_size)
+  short, long = reports.published_by_phase(run, one.tokenizer.vocab_size)
   spent = curves._spent(one)
   assert short < 0.52 * long
   assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(

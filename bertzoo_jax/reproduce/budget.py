@@ -15,7 +15,7 @@ import ml_collections
 
 from bertzoo_jax import assembly
 from bertzoo_jax import pretrain
-from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -55,8 +55,8 @@ def work(experiment) -> float:
   2020 §2.1) for a network that has no such count.
   """
   run = assembly.resolve(experiment), experiment.tokenizer.vocab_size
-  flops = trainings.published_flops(*run)
-  return trainings.estimated_flops(*run) if flops is None else flops
+  flops = reports.published_flops(*run)
+  return reports.estimated_flops(*run) if flops is None else flops
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:

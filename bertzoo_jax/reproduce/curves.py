@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from bertzoo_jax import assembly
-from bertzoo_jax.assembly import run as trainings
+from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import storage
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
@@ -43,7 +43,7 @@ def _spent(experiment):
   flops = [1.0]
   if len(steps) > 1:
     run = assembly.resolve(experiment)
-    flops = trainings.published_by_phase(run, experiment.tokenizer.vocab_size)
+    flops = reports.published_by_phase(run, experiment.tokenizer.vocab_size)
   if None in flops:
     return lambda step: math.nan
   ends, totals = np.cumsum([0, *steps]), np.cumsum([0.0, *flops])
