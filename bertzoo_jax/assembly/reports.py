@@ -47,7 +47,7 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
 
 
 def export_notes(hf_class, network) -> list[str]:
-  """What export will do about a network that config.hf cannot hold; of several, the first counts."""
+  """What export will do about a network that config.hf cannot hold; of several, about the first."""
   notes = []
   for n in network.objective.networks[:1]:
     placed = hf.placed(hf_class, jax.eval_shape(n.of, network.shapes), dict(n.reads))
