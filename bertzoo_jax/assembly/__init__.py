@@ -115,11 +115,7 @@ class Run:
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
     tx = named.build(
-      self.config.optimizer,
-      optimizers.BY_NAME,
-      'optimizer',
-      schedule,
-      trees.paths_of(shapes),
+      self.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
     )
     return Network(network, objective, shapes, schedule, tx)
 
