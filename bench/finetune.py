@@ -83,8 +83,8 @@ def make(args, folder):
 
 def opened(args, folder):
   """(Job, tasks.Task, Pretrained) of our side."""
+  from bertzoo_jax import pretrained
   from bertzoo_jax import tokenizers
-  from bertzoo_jax.assembly import pretrained
   from bertzoo_jax.finetune import plan
   from bertzoo_jax.finetune import work
   from configs import parts

@@ -26,7 +26,7 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False):
       vectors = model.encode(['A sentence.', 'Another one.'])  # [2, D] float32
 
   Further: model.config, model.params, model.apply(params, batch) and model.tokenizer; see
-  bertzoo_jax/loading.py:Loaded.
+  bertzoo_jax/pretrained/loading.py:Loaded.
 
   Args:
     address: W, W@STEP or W@best (a run of pretrain or finetune), hf:DIR or
@@ -42,6 +42,7 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False):
     errors.UserError: nothing at the address, files that cannot be read, or that name code which is
       not trusted.
   """
-  from bertzoo_jax import loading  # jax takes seconds to import, and the commands import this file
+  # here: jax takes seconds to import, and the commands import this file
+  from bertzoo_jax.pretrained import loading
 
   return loading.load(address, dtype, trust_code)

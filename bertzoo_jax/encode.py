@@ -28,10 +28,10 @@ from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax import export
-from bertzoo_jax import loading
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
+from bertzoo_jax.pretrained import loading
 from bertzoo_jax.text import binaries
 
 POOLING = ('mean', 'first', 'tokens')

@@ -53,7 +53,7 @@ LONGEST = (
   'test_disentangled',
   'test_systems',
   'test_watchdog',
-  'test_load',
+  'test_loading',
   'test_killed',
   'test_resumed',
   'test_readme',

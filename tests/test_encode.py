@@ -11,9 +11,9 @@ import pytest
 
 import bertzoo_jax
 from bertzoo_jax import encode
-from bertzoo_jax import loading
 from bertzoo_jax.common import errors
-from tests import test_load as made
+from bertzoo_jax.pretrained import loading
+from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[1]
 LINES = [

@@ -9,11 +9,11 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import initial_weights
 from configs import bert
 from configs import parts
 from tests import test_export

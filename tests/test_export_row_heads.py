@@ -15,10 +15,10 @@ from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
+from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
 from configs import parts
 from configs.tasks import parts as task_parts

@@ -10,8 +10,8 @@ import pytest
 
 from bertzoo_jax import export
 from bertzoo_jax.hf import verify
-from tests import test_load as made
 from tests import tuned
+from tests.pretrained import test_loading as made
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import export
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
-from tests import test_load as made
 from tests import tuned
+from tests.pretrained import test_loading as made
 
 QUICK = ('xlnet',)
 # Its causal attention is no part of the encoder: it is fine-tuned with both sides in view.

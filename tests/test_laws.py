@@ -90,7 +90,7 @@ def test_the_device_program_never_imports_the_host_program_or_tensorflow():
 
 
 def test_the_shared_ground_imports_neither_program():
-  folders = '|'.join((*HOST, *DEVICE, 'hf', 'assembly', 'preflight', 'show'))
+  folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'assembly', 'preflight', 'show'))
   for path in sorted([*(PACKAGE / 'common').glob('*.py'), *(PACKAGE / 'parts').glob('*.py')]):
     for name in imports(path):
       assert not re.match(rf'bertzoo_jax\.({folders})\b', name), f'{path} imports {name}'

@@ -13,8 +13,8 @@ import test_evaluate as evaluated
 import test_export as exports
 
 from bertzoo_jax import export
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import likelihoods

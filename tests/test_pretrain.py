@@ -25,6 +25,7 @@ import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import toys
 
 from bertzoo_jax import assembly
 from bertzoo_jax import cli
@@ -75,13 +76,8 @@ def world(tmp_path_factory):
   (folder / 'text.txt').write_text(
     '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
   )
-  prepare.prepare(
-    config(folder),
-    [str(folder / 'text.txt')],
-    str(folder / 'corpus'),
-    workers=1,
-    say=lambda line: None,
-  )
+  text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
+  prepare.prepare(config(folder), text, out, workers=1, say=lambda line: None)
   return folder
 
 
@@ -157,11 +153,8 @@ def here(world, monkeypatch):
 
 
 def rows(workdir):
-  return (
-    len((workdir / metrics.FILE).read_text().splitlines())
-    if (workdir / metrics.FILE).exists()
-    else 0
-  )
+  file = workdir / metrics.FILE
+  return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 def state_of(workdir, step=STEPS):
@@ -214,45 +207,20 @@ def check_resumes(world, untouched, workdir, *stops):
 def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   row = metrics.read(untouched)
   assert [r['step'] for r in row] == list(range(1, STEPS + 1))
-  assert {
-    'loss',
-    'mlm_loss',
-    'mlm_accuracy',
-    'pair_loss',
-    'pair_accuracy',
-    'lr',
-    'grad_norm',
-    'examples',
-    'epoch',
-    'batch_crc32',
-  } <= row[0].keys()
-  assert {
-    'held_out_loss',
-    'held_out_mlm_loss',
-    'held_out_mlm_accuracy',
-    'held_out_bits_per_byte',
-  } <= row[5].keys() & row[-1].keys()
+  of_training = 'loss mlm_loss mlm_accuracy pair_loss pair_accuracy lr grad_norm examples epoch'
+  assert {*of_training.split(), 'batch_crc32'} <= row[0].keys()
+  of_held_out = {f'held_out_{k}' for k in ('loss', 'mlm_loss', 'mlm_accuracy', 'bits_per_byte')}
+  assert of_held_out <= row[5].keys() & row[-1].keys()
   rows_of = [8] * BORDER + [1024 // 64] * (STEPS - BORDER)
   assert [r['examples'] for r in row] == list(itertools.accumulate(rows_of))
   assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
   assert len({r['batch_crc32'] for r in row}) == STEPS
   assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
   names = {p.name for p in untouched.iterdir()}
-  assert {
-    'config.json',
-    'corpus.json',
-    'attempts.jsonl',
-    'tokenizer',
-    'metrics.jsonl',
-    'checkpoints',
-    'loss.png',
-  } <= names
-  kept = step_folders.steps(untouched)
-  assert kept[-3:] == [STEPS - 2, STEPS - 1, STEPS] and set(kept) - {
-    STEPS - 2,
-    STEPS - 1,
-    STEPS,
-  } <= {6}
+  wished = 'config.json corpus.json attempts.jsonl tokenizer metrics.jsonl checkpoints loss.png'
+  assert set(wished.split()) <= names
+  kept, newest = step_folders.steps(untouched), [STEPS - 2, STEPS - 1, STEPS]
+  assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
 
 
 def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path, here, capsys):
@@ -297,12 +265,8 @@ def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
   moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  moments += {
-    0: [reached(epoch_border)],
-    1: [saving(BORDER)],
-    2: [saving(BORDER + 1)],
-    3: [saving(STEPS)],
-  }.get(trial, [])
+  borders = [reached(epoch_border)], [saving(BORDER)], [saving(BORDER + 1)], [saving(STEPS)], [], []
+  moments += borders[trial]
   check_resumes(world, untouched, tmp_path / 'run', *moments)
 
 
@@ -587,12 +551,8 @@ def test_a_mistake_ends_a_process_with_one_sentence_and_exit_code_2(world, tmp_p
 def test_other_science_at_resume_is_refused_and_machinery_may_change(
   world, untouched, tmp_path, here
 ):
-  refused(
-    world,
-    untouched,
-    {'schedule.learning_rate': 2e-2},
-    r'schedule.learning_rate: 0.01 → 0.02\. Give the old values',
-  )
+  words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
+  refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
   refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
   shutil.copytree(untouched, tmp_path / 'run')
   here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
@@ -622,14 +582,8 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
 
 
 def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
-  here(
-    tmp_path / 'run',
-    init=f'{untouched}@best',
-    phases=((2, {}),),
-    schedule__warmup=1,
-    run__keep_every=1,
-    run__eval_every=0,
-  )
+  how = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1, run__eval_every=0)
+  here(tmp_path / 'run', init=f'{untouched}@best', **how)
   said = capsys.readouterr().out
   assert 'optimizer and step fresh' in said and 'loaded: ' in said
   flat = lambda address: {
@@ -650,14 +604,8 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   vocab[one], vocab[other] = vocab[other], vocab[one]
   file.write_text(json.dumps(content))
   (source / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
-  refused(
-    world,
-    tmp_path / 'run',
-    {},
-    'another vocabulary: 2 of 300 pieces',
-    corpus=str(world / 'corpus'),
-    init=str(source),
-  )
+  given = dict(corpus=str(world / 'corpus'), init=str(source))
+  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
 def test_a_workdir_in_a_corpus_is_refused(world):
@@ -665,12 +613,8 @@ def test_a_workdir_in_a_corpus_is_refused(world):
 
 
 def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
-  refused(
-    world,
-    tmp_path / 'run',
-    {'phases': ((3, {}), (3, {'objective': parts.mlm()}))},
-    'Phase 1 does not train pair_head',
-  )
+  changes = {'phases': ((3, {}), (3, {'objective': parts.mlm()}))}
+  refused(world, tmp_path / 'run', changes, 'Phase 1 does not train pair_head')
 
 
 # In the ordinary run, tests/training/test_loop.py and test_pretrain_networks.py do so.
@@ -687,37 +631,19 @@ def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
 
 
-def npz(path, poison=(), length=32, steps=6, weight=np.inf, world=None):
+def npz(path, poison=(), length=32, steps=6):
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import corpus
 
-  world = world or path.parent
-  c = config(world)
-  train = pipeline.build(
-    corpus.open(world / 'corpus'),
-    format=c.format,
-    masking=c.masking,
-    length=length,
-    batch_size=8,
-    seed=0,
-  )
+  c = config(path.parent)
+  text = corpus.open(path.parent / 'corpus')
+  how = dict(format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
+  train = pipeline.build(text, **how)
   batches = [train.batch(s) for s in range(steps)]
   for s in poison:
-    batches[s]['masked_weights'][0, 0] = weight
-  meta = {
-    'vocab_size': 300,
-    'special': {},
-    'corpus_hash': 'abc',
-    'steps': [0, steps],
-    'batch_size': 8,
-    'length': length,
-    'phase': 0,
-  }
-  np.savez(
-    path,
-    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-    **{k: np.stack([b[k] for b in batches]) for k in batches[0]},
-  )
+    batches[s]['masked_weights'][0, 0] = np.inf
+  meta = dict(vocab_size=300, steps=[0, steps], length=length)
+  toys.write_batches(path, {k: np.stack([b[k] for b in batches]) for k in batches[0]}, **meta)
   return path
 
 
@@ -730,13 +656,8 @@ def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
     'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
   )
   line = command(world, tmp_path / 'run', f'--batches={path}')
-  done = subprocess.run(
-    [sys.executable, '-c', block, *line[3:]],
-    cwd=ROOT,
-    env=environment(),
-    capture_output=True,
-    text=True,
-  )
+  how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True)
+  done = subprocess.run([sys.executable, '-c', block, *line[3:]], **how)
   assert done.returncode == 0, done.stdout + done.stderr
   ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
   assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
@@ -770,12 +691,8 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
 
 
 def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
-  here(
-    tmp_path / 'run',
-    batches=str(npz(world / 'poisoned2.npz', poison=(3,))),
-    run__on_nonfinite='skip',
-    run__eval_every=0,
-  )
+  batches = str(npz(world / 'poisoned2.npz', poison=(3,)))
+  here(tmp_path / 'run', batches=batches, run__on_nonfinite='skip', run__eval_every=0)
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
   assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])

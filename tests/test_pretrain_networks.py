@@ -63,78 +63,45 @@ def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_sta
   border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)
   # the discriminator starts from the generator
   assert small.worst(border['encoder'], border['generator']['encoder']) == 0
-  assert (
-    small.worst(end['generator'], border['generator']) == 0
-    and small.worst(end['encoder'], border['encoder']) > 1e-3
-  )
-  rows = metrics.read(tmp_path / 'run')
-  assert (
-    'rtd_loss' not in rows[BORDER - 1]
-    and rows[BORDER]['rtd_loss'] > 0
-    and rows[BORDER]['mlm_loss'] > 0
-  )
+  assert small.worst(end['generator'], border['generator']) == 0
+  assert small.worst(end['encoder'], border['encoder']) > 1e-3
+  before, after = metrics.read(tmp_path / 'run')[BORDER - 1 : BORDER + 1]
+  assert 'rtd_loss' not in before and after['rtd_loss'] > 0 and after['mlm_loss'] > 0
 
 
 def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys):
   here(tmp_path / 'run', **{**SHORT, 'run__eval_every': 2}, **ELECTRA)
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
-  classes = {
-    name: json.loads((tmp_path / 'hf' / name / 'config.json').read_text())['architectures']
-    for name in ('discriminator', 'generator')
-  }
-  assert classes == {
-    'discriminator': ['ElectraForPreTraining'],
-    'generator': ['ElectraForMaskedLM'],
-  }
-  assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes) and (
-    tmp_path / 'hf/generator/tokenizer.json'
-  ).exists()
+  classes = dict(discriminator='ElectraForPreTraining', generator='ElectraForMaskedLM')
+  for name, of_name in classes.items():
+    found = json.loads((tmp_path / 'hf' / name / 'config.json').read_text())
+    assert found['architectures'] == [of_name]
+  assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes)
+  assert (tmp_path / 'hf/generator/tokenizer.json').exists()
   fresh, run = params_at(tmp_path / 'run', 1), params_at(tmp_path / 'run', 2)
-  assert (
-    small.worst(fresh['encoder'], run['encoder'])
-    > 1e-3
-    < small.worst(fresh['generator'], run['generator'])
-  )
-  here(
-    tmp_path / 'again',
-    init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator',
-    **SHORT,
-    **ELECTRA,
-  )
+  for name in ('encoder', 'generator'):
+    assert small.worst(fresh[name], run[name]) > 1e-3
+  one, two = (f'hf:{tmp_path}/hf/{name}' for name in classes)
+  here(tmp_path / 'again', init=f'{one},{two}', **SHORT, **ELECTRA)
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
-  here(tmp_path / 'one', init=f'hf:{tmp_path}/hf/discriminator', **SHORT, **ELECTRA)
-  one = params_at(tmp_path / 'one', 1)
-  assert (
-    small.worst(one['encoder'], run['encoder']) == 0
-    and small.worst(one['generator'], run['generator']) > 0
-  )
+  here(tmp_path / 'one', init=one, **SHORT, **ELECTRA)
+  found = params_at(tmp_path / 'one', 1)
+  assert small.worst(found['encoder'], run['encoder']) == 0
+  assert small.worst(found['generator'], run['generator']) > 0
   said = capsys.readouterr().out
-  assert (
-    'generator: fresh' in said
-    and 'held-out replaced tokens: accuracy' in said
-    and 'flops     ' in said
-  )
-  with pytest.raises(
-    errors.UserError,
-    match=r'has no generator/.* leaves that as it is: give --init DISCRIMINATOR,GENERATOR',
-  ):
-    here(
-      tmp_path / 'headless',
-      init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/discriminator',
-      **SHORT,
-      **{**ELECTRA, 'objective': parts.replaced_token_frozen()},
-    )
+  for words in ('generator: fresh', 'held-out replaced tokens: accuracy', 'flops     '):
+    assert words in said
+  frozen = {**ELECTRA, 'objective': parts.replaced_token_frozen()}
+  words = r'has no generator/.* leaves that as it is: give --init DISCRIMINATOR,GENERATOR'
+  with pytest.raises(errors.UserError, match=words):
+    here(tmp_path / 'headless', init=f'{one},{one}', **SHORT, **frozen)
   with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):
-    here(
-      tmp_path / 'two', init=f'hf:{tmp_path}/hf/discriminator,hf:{tmp_path}/hf/generator', **SHORT
-    )
+    here(tmp_path / 'two', init=f'{one},{two}', **SHORT)
 
 
 @pytest.mark.slow
 def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is_said(
-  tmp_path,
-  here,
-  capsys,
+  tmp_path, here, capsys
 ):
   adversarial = {**ELECTRA, 'objective': parts.replaced_token_adversarial(width=0.5)}
   here(tmp_path / 'pair', **SHORT, **adversarial)
@@ -207,9 +174,7 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
 
 
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
-  tmp_path,
-  here,
-  capsys,
+  tmp_path, here, capsys
 ):
   shared = dict(
     encoder__sharing='all',

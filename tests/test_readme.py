@@ -18,7 +18,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import trust
 from configs.tasks import own
 from tests import found
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()

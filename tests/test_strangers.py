@@ -16,16 +16,12 @@ import numpy as np
 import pytest
 import rich.console
 import small_corpora
-from test_load import make_run
-from test_load import written
 
 import bertzoo_jax
 from bertzoo_jax import export
-from bertzoo_jax import loading
 from bertzoo_jax import objectives
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
@@ -37,6 +33,8 @@ from bertzoo_jax.evaluate import scores
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.parts import named
+from bertzoo_jax.pretrained import initial_weights
+from bertzoo_jax.pretrained import loading
 from bertzoo_jax.reproduce import plan as tables
 from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.tasks import datasets
@@ -44,6 +42,8 @@ from bertzoo_jax.text import finding
 from configs import bert
 from configs import parts as config_parts
 from configs.tables import albert_table5
+from tests.pretrained.test_loading import make_run
+from tests.pretrained.test_loading import written
 
 ROOT = pathlib.Path(__file__).parents[1]
 SAMPLE = ROOT / 'data/sample/time_machine.txt'

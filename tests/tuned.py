@@ -9,7 +9,7 @@ import ml_collections
 from bertzoo_jax.finetune import __main__ as command
 from configs import parts
 from configs.tasks import own
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
 COUNTS = {'train': 96, 'dev': 40, 'test': 6}

@@ -5,7 +5,6 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
@@ -22,8 +21,6 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
-
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
 class Network(NamedTuple):
@@ -118,11 +115,7 @@ class Run:
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
     tx = named.build(
-      self.config.optimizer,
-      optimizers.BY_NAME,
-      'optimizer',
-      schedule,
-      trees.paths_of(shapes),
+      self.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
     )
     return Network(network, objective, shapes, schedule, tx)
 
@@ -139,7 +132,7 @@ def encoder(config, vocab_size):
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
-    dtype=DTYPES[config.run.dtype],
+    dtype=encoders.DTYPES[config.run.dtype],
     unroll=config.run.unroll or 1,
     remat=config.run.remat,
   )

@@ -10,16 +10,16 @@ import jax
 import numpy as np
 
 from bertzoo_jax import assembly
-from bertzoo_jax import hf
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.assembly import published_flops
+from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
+from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import failures
@@ -27,7 +27,6 @@ from bertzoo_jax.runs import lock
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import watchdog
 from bertzoo_jax.runs import workdir as workdirs
-from bertzoo_jax.training import cost
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
@@ -93,17 +92,23 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
   state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
-  notes += _export_notes(config.hf, run.network(here, data.vocab_size, mesh))
+  notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0
   if first_process():
     workdirs.describe(workdir, config, data.corpus, data.save_tokenizer)
     attempt = workdirs.add_attempt(
-      workdir, corpus_hash=data.corpus['hash'], start_step=start, devices=_devices(), init=init
+      workdir,
+      corpus_hash=data.corpus['hash'],
+      start_step=start,
+      devices=reports.devices(),
+      init=init,
     )
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
-  bar.say('\n'.join([*_overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes]))
+  bar.say(
+    '\n'.join([*reports.overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes])
+  )
   training = loop.Loop(
     workdir=workdir,
     total_steps=end,
@@ -190,21 +195,6 @@ def _state(config, phase_run, checkpoints, start, init, data):
   return state, f'weights from {init}, optimizer and step fresh', [*lines, *notes]
 
 
-def _export_notes(hf_class, network) -> list[str]:
-  """What export will do about networks that config.hf cannot hold; of several, only the first is
-  meant to be that class.
-  """
-  notes = [
-    hf.fitting_note(
-      hf_class,
-      n.encoder.activation,
-      hf.flatten(jax.eval_shape(n.of, network.shapes)),
-    )
-    for n in network.objective.networks[:1]
-  ]
-  return [f'config.hf={note}' for note in notes if note]
-
-
 def _records(config, workdir, start, attempt):
   """The metrics and the trackers of this attempt; other processes than the first write nothing."""
   if not first_process():
@@ -217,51 +207,6 @@ def _records(config, workdir, start, attempt):
     wandb=config.run.wandb,
   )
   return metrics.Record(workdir, start, attempt), trackers
-
-
-def _overview(run, workdir, here, phase_run, state, data, mesh):
-  """The block at the start, line by line."""
-  config = run.config
-  shapes = phase_runs.param_shapes(state)
-  flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
-  lines = [
-    f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
-    f'devices   {_devices()} · {jax.process_count()} host(s) · mesh '
-    + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
-    f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
-    f'{config.objective.name} · products in {config.run.dtype}',
-    f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}'
-    + (
-      f' · {data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats'
-      if data.entropy is not None
-      else ''
-    ),
-  ]
-  # of a batch of options, each unit is several rows
-  of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
-  for p in run.phases:
-    rows, length = p.config.batch_size, p.config.length
-    all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
-    line = (
-      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
-      f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
-    )
-    if p.index == here.index:
-      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
-      if phase_run.data.rows_per_epoch:
-        epoch = phase_run.data.rows_per_epoch
-        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
-    lines.append(line)
-  published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
-  counted = 'not known: no published count for this network'
-  if published is not None:
-    counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
-  return [*lines, f'flops     {counted}']
-
-
-def _devices():
-  kinds = sorted({d.device_kind for d in jax.devices()})
-  return f'{jax.device_count()} × {", ".join(kinds)}'
 
 
 def _cpu():

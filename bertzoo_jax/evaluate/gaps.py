@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.evaluate import bigrams
@@ -18,6 +17,7 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import masked
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs

@@ -2,7 +2,7 @@
 
 import warnings
 
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax import hf
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import tables

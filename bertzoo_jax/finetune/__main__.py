@@ -28,7 +28,6 @@ import jax
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import loading
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
@@ -36,6 +35,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
+from bertzoo_jax.pretrained import loading
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import distributed

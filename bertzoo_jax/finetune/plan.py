@@ -7,8 +7,8 @@ import ml_collections
 
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
+from bertzoo_jax import pretrained
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -103,7 +103,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
     name: of the task.
     config: of the task's fine-tuning.
     task: tasks.Task.
-    weights: assembly.pretrained.Pretrained of every address.
+    weights: pretrained.Pretrained of every address.
     workdir: --workdir.
 
   Raises:

@@ -8,9 +8,9 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import loading
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import loading
 
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:

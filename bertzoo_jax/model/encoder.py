@@ -7,9 +7,14 @@ protocol.py says what an encoder promises. A model knows no mesh: what depends o
 (operations.py).
 """
 
+import jax.numpy as jnp
+
 from bertzoo_jax.model import disentangled
 from bertzoo_jax.model import transformer
 from bertzoo_jax.model import two_stream
+
+# of matrix products
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 BY_NAME = {
   'transformer': transformer.Transformer,

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from bertzoo_jax import loading
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import work
 from bertzoo_jax.preflight import readiness
+from bertzoo_jax.pretrained import loading
 
 
 class Runs(NamedTuple):

@@ -6,8 +6,8 @@ import statistics
 import jax
 
 from bertzoo_jax import pretrain
+from bertzoo_jax import pretrained
 from bertzoo_jax import tasks
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary

@@ -180,10 +180,7 @@ class Checkpoints:
       self.wait()
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
-      print(
-        f'WARNING: the last checkpoint could not be written: {errors.named(e)}',
-        flush=True,
-      )
+      print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""

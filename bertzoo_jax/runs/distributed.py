@@ -118,9 +118,7 @@ def watched():
     if not comes_from_another(e):
       raise
     print(
-      f'error: the hosts cannot go on together: {errors.words(e, 300)}',
-      file=sys.stderr,
-      flush=True,
+      f'error: the hosts cannot go on together: {errors.words(e, 300)}', file=sys.stderr, flush=True
     )
     _exit(TRY_AGAIN)
 

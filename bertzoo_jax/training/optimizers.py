@@ -239,8 +239,7 @@ def _map_with_path(f, *of):
 def _stateless(f, state=_EMPTY):
   """The transform (updates, params) → updates whose state holds no array."""
   return optax.GradientTransformation(
-    lambda params: state,
-    lambda updates, state, params=None: (f(updates, params), state),
+    lambda params: state, lambda updates, state, params=None: (f(updates, params), state)
   )
 
 

@@ -99,10 +99,7 @@ def entering(phase_run: PhaseRun):
     return new.replace(spikes=spikes.entered(old.spikes))
 
   return jax.jit(
-    entered,
-    out_shardings=_where(phase_run),
-    donate_argnums=0,
-    compiler_options=_options(phase_run),
+    entered, out_shardings=_where(phase_run), donate_argnums=0, compiler_options=_options(phase_run)
   )
 
 

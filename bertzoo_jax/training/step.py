@@ -238,8 +238,7 @@ def _except(updates, frozen):
   if not frozen:
     return updates
   return jax.tree_util.tree_map_with_path(
-    lambda p, u: jnp.zeros_like(u) if optimizers.matching(trees.path_of(p), frozen) else u,
-    updates,
+    lambda p, u: jnp.zeros_like(u) if optimizers.matching(trees.path_of(p), frozen) else u, updates
   )
 
 

@@ -26,46 +26,29 @@ def _run(*flags):
   )
 
 
+RATE = 'Did you mean --config.schedule.learning_rate?'
+
+
 @pytest.mark.parametrize(
-  'flags, words',
+  'config, flag, words',
   [
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.masking.rat=0.2'),
-      "no field 'rat'. Did you mean --config.masking.rate?",
-    ),
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.learning_rate=1'),
-      'Did you mean --config.schedule.learning_rate?',
-    ),
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.optimiser.lr=1'),
-      'Did you mean --config.schedule.learning_rate?',
-    ),
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.optimiser.zzz=1'),
-      'Did you mean --config.optimizer? There is: b1',
-    ),
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.optimizer.learning_rat=1'),
-      'Did you mean --config.schedule.learning_rate?',
-    ),
-    (
-      ('--config', 'configs/bert.py:tiny', '--config.format.nam=a'),
-      'Did you mean --config.format.name?\n',
-    ),
-    (('--config', 'configs/bert.py:tiny', '--config.fromat=a'), 'Did you mean --config.format?'),
-    (('--config', 'configs/bert.py:tiny', '--config.steps=5'), 'steps are those of config.phases'),
-    (('--config', 'configs/bert.py:tinny'), "Did you mean 'tiny'?"),
-    (('--config', 'configs/bret.py:tiny'), 'there is no config file configs/bret.py'),
-    (
-      ('--config', 'configs/bert.py:tiny', '--sourc', 'b'),
-      '--sourc is no flag (see --help). Did you mean --source?',
-    ),
-    (('--config', 'configs/bert.py:tiny', 'b'), "'b' is not a flag"),
-    ((), '--config is missing'),
+    ('bert.py:tiny', '--config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),
+    ('bert.py:tiny', '--config.learning_rate=1', RATE),
+    ('bert.py:tiny', '--config.optimiser.lr=1', RATE),
+    ('bert.py:tiny', '--config.optimizer.learning_rat=1', RATE),
+    ('bert.py:tiny', '--config.optimiser.zzz=1', 'mean --config.optimizer? There is: b1'),
+    ('bert.py:tiny', '--config.format.nam=a', 'Did you mean --config.format.name?\n'),
+    ('bert.py:tiny', '--config.fromat=a', 'Did you mean --config.format?'),
+    ('bert.py:tiny', '--config.steps=5', 'steps are those of config.phases'),
+    ('bert.py:tinny', None, "Did you mean 'tiny'?"),
+    ('bret.py:tiny', None, 'there is no config file configs/bret.py'),
+    ('bert.py:tiny', '--sourc=b', '--sourc is no flag (see --help). Did you mean --source?'),
+    ('bert.py:tiny', 'b', "'b' is not a flag"),
+    (None, None, '--config is missing'),
   ],
 )
-def test_a_wrong_flag_is_one_sentence_with_what_was_meant(flags, words):
+def test_a_wrong_flag_is_one_sentence_with_what_was_meant(config, flag, words):
+  flags = [f'--config=configs/{config}'] * bool(config) + [flag] * bool(flag)
   done = _run(*PREPARE, *flags)
   assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr, (
     done.stderr
@@ -230,26 +213,13 @@ def library(name, message, base=Exception, **codes):
     (OSError(errno.EIO, 'Input/output error', 'a'), 75),
     (ConnectionResetError(errno.ECONNRESET, 'Connection reset by peer'), 75),
     (TimeoutError('read'), 75),
-    (
-      library(
-        'NotFoundError', 'Error executing an HTTP request: HTTP response code 404', error_code=5
-      ),
-      2,
-    ),
+    (library('NotFoundError', 'an HTTP request: HTTP response code 404', error_code=5), 2),
     (library('PermissionDeniedError', 'HTTP response code 403 with body …', error_code=7), 2),
     (library('UnavailableError', 'HTTP response code 503', error_code=14), 75),
     (library('AbortedError', "Couldn't resolve host 'storage.googleapis.com'", error_code=10), 75),
     (library('ClientConnectionError', 'Cannot connect to host storage.googleapis.com:443'), 75),
-    (
-      library(
-        'PermissionDeniedError', 'gs://my-temporary-502/run: HTTP response code 403', error_code=7
-      ),
-      2,
-    ),
-    (
-      library('InvalidArgumentError', 'slice index 502 of dimension 0 out of bounds', error_code=3),
-      2,
-    ),
+    (library('PermissionDeniedError', 'gs://my-temporary-502: response code 403', error_code=7), 2),
+    (library('InvalidArgumentError', 'slice index 502 out of bounds', error_code=3), 2),
     (library('HttpError', 'Invalid bucket name, 400', OSError), 2),
     (library('HttpError', 'Error, 400', code=400), 2),
     (library('HttpError', 'Error, 503', code=503), 75),

@@ -13,7 +13,6 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import hf
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
@@ -23,6 +22,7 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import xlnet
+from bertzoo_jax.pretrained import initial_weights
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')

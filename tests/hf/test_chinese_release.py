@@ -9,8 +9,8 @@ import pytest
 import safetensors.numpy
 import small_networks as small
 
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
+from bertzoo_jax.pretrained import initial_weights
 
 transformers = pytest.importorskip('transformers', reason='the loss is compared with transformers')
 torch = pytest.importorskip('torch', reason='the loss is compared with torch')

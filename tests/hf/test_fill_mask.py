@@ -10,7 +10,7 @@ import safetensors.numpy
 import bertzoo_jax
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import fill_mask
-from tests import test_load as made
+from tests.pretrained import test_loading as made
 
 TEXT = 'The time [MASK] stood in the [MASK].'
 POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'

@@ -14,7 +14,6 @@ from test_export import make_workdir
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -23,6 +22,7 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.pretrained import initial_weights
 from configs import parts
 from tests.outside import convolved_config
 from tests.outside import convolved_hf

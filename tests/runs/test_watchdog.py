@@ -50,11 +50,7 @@ def test_a_peer_that_was_stopped_ends_the_run_with_75(world, tmp_path):
 
 def _program(text):
   return subprocess.Popen(
-    [
-      sys.executable,
-      '-c',
-      f'import ctypes, time\nfrom bertzoo_jax.runs import watchdog\n{text}',
-    ],
+    [sys.executable, '-c', f'import ctypes, time\nfrom bertzoo_jax.runs import watchdog\n{text}'],
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,

@@ -103,11 +103,7 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
 
 @pytest.mark.parametrize(
   'mesh,share',
-  [
-    pytest.param((8, 1, 1), 1, marks=pytest.mark.slow),
-    ((2, 2, 2), 1 / 4),
-    ((1, 8, 1), 1 / 8),
-  ],
+  [pytest.param((8, 1, 1), 1, marks=pytest.mark.slow), ((2, 2, 2), 1 / 4), ((1, 8, 1), 1 / 8)],
 )
 def test_parameters_and_moments_are_split_also_after_a_step(train, mesh, share):
   fresh, notes = phase_runs.fresh(phase_run(mesh)), phase_run(mesh).target[1]

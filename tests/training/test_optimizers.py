@@ -34,26 +34,15 @@ def draws():
   return params, grads
 
 
-def reference(
-  params,
-  grads,
-  *,
-  corrected,
-  b1,
-  b2,
-  eps,
-  weight_decay,
-  decays,
-  clip_norm,
-  adapted=(),
-  multipliers=None,
-  groups=None,
-):
+def reference(params, grads, *, corrected, decays, adapted=(), multipliers=(), groups=(), **fields):
   """Decoupled Adam as the released codes write it, parameter by parameter; LAMB with the parameters
   that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of what is
   clipped together.
   """
-  multipliers, groups = multipliers or {}, groups or [list(params)]
+  b1, b2, eps, weight_decay, clip_norm = (
+    fields[k] for k in ('b1', 'b2', 'eps', 'weight_decay', 'clip_norm')
+  )
+  multipliers, groups = dict(multipliers), groups or [list(params)]
   params, m, v = dict(params), {k: 0.0 for k in params}, {k: 0.0 for k in params}
   for t, (g, rate) in enumerate(zip(grads, RATES), start=1):
     scale = {}
@@ -64,9 +53,7 @@ def reference(
       m[k] = b1 * m[k] + (1 - b1) * g[k] * scale[k]
       v[k] = b2 * v[k] + (1 - b2) * (g[k] * scale[k]) ** 2
       size = np.sqrt(1 - b2**t) / (1 - b1**t) if corrected else 1.0
-      update = size * m[k] / (np.sqrt(v[k]) + eps) + (
-        weight_decay * params[k] if k in decays else 0.0
-      )
+      update = size * m[k] / (np.sqrt(v[k]) + eps) + weight_decay * params[k] * (k in decays)
       norms = np.linalg.norm(params[k]), np.linalg.norm(update)
       ratio = norms[0] / norms[1] if k in adapted and min(norms) > 0 else 1.0
       params[k] = params[k] - rate * multipliers.get(k, 1.0) * ratio * update
@@ -117,13 +104,7 @@ def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_
   assert share == pytest.approx(3.1623 if name == 'adamw_uncorrected' else 1.0, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-  'regex',
-  [
-    'nrom/',
-    '(',
-  ],
-)
+@pytest.mark.parametrize('regex', ['nrom/', '('])
 def test_a_decay_rule_that_matches_nothing_is_refused(regex):
   with pytest.raises(errors.UserError, match='no_decay'):
     built('adamw', lambda s: 1.0, SHAPES, no_decay=(regex,))
@@ -159,12 +140,8 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has
 def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
   params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
   tx = lamb(trees.paths_of(params), weight_decay=0.0, no_decay=(), no_adaptation=())
-  updates, _ = tx.update(
-    {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}},
-    tx.init(params),
-    params,
-    step=0,
-  )
+  grads = {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}}
+  updates, _ = tx.update(grads, tx.init(params), params, step=0)
   np.testing.assert_allclose(updates['a']['kernel'], -0.5 * 0.1 / np.sqrt(0.001), rtol=1e-4)
   assert not np.asarray(updates['b']['kernel']).any()
 

@@ -120,9 +120,7 @@ def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits
 
 
 @pytest.mark.parametrize(
-  'shapes',
-  [((2, 2, 2), (1, 1, 8)), pytest.param(((8, 1, 1),), marks=pytest.mark.slow)],
-  ids=str,
+  'shapes', [((2, 2, 2), (1, 1, 8)), pytest.param(((8, 1, 1),), marks=pytest.mark.slow)], ids=str
 )
 def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included(shapes):
   """Value and gradients of attention, with a term of its table, and of the sum with norm: every

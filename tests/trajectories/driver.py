@@ -11,6 +11,7 @@ import numpy as np
 import small_networks as small
 import torch
 
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -73,7 +74,7 @@ def our_losses(objective, params, optimizer, schedule, batches, accumulation=1):
   optimizer, schedule = dict(optimizer), dict(schedule)
   rate = schedules.BY_NAME[schedule.pop('name')](STEPS, **schedule)
   make = optimizers.BY_NAME[optimizer.pop('name')]
-  tx = make(rate, optimizers.paths_of(params), **optimizer)
+  tx = make(rate, trees.paths_of(params), **optimizer)
   state = small.state(objective, tx, params, len(batches[0]['input_ids']))
   step = jax.jit(steps.make_train_step(objective, tx, rate, seed=0, accumulation=accumulation))
   losses = []

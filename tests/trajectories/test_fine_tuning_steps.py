@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import objectives
+from bertzoo_jax.common import trees
 from bertzoo_jax.training import layer_decay
-from bertzoo_jax.training import optimizers
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -46,7 +46,7 @@ def trajectory(objective, params, batches, network, loss, names, share=0.95):
   than.
   """
   number = objective.networks[0].encoder.num_layers
-  rates = layer_decay.rates(optimizers.paths_of(params), number, DECAY, 'corrected')
+  rates = layer_decay.rates(trees.paths_of(params), number, DECAY, 'corrected')
   of_layer = lambda name: multiplier(name, network.config.num_hidden_layers)
   update = functools.partial(tuning.update, share=of_layer)
   return driver.Trajectory(

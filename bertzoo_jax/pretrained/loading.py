@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import assembly
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
+from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import features
@@ -63,7 +63,7 @@ class Loaded:
     """found: of `pretrained.open`. dtype: of matrix products, float32 or bfloat16."""
     self.found = found
     self.config = dict(encoder=found.section, tokenizer=found.tokenizer_section, hf=found.hf)
-    self.encoder = pretrained.encoder(found, errors.choose(dtype, assembly.DTYPES, 'dtype'))
+    self.encoder = pretrained.encoder(found, errors.choose(dtype, encoders.DTYPES, 'dtype'))
     self.params = jax.device_put(found.params)
     self.max_length = self.encoder.max_positions
     self._compiled = {

@@ -13,11 +13,9 @@ import small_networks as small
 
 import bertzoo_jax
 from bertzoo_jax import export
-from bertzoo_jax import loading
 from bertzoo_jax import objectives
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
@@ -25,6 +23,8 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import initial_weights
+from bertzoo_jax.pretrained import loading
 from configs import albert
 from configs import bert
 from configs import deberta

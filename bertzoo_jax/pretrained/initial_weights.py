@@ -7,7 +7,7 @@ One address, or one for each network of the objective, by comma.
 import functools
 
 from bertzoo_jax import hf
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary

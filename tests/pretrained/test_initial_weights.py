@@ -9,9 +9,9 @@ import small_networks as small
 from flax import traverse_util
 
 from bertzoo_jax import hf
-from bertzoo_jax.assembly import initial_weights
-from bertzoo_jax.assembly import pretrained
+from bertzoo_jax import pretrained
 from bertzoo_jax.common import errors
+from bertzoo_jax.pretrained import initial_weights
 
 WORDS = 'encoder/embeddings/word/embedding'
 POSITIONS = 'encoder/embeddings/position/embedding'

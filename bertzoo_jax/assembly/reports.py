@@ -1,0 +1,61 @@
+"""What a run says of itself before its first step, and its floating-point operations."""
+
+import jax
+
+from bertzoo_jax import hf
+from bertzoo_jax.assembly import published_flops
+from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.training import cost
+from bertzoo_jax.training import phase_run as phase_runs
+
+
+def overview(run, workdir, here, phase_run, state, data, mesh):
+  """The block at the start, line by line."""
+  config = run.config
+  shapes = phase_runs.param_shapes(state)
+  flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
+  lines = [
+    f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
+    f'devices   {devices()} · {jax.process_count()} host(s) · mesh '
+    + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
+    f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
+    f'{config.objective.name} · products in {config.run.dtype}',
+    f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
+  ]
+  if data.entropy is not None:
+    tokens = f'{data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats'
+    lines[-1] += f' · {tokens}'
+  # of a batch of options, each unit is several rows
+  of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
+  for p in run.phases:
+    rows, length = p.config.batch_size, p.config.length
+    all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
+    line = (
+      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
+      f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
+    )
+    if p.index == here.index:
+      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
+      if phase_run.data.rows_per_epoch:
+        epoch = phase_run.data.rows_per_epoch
+        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
+    lines.append(line)
+  published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
+  counted = 'not known: no published count for this network'
+  if published is not None:
+    counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
+  return [*lines, f'flops     {counted}']
+
+
+def export_notes(hf_class, network) -> list[str]:
+  """What export will do about a network that config.hf cannot hold; of several, about the first."""
+  notes = []
+  for n in network.objective.networks[:1]:
+    shapes = hf.flatten(jax.eval_shape(n.of, network.shapes))
+    notes.append(hf.fitting_note(hf_class, n.encoder.activation, shapes))
+  return [f'config.hf={note}' for note in notes if note]
+
+
+def devices():
+  kinds = sorted({d.device_kind for d in jax.devices()})
+  return f'{jax.device_count()} × {", ".join(kinds)}'
