@@ -57,7 +57,7 @@ def rows(name: str, size: str, types: list[str]):
   ).lock()
   for kind in types:
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
-    found = verdict.preflight(config, tpu=kind, largest=False)
+    found = verdict.preflight(verdict.Request(config, tpu=kind, largest=False))
     jax.clear_caches()
     if wrong := [f.sentence for f in found.findings if f.code in ('P08', 'P10')]:
       raise SystemExit(f'{name}:{size}: {wrong[0]}')

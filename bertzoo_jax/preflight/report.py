@@ -52,6 +52,7 @@ def show(found, console=None) -> None:
 def as_dict(found) -> dict:
   """A Preflight as plain values: bytes, seconds, dollars."""
   slice_ = found.slice_
+  given = {name: getattr(found.request, name) for name in ('price', 'preemptions')}
   return {
     'ready': found.ready,
     'fits': found.fits,
@@ -67,8 +68,7 @@ def as_dict(found) -> dict:
     'mesh': found.mesh,
     'phases': [_phase(found, p) for p in found.phases],
     'runs': found.runs and found.runs._asdict(),
-    'run': found.run
-    and {**found.run._asdict(), 'price': found.price, 'preemptions': found.preemptions},
+    'run': found.run and {**found.run._asdict(), **given},
     'libtpu_init_args': found.flags,
     'bucket_region': found.region,
     'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
@@ -282,7 +282,7 @@ def _remarks(found):
 
 def _whole(found):
   run = found.run
-  many = found.preemptions
+  many = found.request.preemptions
   lost = (
     f', of it {_span(run.lost_seconds)} lost to {many} preemption{"s" * (many > 1)}'
     if many
@@ -300,12 +300,9 @@ def _whole(found):
   if run.dollars is None:
     yield '--price DOLLARS (per chip and hour) gives the cost'
   else:
-    yield rich.text.Text(
-      f'at {found.price:.2f} dollars per chip and hour: {_money(run.dollars)} dollars (bounds '
-      f'{_money(run.least_dollars)} – '
-      f'{_money(run.most_dollars)})',
-      'bold',
-    )
+    price, least, most = found.request.price, _money(run.least_dollars), _money(run.most_dollars)
+    said = f'at {price:.2f} dollars per chip and hour: {_money(run.dollars)} dollars'
+    yield rich.text.Text(f'{said} (bounds {least} – {most})', 'bold')
 
 
 def _span(seconds) -> str:
