@@ -74,7 +74,8 @@ def _row(name, size, found, phase):
   )
   if not phase.time:
     return f'{head} – | – | – |'
-  time, mfu = phase.time, lambda seconds: report.mfu(found.slice_, phase, seconds)
+  time, likely = phase.time, report.mfu(found.slice_, phase)
+  mfu = lambda seconds: likely * time.likely / seconds
   speed = phase.rows * phase.length / time.likely / found.slice_.chips
   return (
     f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | '

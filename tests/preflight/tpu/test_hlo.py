@@ -216,12 +216,3 @@ def test_products_written_as_convolutions_count_what_is_multiplied(
   shape, left, right, attributes, flops
 ):
   assert hlo_text.convolution_flops(shape, left, right, attributes) == flops
-
-
-def test_optimal_seconds_lose_their_whole_seconds():
-  assert hlo.repaired_optimal_seconds({'optimal_seconds': -53.958}) == pytest.approx(0.042)
-  assert hlo.repaired_optimal_seconds({'optimal_seconds': 0.0087}) == pytest.approx(0.0087)
-  assert hlo.repaired_optimal_seconds({}) is None
-
-
-# --- programs with known answers ---
