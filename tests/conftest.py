@@ -59,7 +59,6 @@ LONGEST = (
   'test_readme',
   'test_architectures',
   'test_evaluate',
-  'test_rewinds',
 )
 
 

@@ -151,6 +151,7 @@ def test_an_empty_line_has_the_vector_of_the_special_tokens_and_is_told(places, 
     (dict(text='.'), 'is no file'),
     (dict(text='none.txt'), 'has no line'),
     (dict(text='latin.txt'), 'line 2 is not UTF-8'),
+    (dict(text='pointer.txt'), 'a Git LFS pointer'),
     (dict(address='nowhere'), 'nowhere has no checkpoint'),
     (dict(length=33), 'takes 32'),
     (dict(length=2), 'no room'),
@@ -166,6 +167,9 @@ def test_what_cannot_be_is_one_sentence_and_leaves_nothing(
   for name in ('there.npy', 'other.rows.npy', 'none.txt'):
     (tmp_path / name).touch()
   (tmp_path / 'latin.txt').write_bytes(b'a\n\xe9t\xe9\n')
+  (tmp_path / 'pointer.txt').write_text(
+    'version https://git-lfs.github.com/spec/v1\noid sha256:a\n'
+  )
   before = sorted(p.name for p in tmp_path.iterdir())
   given = {'address': str(places('bert')[0]), 'text': 'text.txt', 'out': 'v.npy', **change}
   with pytest.raises(errors.UserError, match=said):

@@ -20,9 +20,9 @@ import pytest
 from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import finding

@@ -232,7 +232,6 @@ def test_the_command_works(corpus):
   assert done.returncode == 0 and '[CLS]' in done.stdout, done.stderr
 
 
-@pytest.mark.slow  # another mistake is in tests/tokenizers/test_compare.py
 def test_a_mistake_exits_with_2(corpus):
   # refused before TensorFlow starts work
   done = _command(corpus, '--steps=5')

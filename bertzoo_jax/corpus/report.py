@@ -111,7 +111,7 @@ def describe(manifest: dict, where: str) -> str:
       for name, s in splits.items()
     ),
     f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '
-    'pieces per word; '
+    'tokens per word; '
     f'{report["duplicate_documents"]:,} exact duplicate documents, '
     f'{report["duplicate_paragraphs"]:,} paragraphs; '
     f'held out {100 * report["held_out_share"]:.2f} % of documents',

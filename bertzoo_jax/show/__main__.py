@@ -4,11 +4,6 @@
 Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
 segments begin. --stats measures rates and lengths instead; --npz writes raw batches, for
 `pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
-
-    python -m bertzoo_jax.show --tokenizers A,B,hf:C --source F [--source F2]
-
-compares tokenizers on a text: corpora, folders of `prepare`, vocabulary files, Hugging Face
-directories or names.
 """
 
 import itertools
@@ -36,7 +31,6 @@ from bertzoo_jax.corpus import mirror  # noqa: E402
 from bertzoo_jax.parts import ranges  # noqa: E402
 from bertzoo_jax.show import display  # noqa: E402
 from bertzoo_jax.show import measures  # noqa: E402
-from bertzoo_jax.tokenizers import compare  # noqa: E402
 
 STATS_STEPS = 20  # measured where --stats comes without --steps
 
@@ -235,28 +229,7 @@ def _range(text):
   return int(first), int(end)
 
 
-def compare_tokenizers(names, source, section=None, console=None) -> None:
-  """Prints measures of tokenizers on a text, and a line of it in each
-  (tokenizers/compare.py). UserError for a wrong name.
-  """
-  console = console or rich.console.Console(highlight=False, soft_wrap=True)
-  if not source:
-    raise errors.UserError('--source is missing: name the text on which --tokenizers are compared.')
-  results, size = compare.compare(names, source, section)
-  console.print(compare.table(results, size))
-  for line in compare.samples(results):
-    console.print(line)
-
-
 def main(_):
-  if _TOKENIZERS.value:
-    compare_tokenizers(
-      _TOKENIZERS.value, _SOURCE.value, _CONFIG.value and _CONFIG.value.tokenizer.to_dict()
-    )
-    return
-  for name, value in (('config', _CONFIG.value), ('corpus', _CORPUS.value)):
-    if value is None:
-      raise errors.UserError(f'--{name} is missing (see --help).')
   show(
     _CONFIG.value,
     _CORPUS.value,
@@ -271,8 +244,10 @@ def main(_):
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config(required=False)
-  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
+  _CONFIG = cli.define_config()
+  _CORPUS = flags.DEFINE_string(
+    'corpus', None, 'Corpus that `prepare` wrote, local or gs://.', required=True
+  )
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
   )
@@ -291,11 +266,4 @@ if __name__ == '__main__':
     'rows.',
   )
   _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
-  _TOKENIZERS = flags.DEFINE_list(
-    'tokenizers',
-    None,
-    'Tokenizers to compare, joined by commas: corpora, folders, vocabulary files, hf:DIR or '
-    'hf:OWNER/NAME. With --config, bare files are read as config.tokenizer says.',
-  )
-  _SOURCE = flags.DEFINE_multi_string('source', None, 'Text for --tokenizers, as for `prepare`.')
   cli.run(main)

@@ -1,38 +1,74 @@
-"""Files that hold no text, told by their first bytes. Read as text they would give rubbish, or
-nothing without a word.
+"""Files that hold no running text, told by their first bytes. Read as text they would give rubbish,
+or nothing without a word.
 """
 
-from bertzoo_jax.common import errors
+import csv
+import io
+import pathlib
+import re
 
-HEAD = 4096  # bytes that `refuse` looks at
-_ARCHIVES = (  # (first bytes, what it is, the program that unpacks it)
-  (b'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', 'unzip'),
-  (b'PK\x05\x06', 'an empty zip archive', 'unzip'),
-  (b"7z\xbc\xaf'\x1c", 'a 7-Zip archive', '7z x'),
-  (b'Rar!\x1a\x07', 'a RAR archive', 'unrar x'),
-  (b'\x1f\x9d', 'packed by compress', 'uncompress'),
-  (b'\x04"M\x18', 'packed by LZ4', 'unlz4'),
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import mediawiki
+from bertzoo_jax.text import unpacking
+
+HEAD = 4096  # bytes that are looked at
+_BRING = 'bring its text as plain text, or leave it out'
+_UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
+_AGAIN = 'download it again, and look at what comes'
+_BINARIES = (  # (first bytes, what it is, remedy)
+  (rb'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', _UNPACK.format('unzip')),
+  (rb'PK\x05\x06', 'an empty zip archive', _UNPACK.format('unzip')),
+  (rb"7z\xbc\xaf'\x1c", 'a 7-Zip archive', _UNPACK.format('7z x')),
+  (rb'Rar!\x1a\x07', 'a RAR archive', _UNPACK.format('unrar x')),
+  (rb'\x1f\x9d', 'packed by compress', _UNPACK.format('uncompress')),
+  (rb'\x04"M\x18', 'packed by LZ4', _UNPACK.format('unlz4')),
+  (rb'.{257}ustar', 'a tar archive', _UNPACK.format('tar -xf')),
+  (rb'\x7fELF', 'a program (ELF)', _BRING),
+  (rb'\xcf\xfa\xed\xfe', 'a program for macOS', _BRING),
+  (rb'%PDF-', 'a PDF', _BRING),
+  (rb'\x89PNG\r\n', 'a picture (PNG)', _BRING),
+  (rb'\xff\xd8\xff', 'a picture (JPEG)', _BRING),
+  (rb'GIF8[79]a', 'a picture (GIF)', _BRING),
+  (rb'SQLite format 3\0', 'an SQLite database', _BRING),
+  (rb'PAR1', 'a parquet file in a packed one, which cannot be read so', _BRING),
+  (rb'ARROW1', 'an Arrow file', _BRING),
+  (rb'Obj\x01', 'an Avro file', _BRING),
+  (rb'\x89HDF\r\n', 'an HDF5 file', _BRING),
+  (rb'\x93NUMPY', 'a NumPy array', _BRING),
+  (rb'GGUF', 'a model (GGUF)', _BRING),
+  (rb'\xd0\xcf\x11\xe0', 'an old document of Microsoft Office', _BRING),
+  (rb'{\\rtf', 'a document in RTF', _BRING),
 )
-_OTHERS = (
-  (b'\x7fELF', 'a program (ELF)'),
-  (b'MZ', 'a program for Windows'),
-  (b'\xcf\xfa\xed\xfe', 'a program for macOS'),
-  (b'%PDF-', 'a PDF'),
-  (b'\x89PNG\r\n', 'a picture (PNG)'),
-  (b'\xff\xd8\xff', 'a picture (JPEG)'),
-  (b'GIF8', 'a picture (GIF)'),
-  (b'SQLite format 3\0', 'an SQLite database'),
-  (b'PAR1', 'a parquet file in a packed one, which cannot be read so'),
-  (b'ARROW1', 'an Arrow file'),
-  (b'ORC', 'an ORC file'),
-  (b'Obj\x01', 'an Avro file'),
-  (b'\x89HDF\r\n', 'an HDF5 file'),
-  (b'\x93NUMPY', 'a NumPy array'),
-  (b'GGUF', 'a model (GGUF)'),
-  (b'\xd0\xcf\x11\xe0', 'an old document of Microsoft Office'),
-  (b'{\\rtf', 'a document in RTF'),
+_WORDS = (  # the same, of what also begins a text: with control characters only
+  (rb'MZ', 'a program for Windows', _BRING),
+  (rb'ORC', 'an ORC file', _BRING),
 )
-_TAR = 257, b'ustar'  # where a tar archive says that it is one
+_STAND_INS = (  # the same, of text files in place of the file that was meant, or with markup
+  (rb'version https://git-lfs', 'a Git LFS pointer', 'fetch the file itself (git lfs pull)'),
+  (
+    rb'(?:\.\./)*/?(?:\.git/)?annex/objects/',
+    'a git-annex pointer',
+    'fetch the file itself (git annex get {file})',
+  ),
+  (rb'outs:\s*- (?:md5|hash|etag|path):', 'a DVC pointer', 'fetch the file itself (dvc pull)'),
+  (
+    rb'(?:Entry|Repository) not found\s*\Z|Invalid username or password\.\s*\Z',
+    "a server's refusal",
+    _AGAIN,
+  ),
+  (
+    rb'(?is)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)[\s>]',
+    'a web page (HTML)',
+    f'extract its text first; if it was meant to be another file, {_AGAIN}',
+  ),
+  (
+    rb'WARC/\d\.\d\s|filedesc://',
+    'a web archive (WARC, WET or ARC)',
+    'write the text of its records as JSON lines',
+  ),
+)
+_TABLES = '.csv', '.tsv', '.tab'
+_COLUMN = re.compile(r'\w[\w.:-]*(?: [\w.:-]+)?')  # a name of a column
 _LEAST = 64  # bytes, from which on control characters are counted
 _MOST = 0.05  # of the bytes may be control characters
 # of which text has some: tab, line ends, end of a page, end of a file in DOS, colours of a terminal
@@ -46,26 +82,45 @@ def refuse(head: bytes, file) -> None:
     head: its first bytes, HEAD of them if there are so many; of a packed file, those inside.
     file: its name, for the message.
   """
-  for start, what, program in _ARCHIVES:
-    if head.startswith(start):
-      raise _refusal(file, what, f'unpack it ({program} {file}) and name the files that were in it')
-  if head[_TAR[0] :].startswith(_TAR[1]):
-    raise _refusal(
-      file, 'a tar archive', f'unpack it (tar -xf {file}) and name the files that were in it'
-    )
-  for start, what in _OTHERS:
-    if head.startswith(start) and (len(start) > 3 or _controls(head)):
-      raise _refusal(file, what, 'bring its text as plain text, or leave it out')
-  if not head.startswith((b'\xff\xfe', b'\xfe\xff')) and (many := _controls(head)):
-    raise _refusal(
-      file,
-      f'a binary file ({many} of its first {min(len(head), HEAD):,} bytes are control characters)',
-      'leave it out, or if it is UTF-16 convert it to UTF-8 (iconv)',
+  many = _controls(head)
+  begin = head.removeprefix(b'\xef\xbb\xbf').lstrip()
+  for kinds, start in ((_BINARIES, head), (_WORDS, head if many else b''), (_STAND_INS, begin)):
+    for pattern, what, remedy in kinds:
+      if re.match(pattern, start, re.DOTALL):
+        raise errors.UserError(f'{file} is {what}, no text: {remedy.format(file=file)}.')
+  if many and not head.startswith((b'\xff\xfe', b'\xfe\xff')):
+    raise errors.UserError(
+      f'{file} is a binary file ({many} of its first {min(len(head), HEAD):,} bytes are control '
+      'characters), no text: leave it out, or if it is UTF-16 convert it to UTF-8 (iconv).'
     )
 
 
-def _refusal(file, what, remedy):
-  return errors.UserError(f'{file} is {what}, no text: {remedy}.')
+def refuse_source(raw: bytes, head: bytes, file) -> None:
+  """Raises UserError if a file's lines are no running text: as `refuse`, and for tables, XML that
+  is no MediaWiki dump, and a name that its content belies.
+
+  Args:
+    raw: the file's first bytes; head: those inside, which are others where it is packed.
+    file: its name.
+  """
+  if raw.startswith(b'PAR1'):
+    return
+  refuse(head, file)
+  if head.lstrip().startswith(b'<?xml') and not mediawiki.is_dump(head):
+    raise errors.UserError(
+      f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
+    )
+  *_, inner, outer = ['', '', *(s.lower() for s in pathlib.PurePath(file).suffixes)]
+  kind = inner if outer in unpacking.NAMES else outer
+  if raw and (outer == '.parquet' or outer in unpacking.NAMES and not unpacking.is_packed(raw)):
+    raise errors.UserError(
+      f'{file} is not what its name says: download it again, or rename it if it is text.'
+    )
+  if head and kind in _TABLES or _is_table(head):
+    raise errors.UserError(
+      f'{file} is a table, no running text: write its column of text as JSON lines or parquet, or '
+      'as a .txt file with a text per line.'
+    )
 
 
 def _controls(head) -> int:
@@ -73,3 +128,22 @@ def _controls(head) -> int:
   head = head[:HEAD]
   many = len(head) - len(head.translate(None, _CONTROLS))
   return many if len(head) >= _LEAST and many > _MOST * len(head) else 0
+
+
+def _is_table(head) -> bool:
+  """Whether every whole line has as many tabs; or as many commas, semicolons or bars as a first
+  line that names columns.
+  """
+  text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
+  lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
+  if len(lines) < 4 or not all(map(str.strip, lines[:4])):
+    return False
+  tabs = {line.strip().count('\t') for line in lines}
+  if len(tabs) == 1 and tabs != {0}:
+    return True
+  for mark in ',;|':
+    names, *rows = csv.reader(io.StringIO('\n'.join(lines)), delimiter=mark)
+    if len(names) > 1 and len(set(names)) == len(names) and all(map(_COLUMN.fullmatch, names)):
+      # the last row may be cut
+      return {len(row) for row in rows[:-1]} == {len(names)}
+  return False

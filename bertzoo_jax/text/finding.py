@@ -5,6 +5,7 @@ A local file or folder of that very name comes first, with its * # and [ ]. A na
 is both a pattern with files and two times one is refused.
 """
 
+import contextlib
 import glob
 import hashlib
 import inspect
@@ -28,7 +29,8 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
 class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
   (a dataset: no files, one estimate), `weight`: how many times its documents count
-  (sources.Reader), `dataset` 'tfds:NAME' or ''."""
+  (sources.Reader), `dataset` 'tfds:NAME' or '', `again`: files left out, for links lead to them
+  twice."""
 
   name: str
   option: str
@@ -36,6 +38,7 @@ class Source(NamedTuple):
   sizes: tuple[int, ...]
   weight: float = 1.0
   dataset: str = ''
+  again: tuple[str, ...] = ()
 
   @property
   def readings(self) -> int:
@@ -105,15 +108,15 @@ def _find(name, unweighted, weight):
       f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
       f'alone{_BRACKET if "[" in pattern else ""}).'
     )
+  files, again = _once(files)
   for file in files:
     if not storage.is_remote(file):
-      with open(file, 'rb') as f:
-        head = f.read(binaries.HEAD)
-      if not unpacking.is_packed(head) and not head.startswith(b'PAR1'):
-        binaries.refuse(head, file)  # now, and not when its turn comes in an hour
-  return Source(
-    name, option, tuple(files), tuple(storage.path(f).stat().length for f in files), weight
-  )
+      with open(file, 'rb') as f:  # now, and not when its turn comes in an hour
+        raw = f.read(binaries.HEAD)
+        f.seek(0)
+        binaries.refuse_source(raw, unpacking.inside(f, raw, binaries.HEAD), file)
+  sizes = tuple(storage.path(f).stat().length for f in files)
+  return Source(name, option, files, sizes, weight, again=again)
 
 
 def _ways(name):
@@ -139,7 +142,50 @@ def _local(pattern) -> list[str]:
   while literal < len(folders) and os.path.isdir('/'.join(folders[: literal + 1]) or '/'):
     literal += 1
   words = [*map(glob.escape, folders[:literal]), *folders[literal:], last]
-  return sorted(f for f in glob.glob('/'.join(words), recursive=True) if os.path.isfile(f))
+  return sorted(filter(os.path.isfile, set(_matching(words))))
+
+
+def _matching(words):
+  """The paths of a pattern, parted at its slashes; ** stands for folders of any depth."""
+  if '**' not in words:
+    return glob.glob('/'.join(words))
+  at = words.index('**')
+  tops = glob.glob('/'.join(words[:at]) or '/') if at else ['']
+  behind = words[at + 1 :] or ['*']
+  return [
+    path
+    for top in tops
+    for folder in _folders(top)
+    for path in _matching([*filter(None, [glob.escape(folder)]), *behind])
+  ]
+
+
+def _folders(top):
+  """A folder and those below it, each once, also where links lead back; names with a dot in front
+  are left out. What is there comes before what links lead to.
+  """
+  seen, real, links = set(), [top], []
+  while real or links:
+    folder = real.pop() if real else links.pop(0)
+    if (place := os.path.realpath(folder)) in seen or not os.path.isdir(place):
+      continue
+    seen.add(place)
+    yield folder
+    with contextlib.suppress(PermissionError):
+      for entry in os.scandir(folder or '.'):
+        if entry.is_dir() and not entry.name.startswith('.'):
+          (links if entry.is_symlink() else real).append(os.path.join(folder, entry.name))
+    links.sort()
+
+
+def _once(files) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """(files, those that are an earlier one by links)."""
+  kept, again = {}, []
+  for file in files:
+    place = file if storage.is_remote(file) else os.path.realpath(file)
+    if kept.setdefault(place, file) != file:
+      again.append(file)
+  return tuple(kept.values()), tuple(again)
 
 
 def _glob(pattern):

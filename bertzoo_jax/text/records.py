@@ -23,7 +23,7 @@ class Wanted:
   """
 
   def __init__(self, key: str, where):
-    self.key, self._where = key, {}
+    self.key, self.where, self._where = key, where, {}
     for name, value in where:
       self._where.setdefault(name, []).append(value)
     self._missing = dict.fromkeys((key, *self._where))

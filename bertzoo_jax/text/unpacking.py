@@ -1,5 +1,5 @@
-"""Files packed with gzip, bzip2, xz or Zstandard as streams of plain bytes; known by content,
-damage is an exception.
+"""Files packed with gzip, bzip2, xz or Zstandard as blocks of plain bytes; known by content, damage
+is an exception.
 """
 
 import bz2
@@ -8,31 +8,80 @@ import zlib
 
 import zstandard
 
+BLOCK = 1 << 20  # bytes that come at a time, about
 # and any OSError without a number
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+NAMES = ('.gz', '.bz2', '.xz', '.zst')
 # Bytes 1 to 3 of a Zstandard frame that carries no data; some packers begin with one
 _SKIPPABLE = b'\x2a\x4d\x18'
 _PACKED = 1 << 16  # bytes read at a time
-_PLAIN = 1 << 20  # bytes unpacked at a time, at most
-# Zstandard alone cannot be told to stop at _PLAIN: 4 packed bytes can stand for 128 KiB, so a piece
+# Zstandard alone cannot be told to stop at BLOCK: 4 packed bytes can stand for 128 KiB, so a piece
 # yields 32 MiB at most.
 _PIECE = 1 << 10
 
 
-def unpack(raw, head: bytes):
-  """A stream with read(n) of what a file holds.
+def is_packed(head: bytes) -> bool:
+  """Whether a file with these first bytes (6, if there are so many) is packed."""
+  return _decompressor(head) is not None
+
+
+def blocks(raw, head: bytes):
+  """Yields what a file holds, BLOCK bytes or more at a time; the last block may be shorter.
 
   Args:
     raw: the file, opened for reading bytes, at its start.
-    head: its first bytes, at least 6 if there are so many.
+    head: its first bytes, as of `is_packed`.
+
+  Raises:
+    DAMAGED, OSError: behind all that could be read.
   """
-  new = _decompressor(head)
-  return _Joined(raw, new) if new else raw
+  new, ready, damage = _decompressor(head), bytearray(), None
+  try:
+    for piece in _unpacked(raw, new, BLOCK) if new else iter(lambda: raw.read(BLOCK), b''):
+      ready += piece
+      if len(ready) >= BLOCK:
+        yield bytes(ready)
+        ready.clear()
+  except (*DAMAGED, OSError) as e:
+    damage = e
+  if ready:
+    yield bytes(ready)
+  if damage:
+    raise damage
 
 
-def is_packed(head: bytes) -> bool:
-  """Whether a file with these first bytes is packed."""
-  return _decompressor(head) is not None
+def inside(raw, head: bytes, size: int) -> bytes:
+  """The first `size` bytes, or less, of what a file holds; arguments as of `blocks`."""
+  data, new = b'', _decompressor(head)
+  if not new:
+    return head[:size]
+  try:
+    for piece in _unpacked(raw, new, size):
+      data += piece
+      if len(data) >= size:
+        break
+  except (*DAMAGED, OSError):
+    pass  # told when the file is read
+  return data[:size]
+
+
+def _unpacked(raw, new, most):
+  """Pieces of packed streams one behind the other (dumps of Wikipedia have thousands of them).
+
+  The libraries' own files take damage where a stream would begin for the end (bz2, lzma), or a cut
+  file for a whole one (zstandard): here either raises. Zeros between streams are padding.
+  """
+  data = raw.read(_PACKED)
+  while data:
+    stream = new()
+    while not stream.eof:
+      yield stream.decompress(data, most)
+      data = b''
+      if stream.needs_input and not stream.eof and not (data := raw.read(_PACKED)):
+        raise EOFError('a packed stream is cut')
+    data = stream.unused_data.lstrip(b'\0')
+    while not data and (more := raw.read(_PACKED)):
+      data = more.lstrip(b'\0')
 
 
 def _decompressor(head):
@@ -46,53 +95,6 @@ def _decompressor(head):
   if head.startswith(b'\x28\xb5\x2f\xfd') or head[1:4] == _SKIPPABLE and head[0] >> 4 == 5:
     return _Frame
   return None
-
-
-class _Joined:
-  """Packed streams one behind the other (dumps of Wikipedia have thousands of them).
-
-  The libraries' own files take damage where a stream would begin for the end (bz2, lzma), or a cut
-  file for a whole one (zstandard): here either is an exception, raised when all that came before it
-  has been read. Zeros between streams are padding.
-  """
-
-  def __init__(self, raw, new):
-    self._raw, self._new, self._ready = raw, new, bytearray()
-    self._stream, self._rest = None, b''  # the decompressor; what stands behind its end
-    self._damage = None
-
-  def read(self, size: int) -> bytes:
-    try:
-      while not self._damage and len(self._ready) < size and self._more():
-        pass
-    except (*DAMAGED, OSError) as e:
-      self._damage = e
-    if self._damage and not self._ready:
-      raise self._damage
-    data = bytes(self._ready[:size])
-    del self._ready[:size]
-    return data
-
-  def _more(self) -> bool:
-    """Unpacks some; False at the end."""
-    if self._stream is not None and self._stream.eof:
-      self._rest, self._stream = self._stream.unused_data, None
-    data = b''
-    if self._stream is None:
-      data, self._rest = self._rest.lstrip(b'\0'), b''
-    if not data and (self._stream is None or self._stream.needs_input):
-      data = self._raw.read(_PACKED)
-      if not data and self._stream is not None:
-        raise EOFError('a packed stream is cut')
-      if not data:
-        return False
-      if self._stream is None:
-        data = data.lstrip(b'\0')
-    if data and self._stream is None:
-      self._stream = self._new()
-    if self._stream is not None:
-      self._ready += self._stream.decompress(data, _PLAIN)
-    return True
 
 
 class _Member:
@@ -113,10 +115,8 @@ class _Frame:
   """A Zstandard frame, likewise."""
 
   def __init__(self):
-    self._frame, self._packed = (
-      zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
-      b'',
-    )
+    self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    self._packed = b''
 
   eof = property(lambda self: self._frame.eof)
   needs_input = property(lambda self: not self._packed)

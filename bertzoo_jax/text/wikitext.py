@@ -45,6 +45,12 @@ _LOOSE = tuple(mark + end for mark in ' \xa0,;，；、' for end in ')）')
 _BLANKS = re.compile(' {2,}+')
 _BEFORE_STOP = re.compile(r'(?<=[^ ]) ([,.])(?=\s|$)')
 
+# Of [[WORD:NAME.jpg|…]], whatever word a wiki has for files.
+_MEDIA = re.compile(
+  r'\.(?:jpe?g|png|gif|svg|tiff?|webp|bmp|xcf|pdf|djvu?|stl|og[agvx]|web[mp]|mp[34g]|mpeg|midi?|wav|'
+  r'flac|opus)\s*\Z',
+  re.IGNORECASE,
+)
 # Files, categories and media in the names of many wikis, old ones too; a dump names its own.
 NAMES = frozenset(
   'file image media category fichier datei bild archivo imagen medio ficheiro immagine bestand '
@@ -182,7 +188,8 @@ def _shown(link, names):
   target, bar, label = link.partition('|')
   prefix, colon, rest = target.partition(':')
   prefix = prefix.strip()
-  if colon and (prefix.lower() in NAMES or prefix.lower() in names):
+  named = colon and (prefix.lower() in NAMES or prefix.lower() in names)
+  if named or colon and prefix and _MEDIA.search(rest):
     return ''
   if '\n' in target:
     return link

@@ -1,7 +1,6 @@
-"""Files that hold no text are refused by their content, whatever their name, before anything is
-read.
-"""
+"""Files that hold no running text are refused by their content, before anything is read."""
 
+import bz2
 import gzip
 import io
 import os
@@ -18,7 +17,9 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.text import finding
-from bertzoo_jax.text import sources
+from bertzoo_jax.text import formats
+from bertzoo_jax.text import records
+from tests.text import made
 
 TEXT = b'One paragraph of text.\n\nAnother one, long enough to be read as text by anyone.\n' * 9
 
@@ -73,27 +74,75 @@ FILES = {
   'packed parquet': (lambda: gzip.compress(b'PAR1' + bytes(99)), 'a parquet file in a packed one'),
   'pickle': (lambda: pickle.dumps(np.arange(999)), 'a binary file .*control characters'),
   'noise': (lambda: os.urandom(4000), 'a binary file .*control characters'),
-  'utf-16 without a mark': (lambda: TEXT.decode().encode('utf-16-le'), 'convert it to UTF-8'),
+  'utf-16 without a mark': (
+    lambda: TEXT.decode().encode('utf-16-le'),
+    'a binary file .*convert it to UTF-8',
+  ),
 }
 
 
 @pytest.mark.parametrize('kind', FILES)
 def test_what_is_no_text_is_refused_whatever_its_name(tmp_path, kind):
   make, words = FILES[kind]
-  file = tmp_path / 'corpus.txt'
-  file.write_bytes(make())
-  with pytest.raises(
-    errors.UserError, match=f'corpus.txt is {words}' if words[0] == 'a' else words
-  ):
-    list(sources.Reader([finding.find(str(file))]).documents())
+  file = made.write(tmp_path / 'corpus.txt', make())
+  with pytest.raises(errors.UserError, match=f'corpus.txt is {words}'):
+    finding.find(str(file))
+
+
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:ab12\nsize 146946961\n'
+WARC = 'WARC/1.0\r\nWARC-Type: conversion\r\n\r\nSome text.\r\n'
+ROWS = [('id', 'user', 'text'), (76, 'u812', 'Good, and cheap.'), *[(7, 'u1', 'Bad.')] * 6]
+
+
+def _rows(mark, quote='"'):
+  cells = lambda row: (f'{quote}{c}{quote}' if mark in str(c) else str(c) for c in row)
+  return '\n'.join(mark.join(cells(row)) for row in ROWS) + '\n'
+
+
+@pytest.mark.parametrize(
+  'name, data, words',
+  [
+    ('a.txt', POINTER, r'a Git LFS pointer, no text: .*\(git lfs pull\)'),
+    ('a.parquet', POINTER, 'a Git LFS pointer'),
+    ('a.jsonl', b'\xef\xbb\xbf' + POINTER, 'a Git LFS pointer'),
+    ('a.txt', '../../.git/annex/objects/Wx/2/SHA256E-s3--ab.txt', 'a git-annex pointer'),
+    ('a.txt', 'outs:\n- md5: ab12\n  size: 3\n', r'a DVC pointer.*\(dvc pull\)'),
+    ('a.jsonl', 'Entry not found', "a server's refusal, no text: download it again"),
+    ('a.csv', _rows(','), 'a table, no running text: write its column of text as JSON lines'),
+    ('a.csv.gz', gzip.compress(b'text\nOne column.\n'), 'a table'),
+    ('a.tsv', 'One line.\n', 'a table'),
+    ('a.txt', _rows(','), 'a table'),
+    ('a.txt', _rows('\t'), 'a table'),
+    ('a', _rows(';'), 'a table'),
+    ('a', _rows('|') * 200, 'a table'),
+    ('a.html', '<!DOCTYPE html>\n<html><body>Text.', r'a web page \(HTML\), no text: extract its'),
+    ('a.txt', '\n<!-- made -->\n<HTML lang="en">', 'a web page'),
+    ('a.gz', '<?xml version="1.0"?>\n<!DOCTYPE html PUBLIC "x">', 'a web page'),
+    ('a.xml', '<?xml version="1.0"?>\n<tei>text</tei>', 'XML, but no MediaWiki dump'),
+    ('a.wet', WARC, r'a web archive \(WARC, WET or ARC\), no text: write the text of its records'),
+    ('a.wet.gz', gzip.compress(WARC.encode()), 'a web archive'),
+    ('a.txt', 'filedesc://a.arc 0.0.0.0 2008 text/plain 75\n', 'a web archive'),
+    ('a.parquet', 'text', 'not what its name says: download it again, or rename it'),
+    ('a.txt.gz', 'text', 'not what its name says'),
+    ('a.txt.zst', 'text', 'not what its name says'),
+  ],
+)
+def test_what_is_no_running_text_is_refused_before_anything_is_read(tmp_path, name, data, words):
+  file = made.write(tmp_path / name, data)
+  with pytest.raises(errors.UserError, match=f'{name} is {words}') as e:
+    finding.find(str(file))
+  assert '\n' not in str(e.value)
+  with pytest.raises(errors.UserError, match=f'{name} is {words}'), file.open('rb') as raw:
+    list(formats.paragraphs(formats.File(str(file)), raw, '', records.Wanted('text', ())))
 
 
 def test_the_last_of_many_files_is_looked_at_before_the_first_is_read(tmp_path):
   for i in range(3):
-    (tmp_path / f'{i}.txt').write_bytes(TEXT)
-  (tmp_path / '3.txt').write_bytes(_zip())
-  with pytest.raises(errors.UserError, match='3.txt is a zip archive'):
-    finding.find(f'{tmp_path}/*.txt')
+    made.write(tmp_path / f'{i}.txt', TEXT)
+  for data, words in ((_zip(), 'a zip archive'), (bz2.compress(_tar()), 'a tar archive')):
+    made.write(tmp_path / '3.txt', data)
+    with pytest.raises(errors.UserError, match=f'3.txt is {words}'):
+      finding.find(f'{tmp_path}/*.txt')
 
 
 @pytest.mark.parametrize(
@@ -107,8 +156,12 @@ def test_the_last_of_many_files_is_looked_at_before_the_first_is_read(tmp_path):
     b'MZ stands at the beginning.',
     '\ufeff漢字\x0c\x1b[1m'.encode(),
     TEXT.decode().encode('utf-16'),
+    b'Roses are red, violets are blue\n' * 9,
+    b'Yes,no\nPerhaps, perhaps, perhaps,\nNo,yes\nMaybe\n',
+    b'\tindented\n\ttext\n\tof four\n\tlines\n',
+    b'Entry not found in this dictionary.',
+    b'The first lines of a page are <html> and <head>.',
   ],
 )
 def test_odd_text_is_read_and_what_is_wrong_in_it_is_counted_not_refused(tmp_path, data):
-  (tmp_path / 'a').write_bytes(data)
-  list(sources.Reader([finding.find(str(tmp_path / 'a'))]).documents())
+  made.read(made.write(tmp_path / 'a', data))

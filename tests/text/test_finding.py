@@ -1,9 +1,12 @@
 """Finding: which files a --source names, and what tells them from others."""
 
+from pathlib import Path
+
 import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.text import finding
+from tests.text import made
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,42 @@ def test_a_pattern_without_files_is_refused_with_what_a_bracket_needs(tmp_path):
     finding.find(f'{tmp_path}/x[1]*.txt')
   (tmp_path / 'x[1].txt').touch()
   assert finding.find(f'{tmp_path}/x[[]1]*.txt').files == (f'{tmp_path}/x[1].txt',)
+
+
+def _tree(root, files=('text/a.txt', 'text/deep/b.txt', 'other/c.txt'), **links):
+  for file in files:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    made.write(root / file, file)
+  for link, target in links.items():
+    (root / link.replace('__', '/')).symlink_to(target)
+
+
+BOTH = 'text/a.txt text/deep/b.txt'
+
+
+@pytest.mark.parametrize(
+  'pattern, links, found, again',
+  [
+    ('text/**', {}, BOTH, ''),
+    ('text/**', dict(text__here='.', text__up='..'), f'{BOTH} text/up/other/c.txt', ''),
+    ('**/*.txt', dict(text__here='.', text__deep__up='..'), f'other/c.txt {BOTH}', ''),
+    ('**', dict(text__to='../other', other__to='../text'), f'other/c.txt {BOTH}', ''),
+    ('**/deep/**', dict(x='text/deep'), 'text/deep/b.txt', ''),
+    ('text/**', dict(text__linked='../other'), f'{BOTH} text/linked/c.txt', ''),
+    ('text/*', dict(text__z='a.txt'), 'text/a.txt', 'text/z'),
+    ('text/**', dict(text__z='deep/b.txt'), BOTH, 'text/z'),
+    ('text/*', dict(text__nothing='gone.txt', text__self='self'), 'text/a.txt', ''),
+  ],
+)
+def test_a_folder_is_walked_once_and_a_file_is_read_once_whatever_links_there_are(
+  tmp_path, monkeypatch, pattern, links, found, again
+):
+  monkeypatch.chdir(tmp_path)
+  _tree(tmp_path, **links)
+  source = finding.find(pattern)
+  assert (source.files, source.again) == (tuple(found.split()), tuple(again.split()))
+  reasons = {'file that links reach twice, read once': len(source.again)} if again else {}
+  assert made.read(pattern) == ([[Path(f).read_text()] for f in source.files], reasons)
 
 
 def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):

@@ -61,6 +61,21 @@ def test_markup_becomes_what_readers_see(markup, text):
   assert '|'.join(wikitext.paragraphs(markup)) == text
 
 
+CAPTION = 'thumb|right|250px|Caption of [[a|the]] picture'
+
+
+@pytest.mark.parametrize(
+  'target',
+  'Afbeelding:Foto.jpg Grafika:A_b.JPEG Archivo:x.png Fichier:x.svg Immagine:x.tiff Imagem:x.gif '
+  '그림:x.webp Hình:x.PNG slika:x.pdf FAIL:x.djvu Plik:x.ogg '
+  'Afbeelding:Sketches_(1.2).Svg'.split(),
+)
+def test_captions_of_pictures_leave_no_text_whatever_a_wiki_calls_its_files(target):
+  assert wikitext.paragraphs(f'One.\n[[{target}|{CAPTION}]]\nTwo.') == ['One.', 'Two.']
+  assert wikitext.paragraphs(f'[[ {target} ]]One.') == ['One.']
+  assert wikitext.paragraphs(f'See [[:{target}|the file]].') == ['See the file.']
+
+
 def test_a_wiki_names_its_own_files():
   assert wikitext.paragraphs('[[Dosiero:x|y]] t', {'dosiero'}) == ['t']
   assert wikitext.paragraphs('[[Dosiero:x|y]] t') == ['y t']

@@ -1,0 +1,222 @@
+"""Kinds of files: each becomes documents, and whatever is left out is counted."""
+
+import gzip
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.text import finding
+from bertzoo_jax.text import formats
+from bertzoo_jax.text import sources
+from bertzoo_jax.text import unpacking
+from tests.text import made
+
+
+def test_a_blank_line_parts_documents_and_a_line_is_a_paragraph(tmp_path):
+  file = made.write(tmp_path / 'a.txt', '\n\n one\ntwo\n \t\n\nthree')
+  assert made.read(file) == ([['one', 'two'], ['three']], {})
+
+
+def test_a_file_may_be_a_document(tmp_path):
+  made.write(tmp_path / 'a.txt', 'one\n\ntwo\n')
+  made.write(tmp_path / 'b.txt', 'three')
+  assert made.read(f'{tmp_path}/*.txt#file') == ([['one', 'two'], ['three']], {})
+
+
+def test_hard_wrapped_lines_are_joined_into_paragraphs(tmp_path):
+  file = made.write(
+    tmp_path / 'a.txt',
+    '\ufeffIt was the best\r\nof times.\r\n\r\nIt was the worst\r\n  of times.\r\n',
+  )
+  assert made.read(f'{file}#wrapped') == (
+    [['It was the best of times.', 'It was the worst of times.']],
+    {},
+  )
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
+def test_every_line_end_is_one_and_a_byte_order_mark_is_none_of_the_text(tmp_path, end):
+  file = made.write(tmp_path / 'a.txt', '\ufeff' + end.join(['a', 'b', '', 'c', '']))
+  assert made.read(file) == ([['a', 'b'], ['c']], {})
+
+
+@given(
+  st.lists(st.sampled_from(['a', 'é', '\r', '\n', '\r\n', '\u2028', ' ']), max_size=40),
+  st.integers(1, 7),
+)
+@settings(max_examples=150, deadline=None)
+def test_lines_do_not_depend_on_where_a_block_ends(tmp_path_factory, pieces, block):
+  text = ''.join(pieces)
+  file = made.write(tmp_path_factory.mktemp('lines') / 'a.txt', text)
+  counted = []
+  opened = formats.File('a.txt', add=lambda *what: counted.append(what))
+  old, unpacking.BLOCK = unpacking.BLOCK, block
+  try:
+    with file.open('rb') as f:
+      lines = list(formats._lines(opened, formats._blocks(opened, f, b'')))
+  finally:
+    unpacking.BLOCK = old
+  expected = re.split('\r\n|\r|\n', text)
+  assert lines == (expected if expected[-1] else expected[:-1])
+  assert not counted
+
+
+def test_plain_text_may_begin_with_a_bracket(tmp_path):
+  file = made.write(tmp_path / 'a.txt', '[Music]\nLa la.')
+  assert made.read(file) == ([['[Music]', 'La la.']], {})
+
+
+def test_bad_lines_are_dropped_counted_and_located(tmp_path):
+  file = made.write(
+    tmp_path / 'a.txt', b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9'
+  )
+  reader = sources.Reader([finding.find(str(file))])
+  assert list(reader.documents()) == [['good'], ['last é']]
+  assert reader.dropped.reasons['line not in UTF-8'] == dict(count=2, bytes=9, first=f'{file}:2')
+  assert reader.dropped.reasons['line with a NUL'] == dict(count=1, bytes=10, first=f'{file}:3')
+
+
+def test_utf_16_is_not_taken_for_text(tmp_path):
+  documents, dropped = made.read(made.write(tmp_path / 'a.txt', '漢字'.encode('utf-16')))
+  assert documents == [] and list(dropped) == ['file in UTF-16 or UTF-32, not UTF-8']
+
+
+@pytest.mark.parametrize('block', [3, 16, 64])
+def test_an_over_long_line_is_dropped_and_its_neighbours_stay(tmp_path, monkeypatch, block):
+  monkeypatch.setattr(formats, 'MAX_LINE', 20)
+  monkeypatch.setattr(unpacking, 'BLOCK', block)
+  file = made.write(
+    tmp_path / 'a.txt', 'a\n' + 'x' * 20 + '\n' + 'y' * 21 + '\nb\n' + 'z' * 50 + '\nc\n' + 'w' * 99
+  )
+  reader = sources.Reader([finding.find(str(file))])
+  assert list(reader.documents()) == [['a', 'x' * 20, 'b', 'c']]
+  assert reader.dropped.reasons == {
+    'line over 0 MiB': dict(
+      count=3, bytes=170, first=reader.dropped.reasons['line over 0 MiB']['first']
+    )
+  }
+
+
+def test_an_over_long_document_is_cut_at_a_line_and_counted(tmp_path, monkeypatch):
+  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
+  lines = tmp_path / 'a.jsonl'
+  made.write(lines, json.dumps(dict(text='aaaa\nbbbb\ncccc\ndddd')))
+  documents, dropped = made.read(lines)
+  assert documents == [['aaaa', 'bbbb'], ['cccc', 'dddd']]
+  assert list(dropped.values()) == [1]
+
+
+WIKI = """<doc id="1" url="u" title="Q &amp; A">
+Q &amp; A
+
+5 &lt; 6 &amp; "so" on.
+Heading.
+
+</doc>
+<doc id="2" url="u" title="Empty">
+Empty
+
+</doc>
+<doc id="3" url="u" title="The "X" > Y">
+The "X" > Y
+
+Text. The title stands once more:
+The "X" > Y
+</doc>
+<doc id="4" url="u" title="Unclosed">
+Unclosed
+
+Cut short
+"""
+
+
+def test_wikiextractor_output_loses_titles_and_entities_and_counts_empty_articles(tmp_path):
+  documents, dropped = made.read(made.write(tmp_path / 'wiki_00', WIKI))
+  assert documents == [
+    ['5 < 6 & "so" on.', 'Heading.'],
+    ['Text. The title stands once more:', 'The "X" > Y'],
+    ['Cut short'],
+  ]
+  assert dropped == {'empty document': 1}
+
+
+def test_one_pattern_may_hold_all_kinds_in_the_order_of_names(tmp_path):
+  made.write(tmp_path / 'a.txt', 'plain')
+  made.write(tmp_path / 'b.jsonl', '{"text": "json"}')
+  made.write(tmp_path / 'c', gzip.compress(WIKI.encode()))
+  assert [d[0] for d in made.read(f'{tmp_path}/*')[0]] == [
+    'plain',
+    'json',
+    '5 < 6 & "so" on.',
+    'Text. The title stands once more:',
+    'Cut short',
+  ]
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path):
+  file = made.write(tmp_path / 'a.txt', 'text')
+  with pytest.raises(errors.UserError, match='no file matches'):
+    finding.find(f'{tmp_path}/*.md')
+  with pytest.raises(errors.UserError, match=r'is a folder: write .*\*\*'):
+    finding.find(str(tmp_path))
+  with pytest.raises(errors.UserError, match="has no #fiel. Did you mean 'file'"):
+    made.read(f'{file}#fiel')
+  with pytest.raises(errors.UserError, match='WikiExtractor output, which has no #body'):
+    made.read(f'{made.write(tmp_path / "w", WIKI)}#body')
+
+
+@pytest.mark.parametrize(
+  'option, body',
+  [
+    ('', 'aaaa\nbbbb\ncccc\ndddd'),
+    ('#file', 'aaaa\n\nbbbb\ncccc\n\ndddd\n'),
+    ('#wrapped', 'aaaa\n\nbbbb\n\ncccc\n\ndddd\n'),
+    ('', '<doc id="1" url="u" title="t">\naaaa\nbbbb\ncccc\ndddd\n</doc>\n'),
+  ],
+)
+def test_every_reader_cuts_before_the_line_that_would_exceed_the_bound(
+  tmp_path, monkeypatch, option, body
+):
+  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
+  file = made.write(tmp_path / 'a.txt', body)
+  assert made.read(f'{file}{option}') == (
+    [['aaaa', 'bbbb'], ['cccc', 'dddd']],
+    {'document over 0 MiB cut in two (nothing lost)': 1},
+  )
+
+
+def test_the_bound_of_a_document_counts_bytes(tmp_path, monkeypatch):
+  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
+  file = made.write(tmp_path / 'a.txt', 'éé\néé\n\nééé\néé')
+  assert made.read(file)[0] == [['éé', 'éé'], ['ééé'], ['éé']]
+
+
+def test_a_paragraph_over_the_bound_is_a_document_and_no_empty_one_follows(tmp_path, monkeypatch):
+  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
+  file = made.write(tmp_path / 'a.txt', 'a' * 30 + '\n')
+  assert made.read(f'{file}#file') == ([['a' * 30]], {})
+  words = made.write(tmp_path / 'b.txt', 'one two\nsix\nten of\n')
+  # a paragraph is bounded like a document
+  assert made.read(f'{words}#wrapped')[0] == [['one two'], ['six'], ['ten of']]
+
+
+@pytest.mark.parametrize('name', ['a[1].txt', 'c#.txt', 'x#file', 'q?.txt'])
+def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
+  file = made.write(tmp_path / name, 'one\n\ntwo')
+  assert made.read(file)[0] == [['one'], ['two']]
+  assert made.read(f'{file}#file')[0] == [['one', 'two']]
+
+
+def test_filters_are_refused_where_documents_have_no_keys(tmp_path):
+  with pytest.raises(
+    errors.UserError,
+    match='plain text, whose documents have no keys: --where lang=et is for JSON lines',
+  ):
+    made.read(made.write(tmp_path / 'a.txt', 'one'), where=[('lang', 'et')])
+  with pytest.raises(errors.UserError, match='WikiExtractor output, whose documents have no keys'):
+    made.read(made.write(tmp_path / 'a', WIKI), where=[('lang', 'et')])

@@ -1,0 +1,104 @@
+"""Packed files: known by content, streamed, damage is counted."""
+
+import bz2
+import gzip
+import lzma
+import os
+import subprocess
+import sys
+
+import pytest
+import zstandard
+
+from tests.text import made
+
+PACKERS = [
+  gzip.compress,
+  bz2.compress,
+  lzma.compress,
+  zstandard.ZstdCompressor(write_checksum=True).compress,
+]
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+def test_packed_files_are_known_by_content_not_by_name(tmp_path, pack):
+  assert made.read(made.write(tmp_path / 'a', pack('one\n\ntwo'.encode()))) == (
+    [['one'], ['two']],
+    {},
+  )
+
+
+@pytest.mark.parametrize('pack', PACKERS)
+@pytest.mark.parametrize(
+  'damage',
+  [
+    'cut',
+    'cut at the start',
+    'flip',
+    'rubbish behind',
+    'damaged second stream',
+    'cut second stream',
+  ],
+)
+def test_a_damaged_packed_file_gives_what_it_holds_and_is_counted(tmp_path, pack, damage):
+  data, second = pack(b'one\n\n' + os.urandom(600_000).hex().encode() + b'\n\n'), pack(b'end')
+  flipped = bytearray(data)
+  flipped[len(data) // 2] ^= 255
+  damaged = {
+    'cut': data[:-20],
+    'cut at the start': data[:12],
+    'flip': bytes(flipped),
+    'rubbish behind': data + b'rubbish behind',
+    'damaged second stream': data + b'x' + second[1:],
+    'cut second stream': data + second[:-3],
+  }[damage]
+  documents, dropped = made.read(made.write(tmp_path / 'a', damaged))
+  assert len(dropped) == 1 and 'rest of a damaged packed file' in list(dropped)[0]
+  assert len(documents) <= 3 and (
+    documents[:1] == [['one']]
+    or damage == 'cut at the start'
+    or damage == 'flip'
+    and pack is not gzip.compress
+  )
+
+
+@pytest.mark.parametrize('pack', PACKERS)
+def test_packed_files_may_be_joined(tmp_path, pack):
+  data = pack(b'one\r') + pack(b'\n\r\ntwo') + pack(b'')
+  for end in (b'', b'\0' * 8):  # padding
+    assert made.read(made.write(tmp_path / 'a', data + end)) == ([['one'], ['two']], {})
+
+
+def test_a_zstandard_file_may_begin_with_a_frame_of_no_data(tmp_path):
+  assert made.read(
+    made.write(tmp_path / 'a', b'\x5a\x2a\x4d\x18\x04\0\0\0what' + zstandard.compress(b'one'))
+  ) == ([['one']], {})
+
+
+@pytest.mark.parametrize(
+  'open_packed',
+  [
+    lambda name: gzip.open(name, 'wb', 1),
+    pytest.param(lambda name: zstandard.open(name, 'wb'), marks=pytest.mark.slow),
+  ],
+)
+def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, open_packed):
+  with open_packed(tmp_path / 'a.txt') as f:
+    for data in (b'before\n', *[b'a' * (1 << 24)] * 64, b'\nafter'):
+      f.write(data)
+  # VmHWM starts anew with a program; ru_maxrss is inherited from the parent, here a test worker of
+  # gigabytes.
+  code = (
+    'import re, sys; from bertzoo_jax.text import finding, sources\n'
+    'r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), '
+    'r.dropped.reasons)\n'
+    'print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)'
+  )
+  out = subprocess.run(
+    [sys.executable, '-c', code, str(tmp_path / 'a.txt')],
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout.splitlines()
+  assert out[0].startswith("[['before', 'after']]") and "'bytes': 1073741824" in out[0]
+  assert int(out[1]) < 300, f'{out[1]} MB of memory for a line of 1 GiB'
