@@ -32,9 +32,8 @@ def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_tim
   assert found.run.steps_seconds == pytest.approx(24 * phase.time.likely)
   assert found.run.dollars == pytest.approx(24 * phase.time.likely / 3600 * 4)
   said = asked.printed(found)
-  assert (
-    '6 runs, 4 at a time, each on its own device' in said and 'epochs of the train rows' in said
-  )
+  assert '6 runs, 4 at a time, each on its own device' in said
+  assert 'epochs of the train rows' in said
   assert report.as_dict(found)['runs'] == {'number': 6, 'at_once': 4, 'rows': 384}
 
 
