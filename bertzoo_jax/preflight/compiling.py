@@ -140,12 +140,8 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
   """The described phases with what their compiled programs tell: whether they fit and, if all do,
   how long they take; [] if one cannot be compiled.
 
-  Phases of the same shapes and objective are compiled once.
-
-  Args:
-    findings: to add to (P09, P10, W05).
-    described: see `described`.
-    kernels: cycles of Pallas kernels, see `hlo.read`.
+  Phases of the same shapes and objective are compiled once. Adds P09, P10 and W05. kernels: see
+  `hlo.read`.
   """
   slice_ = work.slice_
   firsts, alike = {}, []  # what makes programs differ → first such phase; of each phase, the first
@@ -236,12 +232,8 @@ def _timed(made, kernels, slice_):
 def doubts(
   reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float | None
 ) -> list[str]:
-  """Why the reading of a program may have missed something.
-
-  Args:
-    reading, time: of the program.
-    analysis: the compiler's cost_analysis().
-    flops: that the model needs per step and device; None if that is not known.
+  """Why the reading of a program may have missed something. analysis: the compiler's
+  cost_analysis(). flops: that the model needs per step and device; None if that is not known.
   """
   out = []
   if reading.unknown_trips:

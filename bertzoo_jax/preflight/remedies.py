@@ -108,11 +108,8 @@ def _search(worst, unit, usable, peaks):
   the one that was refused would flatter. Those that are so small that their activations need no HBM
   flatter too.
 
-  Args:
-    worst: the phase.
-    unit: rows that a batch is a multiple of.
-    usable: bytes per device.
-    peaks: rows → {rows: bytes} of all that were seen to fit; it compiles the given ones.
+  unit: rows that a batch is a multiple of. usable: bytes per device. peaks: compiles batches, and
+  returns {rows: bytes} of all that were seen to fit.
   """
   down = lambda rows: max(unit, int(rows) // unit * unit)
   first, refused, seen = worst.rows * usable / worst.program.needed, worst.rows, {}

@@ -88,11 +88,8 @@ def size(shape: str, hbm_only: bool = False) -> int:
 
 def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
   """Multiplications and additions of a convolution, which is what every matrix product becomes:
-  products with a padded or dilated nothing are not counted.
-
-  Args:
-    shape, left, right: of result and operands.
-    attributes: text with window={…}, dim_labels=… and the group counts.
+  products with a padded or dilated nothing are not counted. shape, left, right: of result and
+  operands.
   """
   labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
   out, in_, kernel = dims(shape), dims(left), dims(right)
@@ -132,11 +129,8 @@ def dims(shape: str) -> list[int]:
 
 
 def group(attributes: str, devices: int) -> int:
-  """Devices of a replica group, in any of the ways it is written; 1 where none is.
-
-  Args:
-    attributes: text of the instruction behind its operands.
-    devices: of the program, which are meant by a list without any.
+  """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
+  program, which are meant by a list without any.
   """
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
     axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
