@@ -45,6 +45,7 @@ LONGEST = (
   'test_fine_tuning_steps',
   'test_problems',
   'test_verdict',
+  'test_remedies',
   'test_pretrain_networks',
   'test_outside',
   'test_pipeline',
