@@ -40,7 +40,7 @@ def lines(name: str) -> list[str]:
     experiment = next(j.experiment for j in jobs if j.name == job)
     title = config.rows[job].title
     print(f'{name}: {title} on {kind}', file=sys.stderr, flush=True)
-    found = verdict.preflight(experiment, tpu=kind, largest=False)
+    found = verdict.preflight(verdict.Request(experiment, tpu=kind, largest=False))
     jax.clear_caches()
     if not found.fits:
       why = found.findings.problems[0].sentence if found.findings.problems else 'no program'

@@ -57,7 +57,7 @@ def rows(name: str, size: str, types: list[str]):
   ).lock()
   for kind in types:
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
-    found = verdict.preflight(config, tpu=kind, largest=False)
+    found = verdict.preflight(verdict.Request(config, tpu=kind, largest=False))
     jax.clear_caches()
     if wrong := [f.sentence for f in found.findings if f.code in ('P08', 'P10')]:
       raise SystemExit(f'{name}:{size}: {wrong[0]}')
@@ -74,7 +74,8 @@ def _row(name, size, found, phase):
   )
   if not phase.time:
     return f'{head} – | – | – |'
-  time, mfu = phase.time, lambda seconds: report.mfu(found.slice_, phase, seconds)
+  time, likely = phase.time, report.mfu(found.slice_, phase)
+  mfu = lambda seconds: likely * time.likely / seconds
   speed = phase.rows * phase.length / time.likely / found.slice_.chips
   return (
     f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | '

@@ -98,7 +98,7 @@ def main(_):
 
   out = sys.stdout
   with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
-    found = verdict.preflight(
+    request = verdict.Request(
       _CONFIG.value,
       tpu=_TPU.value,
       topology=_TOPOLOGY.value,
@@ -110,8 +110,8 @@ def main(_):
       price=_PRICE.value,
       preemptions=_PREEMPTIONS.value,
       largest=_LARGEST.value,
-      say=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    found = verdict.preflight(request, lambda line: print(line, file=sys.stderr, flush=True))
   if _JSON.value:
     print(json.dumps(report.as_dict(found), ensure_ascii=False), file=out)
   else:

@@ -5,6 +5,7 @@ it takes.
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -61,6 +62,44 @@ class Phase(NamedTuple):
   devices: int = 1
 
 
+class Work(NamedTuple):
+  """What is compiled, and for what.
+
+  Attributes:
+    run: of an experiment.
+    text, mesh, slice_: of the run.
+    kept: folder of what earlier calls found; None for none.
+    say: prints a line of progress.
+  """
+
+  run: assembly.Run
+  text: object
+  mesh: jax.sharding.Mesh
+  slice_: chips.Slice
+  kept: str | None
+  say: Callable
+
+  def job(self, indices, changes=(), slice_=None, devices: int = 0) -> processes.Job:
+    """The step of a phase, or the way from one to the next, to be compiled.
+
+    Args:
+      indices: of the phase, or of both.
+      changes: (field, value) of what is set in the experiment.
+      slice_, devices: other chips, and how many devices of them the mesh has.
+    """
+
+    def changed(whole):
+      made = whole.copy_and_resolve_references().unlock()
+      made.update_from_flattened_dict(dict(changes))
+      return made.lock()
+
+    planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in self.run.phases)
+    features = {i: self.text.data.phase(planned[i]).features for i in indices}
+    made = assembly.Run(changed(self.run.config), planned)
+    where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
+    return processes.Job(made, features, self.text.data.vocab_size, *where)
+
+
 def described(findings, run, text, mesh) -> list:
   """[(Phase, PhaseRun)] of a run, traced and not compiled; without the phases that do not fit
   together (P08).
@@ -97,23 +136,18 @@ def described(findings, run, text, mesh) -> list:
   return out
 
 
-def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) -> list[Phase]:
+def phases(findings, work: Work, described, kernels) -> list[Phase]:
   """The described phases with what their compiled programs tell: whether they fit and, if all do,
   how long they take; [] if one cannot be compiled.
 
-  Phases of the same shapes and objective are compiled once.
-
-  Args:
-    findings: to add to (P09, P10, W05).
-    described: see `described`.
-    kernels: cycles of Pallas kernels, see `hlo.read`.
-    kept: folder of what earlier calls found; None for none.
-    say: prints a line of progress.
+  Phases of the same shapes and objective are compiled once. Adds P09, P10 and W05. kernels: see
+  `hlo.read`.
   """
+  slice_ = work.slice_
   firsts, alike = {}, []  # what makes programs differ → first such phase; of each phase, the first
   for made, phase_run in described:
     same = (
-      json.dumps(configuration.flatten(run.phases[made.index].config.objective), default=str),
+      json.dumps(configuration.flatten(work.run.phases[made.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
     )
@@ -122,7 +156,7 @@ def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) 
   todo, fitting = [(i,) for i in firsts.values() if (i,) not in found], not found
   for (index,) in todo:
     made = described[index][0]
-    say(
+    work.say(
       f'phase {index}: compiling the step of {made.rows:,} rows × {made.length} tokens for '
       f'{slice_.topology}'
     )
@@ -132,10 +166,10 @@ def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) 
   def known(number, program):
     if not isinstance(program, str) and program.fits and len(todo[number]) == 1:
       gives = f'{slice_.chip.usable / chips.GIB:.2f}'
-      say(f'phase {todo[number][0]} fits: {program.peak / chips.GIB:.2f} GiB of {gives}')
+      work.say(f'phase {todo[number][0]} fits: {program.peak / chips.GIB:.2f} GiB of {gives}')
 
-  jobs = [job(run, indices, text, slice_, mesh.size) for indices in todo]
-  found |= zip(todo, processes.compiled(jobs, whole=fitting, kept=kept, known=known))
+  jobs = [work.job(indices) for indices in todo]
+  found |= zip(todo, processes.compiled(jobs, whole=fitting, kept=work.kept, known=known))
   for indices, made in found.items():
     step = len(indices) == 1
     what = f'{"Phase" if step else "Entering phase"} {indices[-1]}'
@@ -159,28 +193,6 @@ def phases(findings, run, text, mesh, slice_, described, *, kernels, kept, say) 
     where = [str(p.index) for p in out if doubt in p.doubts]
     findings.add('W05', f'Phase{"s" * (len(where) > 1)} {", ".join(where)}: {doubt}.')
   return out
-
-
-def job(run, indices, text, slice_, devices: int, changes=()) -> processes.Job:
-  """The step of a phase, or the way from one to the next, as a job for `processes`.
-
-  Args:
-    run: of the experiment.
-    indices: of the phase, or of both.
-    text: of the run.
-    slice_, devices: the chips, and how many devices of them the mesh has.
-    changes: {field: value} to set in the experiment.
-  """
-
-  def changed(whole):
-    made = whole.copy_and_resolve_references().unlock()
-    made.update_from_flattened_dict(dict(changes))
-    return made.lock()
-
-  planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in run.phases)
-  features = {i: text.data.phase(planned[i]).features for i in indices}
-  made = assembly.Run(changed(run.config), planned)
-  return processes.Job(made, features, text.data.vocab_size, slice_, devices)
 
 
 def needs(program, slice_) -> str:
@@ -220,12 +232,8 @@ def _timed(made, kernels, slice_):
 def doubts(
   reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float | None
 ) -> list[str]:
-  """Why the reading of a program may have missed something.
-
-  Args:
-    reading, time: of the program.
-    analysis: the compiler's cost_analysis().
-    flops: that the model needs per step and device; None if that is not known.
+  """Why the reading of a program may have missed something. analysis: the compiler's
+  cost_analysis(). flops: that the model needs per step and device; None if that is not known.
   """
   out = []
   if reading.unknown_trips:

@@ -28,12 +28,6 @@ def runs(findings, config, init: str, task_dir: str) -> tuple[list[jobs.Job], re
   """The runs of a fine-tuning, and the text of the one with the largest batch, which is the first.
 
   ([], None) with a finding, if something does not fit (P01: the config, P06: weights or files).
-
-  Args:
-    findings: to add to.
-    config: of one task.
-    init: address of the weights.
-    task_dir: folder of the task's files.
   """
   with findings.collecting('P01'):
     (name, config), *others = plan.tasks(config).items()

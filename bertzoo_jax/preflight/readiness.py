@@ -81,11 +81,8 @@ class Text(NamedTuple):
 def text(findings: Findings, run, path: str | None, hosts: int) -> Text:
   """The text of a run: a corpus where a path is given, else what the config alone tells.
 
-  Args:
-    findings: what is wrong is added (P06, P07, W02, W03).
-    run: of an experiment.
-    path: of a corpus. One in an object store is judged by its manifest alone.
-    hosts: processes that share a batch.
+  A corpus in an object store is judged by its manifest alone. Adds P06, P07, W02 and W03. hosts:
+  that share a batch.
   """
   config, corpus, manifest = run.config, None, None
   if path is not None:
@@ -159,14 +156,8 @@ def check_workdir(
   findings: Findings, config, workdir: str, text: Text, state_bytes: int | None
 ) -> None:
   """Whether a run may write there (P11), is the one that is there (P12), and has room (P13), and
-  where a bucket lies (P14). Writes nothing that stays.
-
-  Args:
-    findings: to add to.
-    config: an experiment.
-    workdir: of the run.
-    text: of `text`.
-    state_bytes: of a checkpoint; None where it is not known.
+  where a bucket lies (P14). Writes nothing that stays. state_bytes: of a checkpoint; None where it
+  is not known.
   """
   path = storage.path(workdir)
   with findings.collecting('P11'), _answering(findings, workdir):

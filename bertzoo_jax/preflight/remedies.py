@@ -3,6 +3,7 @@ known.
 """
 
 import contextlib
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -46,33 +47,29 @@ class Remedy(NamedTuple):
   fits: bool
 
 
-def tried(run, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Remedy]]:
+def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
   """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
   that are enough). Ctrl-C ends the search, and what was found until then stands.
 
-  Args:
-    run: of an experiment.
-    worst: the Phase that needs most: what makes it fit should make the others fit.
-    text, mesh, slice_: of the run.
-    kept, say: see `compiling.phases`.
+  worst: the Phase that needs most: what makes it fit should make the others fit.
   """
+  usable = work.slice_.chip.usable
   found = {}  # option → Program
 
   def ask(options):
     jobs = {}
     for option in options:
       with contextlib.suppress(errors.UserError):  # what does not go together is no remedy
-        _, _, values, where, devices = option
-        jobs[option] = compiling.job(run, [worst.index], text, where, devices, values)
+        jobs[option] = work.job([worst.index], *option[2:])
     asked = [option for option in jobs if option not in found]
     for option in asked:
-      say(f'phase {worst.index}: trying {option.change}')
+      work.say(f'phase {worst.index}: trying {option.change}')
 
     def known(number, program):
       if not isinstance(program, str):
         found[asked[number]] = program
 
-    processes.compiled([jobs[option] for option in asked], whole=False, kept=kept, known=known)
+    processes.compiled([jobs[option] for option in asked], whole=False, kept=work.kept, known=known)
 
   fits = lambda option: option in found and found[option].fits
   batches = {}  # rows → option
@@ -80,23 +77,23 @@ def tried(run, worst, text, mesh, slice_, *, kept, say) -> tuple[int, list[Remed
   def peaks(rows):
     for n in rows:
       values = (('batch_size', n),)
-      batches[n] = Option(_batch(run, worst, n), _BATCH, values, slice_, mesh.size)
+      batches[n] = _here(work, _batch(work.run, worst, n), _BATCH, *values)
     ask([batches[n] for n in rows])
     return {n: found[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
-    if _state(worst) <= slice_.chip.usable:  # else no batch helps
-      _search(worst, _unit(run, worst, mesh, slice_.hosts), slice_.chip.usable, peaks)
+    if _state(worst) <= usable:  # else no batch helps
+      _search(worst, _unit(work, worst), usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
-    kinds = _kinds(run, worst, rows, mesh, slice_)
-    if _state(worst) > slice_.chip.usable:
+    kinds = _kinds(work, worst, rows)
+    if _state(worst) > usable:
       helping = [kinds[name] for name in kinds if name == 'mesh']
     else:
       helping = list(kinds.values())
     for turn in range(_TRIES):
       ask([k[turn] for k in helping if turn < len(k) and not any(map(fits, k))])
     if not any(fits(option) for option in found if option.note != _BATCH):
-      ask(_together(run, worst, kinds, mesh, slice_))
+      ask(_together(work, worst, kinds))
   rows = max((n for n, option in batches.items() if fits(option)), default=0)
   known = [o for o in found if o not in batches.values() or o == batches.get(rows)]
   known.sort(key=lambda o: (not found[o].fits, o.note == _BATCH))
@@ -111,11 +108,8 @@ def _search(worst, unit, usable, peaks):
   the one that was refused would flatter. Those that are so small that their activations need no HBM
   flatter too.
 
-  Args:
-    worst: the phase.
-    unit: rows that a batch is a multiple of.
-    usable: bytes per device.
-    peaks: rows → {rows: bytes} of all that were seen to fit; it compiles the given ones.
+  unit: rows that a batch is a multiple of. usable: bytes per device. peaks: compiles batches, and
+  returns {rows: bytes} of all that were seen to fit.
   """
   down = lambda rows: max(unit, int(rows) // unit * unit)
   first, refused, seen = worst.rows * usable / worst.program.needed, worst.rows, {}
@@ -141,38 +135,38 @@ def _search(worst, unit, usable, peaks):
     refused = min({refused, *tries} - set(seen))
 
 
-def _unit(run, phase, mesh, hosts) -> int:
+def _here(work, change, note, *values) -> Option:
+  """A change on the chips that were asked for."""
+  return Option(change, note, values, work.slice_, work.mesh.size)
+
+
+def _unit(work, phase) -> int:
   """The least number of rows that splits over microbatches, devices and hosts. The batch is a
   multiple of it.
   """
-  accumulation = run.phases[phase.index].config.run.accumulation
-  for unit in range(1, phase.rows + 1):
-    if _divides([unit], accumulation, mesh, hosts):
-      return unit
-  return phase.rows
+  accumulation = work.run.phases[phase.index].config.run.accumulation
+  units = range(1, phase.rows + 1)
+  return next((unit for unit in units if _divides([unit], accumulation, work)), phase.rows)
 
 
-def _divides(batches, accumulation, mesh, hosts) -> bool:
+def _divides(batches, accumulation, work) -> bool:
   with contextlib.suppress(errors.UserError):
     for rows in batches:
-      sharding.check_batch(rows, accumulation, mesh, hosts)
+      sharding.check_batch(rows, accumulation, work.mesh, work.slice_.hosts)
     return True
   return False
 
 
-def _kinds(run, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
+def _kinds(work, worst, rows) -> dict[str, list[Option]]:
   """Changes that leave the experiment as it is, by kind, each from what should be enough to the
-  strongest.
-
-  Args:
-    run, worst, mesh, slice_: see `tried`.
-    rows: of the largest batch that fits, or 0.
+  strongest. rows: of the largest batch that fits, or 0.
   """
+  run, mesh, slice_ = work.run, work.mesh, work.slice_
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
   machinery = run.phases[worst.index].config.run
   times = -(-worst.rows // rows) if rows else 2  # as many microbatches or devices should be enough
-  own = lambda change, note, *values: Option(change, note, values, slice_, mesh.size)
+  own = functools.partial(_here, work)
   kinds = {
     'accumulation': [
       own(
@@ -181,7 +175,7 @@ def _kinds(run, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
         + '; gradients are exchanged in each' * (mesh.shape['data'] < mesh.size),
         ('run.accumulation', n),
       )
-      for n in _accumulations(run, worst, times * machinery.accumulation, mesh, slice_.hosts)
+      for n in _accumulations(work, worst, times * machinery.accumulation)
     ],
     'remat': [
       own(
@@ -203,7 +197,7 @@ def _kinds(run, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
     ],
     'slice': [
       Option(f'--tpu={s.accelerator_type}', '', (), s, s.devices)
-      for s in _larger(run, times * over, mesh, slice_)
+      for s in _larger(work, times * over)
     ],
   }
   if machinery.dtype != 'float32':
@@ -211,8 +205,9 @@ def _kinds(run, worst, rows, mesh, slice_) -> dict[str, list[Option]]:
   return {name: k[: _TRIES - 1] + k[_TRIES - 1 :][-1:] for name, k in kinds.items() if k}
 
 
-def _together(run, worst, kinds, mesh, slice_) -> list[Option]:
+def _together(work, worst, kinds) -> list[Option]:
   """All at once, for what is not enough alone: on these chips, and on more."""
+  mesh, slice_ = work.mesh, work.slice_
   tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
   state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)
   leaner = [kinds[name][-1] for name in ('remat', 'dtype') if name in kinds]
@@ -229,26 +224,26 @@ def _together(run, worst, kinds, mesh, slice_) -> list[Option]:
   out = [all_of(smaller)] if len(smaller) > 1 and state <= usable else []
   if split < over and state * split <= usable * over:
     out.append(all_of([*smaller, whole]))
-  for larger in itertools.islice(_larger(run, 2 * over, mesh, slice_), _TRIES):
+  for larger in itertools.islice(_larger(work, 2 * over), _TRIES):
     if state * split <= usable * larger.devices // tensor:
       chosen = whole._replace(change=f'--tpu={larger.accelerator_type} {whole.change}')
       out.append(all_of([chosen, *leaner], larger, larger.devices))
   return out
 
 
-def _accumulations(run, worst, least, mesh, hosts) -> list[int]:
+def _accumulations(work, worst, least) -> list[int]:
   """Numbers of microbatches that split the batches of all phases that share the field, each at
   least twice the one before, from the least that should be enough.
   """
-  key, planned = 'run.accumulation', run.phases
-  own = lambda index: key in dict(run.config.phases[index][1])
+  key, planned = 'run.accumulation', work.run.phases
+  own = lambda index: key in dict(work.run.config.phases[index][1])
   sharing = [
     p.config.batch_size
     for p in planned
     if p.index == worst.index or not own(worst.index) and not own(p.index)
   ]
   now = planned[worst.index].config.run.accumulation
-  valid = [n for n in range(now + 1, min(sharing) + 1) if _divides(sharing, n, mesh, hosts)]
+  valid = [n for n in range(now + 1, min(sharing) + 1) if _divides(sharing, n, work)]
   out = []
   for n in valid:
     if n >= (2 * out[-1] if out else least):
@@ -256,18 +251,18 @@ def _accumulations(run, worst, least, mesh, hosts) -> list[int]:
   return out or valid[-1:]
 
 
-def _larger(run, over, mesh, slice_):
+def _larger(work, over):
   """The usual slices that the mesh grows with, with at least so many devices for the rows, small to
   large.
   """
-  chip, planned = slice_.chip, run.phases
-  for power in range(chip.most.bit_length() * (-1 in run.config.run.mesh[:2])):
+  chip, planned = work.slice_.chip, work.run.phases
+  for power in range(chip.most.bit_length() * (-1 in work.run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
       larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
-      there = larger.devices // mesh.shape['tensor']
+      there = larger.devices // work.mesh.shape['tensor']
       if (
         there >= over
-        and larger.chips > slice_.chips
+        and larger.chips > work.slice_.chips
         and not any(p.config.batch_size % (there * p.config.run.accumulation) for p in planned)
       ):
         yield larger

@@ -1,4 +1,4 @@
-"""What preflight found, in words and tables, and as JSON."""
+"""What preflight found: one report of plain values, as JSON or in words and tables."""
 
 import rich.console
 import rich.table
@@ -9,49 +9,10 @@ from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 
 
-def show(found, console=None) -> None:
-  """Prints a Preflight."""
-  console = console or rich.console.Console(highlight=False, soft_wrap=True)
-  if found.slice_:
-    console.print(_heading(found))
-  if found.phases:
-    console.print(_memory(found))
-    if any(p.time for p in found.phases):
-      console.print(_times(found))
-      for line in _remarks(found):
-        console.print(line)
-  if found.run:
-    for line in _whole(found):
-      console.print(line)
-  if found.flags and not any(f.code == 'P05' for f in found.findings):
-    console.print(f'LIBTPU_INIT_ARGS are taken: {found.flags}')
-  if found.region:
-    console.print(f"the workdir's bucket lies in {found.region}: the TPU should too.")
-  if found.remedies is not None:
-    console.print()
-    for line in _to_make_it_fit(found):
-      console.print(line)
-  if found.fits and (lines := faster(found.config)):
-    console.print('\nto make it faster:', style='bold')
-    for line in lines:
-      console.print(f'  {line}')
-  for finding in found.findings.warnings:
-    console.print(rich.text.Text(f'{finding.code}  {finding.sentence}', 'yellow'))
-  for finding in found.findings.problems:
-    console.print(rich.text.Text(f'{finding.code}  {finding.sentence}', 'bold red'))
-  many, doubtful = len(found.findings.problems), len(found.findings.warnings)
-  fine = (
-    f'it fits; {doubtful} warning{"s" * (doubtful != 1)}.'
-    if doubtful
-    else 'it fits, and nothing is wrong.'
-  )
-  said = fine if found.ready else f'{many} problem{"s" * (many != 1)}: it would not run.'
-  console.print(rich.text.Text(said, 'bold green' if found.ready else 'bold red'))
-
-
 def as_dict(found) -> dict:
   """A Preflight as plain values: bytes, seconds, dollars."""
   slice_ = found.slice_
+  given = {name: getattr(found.request, name) for name in ('price', 'preemptions')}
   return {
     'ready': found.ready,
     'fits': found.fits,
@@ -67,8 +28,7 @@ def as_dict(found) -> dict:
     'mesh': found.mesh,
     'phases': [_phase(found, p) for p in found.phases],
     'runs': found.runs and found.runs._asdict(),
-    'run': found.run
-    and {**found.run._asdict(), 'price': found.price, 'preemptions': found.preemptions},
+    'run': found.run and {**found.run._asdict(), **given},
     'libtpu_init_args': found.flags,
     'bucket_region': found.region,
     'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
@@ -116,19 +76,6 @@ def _phase(found, p):
   return out
 
 
-def _to_make_it_fit(found):
-  """Lines of what was tried, each with what it needs."""
-  gib = lambda remedy: f'{remedy.peak / chips.GIB:.2f} GiB'
-  if enough := [r for r in found.remedies if r.fits]:
-    yield f'to make it fit (of {found.slice_.chip.usable / chips.GIB:.2f} GiB, compiled with each):'
-    for r in enough:
-      yield f'  {r.change}: {gib(r)}' + f'; {r.note}' * bool(r.note)
-  else:
-    yield 'to make it fit: nothing that was tried is enough; take a larger slice'
-  if short := [r for r in found.remedies if not r.fits]:
-    yield f'  not enough: {", ".join(f"{r.change} ({gib(r)})" for r in short)}'
-
-
 def faster(config) -> list[str]:
   """What makes steps shorter and changes nothing else, by docs/tpu_choices.md and docs/TPU.md; []
   where all of it is set.
@@ -137,8 +84,7 @@ def faster(config) -> list[str]:
   if config.run.unroll and config.run.unroll < assembly.encoder(config, 1).num_layers:
     out.append(
       '--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and '
-      'a sixth less memory, and '
-      'longer to compile'
+      'a sixth less memory, and longer to compile'
     )
   if config.run.kernels == 'xla':
     out.append(
@@ -148,18 +94,11 @@ def faster(config) -> list[str]:
   return out
 
 
-def mfu(slice_, p, seconds=None) -> float | None:
-  """Share of its devices' peak that the model's own FLOPs take, in the likely time or another; None
-  if they are not known.
+def mfu(slice_, p) -> float | None:
+  """Share of its devices' peak that the model's own FLOPs take in the likely time; None if they are
+  not known.
   """
-  return p.flops and p.flops / ((seconds or p.time.likely) * p.devices * slice_.chip.peak)
-
-
-def _mfu_cells(slice_, p) -> tuple[str, str]:
-  if not p.flops:
-    return 'not known', ''
-  low, high = mfu(slice_, p, p.time.upper), mfu(slice_, p, p.time.floor)
-  return f'{mfu(slice_, p):.0%}', f'{low:.0%} – {high:.0%}'
+  return p.flops and p.flops / (p.time.likely * p.devices * slice_.chip.peak)
 
 
 def collectives(slice_, p) -> list[tuple]:
@@ -169,143 +108,167 @@ def collectives(slice_, p) -> list[tuple]:
   out = {}
   for c in p.reading.collectives:
     times, moved, seconds = out.get((c.opcode, c.group), (0, 0, 0.0))
-    out[c.opcode, c.group] = (
-      times + c.times,
-      moved + c.times * c.bytes,
-      seconds + c.times * estimate.exchange_time(c, slice_),
-    )
+    took = seconds + c.times * estimate.exchange_time(c, slice_)
+    out[c.opcode, c.group] = times + c.times, moved + c.times * c.bytes, took
   return [(*key, *value) for key, value in sorted(out.items(), key=lambda item: -item[1][1])]
 
 
-def _heading(found):
-  s = found.slice_
-  mesh = ' × '.join(f'{name} {n}' for name, n in found.mesh.items())
-  counts = ', '.join(
-    f'{n} {what}{"s" * (n > 1)}'
-    for n, what in ((s.chips, 'chip'), (s.hosts, 'host'), (s.devices, 'device'))
-  )
-  return rich.text.Text(
-    f'{s.accelerator_type} ({s.topology}): {counts} of {s.chip.usable / chips.GIB:.2f} GiB'
-    + (f' · mesh {mesh}' if mesh else ''),
-    'bold',
-  )
+# In words and tables.
 
 
-def _memory(found):
+def show(found, console=None) -> None:
+  """Prints a Preflight."""
+  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  for line in _lines(as_dict(found), found.remedies is not None):
+    console.print(line)
+
+
+def _lines(said, searched):
+  """What is printed of a report. searched: whether remedies were looked for."""
+  if said['slice']:
+    yield _heading(said)
+  if said['phases']:
+    yield _memory(said)
+    if any(p['time'] for p in said['phases']):
+      yield _times(said)
+      yield from _remarks(said)
+  if said['run']:
+    yield from _whole(said)
+  problems, warnings = said['problems'], said['warnings']
+  if said['libtpu_init_args'] and not any(p['code'] == 'P05' for p in problems):
+    yield f'LIBTPU_INIT_ARGS are taken: {said["libtpu_init_args"]}'
+  if said['bucket_region']:
+    yield f"the workdir's bucket lies in {said['bucket_region']}: the TPU should too."
+  if searched:
+    yield ''
+    yield from _to_make_it_fit(said)
+  if said['to_make_it_faster']:
+    yield rich.text.Text('\nto make it faster:', 'bold')
+    yield from (f'  {line}' for line in said['to_make_it_faster'])
+  for found, style in ((warnings, 'yellow'), (problems, 'bold red')):
+    yield from (rich.text.Text(f'{f["code"]}  {f["sentence"]}', style) for f in found)
+  fine = f'it fits; {_many(len(warnings), "warning")}.'
+  fine = fine if warnings else 'it fits, and nothing is wrong.'
+  verdict = fine if said['ready'] else f'{_many(len(problems), "problem")}: it would not run.'
+  yield rich.text.Text(verdict, 'bold green' if said['ready'] else 'bold red')
+
+
+def _heading(said):
+  s = said['slice']
+  mesh = ' × '.join(f'{name} {n}' for name, n in said['mesh'].items())
+  counts = ', '.join(_many(s[f'{what}s'], what) for what in ('chip', 'host', 'device'))
+  line = f'{s["type"]} ({s["topology"]}): {counts} of {_gib(s["hbm_usable"])} GiB'
+  return rich.text.Text(line + (f' · mesh {mesh}' if mesh else ''), 'bold')
+
+
+def _table(*columns, **fields):
+  """Columns to the right, but the first and `fits`."""
   right = lambda name: rich.table.Column(name, justify='right')
-  carries = any(p.carry for p in found.phases)
-  table = rich.table.Table(
-    'phase',
-    right('steps'),
-    right('rows × tokens'),
-    right('params'),
-    right('optim'),
-    *([right('memory')] if carries else []),
-    right('temp'),
-    right('peak'),
-    right('of HBM'),
-    'fits',
+  return rich.table.Table(
+    *(name if name in ('phase', 'fits') else right(name) for name in columns), **fields
+  )
+
+
+def _memory(said):
+  carries = any(p['carry'] for p in said['phases'])
+  table = _table(
+    *('phase', 'steps', 'rows × tokens', 'params', 'optim', *['memory'] * carries),
+    *('temp', 'peak', 'of HBM', 'fits'),
     title='memory of a device, GiB',
     caption='optim: state of the optimizer; temp: activations, gradients, copies'
     + "; memory: the encoder's, from step to step" * carries,
   )
-  gib = lambda n: (
-    '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else f'{n / chips.GIB:.2f}'
-  )
-  for p in found.phases:
+  gib = lambda n: '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else _gib(n)
+  for p in said['phases']:
+    names = 'parameters', 'optimizer', *['carry'] * carries, 'temporaries', 'peak'
     table.add_row(
-      str(p.index),
-      f'{p.steps:,}',
-      f'{p.rows:,} × {p.length}',
-      gib(p.parameters),
-      gib(p.optimizer),
-      *([gib(p.carry)] if carries else []),
-      gib(p.program.memory and p.program.memory.temporaries),
-      gib(p.program.peak),
-      f'{p.program.peak / found.slice_.chip.usable:.0%}',
-      rich.text.Text('yes', 'green') if p.program.fits else rich.text.Text('no', 'bold red'),
+      str(p['index']),
+      f'{p["steps"]:,}',
+      f'{p["rows"]:,} × {p["length"]}',
+      *(gib(p[name]) for name in names),
+      f'{p["peak"] / said["slice"]["hbm_usable"]:.0%}',
+      rich.text.Text('yes', 'green') if p['fits'] else rich.text.Text('no', 'bold red'),
     )
   return table
 
 
-def _times(found):
-  right = lambda name: rich.table.Column(name, justify='right')
-  table = rich.table.Table(
-    'phase',
-    right('ms/step'),
-    right('bounds'),
-    right('exchange'),
-    right('tokens/s'),
-    right('MFU'),
-    right('bounds'),
+def _times(said):
+  table = _table(
+    *('phase', 'ms/step', 'bounds', 'exchange', 'tokens/s', 'MFU', 'bounds'),
     title="time, by the compiler's estimates: not measured on a chip",
     caption='exchange: of it in collectives, if nothing overlaps; bounds: see '
     'bertzoo_jax/preflight/tpu/estimate.py',
   )
   ms = lambda seconds: f'{1e3 * seconds:,.1f}' if seconds >= 1e-3 else f'{1e3 * seconds:.3f}'
-  for p in found.phases:
-    if p.time:
-      table.add_row(
-        str(p.index),
-        ms(p.time.likely),
-        f'{ms(p.time.floor)} – {ms(p.time.upper)}',
-        ms(p.time.exchange),
-        f'{p.rows * p.length / p.time.likely:,.0f}',
-        *_mfu_cells(found.slice_, p),
-      )
+  for p in (p for p in said['phases'] if p['time']):
+    floor, likely, upper = (p['time'][name] for name in ('floor', 'likely', 'upper'))
+    share = 'not known', ''
+    if p['mfu']:
+      low, high = (p['mfu'] * likely / seconds for seconds in (upper, floor))
+      share = f'{p["mfu"]:.0%}', f'{low:.0%} – {high:.0%}'
+    bounds, exchange = f'{ms(floor)} – {ms(upper)}', ms(p['time']['exchange'])
+    speed = f'{p["tokens_per_second"]:,.0f}'
+    table.add_row(str(p['index']), ms(likely), bounds, exchange, speed, *share)
   return table
 
 
-def _remarks(found):
-  for p in found.phases:
-    if not p.time:
-      continue
-    for opcode, group, times, moved, seconds in collectives(found.slice_, p):
+def _remarks(said):
+  for p in (p for p in said['phases'] if p['time']):
+    for c in p['collectives']:
       yield (
-        f'phase {p.index}: {opcode} over {group} devices, {times} times, {moved / 1e6:,.1f} MB, '
-        f'{1e3 * seconds:.2f} ms per step'
+        f'phase {p["index"]}: {c["opcode"]} over {c["group"]} devices, {c["times"]} times, '
+        f'{c["bytes"] / 1e6:,.1f} MB, {1e3 * c["seconds"]:.2f} ms per step'
       )
     bare = [
-      (name, times, moved)
-      for name, times, moved in p.reading.without_estimate()
-      if moved > 0.005 * p.reading.hbm
+      f'{x["what"]} ({x["times"]} times, {x["bytes"] / 1e6:,.0f} MB)'
+      for x in p['without_estimate']
+      if x['bytes'] > 0.005 * p['hbm_bytes']
     ]
     if bare:
-      parts = ', '.join(
-        f'{name} ({times} times, {moved / 1e6:,.0f} MB)' for name, times, moved in bare
-      )
-      yield f'phase {p.index}: without an estimate, charged by bytes: {parts}'
-    if p.epochs is not None:
-      what = 'corpus' if found.runs is None else 'train rows'
-      yield f'phase {p.index}: {p.epochs:.2f} epochs of the {what}'
+      yield f'phase {p["index"]}: without an estimate, charged by bytes: {", ".join(bare)}'
+    if p['epochs'] is not None:
+      what = 'corpus' if said['runs'] is None else 'train rows'
+      yield f'phase {p["index"]}: {p["epochs"]:.2f} epochs of the {what}'
 
 
-def _whole(found):
-  run = found.run
-  many = found.preemptions
-  lost = (
-    f', of it {_span(run.lost_seconds)} lost to {many} preemption{"s" * (many > 1)}'
-    if many
-    else ', no preemption'
-  )
-  least, most = _span(86400 * run.least_days), _span(86400 * run.most_days)
-  whole = 'whole run'
-  if found.runs:
-    number, at_once, _ = found.runs
+def _whole(said):
+  run, runs, whole, lost = said['run'], said['runs'], 'whole run', ', no preemption'
+  if many := run['preemptions']:
+    lost = f', of it {_span(run["lost_seconds"])} lost to {_many(many, "preemption")}'
+  if runs:
+    at_once = runs['at_once']
     own = f', {at_once} at a time, each on its own device' if at_once > 1 else ''
-    whole = f'{number} run{"s" * (number > 1)}{own}, without compilation and scoring'
-  yield rich.text.Text(
-    f'{whole}: {_span(86400 * run.days)} (bounds {least} – {most}){lost}', 'bold'
-  )
-  if run.dollars is None:
+    whole = f'{_many(runs["number"], "run")}{own}, without compilation and scoring'
+  days, least, most = (_span(86400 * run[x]) for x in ('days', 'least_days', 'most_days'))
+  yield rich.text.Text(f'{whole}: {days} (bounds {least} – {most}){lost}', 'bold')
+  if run['dollars'] is None:
     yield '--price DOLLARS (per chip and hour) gives the cost'
   else:
-    yield rich.text.Text(
-      f'at {found.price:.2f} dollars per chip and hour: {_money(run.dollars)} dollars (bounds '
-      f'{_money(run.least_dollars)} – '
-      f'{_money(run.most_dollars)})',
-      'bold',
-    )
+    cost, least, most = (_money(run[x]) for x in ('dollars', 'least_dollars', 'most_dollars'))
+    line = f'at {run["price"]:.2f} dollars per chip and hour: {cost} dollars'
+    yield rich.text.Text(f'{line} (bounds {least} – {most})', 'bold')
+
+
+def _to_make_it_fit(said):
+  """What was tried, each with what it needs."""
+  needs = lambda remedy: f'{_gib(remedy["peak"])} GiB'
+  if enough := [r for r in said['to_make_it_fit'] if r['fits']]:
+    usable = _gib(said['slice']['hbm_usable'])
+    yield f'to make it fit (of {usable} GiB, compiled with each):'
+    for r in enough:
+      yield f'  {r["change"]}: {needs(r)}' + f'; {r["note"]}' * bool(r['note'])
+  else:
+    yield 'to make it fit: nothing that was tried is enough; take a larger slice'
+  if short := [r for r in said['to_make_it_fit'] if not r['fits']]:
+    yield f'  not enough: {", ".join(f"{r['change']} ({needs(r)})" for r in short)}'
+
+
+def _gib(n) -> str:
+  return f'{n / chips.GIB:.2f}'
+
+
+def _many(n, what) -> str:
+  return f'{n} {what}{"s" * (n != 1)}'
 
 
 def _span(seconds) -> str:

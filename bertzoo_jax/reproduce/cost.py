@@ -41,7 +41,8 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
     program = _programs(own[0].experiment)
     if program not in known:
       say(f'{row}: compiling for {tpu}')
-      known[program] = verdict.preflight(own[0].experiment, tpu=tpu, price=price, largest=False)
+      asked = verdict.Request(own[0].experiment, tpu=tpu, price=price, largest=False)
+      known[program] = verdict.preflight(asked)
     found = known[program]
     run, times = found.run if found.fits else None, len(own)
     why = '' if found.fits else next(iter(f.sentence for f in found.findings), 'it does not fit')

@@ -194,7 +194,7 @@ def test_every_command_refuses_a_seed_whose_weights_another_seed_has(refused, tm
 
 
 def test_preflight_lists_a_number_outside_its_range_as_a_problem_of_the_config():
-  found = verdict.preflight(changed(seed=2**32), tpu='v5e-4')
+  found = verdict.preflight(verdict.Request(changed(seed=2**32), tpu='v5e-4'))
   assert [f.code for f in found.findings] == ['P01'] and 'config.seed' in found.findings[0].sentence
 
 

@@ -112,12 +112,9 @@ def run(
 
   Args:
     times: (steps, Time) by phase.
-    slice_: what is lent.
     price: dollars per chip and hour; None where it is not known.
     preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between
-      two checkpoints.
-    save_minutes: between checkpoints.
-    compile_seconds: of the train step.
+      two checkpoints (save_minutes).
   """
   lost = preemptions * (sum(RESTART.values()) + compile_seconds + 30.0 * save_minutes)
   floor, likely, upper = (

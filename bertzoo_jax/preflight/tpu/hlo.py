@@ -19,53 +19,19 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')
 
 # What takes no time of its own, or is the end of what another instruction began.
 _FREE = frozenset(
-  (
-    'parameter',
-    'constant',
-    'get-tuple-element',
-    'tuple',
-    'bitcast',
-    'after-all',
-    'partition-id',
-    'replica-id',
-    'opt-barrier',
-    'add-dependency',
-    'domain',
-    'rng-get-and-update-state',
-    'copy-done',
-    'slice-done',
-    'dynamic-slice-done',
-    'dynamic-update-slice-done',
-    'async-update',
-    'async-done',
-    'all-reduce-done',
-    'all-gather-done',
-    'reduce-scatter-done',
-    'collective-permute-done',
-    'all-to-all-done',
-    'send-done',
-    'recv-done',
-  )
+  """
+  parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id opt-barrier
+  add-dependency domain rng-get-and-update-state copy-done slice-done dynamic-slice-done
+  dynamic-update-slice-done async-update async-done all-reduce-done all-gather-done
+  reduce-scatter-done collective-permute-done all-to-all-done send-done recv-done
+  """.split()
 )
-_BOOKKEEPING = (
-  'X64',
-  'Assume',
-  'Sharding',
-  'AllocateBuffer',
-  'AnnotateDevicePlacement',
-  'MoveTo',
-  'ExtendedUint',
-  'Pin',
-  'Unpin',
+_BOOKKEEPING = tuple(
+  'X64 Assume Sharding AllocateBuffer AnnotateDevicePlacement MoveTo ExtendedUint Pin Unpin'.split()
 )
-_COLLECTIVES = (
-  'all-reduce',
-  'all-gather',
-  'reduce-scatter',
-  'all-to-all',
-  'collective-permute',
-  'ragged-all-to-all',
-  'collective-broadcast',
+_COLLECTIVES = frozenset(
+  'all-reduce all-gather reduce-scatter all-to-all collective-permute ragged-all-to-all '
+  'collective-broadcast'.split()
 )
 _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-slice-start')
 
@@ -184,14 +150,6 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
   return Reading(costs, collectives, walk.unknown_trips, unvisited, once)
 
 
-def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
-  """The compiler's `optimal_seconds` with its fault undone: some operations count as −1 s each, so
-  that the sum is the true one less a whole number. An inference, right for programs under a second
-  without loops (whose bodies it counts once); None where it gives no time."""
-  value = cost_analysis.get('optimal_seconds')
-  return None if value is None else value - math.floor(value)
-
-
 class _Walk:
   """Follows the program from its entry."""
 
@@ -216,11 +174,7 @@ class _Walk:
       self._touch(called['condition'])
       return self.computation(called['body'], times * turns)
     if opcode == 'conditional':
-      names = (
-        [n.strip().lstrip('%') for n in _BRANCHES.search(instruction.attributes)[1].split(',')]
-        if 'branch_computations=' in instruction.attributes
-        else [called['true_computation'], called['false_computation']]
-      )
+      names = _branches(instruction) or (called['true_computation'], called['false_computation'])
       branches = [self.computation(n, times) for n in names]
       return max(
         branches,
@@ -283,11 +237,8 @@ class _Walk:
   def _collective(self, here, instruction, kind, times):
     shapes = [self._shape(here, name) for name in instruction.operands]
     operands = sum(hlo_text.size(s) for s in shapes)
-    result = hlo_text.size(instruction.shape) - (
-      operands
-      if instruction.opcode.endswith('-start') and instruction.shape.startswith('((')
-      else 0
-    )
+    both = instruction.opcode.endswith('-start') and instruction.shape.startswith('((')
+    result = hlo_text.size(instruction.shape) - operands * both
     group = hlo_text.group(instruction.attributes, self.module.devices)
     return Collective(
       kind, result if kind == 'all-gather' else operands, group, times, instruction.source
@@ -300,11 +251,8 @@ class _Walk:
     if known:
       return int(known[1])
     condition = self.module.computations.get(instruction.called['condition'], {})
-    bounds = [
-      int(i.operands[0])
-      for i in condition.values()
-      if i.opcode == 'constant' and i.operands[0].isdecimal()
-    ]
+    constants = [i.operands[0] for i in condition.values() if i.opcode == 'constant']
+    bounds = [int(n) for n in constants if n.isdecimal()]
     if len(bounds) == 1:
       return math.ceil(bounds[0] / self._stride(instruction))
     self.unknown_trips.append(instruction.name)
@@ -339,13 +287,7 @@ class _Walk:
       return
     self.reached.add(name)
     for instruction in self.module.computations.get(name, {}).values():
-      branches = (
-        _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
-      )
-      for target in (
-        *instruction.called.values(),
-        *(n.strip().lstrip('%') for n in (branches[1].split(',') if branches else ())),
-      ):
+      for target in (*instruction.called.values(), *_branches(instruction)):
         self._touch(target)
 
   # --- bytes ---
@@ -354,6 +296,12 @@ class _Walk:
     found = self.module.computations[here].get(name)
     return found.shape if found else ''
 
+  def _fused(self, instruction):
+    """The computation of a fusion; None for another instruction."""
+    if instruction.opcode == 'fusion':
+      return self.module.computations.get(instruction.called.get('calls', ''))
+    return None
+
   def _moved(self, here, instruction):
     """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
     that is only sliced or written in part, that part."""
@@ -361,11 +309,7 @@ class _Walk:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
       smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)
       return smaller * sum('S(' not in a for a in arrays[:2])
-    inner = (
-      self.module.computations.get(instruction.called.get('calls', ''))
-      if instruction.opcode == 'fusion'
-      else None
-    )
+    inner = self._fused(instruction)
     read = 0
     for index, name in enumerate(instruction.operands):
       shape = self._shape(here, name)
@@ -381,19 +325,16 @@ class _Walk:
 
   def _used(self, computation, index):
     """Bytes that a fused computation reads of one parameter."""
-    name = next(
-      (
-        i.name
-        for i in computation.values()
-        if i.opcode == 'parameter' and i.operands == (str(index),)
-      ),
-      None,
-    )
-    total, aliases = 0, [name]
+    total = 0
+    aliases = [
+      i.name
+      for i in computation.values()
+      if i.opcode == 'parameter' and i.operands == (str(index),)
+    ][:1]
     while aliases:
       alias = aliases.pop()
-      if alias is None or computation[alias].root:
-        return hlo_text.size(computation[alias].shape) if alias else 0
+      if computation[alias].root:
+        return hlo_text.size(computation[alias].shape)
       for user in computation.values():
         for place, operand in enumerate(user.operands):
           if operand != alias or user.opcode == 'parameter':
@@ -404,10 +345,7 @@ class _Walk:
             total += hlo_text.size(user.shape)
           elif user.opcode in ('dynamic-update-slice', 'scatter') and place == 0:
             continue
-          elif (
-            user.opcode == 'fusion'
-            and (inner := self.module.computations.get(user.called.get('calls', ''))) is not None
-          ):
+          elif (inner := self._fused(user)) is not None:
             total += self._used(inner, place)
           else:
             return hlo_text.size(computation[alias].shape)
@@ -417,11 +355,9 @@ class _Walk:
     shape = instruction.shape
     if inner is not None:
       root = next((i for i in inner.values() if i.root), None)
-      roots = (
-        [inner[n] for n in root.operands if n in inner]
-        if root is not None and root.opcode == 'tuple'
-        else [root]
-      )
+      roots = [root]
+      if root is not None and root.opcode == 'tuple':
+        roots = [inner[n] for n in root.operands if n in inner]
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(shape)]
       if len(arrays) == len(roots):
         return sum(
@@ -438,9 +374,7 @@ class _Walk:
       root = computation[root.operands[0]]
     if root is None:
       return 0
-    if root.opcode == 'fusion' and (
-      inner := self.module.computations.get(root.called.get('calls', ''))
-    ):
+    if inner := self._fused(root):
       return self._part(inner, next((i for i in inner.values() if i.root), None))
     if root.opcode in ('dynamic-update-slice', 'scatter'):
       update = computation.get(root.operands[-1 if root.opcode == 'scatter' else 1])
@@ -467,6 +401,12 @@ class _Walk:
     # of a Pallas kernel, by its author
     told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
     return float(told[1]) if told else 0.0
+
+
+def _branches(instruction) -> list[str]:
+  """Computations that an instruction lists, of which one runs."""
+  found = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
+  return [n.strip().lstrip('%') for n in found[1].split(',')] if found else []
 
 
 def _kernel_name(instruction) -> str:

@@ -12,27 +12,8 @@ ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](\{[^}]*\})?')
 _CALLED = re.compile(
   r'\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-<>]+)'
 )
-_BITS = {
-  'pred': 8,
-  's2': 2,
-  'u2': 2,
-  's4': 4,
-  'u4': 4,
-  's8': 8,
-  'u8': 8,
-  's16': 16,
-  'u16': 16,
-  'f16': 16,
-  'bf16': 16,
-  's32': 32,
-  'u32': 32,
-  'f32': 32,
-  's64': 64,
-  'u64': 64,
-  'f64': 64,
-  'c64': 64,
-  'c128': 128,
-}
+_BITS = {f'{kind}{n}': n for kind in 'su' for n in (2, 4, 8, 16, 32, 64)}
+_BITS |= dict(pred=8, f16=16, bf16=16, f32=32, f64=64, c64=64, c128=128)
 
 
 class Instruction(NamedTuple):
@@ -107,11 +88,8 @@ def size(shape: str, hbm_only: bool = False) -> int:
 
 def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
   """Multiplications and additions of a convolution, which is what every matrix product becomes:
-  products with a padded or dilated nothing are not counted.
-
-  Args:
-    shape, left, right: of result and operands.
-    attributes: text with window={…}, dim_labels=… and the group counts.
+  products with a padded or dilated nothing are not counted. shape, left, right: of result and
+  operands.
   """
   labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
   out, in_, kernel = dims(shape), dims(left), dims(right)
@@ -121,14 +99,10 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
   field = lambda name, i, default: fields[name].split('x')[i] if name in fields else default
   valid = 1
   for i, axis in enumerate(axes):
-    taps, places, length = (
-      kernel[labels[2].index(axis)],
-      out[labels[3].index(axis)],
-      in_[labels[1].index(axis)],
-    )
-    stride, spread, apart = (
-      int(field(name, i, 1)) for name in ('stride', 'lhs_dilate', 'rhs_dilate')
-    )
+    sizes = zip((kernel, out, in_), labels.group(2, 3, 1))
+    taps, places, length = (of[names.index(axis)] for of, names in sizes)
+    names = 'stride', 'lhs_dilate', 'rhs_dilate'
+    stride, spread, apart = (int(field(name, i, 1)) for name in names)
     before = int(str(field('pad', i, '0_0')).split('_')[0])
     hits = 0
     for tap in range(taps):
@@ -144,11 +118,9 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
 
 def _operands(opcode: str, inside: str) -> tuple[str, ...]:
   """Names; of a constant its value, of a parameter its number."""
-  return (
-    (inside,)
-    if opcode in ('constant', 'parameter')
-    else tuple(re.findall(r'%([\w.\-<>]+)', inside))
-  )
+  if opcode in ('constant', 'parameter'):
+    return (inside,)
+  return tuple(re.findall(r'%([\w.\-<>]+)', inside))
 
 
 def dims(shape: str) -> list[int]:
@@ -157,11 +129,8 @@ def dims(shape: str) -> list[int]:
 
 
 def group(attributes: str, devices: int) -> int:
-  """Devices of a replica group, in any of the ways it is written; 1 where none is.
-
-  Args:
-    attributes: text of the instruction behind its operands.
-    devices: of the program, which are meant by a list without any.
+  """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
+  program, which are meant by a list without any.
   """
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
     axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}

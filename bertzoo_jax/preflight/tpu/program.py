@@ -101,14 +101,13 @@ def prepare() -> None:
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
       f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on '
-      f'{machine}: run the same line there, '
-      'on a TPU VM, any small Cloud VM or a CI machine; no chip is needed.'
+      f'{machine}: run the same line there, on a TPU VM, any small Cloud VM or a CI machine; no '
+      'chip is needed.'
     )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
     raise errors.UserError(
       'The TPU compiler (libtpu) is not installed here: pip install -c constraints.txt -e '
-      "'.[tpu]', or run the same line on a "
-      'TPU VM; no chip is needed.'
+      "'.[tpu]', or run the same line on a TPU VM; no chip is needed."
     )
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
@@ -123,23 +122,14 @@ def check_flags(flags: str) -> str | None:
     "topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')"
   )
   environment = {**os.environ, **_ENVIRONMENT, 'JAX_PLATFORMS': 'cpu', 'LIBTPU_INIT_ARGS': flags}
-  done = subprocess.run(
-    [sys.executable, '-c', ask],
-    env=environment,
-    capture_output=True,
-    text=True,
-    timeout=_FLAGS_TIMEOUT,
-  )
+  line, caught = [sys.executable, '-c', ask], dict(capture_output=True, text=True)
+  done = subprocess.run(line, env=environment, timeout=_FLAGS_TIMEOUT, **caught)
   if not done.returncode:
     return None
-  said = [
-    line
-    for line in (done.stderr + done.stdout).splitlines()
-    if re.search(r'flag|argument', line, re.I)
-  ]
-  return ' '.join((said or done.stderr.splitlines() or ['it ended without a word'])[-1].split())[
-    :300
-  ]
+  lines = (done.stderr + done.stdout).splitlines()
+  said = [line for line in lines if re.search(r'flag|argument', line, re.I)]
+  last = (said or done.stderr.splitlines() or ['it ended without a word'])[-1]
+  return ' '.join(last.split())[:300]
 
 
 def devices(slice_: chips.Slice) -> list:
@@ -148,15 +138,12 @@ def devices(slice_: chips.Slice) -> list:
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:
-    return list(
-      topologies.get_topology_desc(
-        platform='tpu', topology_name=slice_.topology, **slice_.options
-      ).devices
-    )
+    found = topologies.get_topology_desc(slice_.topology, 'tpu', **slice_.options)
+    return list(found.devices)
   except jax.errors.JaxRuntimeError as e:
     raise errors.UserError(
-      f'The TPU compiler here does not take {slice_.topology} ({_line(e)}): take another shape, or '
-      'another libtpu.'
+      f'The TPU compiler here does not take {slice_.topology} ({errors.words(e, 160)}): take '
+      'another shape, or another libtpu.'
     ) from e
   finally:  # libtpu takes SIGTERM over, to print the stacks of its threads
     if threading.current_thread() is threading.main_thread():
@@ -187,14 +174,8 @@ def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
 
 
 def compiled(function, *arguments) -> Program:
-  """A jitted function compiled for the TPU devices of its arguments' shardings.
-
-  Args:
-    function: as jax.jit returns.
-    arguments: trees of jax.ShapeDtypeStruct with shardings.
-
-  Raises:
-    JaxRuntimeError: see `finished`.
+  """A jitted function compiled for the TPU devices of its arguments' shardings: trees of
+  jax.ShapeDtypeStruct. Raises JaxRuntimeError as `finished`.
   """
   return finished(_lowered(function, *arguments))
 
@@ -301,7 +282,3 @@ def needed_bytes(message: str) -> int | None:
     r'Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm', message, re.I
   )
   return int(float(found[1]) * _UNITS[found[2]]) if found else None
-
-
-def _line(e) -> str:
-  return errors.words(e, 160)

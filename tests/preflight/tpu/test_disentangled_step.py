@@ -3,12 +3,12 @@
 import jax
 import ml_collections
 import pytest
-from topologies import needs_libtpu
 
-from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import hlo_text
 from configs import deberta
+from tests.preflight import asked
+from tests.preflight.tpu.topologies import needs_libtpu
 
 LENGTH, ROWS = 256, 12
 
@@ -25,7 +25,7 @@ def text():
   encoder = dict(hidden_size=64, num_heads=1, intermediate_size=192)
   encoder |= dict(dropout=0.1, attention_dropout=0.1)
   config.update(dict(length=LENGTH, batch_size=ROWS, encoder=encoder, run=dict(dtype='bfloat16')))
-  found = verdict.preflight(config.lock(), topology='v5e:2x2', largest=False)
+  found = asked.preflight(config.lock(), topology='v5e:2x2', largest=False)
   jax.clear_caches()
   return found.phases[0].program.text
 

@@ -1,6 +1,7 @@
 """Slices by their names, and time and price from a program's reading."""
 
 import collections
+import functools
 import itertools
 import math
 
@@ -80,18 +81,16 @@ def test_a_product_costs_its_cycles_and_the_rest_its_bytes_or_a_third_of_them():
   assert found.likely == pytest.approx(3e-3)
   vector = estimate.step_time(reading(bound._replace(hbm=8)), slice_)
   assert vector.likely == pytest.approx(1e-3 / 3) and vector.upper == pytest.approx(1e-3)
-  assert estimate.step_time(reading(product._replace(flops=197e12)), slice_).floor == pytest.approx(
-    2.0
-  )
+  exact = estimate.step_time(reading(product._replace(flops=197e12)), slice_)
+  assert exact.floor == pytest.approx(2.0)
 
 
 def test_a_kernel_without_cycles_is_named_and_charged_by_its_bytes():
   kernel = hlo.Cost('k', 'tpu_custom_call', '', 1, None, 819_000, 0.0, 'attend')
-  found = estimate.step_time(reading(kernel), chips.of_type('v5e-4'))
+  time_of = lambda cost: estimate.step_time(reading(cost), chips.of_type('v5e-4'))
+  found = time_of(kernel)
   assert found.unknown == ('attend',) and found.likely == pytest.approx(1e-6)
-  assert not estimate.step_time(
-    reading(kernel._replace(cycles=1500)), chips.of_type('v5e-4')
-  ).unknown
+  assert not time_of(kernel._replace(cycles=1500)).unknown
 
 
 @pytest.mark.parametrize(
@@ -119,20 +118,14 @@ def busiest_link(shape, wrapped):
     at = list(start)
     for axis, n in enumerate(shape):
       ahead = (end[axis] - start[axis]) % n
-      ways = (
-        [(1, ahead)]
-        if ahead < n / 2
-        else [(-1, n - ahead)]
-        if ahead > n / 2
-        else [(1, ahead), (-1, ahead)]
-      )  # where both are as long: halves
+      both = (1, ahead), (-1, n - ahead)
+      ways = [x for x in both if x[1] == min(ahead, n - ahead)]  # where both are as long: halves
       if not wrapped:
         ways = [(1 if end[axis] > start[axis] else -1, abs(end[axis] - start[axis]))]
       for way, steps in ways:
         for step in range(steps):
-          loads[*at[:axis], (start[axis] + way * step) % n, *at[axis + 1 :], axis, way] += 1 / len(
-            ways
-          )
+          place = *at[:axis], (start[axis] + way * step) % n, *at[axis + 1 :]
+          loads[*place, axis, way] += 1 / len(ways)
       at[axis] = end[axis]
   return max(loads.values())
 
@@ -145,32 +138,19 @@ def test_an_exchange_of_all_with_all_takes_as_long_as_its_busiest_link(topology,
   slice_ = chips.of_topology(topology)
   held = 100_000_000 * slice_.chips
   found = estimate.exchange_time(hlo.Collective('all-to-all', held, slice_.devices, 1, ''), slice_)
-  assert found == pytest.approx(
-    busiest_link(slice_.shape, wrapped) * 100_000_000 / slice_.chip.link
-  )
+  busiest = busiest_link(slice_.shape, wrapped)
+  assert found == pytest.approx(busiest * 100_000_000 / slice_.chip.link)
 
 
 def test_days_and_dollars_of_all_phases_with_preemptions():
   time = estimate.Time(0.1, 0.2, 0.4, 0.0, ())
-  quiet = estimate.run(
-    [(1000, time), (500, time)],
-    chips.of_type('v4-8'),
-    price=3.0,
-    preemptions=0,
-    save_minutes=20,
-    compile_seconds=60,
-  )
+  rest = dict(price=3.0, save_minutes=20, compile_seconds=60)
+  run = functools.partial(estimate.run, slice_=chips.of_type('v4-8'), **rest)
+  quiet = run([(1000, time), (500, time)], preemptions=0)
   assert quiet.steps_seconds == pytest.approx(300) and quiet.lost_seconds == 0
   assert quiet.dollars == pytest.approx(300 / 3600 * 4 * 3.0)
   assert (quiet.least_days, quiet.most_days) == pytest.approx((150 / 86400, 600 / 86400))
-  lossy = estimate.run(
-    [(1500, time)],
-    chips.of_type('v4-8'),
-    price=3.0,
-    preemptions=2,
-    save_minutes=20,
-    compile_seconds=60,
-  )
+  lossy = run([(1500, time)], preemptions=2)
   assert lossy.lost_seconds == pytest.approx(2 * (sum(estimate.RESTART.values()) + 60 + 600))
 
 

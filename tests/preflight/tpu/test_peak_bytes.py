@@ -6,8 +6,8 @@ import jax
 import ml_collections
 import pytest
 
-from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
+from tests.preflight import asked
 
 # MiB per device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
 # come and go with what fits in fast memory, which the compiler counts; of electra:small's, 150 came
@@ -44,7 +44,7 @@ QUICK = ('bert:tiny',)
 def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   name, size = config.split(':')
-  found = verdict.preflight(
+  found = asked.preflight(
     ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock(),
     tpu=kind,
     largest=False,
@@ -64,7 +64,7 @@ def test_what_is_computed_again_is_not_kept(monkeypatch):
   for remat, bound in bounds.items():
     config = ml_collections.ConfigDict(importlib.import_module('configs.bert').get_config('base'))
     config.update(dict(length=512, phases=((100_000, {}),), run=dict(remat=remat, unroll=0)))
-    [phase] = verdict.preflight(config.lock(), tpu='v5e-8', largest=False).phases
+    [phase] = asked.preflight(config.lock(), tpu='v5e-8', largest=False).phases
     jax.clear_caches()
     assert (peak := phase.program.peak / chips.GIB * 1024) <= bound, f'{remat}: {peak} MiB'
 
@@ -76,7 +76,7 @@ def test_the_memory_that_goes_from_step_to_step_is_in_the_peak(monkeypatch):
   config.run.kernels, found = 'xla', {}
   for tokens in (48, 512):
     config.encoder.memory_length = tokens
-    said = verdict.preflight(ml_collections.ConfigDict(config).lock(), tpu='v5e-4', largest=False)
+    said = asked.preflight(ml_collections.ConfigDict(config).lock(), tpu='v5e-4', largest=False)
     jax.clear_caches()
     [found[tokens]] = said.phases
     # rows of a device, layers, tokens, width, bytes of float32

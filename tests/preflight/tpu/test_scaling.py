@@ -8,7 +8,7 @@ import pytest
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import hlo
 
-BENCH = pathlib.Path(__file__).parents[2] / 'bench'
+BENCH = pathlib.Path(__file__).parents[3] / 'bench'
 
 
 @pytest.fixture(scope='module')

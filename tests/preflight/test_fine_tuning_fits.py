@@ -9,21 +9,18 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
-from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 from configs import bert
+from tests.preflight import asked
 from tests.test_finetune import world  # noqa: F401
-from tests.test_preflight import codes
-from tests.test_preflight import needs_libtpu
-from tests.test_preflight import printed
 from tests.tuned import config
 
 
 def preflight(world, made, tpu='v5e-4', **kw):  # noqa: F811
-  return verdict.preflight(made, tpu=tpu, init=f'{world}/bert', task_dir=str(world), **kw)
+  return asked.preflight(made, tpu=tpu, init=f'{world}/bert', task_dir=str(world), **kw)
 
 
-@needs_libtpu
+@asked.needs_libtpu
 def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_timed(world):  # noqa: F811
   made = config(grid=(('batch_size', (8, 16)),), seeds=(0, 1, 2), steps=0, epochs=2.0)
   found = preflight(world, made, price=1.0)
@@ -34,21 +31,20 @@ def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_tim
   assert found.runs == fine_tuning.Runs(6, 4, 384)
   assert found.run.steps_seconds == pytest.approx(24 * phase.time.likely)
   assert found.run.dollars == pytest.approx(24 * phase.time.likely / 3600 * 4)
-  said = printed(found)
-  assert (
-    '6 runs, 4 at a time, each on its own device' in said and 'epochs of the train rows' in said
-  )
+  said = asked.printed(found)
+  assert '6 runs, 4 at a time, each on its own device' in said
+  assert 'epochs of the train rows' in said
   assert report.as_dict(found)['runs'] == {'number': 6, 'at_once': 4, 'rows': 384}
 
 
-@needs_libtpu
+@asked.needs_libtpu
 def test_one_run_has_all_chips(world):  # noqa: F811
   found = preflight(world, config())
   assert found.ready and found.mesh['data'] == 4 and found.runs == fine_tuning.Runs(1, 1, 192)
-  assert '1 run, without compilation' in printed(found)
+  assert '1 run, without compilation' in asked.printed(found)
 
 
-@needs_libtpu
+@asked.needs_libtpu
 @pytest.mark.parametrize(
   'changes, code, words',
   [
@@ -60,11 +56,11 @@ def test_one_run_has_all_chips(world):  # noqa: F811
 )
 def test_what_finetune_refuses_is_refused_here(world, changes, code, words):  # noqa: F811
   found = preflight(world, config(**changes))
-  assert code in codes(found) and not found.ready
+  assert code in asked.codes(found) and not found.ready
   assert any(words in f.sentence for f in found.findings.problems)
 
 
-@needs_libtpu
+@asked.needs_libtpu
 def test_a_slice_of_several_hosts_is_a_problem(world):  # noqa: F811
   found = preflight(world, config(), tpu='v5e-16')
   assert any(
@@ -91,7 +87,7 @@ def test_several_tasks_are_refused():
 )
 def test_flags_of_the_other_kind_are_refused(made, kw, words):
   with pytest.raises(errors.UserError, match=words):
-    verdict.preflight(made, tpu='v5e-4', **kw)
+    asked.preflight(made, tpu='v5e-4', **kw)
 
 
 def test_runs_of_unlike_length_are_placed_where_one_ends_first():

@@ -1,0 +1,118 @@
+"""Text, workdir and recipe."""
+
+import pathlib
+
+import ml_collections
+import pytest
+
+from bertzoo_jax import assembly
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.preflight import __main__ as command
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.runs import workdir as workdirs
+from configs import bert
+from configs import electra
+from configs import macbert
+from tests.preflight import asked
+
+
+def read(made, path=None):
+  """(findings, text) of a config."""
+  found = readiness.Findings()
+  return found, readiness.text(found, assembly.resolve(made), path and str(path), 1)
+
+
+def codes(found):
+  return [f.code for f in found]
+
+
+@pytest.mark.parametrize(
+  'made',
+  [
+    bert.get_config('base'),
+    electra.get_config('tiny_two_stage'),
+    macbert.get_config('tiny'),
+    asked.config(),
+  ],
+)
+def test_the_config_alone_tells_the_features_of_its_rows(made):
+  found, text = read(ml_collections.ConfigDict(made).lock())
+  for phase in configuration.phases(made):
+    features = text.data.phase(phase).features
+    assert features['input_ids'][0] == (made.batch_size, phase.config.length)
+    assert 'masked_positions' in features
+  assert not found and text.data.vocab_size == made.tokenizer.vocab_size
+
+
+def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
+  found, text = read(asked.config(phases=((40000, {}),)), corpus)
+  assert text.rows[0] > 4 and text.hash and text.tokens > 500
+  assert codes(found) == ['W02'] and 'times' in found[0].sentence
+  few, _ = read(asked.config(batch_size=4096), corpus)
+  assert 'W03' in codes(few) and any('rows repeat in a batch' in f.sentence for f in few)
+
+
+def test_a_vocabulary_size_that_only_a_corpus_tells_is_a_problem_without_one():
+  found = asked.preflight(asked.config(tokenizer__vocab_size='auto'), tpu='v5e8').findings
+  assert codes(found) == ['P02', 'P06'] and 'give --corpus' in found[1].sentence
+
+
+def test_a_corpus_of_another_vocabulary_is_a_problem_and_the_rest_is_still_looked_at(corpus):
+  found, text = read(asked.config(tokenizer__vocab_size=301), corpus)
+  assert codes(found) == ['P06'] and 'vocabulary of 300' in found[0].sentence
+  assert text.data.vocab_size == 300
+
+
+def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(monkeypatch):
+  def refuse(path):
+    raise ConnectionError('no such host')
+
+  monkeypatch.setattr(readiness.corpora, 'read_manifest', refuse)
+  monkeypatch.setattr(readiness.workdirs, 'check_writable', refuse)
+  monkeypatch.setattr(readiness.storage, 'path', lambda p: pathlib.Path('/nowhere'))
+  monkeypatch.setattr(readiness.storage, 'is_remote', lambda p: True)
+  found, text = read(asked.config(), 'gs://bucket/corpus')
+  readiness.check_workdir(found, asked.config(), 'gs://bucket/run', text, 1)
+  assert codes(found) == ['P14', 'P14']
+  assert 'gs://bucket/corpus cannot be asked' in found[0].sentence
+  assert text.data.vocab_size == 300
+
+
+def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpus, monkeypatch):
+  found, text = read(asked.config(), corpus)
+  look = lambda made, path: readiness.check_workdir(found, made, str(path), text, 1 << 20)
+  look(asked.config(), tmp_path / 'a' / 'b')
+  assert not found and not (tmp_path / 'a').exists()
+  workdirs.describe(tmp_path, asked.config(), {'hash': text.hash}, lambda folder: None)
+  look(asked.config(run__save_minutes=7.0), tmp_path)
+  assert not found, 'machinery may change'
+  look(asked.config(batch_size=16), tmp_path)
+  assert codes(found) == ['P12'] and 'batch_size' in found[0].sentence
+  free = type('Usage', (), dict(free=5 << 20))
+  monkeypatch.setattr(readiness.shutil, 'disk_usage', lambda path: free)
+  found.clear()
+  readiness.check_room(found, tmp_path, 1 << 20, keep=3, for_good=0)
+  assert not found, 'five checkpoints of a mebibyte'
+  readiness.check_room(found, tmp_path, 1 << 20, keep=3, for_good=1)
+  assert codes(found) == ['P13']
+
+
+def test_a_folder_of_a_corpus_is_no_workdir(corpus):
+  found, text = read(asked.config())
+  readiness.check_workdir(found, asked.config(), str(corpus), text, None)
+  assert 'P11' in codes(found)
+
+
+def test_the_recipe_is_the_file_without_what_the_command_sets():
+  line = '--config=configs/bert.py:tiny,steps=26,masking=span --config.batch_size=512'
+  made = command.recipe(['preflight', *line.split()])
+  assert made.batch_size == 64 and made.masking.name == 'token'
+  assert made.phases == bert.get_config('tiny').phases
+  other = command.recipe(['preflight', '--config', 'configs/bert.py:base', '--tpu=v4-8'])
+  assert other.batch_size == 256
+  phases = lambda **changes: configuration.phases(asked.config(**changes))
+  found = readiness.Findings()
+  readiness.check_recipe(found, phases(batch_size=16), phases())
+  assert not found, 'twice is near enough'
+  readiness.check_recipe(found, phases(batch_size=24), phases())
+  assert codes(found) == ['W01', 'W01'] and 'learning_rate' in found[0].sentence

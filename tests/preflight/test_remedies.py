@@ -1,0 +1,189 @@
+"""Memory: both sides of its limit, and what would make a run fit."""
+
+import json
+
+import pytest
+
+from bertzoo_jax.preflight import processes
+from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight.tpu import chips
+from tests.preflight import asked
+
+
+@asked.needs_libtpu
+def test_each_side_of_the_limit_of_memory():
+  # The state is 12 bytes a parameter (float32 and two moments), and here nearly all of it are words
+  # of 1,024 numbers.
+  wide = lambda words: asked.config(
+    tokenizer__vocab_size=words,
+    encoder__hidden_size=1024,
+    phases=((50, {}),),
+    batch_size=4,
+    run__kernels='xla',
+  )
+  fits = asked.preflight(wide(500_000), topology='v5e:2x2')
+  assert fits.ready and 0.5 < fits.phases[0].program.peak / fits.slice_.chip.usable < 1.0
+  assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(
+    12 * 1024 * 500_000, rel=0.02
+  )
+  beyond = asked.preflight(wide(1_000_000), topology='v5e:2x2')
+  assert not beyond.fits and asked.codes(beyond) == ['P09'] and beyond.run is None
+  needed, usable = beyond.phases[0].program.peak, beyond.slice_.chip.usable
+  assert needed > usable and beyond.phases[0].largest == 0, 'no batch helps'
+  more = f'{(needed - usable) / chips.GIB:.2f} more than the 15.75 that v5e gives'
+  assert more in beyond.findings[0].sentence
+  *_, split = sorted(beyond.remedies, key=lambda r: r.fits)
+  assert "--config.run.mesh='(-1, " in split.change and split.fits and split.peak < usable
+  text = asked.printed(beyond)
+  assert f'{split.change}: {split.peak / chips.GIB:.2f} GiB; parameters, gradients' in text
+  assert 'P09' in text and '1 problem' in text
+  json.dumps(report.as_dict(beyond))
+
+
+@asked.needs_libtpu
+def test_a_state_that_no_slice_holds_is_said_without_a_compilation(monkeypatch):
+  jobs = asked.linear(monkeypatch, per_row=0)
+  found = asked.preflight(
+    asked.config(encoder__num_layers=1000, encoder__hidden_size=8192), topology='v5e:2x2'
+  )
+  assert asked.codes(found) == ['P09'] and not jobs and found.remedies == []
+  assert 'nothing that was tried is enough; take a larger slice' in asked.printed(found)
+  json.dumps(report.as_dict(found))
+
+
+def test_a_huge_network_is_a_problem_of_the_config_and_nothing_is_built():
+  found = asked.preflight(asked.config(encoder__num_layers=10**9, batch_size=-8), tpu='v5e-4')
+  assert asked.codes(found)[0] == 'P01' and 'config.batch_size is -8' in found.findings[0].sentence
+
+
+@asked.needs_libtpu
+def test_the_largest_batch_is_found_and_what_else_helps_and_each_was_tried(monkeypatch):
+  jobs = asked.linear(monkeypatch, full=0.1)
+  found = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2')
+  most = asked.MOST // 4 * 4
+  assert found.phases[0].largest == most and len(jobs) <= 12
+  assert asked.changes(found) == [
+    '--config.run.accumulation=8',
+    '--tpu=v5litepod-32',
+    '--config.run.remat=full',
+    f'--config.batch_size={most}',
+  ]
+  assert asked.changes(found, False) == [
+    '--config.run.remat=sublayers',
+    '--config.run.remat=feed_forward',
+  ]
+  assert all((r.peak <= found.slice_.chip.usable) == r.fits for r in found.remedies)
+  text = asked.printed(found)
+  assert (
+    f'--config.run.accumulation=8: {1 + 512 / 64:.2f} GiB; the same update from 8 micro' in text
+  )
+  assert 'not enough: --config.run.remat=sublayers (25.60 GiB), --config.run' in text
+
+
+@asked.needs_libtpu
+@pytest.mark.parametrize(
+  'usable, batch, most',
+  [
+    pytest.param(-(1 << 28), 4096, (880, 928), id='the line promises too much'),
+    pytest.param(0, 948, (asked.MOST // 4 * 4, 944), id='nearly fits'),
+    pytest.param(-(15 << 30), 4096, (0, 0), id='none fits'),
+  ],
+)
+def test_the_largest_batch_is_one_that_was_seen_to_fit(monkeypatch, usable, batch, most):
+  jobs = asked.linear(monkeypatch, usable=chips.CHIPS['v5e'].usable + usable)
+  found = asked.preflight(asked.config(batch_size=batch), topology='v5e:2x2')
+  least, highest = most
+  assert least <= found.phases[0].largest <= highest
+  assert found.phases[0].largest in (0, *asked.rows_of(jobs))
+
+
+@asked.needs_libtpu
+def test_ctrl_c_ends_the_search_and_what_was_found_stands(monkeypatch):
+  asked.linear(monkeypatch)
+  line, said, turns = processes.compiled, [], []
+
+  def found(compiled):
+    def interrupted(jobs, **options):
+      turns.append(len(jobs))
+      if len(turns) > compiled:
+        raise KeyboardInterrupt
+      return line(jobs, **options)
+
+    turns.clear()
+    monkeypatch.setattr(processes, 'compiled', interrupted)
+    return asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', say=said.append)
+
+  nothing = found(1)
+  assert asked.codes(nothing) == ['P09'] and nothing.remedies == []
+  assert nothing.phases[0].largest == 0
+  assert any('phase 0 does not fit (' in line for line in said)
+  first = found(2)
+  assert 0 < first.phases[0].largest < asked.MOST
+  assert asked.changes(first) == [f'--config.batch_size={first.phases[0].largest}']
+  assert asked.changes(found(5))[0] == '--config.run.accumulation=8'
+  turns.clear()
+  quiet = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', largest=False)
+  assert quiet.phases[0].largest is None and quiet.remedies is None and len(turns) == 1
+
+
+@asked.needs_libtpu
+def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
+  jobs, said = asked.linear(monkeypatch), []
+  own = {'batch_tokens': 4096 * 64, 'run.accumulation': 2}
+  phases = ((60, {'batch_size': 3072}), (40, own))
+  found = asked.preflight(asked.config(phases=phases), topology='v5e:2x2', say=said.append)
+  assert asked.codes(found) == ['P09', 'P09'] and [p.largest is None for p in found.phases] == [
+    False,
+    True,
+  ]
+  found = asked.preflight(asked.config(phases=((60, {}), (40, own))), topology='v5e:2x2')
+  assert [(p.rows, p.program.fits) for p in found.phases] == [(8, True), (4096, False)]
+  most = found.phases[1].largest
+  assert most == 2 * asked.MOST // 8 * 8 and {min(j.features) for j in jobs[-6:]} == {1}
+  assert 'run.accumulation=8 in phase 1 of the config' in asked.changes(found)
+  assert f'batch_tokens={most * 64} in phase 1 of the config' in asked.changes(found)
+
+
+@asked.needs_libtpu
+@pytest.mark.parametrize(
+  'made, less, fits, words',
+  [
+    pytest.param(
+      dict(batch_size=1 << 15),
+      dict(full=0.1),
+      '--config.run.accumulation=64',
+      'not enough: --config.run.remat=sublayers',
+      id='one is enough',
+    ),
+    pytest.param(
+      dict(batch_size=4, run__mesh=(4, 1, 1), run__dtype='float32'),
+      dict(full=0.5, bfloat16=0.5),
+      '--config.run.remat=full --config.run.dtype=bfloat16',
+      'not enough: --config.run.remat=sublayers',
+      id='all together',
+    ),
+    pytest.param(
+      dict(batch_size=4, run__mesh=(4, 1, 1)),
+      dict(),
+      None,
+      'nothing that was tried is enough',
+      id='nothing',
+    ),
+  ],
+)
+def test_what_is_not_enough_alone_is_tried_together(monkeypatch, made, less, fits, words):
+  small = made['batch_size'] == 4
+  asked.linear(monkeypatch, per_row=(8 << 30) if small else 1 << 24, **less)
+  found = asked.preflight(asked.config(**made), topology='v5e:2x2')
+  assert asked.changes(found)[:1] == [fits] * (fits is not None) and words in asked.printed(found)
+
+
+@asked.needs_libtpu
+def test_no_larger_slice_is_tried_for_a_mesh_that_would_not_grow_with_it(monkeypatch):
+  asked.linear(monkeypatch)
+  tried = lambda mesh: (
+    asked.preflight(asked.config(batch_size=1024, run__mesh=mesh), topology='v5e:2x2').remedies
+  )
+  assert '--tpu=v5litepod-8' in [r.change for r in tried((-1, 1, 1))]
+  assert not any('--tpu' in r.change for r in tried((4, 1, 1)))
+  assert any('exchanged in each' in r.note for r in tried((1, 4, 1)))

@@ -1,0 +1,199 @@
+"""Runs that fit, and what is said of them. Compiles for v5e, without a chip."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bertzoo_jax.preflight import compiling
+from bertzoo_jax.preflight import processes
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight import verdict
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import program
+from tests.preflight import asked
+from tests.preflight.test_processes import gone
+
+COMMAND = [sys.executable, '-m', 'bertzoo_jax.preflight']
+
+
+@asked.needs_libtpu
+def test_the_border_of_phases_is_compiled_too(monkeypatch):
+  seen = []
+
+  def compiled(jobs, **_):
+    seen.extend([*job.features] for job in jobs)
+    refused = program.Program(None, {}, None, 99 << 30, 0.0)
+    fits = program.Program(None, {}, program.Memory(1, 1), None, 0.0)
+    return [fits if len(job.features) == 1 else refused for job in jobs]
+
+  monkeypatch.setattr(processes, 'compiled', compiled)
+  found = asked.preflight(asked.config(run__kernels='xla'), tpu='v5e-4')
+  assert seen == [[0], [0, 1]] and not found.ready, 'phases of one shape are compiled once'
+  said = next(f for f in found.findings.problems if f.code == 'P09')
+  assert 'Entering phase 1 needs 99.00 GiB on each device, 83.25 more than the 15.75' in str(said)
+
+
+@asked.needs_libtpu
+def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
+  (tmp_path / 'config.py').write_text(asked.CONFIG)
+  line = f'--config={tmp_path}/config.py --tpu=v5e-4 --price=1.2 --preemptions=2 --json '
+  line += f'--workdir={tmp_path}/run --config.batch_size=32 --config.run.kernels=xla'
+  own = '--xla_tpu_enable_data_parallel_all_reduce_opt=true'
+  env = {**os.environ, 'PYTHONPATH': str(asked.ROOT), 'XLA_FLAGS': '', 'LIBTPU_INIT_ARGS': own}
+  words = [*COMMAND, *line.split()]
+  done = subprocess.run(words, env=env, capture_output=True, text=True, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  assert found['ready'] and found['fits'] and not found['problems']
+  # four times the batch and the tokens of the file
+  assert [w['code'] for w in found['warnings']] == ['W01', 'W01']
+  assert found['slice'] == dict(
+    type='v5litepod-4',
+    topology='v5e:2x2',
+    chips=4,
+    devices=4,
+    hosts=1,
+    hbm_usable=int(15.75 * 2**30),
+  )
+  first, second = found['phases']
+  assert (first['steps'], second['steps'], first['rows'], first['length']) == (60, 40, 32, 64)
+  # phases of one shape are compiled once
+  assert first['compile_seconds'] == second['compile_seconds']
+  # two moments for each, and their count
+  assert first['optimizer'] == 2 * first['parameters'] + 4
+  assert first['peak'] > 3 * first['parameters']
+  likely = first['time']['likely']
+  assert 0 < first['time']['floor'] < likely < first['time']['upper']
+  assert 0 < first['mfu'] < 1 and first['tokens_per_second'] == pytest.approx(32 * 64 / likely)
+  # the gradients in float32, each once
+  [exchanged] = first['collectives']
+  assert (exchanged['opcode'], exchanged['group']) == ('all-reduce', 4)
+  assert first['parameters'] <= exchanged['bytes'] <= 1.02 * first['parameters']
+  assert found['run']['dollars'] == pytest.approx(found['run']['days'] * 24 * 4 * 1.2)
+  assert found['run']['lost_seconds'] > 2 * 600
+  assert not (tmp_path / 'run').exists(), 'nothing is written'
+  [faster] = found['to_make_it_faster']
+  assert faster.startswith('--config.run.kernels=auto: ')
+
+
+@pytest.mark.parametrize(
+  'changes, lines',
+  [(dict(run__unroll=0), 0), (dict(run__unroll=24), 0), (dict(), 1), (dict(run__kernels='xla'), 2)],
+)
+def test_what_makes_steps_faster_is_said_until_it_is_set(changes, lines):
+  found = report.faster(asked.config(encoder__num_layers=2, **changes))
+  assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
+
+
+def test_a_reading_that_missed_something_is_doubted():
+  time = estimate.Time(1.0, 1.0, 1.0, 0.0, ())
+  once = hlo.Cost('a', 'fusion', '', 12, 1, 1, 10.0, '')
+  whole = hlo.Reading([once], [], [], [], 10.0)
+  assert not compiling.doubts(whole, time, {'flops': 12.0}, 120.0)
+  [said] = compiling.doubts(
+    whole._replace(costs=[once._replace(times=1)]), time, {'flops': 12.0}, 120.0
+  )
+  assert 'the model needs 120' in said, 'a loop counted once'
+  [said] = compiling.doubts(whole._replace(visited=5.0), time, {'flops': 12.0}, 120.0)
+  assert 'own count' in said, 'a computation that was not reached'
+  assert 'attend' in compiling.doubts(whole, time._replace(unknown=('attend',)), {}, 1.0)[0]
+  assert '1 loops' in compiling.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
+
+
+def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
+  slice_, findings = chips.of_type('v5e-4'), readiness.Findings()
+  run = estimate.run(
+    [(steps, estimate.Time(0.1, 0.2, 0.4, 0.0, ()))],
+    slice_,
+    price=None,
+    preemptions=preemptions,
+    save_minutes=20,
+    compile_seconds=60,
+  )
+  for n in range(warnings):
+    findings.add('W01', f'warning {n}')
+  fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
+  phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
+  request = verdict.Request(asked.config(), preemptions=preemptions)
+  return asked.printed(
+    verdict.Preflight(request, request.config, slice_, {}, [phase], run, '', None, None, findings)
+  )
+
+
+@pytest.mark.parametrize(
+  'asked_for, words',
+  [
+    ({}, 'whole run: 2.31 days (bounds 1.16 days – 4.63 days), no preemption'),
+    ({}, '--price DOLLARS'),
+    ({}, 'it fits, and nothing is wrong.'),
+    (dict(preemptions=3), ', of it 0.95 hours lost to 3 preemptions'),
+    (dict(preemptions=1), 'lost to 1 preemption\n'),
+    (dict(steps=1), 'whole run: 0.20 seconds (bounds 0.10 seconds – 0.40 seconds)'),
+    (dict(steps=1000), 'whole run: 3.33 minutes'),
+    (dict(warnings=2), 'it fits; 2 warnings.'),
+    (dict(warnings=1), 'it fits; 1 warning.'),
+  ],
+)
+def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_losses_and_warnings(asked_for, words):
+  assert words in said_of_a_run(**asked_for)
+
+
+@asked.needs_libtpu
+def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
+  monkeypatch.setattr(compiling, 'doubts', lambda *_: ['a loop'])
+  made = asked.config(phases=((60, {'length': 32}), (40, {})), run__kernels='xla')
+  found = asked.preflight(made, topology='v5e:2x2')
+  assert [f.sentence for f in found.findings] == [
+    'Phases 0, 1: a loop; take the times as lower bounds.'
+  ]
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [['--config.masking.rat=1', '--tpu=v5e-4'], pytest.param([], marks=pytest.mark.slow)],
+)
+def test_a_wrong_command_line_is_json_too(flags):
+  words = [*COMMAND, '--config=configs/bert.py:tiny', '--json', *flags]
+  done = subprocess.run(words, capture_output=True, text=True, cwd=asked.ROOT)
+  [problem] = json.loads(done.stdout)['problems']
+  assert done.returncode == 2 and problem['code'] == 'P00'
+  assert done.stderr == f'error: {problem["sentence"]}\n'
+
+
+@asked.needs_libtpu
+def test_what_needs_no_compiler_is_said_before_the_compilation_and_sigterm_ends_it_with_one_line(
+  tmp_path,
+):
+  process = subprocess.Popen(
+    [
+      *(*COMMAND, '--config=configs/bert.py:base'),
+      *('--tpu=v5e-8', '--json', f'--corpus={tmp_path}/none', f'--workdir={tmp_path}/run'),
+    ],
+    env={**os.environ, 'XLA_FLAGS': '', 'TMPDIR': str(tmp_path)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=asked.ROOT,
+  )
+  said = []
+  while not said or said[-1] and 'phase 1: compiling' not in said[-1]:
+    said.append(process.stderr.readline())
+  # before them: what is wrong without a compilation (on a full disk one problem more)
+  assert 'phase 0: compiling' in said[-2] and any('P06' in line for line in said[:-2]), said
+  while not (at_work := list(tmp_path.glob('bertzoo_jax-*/*'))):
+    time.sleep(0.1)  # until a compilation is under way, which takes half a minute
+  process.send_signal(signal.SIGTERM)
+  out, rest = process.communicate(timeout=30)
+  assert process.returncode == 143
+  assert rest == 'error: Ended by SIGTERM before all was compiled. Nothing was written.\n'
+  [problem] = json.loads(out)['problems']
+  assert problem['code'] == 'P00' and 'SIGTERM' in problem['sentence']
+  assert at_work and gone(tmp_path)
