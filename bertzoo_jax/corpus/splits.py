@@ -17,11 +17,8 @@ from bertzoo_jax.common import errors
 
 OFFSETS = np.uint32  # of the offsets within a shard
 PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
-_MAPPED_BYTES = (
-  1 << 20
-  # Smaller arrays are read instead: a map holds a file open, and of small shards there are
-  # thousands
-)
+# Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
+_MAPPED_BYTES = 1 << 20
 _MAPPED = {}  # {file: bytes} of what is mapped
 _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
